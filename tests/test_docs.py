@@ -17,7 +17,10 @@ PAGES = ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*
 # Made of tables by tests/scoring/pages.py, and linked from docs/graders.md.
 GRADERS = [f"docs/graders/{p.name}" for p in sorted((ROOT / "docs" / "graders").glob("*.md"))]
 # Commands of blocks that are about other machines: a server, a package index.
-ELSEWHERE = ("make ", "pip install", "python capitals.py", "--endpoint openai:", "--judge openai:")
+ELSEWHERE = (
+    *("make ", "pip install", "--model openai:", "--judge openai:", "heldout view"),
+    "heldout.examples.capitals",  # on a real model: tests/integration/test_smollm2.py
+)
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -48,9 +51,8 @@ def test_the_code_blocks_of_a_page_run(
         if kind == "python":
             if code.startswith("# capitals.py"):
                 # Run by the commands that follow it, on a model that is quicker to have.
-                (tmp_path / "capitals.py").write_text(
-                    code.replace("max_samples=100", "endpoint=lambda messages: 'Paris'")
-                )
+                answer = "import heldout\nconfig = heldout.EvalConfig(endpoint=lambda m: 'Paris')\n"
+                (tmp_path / "capitals.py").write_text(code + answer)
             exec(compile(code, f"{page}", "exec"), namespace)
         elif kind == "sh":
             for line in code.splitlines():

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from heldout import Message, Sample, Trajectory
+from heldout.cli.main import run_cli
+from heldout.examples import capitals
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -30,44 +32,63 @@ def test_training_on_scores_makes_the_policy_better_on_held_out_questions(
     assert "off_by" in printed
 
 
-def test_the_questions_are_what_the_readme_says() -> None:
-    samples: list[Sample] = load("first_questions.py")["load_dataset"]()
-    assert len(samples) == 100
-    assert len({s.id for s in samples}) == 100
-    assert Counter(s.metadata["difficulty"] for s in samples) == {
-        "easy": 45, "medium": 35, "hard": 20,
-    }  # fmt: skip
-    assert set(Counter(s.metadata["kind"] for s in samples)) == {
-        "text", "number", "choice", "yes_no",
-    }  # fmt: skip
-    assert len({s.metadata["topic"] for s in samples}) == 7
+def test_the_capitals_are_what_the_readme_says() -> None:
+    samples = capitals.load_dataset()
+    assert len({s.id for s in samples}) == len(samples) == 100
+    levels = Counter(s.metadata["difficulty"] for s in samples)
+    assert levels == {"easy": 40, "medium": 35, "hard": 25}
+    for sample in samples:
+        assert capitals.fold(sample.ground_truth) not in capitals.fold(sample.input["question"])
 
 
 @pytest.mark.parametrize(
-    ("kind", "truth", "answer", "right"),
+    ("capital", "answer", "right"),
     [
-        ("number", "8", "5 plus 3 is 8.", True),
-        ("number", "8", "8 is not 9", False),
-        ("number", "-3", "It is -3", True),
-        ("number", "1000", "1,000", True),
-        ("number", "8", "eight", False),
-        ("choice", "C", "A or B? I say C", True),
-        ("choice", "C", "c", False),
-        ("yes_no", "no", "No, it is not.", True),
-        ("yes_no", "no", "I do not know", False),
-        ("text", "ice", "It is called Ice.", True),
-        ("text", "ice", "Juice", False),
-        ("text", "ice", "", False),
+        ("Paris", "It is Paris.", True),
+        ("Bogotá", "The capital of Colombia is Bogota.", True),
+        ("N'Djamena", "N\N{RIGHT SINGLE QUOTATION MARK}Djamena", True),
+        ("Canberra", "Sydney", False),
+        ("Canberra", "", False),
     ],
 )
-def test_the_demo_grades_each_kind_of_answer(
-    kind: str, truth: str, answer: str, right: bool
+def test_an_answer_is_right_that_names_the_capital(capital: str, answer: str, right: bool) -> None:
+    trajectory = Trajectory((Message("assistant", answer),))
+    assert capitals.score_fn(trajectory, Sample("q", {"question": "?"}, capital)) is right
+
+
+def test_an_eval_is_run_by_the_name_of_its_module(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sample = Sample("q", {"question": "?", "accept": []}, truth, {"kind": kind})
-    said = Trajectory((Message("assistant", answer),))
-    score = load("first_questions.py")["score_fn"](said, sample)
-    assert score["correct"] == right
-    assert score.reward == right
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/evals.py").write_text(
+        "from heldout.examples.capitals import load_dataset, score_fn\n"
+        "from heldout import EvalConfig\n"
+        "config = EvalConfig(endpoint=lambda messages: 'Paris', progress=False)\n"
+    )
+    assert run_cli(["run", "mine.evals"]) == 0
+    assert "0.010" in capsys.readouterr().out
+    assert (tmp_path / "outputs/evals/evals").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("capitals", "there is no file capitals, nor a module of that name; did you mean "
+         "heldout.examples.capitals?"),
+        ("no.such", "there is no file no.such, nor a module of that name"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_neither_file_nor_module_says_so(
+    name: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_cli(["run", name]) != 0
+    assert capsys.readouterr().err == f"Error: {message}\n"
 
 
 @pytest.mark.filterwarnings("default")  # trl's and torch's own

@@ -634,7 +634,7 @@ def test_clause_19_loading_runs_no_code_and_follows_no_path(
     try:
         report = EvalReport.load(run)
         assert len(list(report.results)) == 2
-        report.slice("difficulty")
+        report.summarize(by="difficulty")
     finally:
         watching = False
     assert opened

@@ -195,3 +195,9 @@ def test_what_could_not_be_read_back_is_refused_where_it_is_made(make: Any, said
 def test_a_number_that_json_cannot_hold_is_refused_in_a_metrics_metadata() -> None:
     with pytest.raises(InvalidInput, match=r"metric 'm': metadata\['far'\]\[0\] is inf"):
         Metric("m", 1.0, metadata={"far": [math.inf]})
+
+
+def test_a_sample_as_the_prompt_of_another_is_refused_with_what_to_write() -> None:
+    inner = Sample("a", {"question": "What is 2 + 2?"})
+    with pytest.raises(InvalidInput, match=r"input\['prompt'\] is itself a Sample; .*'question'"):
+        Sample("b", {"prompt": inner})

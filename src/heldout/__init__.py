@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from heldout._lazy import lazy
 
 if TYPE_CHECKING:
+    from heldout._run import run
     from heldout.config import EvalConfig, Sampling, base_config
     from heldout.data_buffer import DataBuffer
     from heldout.engine import evaluate
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from heldout.rescoring import rescore
     from heldout.rollout import EvalDefinition
     from heldout.store.report import EvalReport
-    from heldout.training.rollouts import Rollout, rollout_batch, rollout_one
+    from heldout.training.rollouts import Rollout, generate_rollouts, rollout_batch, rollout_one
     from heldout.types import (
         Completion,
         EvalResult,
@@ -33,15 +34,19 @@ if TYPE_CHECKING:
         Trajectory,
         Usage,
     )
+    from heldout.viewer.notebook import view
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "heldout._run": ("run",),
     "heldout.data_buffer": ("DataBuffer",),
     "heldout.config": ("EvalConfig", "Sampling", "base_config"),
     "heldout.environment": ("Environment", "Reply"),
     "heldout.rollout": ("EvalDefinition",),
-    "heldout.training.rollouts": ("Rollout", "rollout_batch", "rollout_one"),
+    "heldout.training.rollouts": (
+        "Rollout", "generate_rollouts", "rollout_batch", "rollout_one",
+    ),
     "heldout.engine": ("evaluate",),
     "heldout.rescoring": ("rescore",),
     "heldout.store.report": ("EvalReport",),
@@ -49,6 +54,7 @@ _HOME = {
         "Completion", "EvalResult", "Message", "Metric", "Sample", "Score", "Stop", "Timing",
         "TokenTrace", "ToolCall", "ToolSpec", "Trajectory", "Usage",
     ),
+    "heldout.viewer.notebook": ("view",),
 }  # fmt: skip
 __all__ = [
     "Completion",
@@ -74,9 +80,12 @@ __all__ = [
     "Usage",
     "base_config",
     "evaluate",
+    "generate_rollouts",
     "rescore",
     "rollout_batch",
     "rollout_one",
+    "run",
+    "view",
 ]
 
 

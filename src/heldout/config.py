@@ -22,12 +22,13 @@ from heldout.prices import Price, find_price
 class Sampling:
     """How the policy's tokens are drawn. The default is greedy, as an eval wants it."""
 
-    temperature: float = 0.0
-    """0 is greedy."""
+    temperature: float | None = 0.0
+    """0 is greedy. None leaves it out of requests, for models that refuse the field; a model in
+    this process is greedy then."""
     top_p: float | None = None
     """Nucleus sampling; None leaves it to the endpoint."""
     max_tokens: int | None = None
-    """Longest model turn; None leaves it to the endpoint."""
+    """Longest model turn, in tokens; None leaves it to the endpoint (smollm2: 64, hf: 512)."""
     stop: tuple[str, ...] = ()
     """Texts that end a model turn."""
     seed: int | None = None
@@ -46,7 +47,8 @@ class Sampling:
             object.__setattr__(self, "stop", (self.stop,))
         elif type(self.stop) is not tuple:
             object.__setattr__(self, "stop", tuple(self.stop))
-        _number("sampling.temperature", self.temperature, low=0)
+        if self.temperature is not None:
+            _number("sampling.temperature", self.temperature, low=0)
         if self.top_p is not None:
             _number("sampling.top_p", self.top_p, low=0, high=1)
             if self.top_p == 0:

@@ -24,9 +24,15 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from heldout.datasets import copy_sample, distinct, ordered_by_id
-from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError
-from heldout.store.journal import UNENCODABLE, plain_value
-from heldout.store.jsonl import UNREADABLE, read_whole, refuse_unknown, storage_error
+from heldout.errors import (
+    UNENCODABLE,
+    UNREADABLE,
+    InvalidInput,
+    ResumeMismatch,
+    RunDirectoryError,
+)
+from heldout.store.journal import plain_value
+from heldout.store.jsonl import read_whole, refuse_unknown, storage_error
 from heldout.store.run_dir import replace_file
 from heldout.types import Sample
 

@@ -1,11 +1,12 @@
-"""Datasets into samples: JSONL, CSV, Parquet, and Hugging Face datasets.
+"""Datasets into rows or samples: JSONL, CSV, Parquet, and Hugging Face datasets.
 
-Every loader turns rows into `Sample`s the same way. `id` names the column that is the id (without
-one, samples are numbered), `ground_truth` the column with the truth, `input` and `metadata` the
-columns that go there; what is not named goes to the input. A row that is already a sample
-({"id", "input", …}) is chosen as it is. A bad row is an error with its file and line.
+Every loader gives the rows as dicts where no column is named, and `Sample`s where some are. `id`
+names the column that is the id (without one, samples are numbered), `ground_truth` the column with
+the target, `input` and `metadata` the columns that go there; what is not named goes to the input. A
+bad row is an error with its file and line.
 
     load_jsonl("math.jsonl", ground_truth="answer", metadata=["difficulty"])
+    [Sample(str(row["n"]), {"prompt": row["problem"]}) for row in load_jsonl("math.jsonl")]
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, overload
 
 import msgspec
 
-from heldout.errors import DuplicateSampleId, InvalidInput
-from heldout.store.jsonl import UNREADABLE
+from heldout.errors import UNREADABLE, DuplicateSampleId, InvalidInput
 from heldout.types import Sample
 
 Rows = Iterator[tuple[str, Mapping[str, Any]]]
 """(where, row): where is a file and line, for messages."""
+Row = dict[str, Any]
 
 
 class Columns(TypedDict, total=False):
@@ -38,7 +39,11 @@ class Columns(TypedDict, total=False):
     metadata: Sequence[str]
 
 
-def load_jsonl(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
+@overload
+def load_jsonl(path: str | Path) -> list[Row]: ...
+@overload
+def load_jsonl(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]: ...
+def load_jsonl(path: str | Path, **columns: Unpack[Columns]) -> list[Row] | list[Sample]:
     """Load one JSON object per line; `.gz` and `.zst` are read as they are.
 
     Args:
@@ -46,28 +51,32 @@ def load_jsonl(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
         **columns: Which column is what; see above.
 
     Returns:
-        The samples.
+        The samples; the rows, where no column is named.
 
     Raises:
         InvalidInput: The file or a row of it cannot be used; the message says where.
     """
-    return list(iter_jsonl(path, **columns))
+    return list(_convert(_jsonl_rows(_check_file(path)), columns))
 
 
-def iter_jsonl(path: str | Path, **columns: Unpack[Columns]) -> Iterator[Sample]:
-    """Load JSONL a sample at a time, for files that need not fit in memory.
+@overload
+def iter_jsonl(path: str | Path) -> Iterator[Row]: ...
+@overload
+def iter_jsonl(path: str | Path, **columns: Unpack[Columns]) -> Iterator[Sample]: ...
+def iter_jsonl(path: str | Path, **columns: Unpack[Columns]) -> Iterator[Row] | Iterator[Sample]:
+    """Load JSONL one by one, for files that need not fit in memory.
 
     Args:
         path: The file.
         **columns: Which column is what; see above.
 
     Returns:
-        The samples, read as they are asked for.
+        The samples, or the rows where no column is named, read as they are asked for.
 
     Raises:
         InvalidInput: The file or a row of it cannot be used; the message says where.
     """
-    return _check_columns(_jsonl_rows(_check_file(path)), **columns)
+    return _convert(_jsonl_rows(_check_file(path)), columns)
 
 
 def jsonl_rows(path: str | Path) -> Rows:
@@ -85,7 +94,11 @@ def jsonl_rows(path: str | Path) -> Rows:
     return _jsonl_rows(_check_file(path))
 
 
-def load_csv(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
+@overload
+def load_csv(path: str | Path) -> list[Row]: ...
+@overload
+def load_csv(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]: ...
+def load_csv(path: str | Path, **columns: Unpack[Columns]) -> list[Row] | list[Sample]:
     """Load a CSV file in UTF-8 with a header line, `.gz` and `.zst` too. Values are texts.
 
     Args:
@@ -93,15 +106,19 @@ def load_csv(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
         **columns: Which column is what; see above.
 
     Returns:
-        The samples.
+        The samples; the rows, where no column is named.
 
     Raises:
         InvalidInput: The file or a row of it cannot be used; the message says where.
     """
-    return list(_check_columns(_csv_rows(_check_file(path)), **columns))
+    return list(_convert(_csv_rows(_check_file(path)), columns))
 
 
-def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
+@overload
+def load_parquet(path: str | Path) -> list[Row]: ...
+@overload
+def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]: ...
+def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Row] | list[Sample]:
     """Load a Parquet file; needs the extra `parquet`.
 
     Args:
@@ -109,15 +126,23 @@ def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
         **columns: Which column is what; see above.
 
     Returns:
-        The samples.
+        The samples; the rows, where no column is named.
 
     Raises:
         InvalidInput: The file or a row of it cannot be used; the message says where.
     """
-    return list(_check_columns(_parquet_rows(_check_file(path)), **columns))
+    return list(_convert(_parquet_rows(_check_file(path)), columns))
 
 
-def load_hf(dataset: Any, *, split: str | None = None, **columns: Unpack[Columns]) -> list[Sample]:
+@overload
+def load_hf(dataset: Any, *, split: str | None = None) -> list[Row]: ...
+@overload
+def load_hf(
+    dataset: Any, *, split: str | None = None, **columns: Unpack[Columns]
+) -> list[Sample]: ...
+def load_hf(
+    dataset: Any, *, split: str | None = None, **columns: Unpack[Columns]
+) -> list[Row] | list[Sample]:
     """Load a Hugging Face dataset.
 
     Args:
@@ -127,7 +152,7 @@ def load_hf(dataset: Any, *, split: str | None = None, **columns: Unpack[Columns
         **columns: Which column is what; see above.
 
     Returns:
-        The samples.
+        The samples; the rows, where no column is named.
 
     Raises:
         InvalidInput: There is no such split or folder, or a row cannot be used.
@@ -148,7 +173,7 @@ def load_hf(dataset: Any, *, split: str | None = None, **columns: Unpack[Columns
     elif split is not None:
         raise InvalidInput(f"{name} has no splits, so there is no {split!r}; leave split out")
     rows = ((f"{name}, row {i}", row) for i, row in enumerate(dataset))
-    return list(_check_columns(rows, **columns))
+    return list(_convert(rows, columns))
 
 
 def _saved_dataset(folder: Path) -> Any:
@@ -172,61 +197,32 @@ def _saved_dataset(folder: Path) -> Any:
 # --- Rows to samples ----------------------------------------------------------------------------
 
 
-def _check_columns(
-    rows: Rows,
+def _convert(rows: Rows, columns: Columns) -> Iterator[Any]:
+    """Make rows into samples where columns are named; a wrong call fails at the call."""
+    for name in ("input", "metadata"):
+        if isinstance(column := columns.get(name), str):
+            raise InvalidInput(f"{name} is a list of columns, got {column!r}; write [{column!r}]")
+    return _convert_rows(rows, columns)
+
+
+def _convert_rows(rows: Rows, columns: Columns) -> Iterator[Any]:
+    for number, (where, row) in enumerate(rows):
+        try:
+            if not isinstance(row, Mapping):
+                raise InvalidInput(f"a row is an object with columns, got {type(row).__name__}")
+            yield _make_sample(row, number, **columns) if columns else dict(row)
+        except InvalidInput as problem:
+            raise InvalidInput(f"{where}: {problem}") from None
+
+
+def _make_sample(
+    row: Mapping[str, Any],
+    number: int,
     *,
     id: str | None = None,
     ground_truth: str | None = None,
     input: Sequence[str] | None = None,
     metadata: Sequence[str] = (),
-) -> Iterator[Sample]:
-    # Checked here and not in the generator: a wrong call fails at the call.
-    for name, columns in (("input", input), ("metadata", metadata)):
-        if isinstance(columns, str):
-            raise InvalidInput(f"{name} is a list of columns, got {columns!r}; write [{columns!r}]")
-    return _make_samples(rows, id, ground_truth, input, metadata)
-
-
-def _make_samples(
-    rows: Rows,
-    id: str | None,
-    ground_truth: str | None,
-    input: Sequence[str] | None,
-    metadata: Sequence[str],
-) -> Iterator[Sample]:
-    named = any((id, ground_truth, input, metadata))
-    for number, (where, row) in enumerate(rows):
-        try:
-            if not isinstance(row, Mapping):
-                raise InvalidInput(f"a row is an object with columns, got {type(row).__name__}")
-            if not named and isinstance(row.get("input"), dict):
-                yield _ready_made(row, number)
-            else:
-                yield _from_columns(row, number, id, ground_truth, input, metadata)
-        except InvalidInput as problem:
-            raise InvalidInput(f"{where}: {problem}") from None
-
-
-def _ready_made(row: Mapping[str, Any], number: int) -> Sample:
-    unknown = set(row) - {"id", "input", "ground_truth", "metadata"}
-    if unknown:
-        raise InvalidInput(
-            f"a sample has id, input, ground_truth and metadata; this one also has "
-            f"{sorted(unknown)}. Name the columns, or move them into input or metadata"
-        )
-    metadata = row.get("metadata") or {}
-    if not isinstance(metadata, dict):
-        raise InvalidInput(f"metadata is an object, got {type(metadata).__name__}")
-    return Sample(_id(row.get("id", number)), dict(row["input"]), row.get("ground_truth"), metadata)
-
-
-def _from_columns(
-    row: Mapping[str, Any],
-    number: int,
-    id: str | None,
-    ground_truth: str | None,
-    input: Sequence[str] | None,
-    metadata: Sequence[str],
 ) -> Sample:
     if id is None and "id" in row:
         id = "id"

@@ -9,6 +9,7 @@ not. The clauses named here are those of docs/semantics.md.
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import threading
@@ -85,6 +86,7 @@ async def evaluate(
     environment_factory: EnvironmentFactory | None = None,
     *,
     executor: Executor | None = None,
+    parquet_from: int = 0,
 ) -> EvalReport:
     """Run every sample and score what came of it, into `<output_dir>/<experiment_name>/`.
 
@@ -99,6 +101,8 @@ async def evaluate(
         environment_factory: Makes a sample's environment; without it there is one model turn.
         executor: Runs the items elsewhere, as `heldout.cluster.RayExecutor` does; without it they
             run in this process.
+        parquet_from: Results from which there is a results.parquet, which takes DuckDB a tenth of
+            a second; of fewer it is made when a query needs it.
 
     Returns:
         The report, as it is saved.
@@ -122,7 +126,9 @@ async def evaluate(
     if config.cache:
         endpoint = open_cached(endpoint, config.endpoint, config.cache)
     try:
-        return await Evaluation(definition, config, endpoint).run()
+        evaluation = Evaluation(definition, config, endpoint)
+        evaluation.parquet_from = parquet_from
+        return await evaluation.run()
     finally:
         if endpoint is not config.endpoint:  # an endpoint object is its owner's to close
             with anyio.CancelScope(shield=True):
@@ -205,6 +211,7 @@ class Run:
         self.turns_dir = self.dir.path / "turns"
         """Holds the turns of items in flight, if they are saved."""
         self.run_id = ""
+        self.parquet_from = 0
         self._yielded_at = time.perf_counter()
 
     async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
@@ -306,7 +313,8 @@ class Run:
                 )
             self._check_errors()
             journal.sync()
-            await _run_in_thread_to_end(finish, self.dir, info, self.item_count)
+            arguments = self.dir, info, self.item_count, self.parquet_from
+            await _run_in_thread_to_end(finish, *arguments)
             if self._changed_nothing(info):
                 assert self.previous is not None
                 self.dir.write_info(self.previous)
@@ -428,6 +436,7 @@ class Run:
             # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
             # every timeout that was ever set kept in memory.
             if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
+                timer.deadline = math.inf  # the item's, which has ended
                 await anyio.lowlevel.checkpoint()
                 self._yielded_at = time.perf_counter()
         return None

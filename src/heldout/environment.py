@@ -74,6 +74,7 @@ def check_environment_shape(environment: Any) -> None:
         )
 
 
+@runtime_checkable
 class Environment(Protocol):
     """What replies to the policy in one rollout."""
 

@@ -38,6 +38,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from heldout.types import Usage
 
@@ -193,6 +195,13 @@ class ContextFull(EndpointError):
 
 class FatalEndpointError(EndpointError):
     """No other request will be answered either (401, unknown model)."""
+
+
+# RecursionError: whoever writes the text or value decides how deeply it is nested.
+UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
+"""What decoding raises for text that is not the JSON it should be."""
+UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionError, OverflowError)
+"""What encoding raises for values that JSON cannot hold."""
 
 
 def printable_error(problem: BaseException) -> str:

@@ -199,7 +199,8 @@ class Attempt:
         Args:
             scope: An open cancel scope of this task, for the timeout. Many attempts, one after the
                 other, may share it (to open one takes a tenth of an attempt) until one has timed
-                out, and the scope is cancelled; without it the attempt opens its own.
+                out, and the scope is cancelled. Its deadline is left as it is, and may pass where
+                the task waits between two attempts. Without it the attempt opens its own.
 
         Returns:
             This attempt, with its trajectory, its score or error, and its seconds.
@@ -216,7 +217,10 @@ class Attempt:
         started = time.perf_counter()
         self._scope = scope
         if self.timeout is not None:
-            scope.deadline = anyio.current_time() + self.timeout
+            due = anyio.current_time() + self.timeout
+            latest = due + self.timeout / 100
+            if not due <= scope.deadline <= latest:  # of the attempt before, which saves a timer
+                scope.deadline = latest
         previous, outside = _current.set(self), in_user_code.set(True)
         try:
             await self._roll_out_and_score()
@@ -234,7 +238,6 @@ class Attempt:
                 kind = type(stray).__name__
                 self.error = f"{self.conversation.stage}: {kind}: its own code cancelled it"
         finally:
-            scope.deadline = math.inf
             in_user_code.reset(outside)
             _current.reset(previous)
         elapsed = time.perf_counter() - started
@@ -530,17 +533,19 @@ async def _close(environment: Environment) -> None:
 
 def _as_stored(outcome: Any, environment: Environment) -> dict[str, Any]:
     """Return the outcome as it will be read back, so that it is scored as it is stored."""
-    kind = type(environment).__name__
+    what = f"outcome() of {type(environment).__name__}"
     if not isinstance(outcome, dict):
-        raise EnvironmentFailed(f"outcome() of {kind} returns a dict, got {outcome!r:.200}")
+        raise EnvironmentFailed(f"{what} returns a dict, got {outcome!r:.200}")
+    stored: dict[str, Any] = _through_json(outcome, what)
+    return stored
+
+
+def _through_json(value: Any, what: str) -> Any:
     try:
         # Strictly: a NaN would come back as nothing, a set as a list in any order.
-        stored: dict[str, Any] = json.loads(json.dumps(outcome, allow_nan=False))
+        return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as problem:
-        raise EnvironmentFailed(
-            f"outcome() of {kind} returned what JSON cannot hold: {problem}"
-        ) from None
-    return stored
+        raise EnvironmentFailed(f"{what} returned what JSON cannot hold: {problem}") from None
 
 
 # --- Saved turns --------------------------------------------------------------------------------
@@ -585,16 +590,10 @@ class TurnFile:
         """
         assert isinstance(environment, HasSnapshots)
         snapshot = await settle(environment.snapshot())
-        kind = type(environment).__name__
-        try:
-            is_same = json.loads(json.dumps(snapshot, allow_nan=False)) == snapshot
-        except (TypeError, ValueError) as problem:
+        what = f"snapshot() of {type(environment).__name__}"
+        if _through_json(snapshot, what) != snapshot or not isinstance(snapshot, dict):
             raise EnvironmentFailed(
-                f"snapshot() of {kind} returned what JSON cannot hold: {problem}"
-            ) from None
-        if not is_same or not isinstance(snapshot, dict):
-            raise EnvironmentFailed(
-                f"snapshot() of {kind} returns a dict of plain JSON values (lists, no tuples; keys "
+                f"{what} returns a dict of plain JSON values (lists, no tuples; keys "
                 f"are texts), got {snapshot!r:.200}"
             )
         saved = SavedTurns(

@@ -101,6 +101,13 @@ class Sample:
                 f"sample {self.id!r}: input is a dict such as {{'question': '…'}}, "
                 f"got {type(self.input).__name__}"
             )
+        for key, value in self.input.items():
+            if isinstance(value, Sample):
+                inner = next(iter(value.input), key)
+                raise InvalidInput(
+                    f"sample {self.id!r}: input[{key!r}] is itself a Sample; give what it asks, a "
+                    f"text or a list of messages, such as its .input[{inner!r}]"
+                )
 
 
 @_with_fast_init

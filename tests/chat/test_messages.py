@@ -29,8 +29,17 @@ def test_messages_are_taken_as_chat_datasets_have_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "input", [{}, {"text": "hello"}, {"messages": []}, {"messages": ["hi"]}, {"prompt": 3}]
+    ("input", "message"),
+    [
+        ({}, "has no 'prompt'"),
+        ({"text": "hello"}, "has no 'prompt'"),
+        ({"messages": []}, "has no 'prompt'"),
+        ({"messages": ["hi"]}, "message"),
+        ({"prompt": 3}, r"input\['prompt'\] is a text or a list of messages, got int"),
+    ],
 )
-def test_an_input_without_anything_to_ask_is_refused(input: dict[str, object]) -> None:
-    with pytest.raises(InvalidInput):
+def test_an_input_without_anything_to_ask_is_refused(
+    input: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
         messages_of(input)

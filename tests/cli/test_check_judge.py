@@ -1,16 +1,14 @@
-"""`heldout judge-check`, against a real server on loopback; and what `heldout show` says of it."""
+"""`heldout check judge`, against a real server on loopback; and what `heldout show` says of it."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -315,7 +313,7 @@ def test_a_refused_key_stops_the_check(check: Any, server: FaultyServer) -> None
     assert KEY not in outcome.err
 
 
-def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer) -> None:
+def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer, heldout: Heldout) -> None:
     third = threading.Event()
 
     def two_and_no_more(request: Request) -> Action:
@@ -344,8 +342,7 @@ def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer) -> None
     assert err == (
         "Interrupted. Verdicts so far are saved to kept.db; the same command asks for the others.\n"
     )
-    with closing(sqlite3.connect("kept.db")) as kept:
-        assert kept.execute("select count(*) from verdicts").fetchone() == (2,)
+    assert json.loads(heldout("cache", "show", "kept.db", "--json").out)["entries"] == 2
 
 
 def test_ctrl_c_without_a_cache_says_that_nothing_is_kept(

@@ -57,6 +57,7 @@ def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: 
     assert rows["max_concurrent"] == "Items in flight at once. [default: 16]"
     assert rows["progress"].endswith("[default: true]")
     assert rows["timeout"].endswith("[default: 600]")
-    assert rows["sampling.temperature"] == "0 is greedy. [default: 0]"
+    assert rows["sampling.temperature"].startswith("0 is greedy. ")
+    assert rows["sampling.temperature"].endswith("[default: 0]")
     assert rows["sampling.stop"] == "Texts that end a model turn."
     assert max(map(len, out.splitlines())) <= 80

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from heldout.store.run_dir import RunDir
-from tests.cli.conftest import Heldout, Outcome, calls, command_of
+from heldout.store.runs import find_run
+from tests.cli.conftest import START, Heldout, Outcome, calls, command_of
 
 GRADERS = """
 from pathlib import Path
@@ -50,14 +51,14 @@ def graders(finished: Outcome) -> Path:
 @pytest.mark.parametrize("named", ["graders:lenient", "graders.py:lenient", "./graders.py:lenient"])
 def test_saved_answers_are_scored_again_without_asking(heldout: Heldout, named: str) -> None:
     asked = calls()
-    found = heldout("rescore", "six", "--with", named)
+    found = heldout("rescore", "six", "--scorer", named)
     assert found.code == 0, found.err
     assert calls() == asked
     assert "six-rescored" in found.out.splitlines()[0]
-    assert "trajectories of six, scored again" in found.out
+    assert f"trajectories of six/{START}, scored again" in found.out
     assert "saved to outputs/evals/six-rescored" in found.out
     shown = heldout("show", "six-rescored")
-    assert "trajectories of six, scored again" in shown.out
+    assert f"trajectories of six/{START}, scored again" in shown.out
     compared = heldout("compare", "six", "six-rescored")
     assert compared.code == 0, compared.err
     assert "gained 2, lost 0" in compared.out
@@ -67,7 +68,7 @@ def test_saved_answers_are_scored_again_without_asking(heldout: Heldout, named: 
 
 @pytest.mark.usefixtures("graders")
 def test_failures_say_what_was_read_so_that_a_person_sees_why(heldout: Heldout) -> None:
-    assert heldout("rescore", "six", "--with", "graders:strict").code == 0
+    assert heldout("rescore", "six", "--scorer", "graders:strict").code == 0
     shown = heldout("show", "six-rescored", "--failures", "1").out
     assert "extracted  correct: 'word4'\n" in shown
     assert "extracted  other: nothing (none\\x1b[31m)\n" in shown
@@ -75,7 +76,7 @@ def test_failures_say_what_was_read_so_that_a_person_sees_why(heldout: Heldout) 
 
 @pytest.mark.usefixtures("graders")
 def test_what_passed_is_shown_too_since_a_grader_may_be_wrong_that_way(heldout: Heldout) -> None:
-    assert heldout("rescore", "six", "--with", "graders:strict").code == 0
+    assert heldout("rescore", "six", "--scorer", "graders:strict").code == 0
     shown = heldout("show", "six-rescored", "--passes", "2").out
     assert [line for line in shown.splitlines() if line.startswith("──")] == ["── q0", "── q1"]
     assert "extracted  correct: 'word0'\n" in shown
@@ -93,26 +94,37 @@ def test_what_passed_is_shown_too_since_a_grader_may_be_wrong_that_way(heldout: 
 
 @pytest.mark.usefixtures("graders")
 def test_its_summary_is_one_line_of_json_on_request(heldout: Heldout) -> None:
-    found = heldout("rescore", "six", "--with", "graders:lenient", "--name", "mine", "--json")
+    found = heldout("rescore", "six", "--scorer", "graders:lenient", "--name", "mine", "--json")
     assert json.loads(found.out)["mean"] == 1.0
-    assert RunDir(Path("outputs/evals/mine")).read_info().config["parent"]["run"] == "six"
+    parent = RunDir(find_run("mine")).read_info().config["parent"]
+    assert parent["run"] == f"six/{START}"
+
+
+@pytest.mark.usefixtures("graders")
+def test_scoring_again_twice_makes_two_runs_and_the_earlier_name_of_the_option_still_works(
+    heldout: Heldout,
+) -> None:
+    assert heldout("rescore", "six", "--scorer", "graders:lenient").code == 0
+    again = heldout("rescore", "six", "--with", "graders:strict")
+    assert again.code == 0, again.err
+    assert heldout("show", "six-rescored").out == again.out
+    assert find_run("six-rescored@1") != find_run("six-rescored")
 
 
 @pytest.mark.usefixtures("graders")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["six"], 1, "Missing option '--with'"),
-        (["six", "--with", "graders"], 1, "--with is module:function or file.py:function"),
-        (["six", "--with", "graders:nothing"], 1, "graders has no function 'nothing'"),
-        (["six", "--with", "graders.py:not_a_function"], 1, "has no function 'not_a_function'"),
-        (["six", "--with", "gradrs:lenient"], 1, "there is no module 'gradrs' here"),
-        (["six", "--with", "gradrs.py:lenient"], 1, "gradrs.py does not exist"),
-        (["sixx", "--with", "graders:lenient"], 1, "did you mean"),
-        (["six", "--with", "graders:broken"], 2, "The answers are kept: `heldout rescore`"),
-        (["six", "--with", "heldout.scoring:grade_number"], 1, "Rubric(grade_number) makes it"),
-        (["six", "--with", "graders:lenient", "--name", "six"], 1, "or choose another --name"),
-        (["six", "--with", "graders:lenient", "--name", "../x"], 1, "becomes a directory"),
+        (["six"], 2, "Missing option '--scorer'"),
+        (["six", "--scorer", "graders"], 2, "--scorer is module:function or file.py:function"),
+        (["six", "--scorer", "graders:nothing"], 2, "graders has no function 'nothing'"),
+        (["six", "--scorer", "graders.py:not_a_function"], 2, "has no function 'not_a_function'"),
+        (["six", "--scorer", "gradrs:lenient"], 2, "there is no module 'gradrs' here"),
+        (["six", "--scorer", "gradrs.py:lenient"], 2, "gradrs.py does not exist"),
+        (["sixx", "--scorer", "graders:lenient"], 2, "did you mean"),
+        (["six", "--scorer", "graders:broken"], 4, "The answers are kept: `heldout rescore`"),
+        (["six", "--scorer", "heldout.scoring:grade_number"], 2, "Rubric(grade_number) makes it"),
+        (["six", "--scorer", "graders:lenient", "--name", "../x"], 2, "becomes a directory"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -127,11 +139,11 @@ def test_what_is_wrong_is_said(
 @pytest.mark.usefixtures("graders")
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
 def test_one_that_was_stopped_goes_on(heldout: Heldout, by: signal.Signals) -> None:
-    journal = Path("outputs/evals/six-rescored/results.jsonl")
-    command = command_of("rescore", "six", "--with", "graders:waiting", "--max-concurrent", "1")
+    runs = Path("outputs/evals/six-rescored")
+    command = command_of("rescore", "six", "--scorer", "graders:waiting", "--max-concurrent", "1")
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 30
-    while not (journal.exists() and journal.read_bytes().count(b"\n") == 4):
+    while [path.read_bytes().count(b"\n") for path in runs.glob("*/results.jsonl")] != [4]:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -141,6 +153,6 @@ def test_one_that_was_stopped_goes_on(heldout: Heldout, by: signal.Signals) -> N
         assert process.returncode == 130
         assert b"continue with --resume" in err
     Path("go").touch()
-    done = heldout("rescore", "six", "--with", "graders:waiting", "--resume")
+    done = heldout("rescore", "six", "--scorer", "graders:waiting", "--resume")
     assert done.code == 0, done.err
     assert "6 items: 6 scored" in done.out

@@ -524,3 +524,162 @@ def test_an_exit_of_the_eval_file_itself_is_no_success(
     assert outcome.code == 4
     assert "SystemExit" in outcome.err
     assert "there is no report" in outcome.err
+
+
+# --- Options of the field -----------------------------------------------------------------------
+
+
+def test_limit_epochs_model_and_their_earlier_names(write: Write, heldout: Heldout) -> None:
+    write()
+    for arguments in (
+        ("--limit", "2", "--epochs", "3"),
+        ("-n", "2", "--repeats", "3"),
+        ("--max-samples", "2", "--set", "epochs=3"),
+        ("--set", "limit=2", "--set", "repeats=3"),
+    ):
+        outcome = heldout("run", "eval.py", *arguments)
+        assert "6 items: 6 scored" in outcome.out, outcome.err
+    for option in ("--model", "--endpoint"):
+        refused = heldout("run", "eval.py", option, "gpt-4o")
+        assert refused.code == 2
+        assert "write openai:gpt-4o" in refused.err
+    out = heldout("run", "--help").out
+    assert "--model MODEL" in out
+    assert "--endpoint" not in out
+    assert "--max-samples" not in out
+
+
+def test_a_sampling_setting_needs_no_prefix(write: Write, heldout: Heldout) -> None:
+    write()
+    settings = ("--set", "max_tokens=32", "--set", "temperature=0.5", "--set", "name=mine")
+    assert heldout("run", "eval.py", *settings).code == 0
+    sampling = EvalReport.load(find_run("mine")).config["sampling"]
+    assert (sampling["max_tokens"], sampling["temperature"]) == (32, 0.5)
+
+
+def test_only_the_samples_of_an_id_are_run(write: Write, heldout: Heldout) -> None:
+    write()
+    outcome = heldout("run", "eval.py", "--sample-id", "q3", "--sample-id", "q1")
+    assert "2 items: 2 scored" in outcome.out
+    assert calls() == ["word1", "word3"]
+    refused = heldout("run", "eval.py", "--sample-id", "q33")
+    assert refused.code == 2
+    assert "--sample-id q33: the dataset has no such sample; did you mean q3?" in refused.err
+
+
+PARAMETERS = "def load_dataset(count=6, *, word='word'):"
+
+
+def test_parameters_of_load_dataset_come_from_the_command_line(
+    write: Write, heldout: Heldout
+) -> None:
+    path = write(**{"def load_dataset():": PARAMETERS})
+    path.write_text(path.read_text().replace("range(6)", "range(count)"))
+    assert "3 items" in heldout("run", "eval.py", "-T", "count=3").out
+    refused = heldout("run", "eval.py", "-T", "cuont=3")
+    assert refused.code == 2
+    assert "-T cuont: load_dataset has no parameter cuont; did you mean count?" in refused.err
+    assert "-T takes KEY=VALUE, got 'count'" in heldout("run", "eval.py", "-T", "count").err
+
+
+def test_a_toml_file_has_settings_that_the_command_line_wins_over(
+    write: Write, heldout: Heldout
+) -> None:
+    path = write(**{"def load_dataset():": PARAMETERS})
+    path.write_text(path.read_text().replace("range(6)", "range(count)"))
+    Path("run.toml").write_text(
+        'epochs = 2\nname = "mine"\ntags = ["a"]\n[sampling]\nmax_tokens = 5\nstop = ["x,y"]\n'
+        "[dataset]\ncount = 4\n"
+    )
+    outcome = heldout("run", "eval.py", "--config", "run.toml")
+    assert "8 items" in outcome.out, outcome.err
+    config = EvalReport.load(find_run("mine")).config
+    assert (config["tags"], config["sampling"]["max_tokens"]) == (["a"], 5)
+    assert config["sampling"]["stop"] == ["x,y"]
+    wins = ("--epochs", "1", "-T", "count=2")
+    assert "2 items" in heldout("run", "eval.py", "--config", "run.toml", *wins).out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "--config: there is no file run.toml"),
+        ("a = ", "--config run.toml cannot be read: Invalid value"),
+        ("epoch = 1", "--config epoch: there is no such setting"),
+        ('epochs = "two"', "--config: epochs takes int, got 'two'"),
+    ],
+)
+def test_a_toml_file_that_is_wrong_is_refused(
+    write: Write, heldout: Heldout, text: str | None, said: str
+) -> None:
+    write()
+    if text is not None:
+        Path("run.toml").write_text(text)
+    outcome = heldout("run", "eval.py", "--config", "run.toml")
+    assert outcome.code == 2
+    assert said in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--model_args", "the model is one name"),
+        ("--tasks", "name the eval file itself: heldout run FILE"),
+        ("--num_fewshot", "prepare_messages(sample) in FILE"),
+        ("--batch_size", "write --max-concurrent N"),
+        ("--log-dir", "write --output-dir DIR"),
+        ("--temperature", "write --set temperature=0.7"),
+        ("--max-connections", "write --max-concurrent N"),
+        ("--fail-on-error", "--set on_error=raise"),
+    ],
+)
+def test_options_of_other_programs_are_refused_with_what_to_write(
+    write: Write, heldout: Heldout, option: str, said: str
+) -> None:
+    write()
+    outcome = heldout("run", "eval.py", option, "1")
+    assert outcome.code == 2
+    assert f"there is no option {option}: " in outcome.err
+    assert said in outcome.err
+
+
+def test_a_name_groups_runs_and_resume_continues_the_latest(write: Write, heldout: Heldout) -> None:
+    write()
+    for _ in range(2):
+        assert heldout("run", "eval.py", "--name", "mine", "--output-dir", "runs").code == 0
+    latest = Path(f"runs/mine/{START}-2")
+    journal = latest / "results.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:4]))
+    Path("calls.txt").unlink()
+    arguments = ("run", "eval.py", "--name", "mine", "--output-dir", "runs", "--resume")
+    assert f"saved to {latest}" in heldout(*arguments).out
+    assert calls() == ["word3", "word4", "word5"]
+    named = ("run", "eval.py", "--name", "mine@1", "--output-dir", "runs", "--resume")
+    assert f"saved to runs/mine/{START}\n" in heldout(*named).out
+    assert "an @ is for a run that exists" in heldout("run", "eval.py", "--name", "a@1").err
+
+
+def test_overwrite_removes_the_latest_run_once_the_new_one_is_done(
+    finished: Outcome, heldout: Heldout, write: Write
+) -> None:
+    write(**{"    return word": "    raise RuntimeError('down')"})
+    assert heldout("run", "eval.py", "--overwrite").code == 4
+    assert RUN.exists()
+    write()
+    assert heldout("run", "eval.py", "--overwrite").code == 0
+    assert RUN.exists()  # the latest was the one that failed
+    assert not Path(f"{RUN}-2").exists()
+    assert heldout("run", "eval.py", "--overwrite", "--resume").code == 2
+
+
+def test_a_run_has_its_tags_note_and_command_line_without_keys(
+    write: Write, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write()
+    secret = "sk-proj-0123456789abcdefghij"
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "heldout", "run", "--key", secret])
+    outcome = heldout("run", "eval.py", "--tag", "a", "--tag", "b", "--note", "why not")
+    assert "tags: a, b; note: why not" in outcome.out
+    stored = (RUN / "run.json").read_text()
+    assert secret not in stored
+    assert json.loads(stored)["command"] == ["-m", "heldout", "run", "--key", "[redacted]"]

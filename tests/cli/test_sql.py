@@ -13,7 +13,7 @@ from tests.cli.conftest import RUN, Heldout, Outcome
 @pytest.fixture
 def six(finished: Outcome) -> None:
     """A run of six samples, and a copy of it to compare it with."""
-    shutil.copytree(RUN, RUN.with_name("other"))
+    shutil.copytree(RUN, RUN.parent.with_name("other"))
 
 
 def test_a_query_prints_a_table_or_json(six: None, heldout: Heldout) -> None:
@@ -45,7 +45,7 @@ def test_bad_sql_is_one_line_and_exit_code_2(
     command: list[str], six: None, heldout: Heldout
 ) -> None:
     outcome = heldout(*command)
-    assert outcome.code == 4
+    assert outcome.code == 2
     assert outcome.err.startswith('Error: Binder Error: Referenced column "foo" not found')
     assert outcome.err.count("\n") == 1
 

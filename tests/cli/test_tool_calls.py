@@ -1,4 +1,4 @@
-"""`heldout toolcalls` against a real server: what it sends, keeps, goes on with and prints."""
+"""`heldout tool-calls` against a real server: what it sends, keeps, goes on with and prints."""
 
 from __future__ import annotations
 
@@ -534,7 +534,7 @@ def test_three_references_and_runs_of_other_evals_are_refused(
     write_requests("good")
     three = ["--reference", "a"] * 3
     assert "once, or twice" in toolcalls("requests.jsonl", *three).err
-    assert "is no request, as `heldout toolcalls` stores them" in (
+    assert "is no request, as `heldout tool-calls` stores them" in (
         toolcalls("requests.jsonl", "--reference", "six").err
     )
 

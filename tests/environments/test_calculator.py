@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout import Message
+from heldout import Environment, Message
 from heldout.environments import Calculator
 from heldout.environments.calculator import CalculationError, evaluate_expression
 from heldout.testing import check_environment
@@ -201,3 +201,8 @@ def test_nothing_takes_long(expression: str) -> None:
     except CalculationError:
         pass
     assert time.process_time() - started < 1.0
+
+
+def test_an_environment_is_known_by_isinstance() -> None:
+    assert isinstance(Calculator(), Environment)
+    assert not isinstance(Message("user", ""), Environment)

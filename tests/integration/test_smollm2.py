@@ -54,10 +54,19 @@ def test_smollm2_knows_the_capital_of_france_and_a_small_sum(tmp_path: Path, bac
     assert report.config["endpoint"]["model"] == "smollm2"
 
 
+def test_a_turn_is_short_where_no_limit_is_set(tmp_path: Path) -> None:
+    samples = [Sample("list", {"question": "Write a long story about a dragon."}, "")]
+    config = EvalConfig(endpoint="smollm2", experiment_name="run", output_dir=str(tmp_path))
+    report = anyio.run(evaluate, samples, config, contains)
+    assert report.usage.completion_tokens == 64
+    assert report.results[0].trajectory.stop.truncated
+    assert report.config["endpoint"]["default_max_tokens"] == 64
+
+
 def test_the_demo_runs_from_the_command_line(tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "heldout", "run", str(ROOT / "examples/first_questions.py"),
-        "--max-samples", "3", "--set", "sampling.max_tokens=4", "--set", f"output_dir={tmp_path}",
+        sys.executable, "-m", "heldout", "run", "heldout.examples.capitals",
+        "--limit", "3", "--set", "sampling.max_tokens=4", "--set", f"output_dir={tmp_path}",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

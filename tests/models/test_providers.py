@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -161,6 +162,19 @@ def test_extra_fields_reach_the_server_over_those_of_heldout(
         "reasoning_effort": "low",
         "chat_template_kwargs": {"a": True},
     }
+
+
+@pytest.mark.parametrize("kind", ["vllm", "anthropic", "openai-responses"])
+def test_no_temperature_is_sent_where_it_is_none(
+    kind: str, run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    for temperature in (None, 0.0):
+        with suppress(EndpointError):  # its answer is not of this API: what was sent counts
+            run(asked(f"{kind}:m@{server.url}", Sampling(temperature=temperature)))
+    assert "temperature" not in server.requests[0].body
+    assert server.requests[-1].body["temperature"] == 0.0
 
 
 def test_extra_fields_are_part_of_what_a_run_is_known_by() -> None:

@@ -17,7 +17,7 @@ from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
 from heldout.stats.summary import Tally
 from heldout.store import columns
 from heldout.store.columns import Labels, Table, summarize_results, table_of, table_of_results
-from heldout.store.journal import JournalWriter, content_of, id_hash, row_of
+from heldout.store.journal import JournalWriter, content_of, row_of
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo
 
@@ -168,17 +168,13 @@ def test_keys_that_differ_in_case_alone_or_are_not_printable_are_columns_of_thei
     assert_same(table_of(from_journal(report), [*keys]), table)
 
 
-def test_a_small_run_has_a_parquet_file_and_a_small_point_of_a_training_run_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved(tmp_path / "run", results())
-    assert RunDir(tmp_path / "run").columns.exists()
-    monkeypatch.setattr(columns, "PARQUET_FROM", 5)
-    report = saved(tmp_path / "steps" / "run", results())
-    run = RunDir(tmp_path / "steps" / "run")
+def test_a_run_has_a_parquet_file_from_so_many_results_on(tmp_path: Path) -> None:
+    report = saved(tmp_path / "run", results())
+    run = RunDir(tmp_path / "run")
     assert run.columns.exists()
-    monkeypatch.setattr(columns, "PARQUET_FROM", 6)
-    finish(run, run.read_info(), 5)
+    finish(run, run.read_info(), 5, parquet_from=5)
+    assert run.columns.exists()
+    finish(run, run.read_info(), 5, parquet_from=6)
     assert not run.columns.exists()
     assert_same(table_of(EvalReport.load(run.path)), table_of_results(results()))
     assert report.summary == EvalReport.load(run.path).summary
@@ -225,15 +221,13 @@ def test_a_slice_is_to_the_last_bit_the_summary_of_its_results_alone(tmp_path: P
         )
         for i in range(400)
     ]
-    slices = saved(tmp_path / "run", given, repeats=1).slice("key")
+    slices = saved(tmp_path / "run", given, repeats=1).summarize(by="key")
     for (key,), summary in slices.items():
         own = [each for each in given if each.metadata["key"] == key]
         assert summary == summarize_results(own)
         tally = Tally(0.5)  # one at a time, as a stream comes
         for each in own:
-            tally.add(
-                columns.Part([row_of(len(tally._clusters), each, id_hash(each.sample_id))]).batch()
-            )
+            tally.add(columns.Part([row_of(len(tally._clusters), each)]).batch())
         assert {k: summary[k] for k in tally.summary()} == tally.summary()
 
 
@@ -322,7 +316,7 @@ def test_a_text_is_not_the_value_that_it_reads_as(value: str, tmp_path: Path) ->
     assert listed(table_of_results(given, ["level"]).keys) == {"level": expected}
     for one in (report, from_journal(report)):
         assert listed(table_of(one, ["level"]).keys) == {"level": expected}
-        assert set(one.slice("level")) == slices
+        assert set(one.summarize(by="level")) == slices
 
 
 def test_texts_among_themselves_stay_as_they_are(tmp_path: Path) -> None:
@@ -399,7 +393,7 @@ def test_metadata_that_json_cannot_hold_is_refused_as_the_journal_does(
     value: Any, tmp_path: Path
 ) -> None:
     given = [result("s", own={"odd": value})]
-    with pytest.raises(InvalidInput, match="metadata of sample 's' holds a value that JSON cannot"):
+    with pytest.raises(InvalidInput, match="sample 's' holds a value that JSON cannot"):
         table_of_results(given, ["odd"])
     with pytest.raises(InvalidInput, match="sample 's' holds a value that JSON cannot"):
         saved(tmp_path / "run", given)
@@ -496,5 +490,5 @@ def test_a_killed_and_resumed_run_has_the_same_columns_byte_for_byte(tmp_path: P
     other = RunDir(tmp_path / "other")
     shutil.copytree(tmp_path / "one", other.path)
     other.journal.write_bytes(head + b"".join(reversed(lines)))
-    columns.derive(other, n=5, repeats=2, pass_threshold=0.5)
+    columns.derive(other, parquet=True, repeats=2, pass_threshold=0.5)
     assert other.columns.read_bytes() == RunDir(tmp_path / "one").columns.read_bytes()

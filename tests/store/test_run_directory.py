@@ -27,7 +27,6 @@ from heldout.errors import (
     UnknownFormat,
 )
 from heldout.store import run_dir
-from heldout.store.columns import slice_keys
 from heldout.store.journal import JournalWriter, Row, in_order, lines, repair, superseded
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.store.runs import find_run
@@ -105,7 +104,7 @@ def test_a_report_is_saved_elsewhere_and_loads_the_same(run_eval: RunEval, tmp_p
     copy = EvalReport.load(tmp_path / "copies" / "one")
     assert copy.summary == report.summary
     assert list(copy.results) == list(report.results)
-    assert copy.slice("difficulty") == report.slice("difficulty")
+    assert copy.summarize(by="difficulty") == report.summarize(by="difficulty")
     with pytest.raises(RunExists):
         report.save(tmp_path / "copies" / "one")
 
@@ -117,8 +116,8 @@ def test_a_report_made_in_memory_is_saved_in_the_same_layout(tmp_path: Path) -> 
     assert loaded.summary == summarize(results)
     assert loaded.summary["n"] == 4
     assert loaded.config["experiment_name"] == "x"
-    with pytest.raises(RunDirectoryError, match="in memory"):
-        EvalReport(results, {}, {}).slice("level")
+    in_memory = EvalReport(results, {}, {})
+    assert in_memory.summarize(by="level") == loaded.summarize(by="level")
 
 
 def test_the_summary_loads_without_the_journal_being_read(
@@ -170,37 +169,39 @@ def test_slices_are_the_summaries_of_their_results(run_eval: RunEval) -> None:
 
     report = run_eval(make_samples(20), score, repeats=2)
     groups = group_by(report.results, key=lambda r: r.metadata["difficulty"])
-    slices = report.slice("difficulty")
-    assert list(slices) == [("easy",), ("hard",), ("medium",)]
-    for (name,), summary in slices.items():
+    slices = report.summarize(by="difficulty")
+    assert list(slices) == ["easy", "hard", "medium"]
+    for name, summary in slices.items():
         assert summary == pytest.approx(summarize(groups[name]))
+    by_function = report.summarize(by=lambda r: r.metadata["difficulty"])
+    assert list(by_function) == ["easy", "hard", "medium"]
+    assert by_function["easy"] == pytest.approx(slices["easy"])
 
 
 def test_an_unfinished_run_is_sliced_from_its_journal(run_eval: RunEval, tmp_path: Path) -> None:
     report = run_eval(make_samples(12))
-    expected = report.slice("difficulty")
+    expected = report.summarize(by="difficulty")
     (tmp_path / "run" / "results.parquet").unlink()
-    assert report.slice("difficulty") == expected
+    assert report.summarize(by="difficulty") == expected
 
 
 def test_damaged_columns_are_passed_over_for_the_journal(run_eval: RunEval, tmp_path: Path) -> None:
     report = run_eval(make_samples(12))
-    expected = report.slice("difficulty")
+    expected = report.summarize(by="difficulty")
     file = tmp_path / "run" / "results.parquet"
     content = bytearray(file.read_bytes())
     content[40:200] = b"\xff" * 160
     file.write_bytes(content)
-    assert report.slice("difficulty") == expected
+    assert report.summarize(by="difficulty") == expected
 
 
 def test_several_keys_slice_by_their_combinations(tmp_path: Path) -> None:
     EvalReport([result(i) for i in range(12)], {}, {}).save(tmp_path / "run")
     report = EvalReport.load(tmp_path / "run")
-    slices = report.slice("level", "tag")
+    slices = report.summarize(by=["level", "tag"])
     assert list(slices) == [(level, f"t{tag}") for level in range(3) for tag in range(2)]
     assert {s["n"] for s in slices.values()} == {2}
-    assert [k for (k,) in report.slice("truncated")] == [False, True]
-    assert slice_keys(RunDir(tmp_path / "run")) == ["level", "tag"]
+    assert list(report.summarize(by="truncated")) == [False, True]
 
 
 def test_items_without_the_key_are_a_slice_of_their_own(tmp_path: Path) -> None:
@@ -209,15 +210,15 @@ def test_items_without_the_key_are_a_slice_of_their_own(tmp_path: Path) -> None:
         for i in range(3)
     ]
     EvalReport(results, {}, {}).save(tmp_path / "run")
-    assert list(EvalReport.load(tmp_path / "run").slice("k")) == [(1,), (2,), (None,)]
+    assert list(EvalReport.load(tmp_path / "run").summarize(by="k")) == [1, 2, None]
 
 
 def test_an_unknown_key_is_an_error_that_lists_the_known(run_eval: RunEval) -> None:
     report = run_eval(make_samples(3))
     with pytest.raises(RunDirectoryError, match="no key 'dificulty'; its samples have difficulty"):
-        report.slice("dificulty")
-    with pytest.raises(InvalidInput, match="difficulty"):
-        report.slice()
+        report.summarize(by="dificulty")
+    with pytest.raises(InvalidInput, match="at least one key"):
+        report.summarize(by=[])
 
 
 # --- The journal ---
@@ -421,7 +422,7 @@ def test_columns_too_many_to_keep_are_not_silently_missing_from_slices(
     monkeypatch.setattr("heldout.store.columns.MAX_COLUMNS", 13)
     EvalReport([result(i) for i in range(6)], {}, {}).save(tmp_path / "run")
     report = EvalReport.load(tmp_path / "run")
-    (first, *_) = report.slice("tag").values()
+    (first, *_) = report.summarize(by="tag").values()
     assert first["metric_m_n"] == 3
     assert first["metric_extra_n"] == 3
 
@@ -433,7 +434,7 @@ def test_slices_by_many_keys_at_once(tmp_path: Path) -> None:
         for i, each in enumerate(metadata)
     ]
     EvalReport(results, {}, {}).save(tmp_path / "run")
-    slices = EvalReport.load(tmp_path / "run").slice(*(f"k{k}" for k in range(7)))
+    slices = EvalReport.load(tmp_path / "run").summarize(by=[f"k{k}" for k in range(7)])
     assert len(slices) == 2000
 
 

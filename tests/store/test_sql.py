@@ -229,7 +229,7 @@ def test_slices_of_a_selection_say_that_they_are_of_one(tmp_path: Path) -> None:
     }
     assert {summary["where"] for summary in (*slices.values(), total)} == {"metadata.size < 6"}
     assert slices[("hard",)]["ci_low"] is not None
-    by_outcome = report.where("reward = 0").slice("level")
+    by_outcome = report.where("reward = 0").summarize(by="level")
     assert {summary["ci_low"] for summary in by_outcome.values()} == {None}
 
 

@@ -140,7 +140,7 @@ def test_a_model_that_cannot_be_copied_is_evaluated_at_once(
     assert [p.lag_steps for p in points if p is not None] == [None, None]
     said = [r.getMessage() for r in caplog.records]
     assert said == [
-        "rl_eval: training waits for evals: a Model is no torch module whose weights are copied"
+        "rl_eval: training waits for evals: a Model cannot be copied: it is not a torch module"
     ]
 
 
@@ -214,7 +214,7 @@ def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
         gates.open.set()
     found = current_points(points_of(tmp_path))
     assert [(p.step, p.has_result) for p in found] == [(10, True), (20, False), (30, True)]
-    assert "gave way to the eval of step 30" in str(found[1].skipped)
+    assert "replaced by the eval of step 30" in str(found[1].skipped)
     assert pool.free == 2
 
 
@@ -524,7 +524,7 @@ def test_a_worker_measures_the_weights_of_the_step(tmp_path: Path, gates: Gates)
 def test_a_worker_does_not_share_its_work(tmp_path: Path) -> None:
     (tmp_path / "evals.py").write_text(POLICY)
     worker = EvalWorker(f"{tmp_path / 'evals.py'}:policy")
-    with pytest.raises(InvalidInput, match="evaluates alone"):
+    with pytest.raises(InvalidInput, match="does not work with an EvalWorker"):
         periodic(tmp_path, Counter(), runner_builder=None, worker=worker, across="all")
     worker.close()
 
@@ -632,7 +632,7 @@ def test_nobody_waits_for_a_shadow_that_an_eval_given_up_on_still_reads(
         gates.open.set()
     reasons = [p.skipped for p in sorted(points_of(tmp_path), key=lambda p: p.step)]
     assert reasons[0] == "not finished after max_seconds=0.05"
-    assert reasons[1:] == ["all snapshots were in use, by no eval that is in flight here"] * 2
+    assert reasons[1:] == ["all snapshots were in use, but by no eval in flight here"] * 2
 
 
 def test_the_last_weights_are_measured_though_an_eval_of_them_was_given_up_on(
@@ -693,7 +693,7 @@ def test_a_model_that_no_shadow_can_be_made_of_is_evaluated_at_once(
     assert point is not None
     assert last is not None
     assert (point.reward, point.lag_steps, last.step) == (0.5, None, 12)
-    assert "there can be no copy of the model" in caplog.text
+    assert "the model cannot be copied" in caplog.text
 
 
 def test_an_eval_is_finished_on_its_own_weights_once_and_by_its_own_name(
@@ -708,10 +708,10 @@ def test_an_eval_is_finished_on_its_own_weights_once_and_by_its_own_name(
     gates.open.set()
     [pending] = pending_evals(tmp_path / "run")
     assert pending.weights == fingerprint(Counter(2))
-    with pytest.raises(InvalidInput, match="was to measure"):
+    with pytest.raises(InvalidInput, match="is for the weights"):
         evals.finish(pending, Counter(3))
     other = msgspec.structs.replace(pending, label="other")
-    with pytest.raises(InvalidInput, match="is one of 'other'"):
+    with pytest.raises(InvalidInput, match="has the label 'other'"):
         evals.finish(other, Counter(2))
     assert evals.finish(pending, Counter(2)) is not None
     with pytest.raises(InvalidInput, match="is not pending"):
@@ -730,7 +730,7 @@ def test_what_the_budget_cannot_afford_is_a_skip_that_says_so(tmp_path: Path, ga
         evals.maybe_run(20)
     first, second = points_of(tmp_path)
     assert (first.step, second.step) == (10, 20)
-    assert first.skipped == "max_overhead=0.1: evals have taken 5 s beside 10 s of training"
+    assert first.skipped == "max_overhead=0.1: so far evals took 5 s and training 10 s"
     assert second.has_result
 
 

@@ -163,7 +163,7 @@ def test_two_evals_of_one_name_and_step_are_both_on_the_curve(
         for p in current_points(read_points(tmp_path / "run" / "curve.jsonl"))
     }
     assert found == {("eval", 10): 0.25, ("eval-2", 10): 0.75, ("eval", 20): 0.5}
-    assert "Give each a name= of its own" in caplog.text
+    assert "Give each its own name=" in caplog.text
 
 
 def test_a_name_that_a_periodic_eval_has_is_not_taken_by_another(tmp_path: Path) -> None:
@@ -211,9 +211,9 @@ def test_results_come_in_any_order_and_say_how_far_behind_they_are(tmp_path: Pat
         (fails, "ValueError: boom"),
         (leaves, "SystemExit: bye"),
         (lambda: None, "an evaluator returns"),
-        (lambda: {}, "without metrics"),
-        (lambda: {"accuracy": "good"}, "metrics are numbers by name"),
-        (lambda: {3: 0.5}, "metrics are numbers by name"),
+        (lambda: {}, "an empty dict"),
+        (lambda: {"accuracy": "good"}, "metrics are names with numbers"),
+        (lambda: {3: 0.5}, "metrics are names with numbers"),
     ],
 )
 def test_an_eval_that_fails_is_a_warning_and_a_skip(
@@ -261,7 +261,7 @@ def test_a_loop_that_breaks_down_is_a_skip_and_another_one_is_started(tmp_path: 
         runs, evals._loop._run = evals._loop._run, breaks
         point = evals.schedule(half, step=1).result(LONG)
         assert point is not None
-        assert point.skipped == "the event loop that it ran in is gone"
+        assert point.skipped == "its event loop has ended"
         evals._loop._run = runs
         assert evals.schedule(half, step=2).result(LONG).has_result  # type: ignore[union-attr]
 
@@ -342,7 +342,7 @@ def test_a_full_dispatcher_lets_training_go_on_and_skips_with_its_reason(tmp_pat
     result, skipped = points_of(tmp_path)
     assert skipped.step == 2
     assert skipped.skipped == (
-        "1 evals were in flight (max_pending=1); when_full='wait' has training wait instead"
+        "1 evals were in flight (max_pending=1); with when_full='wait' training waits instead"
     )
     assert handle.result() == skipped
     assert (result.step, result.has_result) == (1, True)
@@ -360,7 +360,7 @@ def test_a_full_dispatcher_drops_the_oldest_that_has_not_started(tmp_path: Path)
             gate.end.set()
     first, dropped, last = points_of(tmp_path)
     assert dropped.step == 2
-    assert str(dropped.skipped).startswith("gave way to the eval of step 3")
+    assert str(dropped.skipped).startswith("replaced by the eval of step 3")
     assert [(p.step, p.has_result) for p in (first, last)] == [(1, True), (3, True)]
     assert not gates[2].begun.is_set()
 
@@ -427,7 +427,7 @@ def test_what_is_not_finished_in_time_is_abandoned(tmp_path: Path, evaluator: An
         evals.schedule(half, step=6, name="queued")
         drained = evals.drain(0.0)
         assert [tuple(e[:2]) for e in drained.abandoned] == [("slow", 5), ("queued", 6)]
-        assert drained.abandoned[0].reason == "not finished after 0.0 s of waiting for it (drain)"
+        assert drained.abandoned[0].reason == "not finished after waiting 0.0 s (drain)"
         assert handle.done()
         if isinstance(evaluator, Gate):
             evaluator.end.set()  # a result after all: too late
@@ -989,7 +989,7 @@ def test_metrics_that_would_be_taken_for_error_bars_are_refused(tmp_path: Path) 
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
         point = evals.schedule(lambda: {"acc": 0.5, "acc_n": 7.0}, step=1).result(LONG)
     assert point is not None
-    assert "'acc_n' would be taken for what 'acc' is of" in str(point.skipped)
+    assert "'acc_n' looks like the denominator or error bar of 'acc'" in str(point.skipped)
 
 
 @pytest.mark.parametrize(
@@ -997,7 +997,7 @@ def test_metrics_that_would_be_taken_for_error_bars_are_refused(tmp_path: Path) 
     [
         ({"weights": 123}, "weights is a hash"),
         ({"saved_at": "\udcff"}, "saved_at is a path"),
-        ({"evaluator": 3}, "an evaluator is a function"),
+        ({"evaluator": 3}, "evaluator is a function"),
     ],
     ids=["weights", "saved_at", "evaluator"],
 )

@@ -172,7 +172,7 @@ def test_when_a_rank_dies_the_others_get_a_skip_and_no_exception(tmp_path: Path)
     first, second = run_ranks(2, tmp_path, "one_dies", fewest=1)
     assert second is None
     said = first["one_dies"]["point"]["skipped"]
-    assert said.startswith("the processes do not reach each other: ")
+    assert said.startswith("the processes cannot reach each other: ")
 
 
 def test_a_collective_that_fails_says_so() -> None:
@@ -188,7 +188,7 @@ def test_a_collective_that_fails_says_so() -> None:
         def all_gather(self, into: Any, own: Any) -> None:
             raise RuntimeError("timed out")
 
-    with pytest.raises(RanksApart, match="do not reach each other: RuntimeError: timed out"):
+    with pytest.raises(RanksApart, match="cannot reach each other: RuntimeError: timed out"):
         TorchRanks(Broken()).from_first(b"")
 
 

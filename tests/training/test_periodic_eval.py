@@ -656,7 +656,7 @@ def test_the_budget_takes_a_nested_part_and_then_a_longer_cadence(tmp_path: Path
         evals.maybe_run(step)
     assert [p.step for p in evals.history] == list(range(10, 201, 10))
     assert evals.history[1].skipped == (
-        "max_overhead=0.1: evals have taken 4 s beside 19 s of training; 4 samples take 4 s"
+        "max_overhead=0.1: so far evals took 4 s and training 19 s; 4 samples take 4 s"
     )
     taken = [(p.step, len(p.outcomes)) for p in evals.history if p.has_result]
     # The first four take 4 s; training buys 0.1 s a second, so the next four come at 80 s.
@@ -817,7 +817,7 @@ def test_what_blocks_is_left_behind_and_what_was_complete_is_kept(tmp_path: Path
     released.set()
     assert point is not None
     assert point.partial is not None
-    assert "left behind" in point.partial
+    assert "left running" in point.partial
     assert point.n == 7
 
 
@@ -995,7 +995,7 @@ def test_of_two_evals_on_one_run_directory_the_first_is_a_skip_that_says_so(
     assert point is not None
     assert point.skipped is not None
     assert "another PeriodicEval was set up on" in point.skipped
-    assert "a label and a run_dir of its own" in point.skipped
+    assert "its own label and run_dir" in point.skipped
     second.maybe_run(20)
     assert [(p.step, p.reward) for p in second.points] == [(10, 1.0), (20, 1.0)]
 

@@ -17,7 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heldout import Message, Metric, Reply, Sample, Score, Stop, Trajectory
+from heldout import (
+    Completion,
+    Message,
+    Metric,
+    Reply,
+    Sample,
+    Sampling,
+    Score,
+    Stop,
+    Trajectory,
+    generate_rollouts,
+)
 from heldout.environments import ToolEnvironment
 from heldout.errors import EndpointError, InvalidInput
 from heldout.training.rollouts import Generated, Rollout, _BatchedEngine, rollout_batch, rollout_one
@@ -364,7 +375,7 @@ def test_an_engine_that_returns_too_few_rows_is_refused() -> None:
     def generate(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
         return [Generated([END])]
 
-    with pytest.raises(Exception, match="given 2 prompts and returned 1 rows"):
+    with pytest.raises(Exception, match="got 2 prompts and returned 1 rows"):
         rollout_batch([sample("a"), sample("b")], None, render, generate, 1, 30, **TOY)
 
 
@@ -525,3 +536,75 @@ def test_a_rollout_is_an_eval_item_too(run_eval: Callable[..., Any]) -> None:
     evaluated = report.results[0]
     assert evaluated.score == rollout.score
     assert evaluated.trajectory.messages == rollout.trajectory.messages
+
+
+# --- Over an endpoint ---------------------------------------------------------------------------
+
+
+def test_an_endpoint_gives_trajectories_with_rewards_in_one_call(tmp_path: Path) -> None:
+    def answer(messages: list[Message]) -> str:
+        turn = 1 + sum(m.role == "assistant" for m in messages)
+        return say("", turn)
+
+    samples = [sample("a"), sample("b")]
+    rollouts = generate_rollouts(
+        samples, answer, lambda s: Counter(), score_fn=by_metric, repeats=3, max_turns=2
+    )
+    assert [r.sample.id for r in rollouts] == ["a", "a", "a", "b", "b", "b"]
+    for rollout in rollouts:
+        assert rollout.metrics == {"turns": 2.0}
+        assert rollout.reward == 2.0
+        assert rollout.trajectory.stop.limit == "max_turns"
+        assert rollout.completion_ids == ()  # an endpoint answers messages, not tokens
+    assert not list(tmp_path.iterdir())
+
+
+def by_metric(trajectory: Trajectory, sample: Sample) -> Score:
+    return Score((Metric("turns", sum(m.role == "assistant" for m in trajectory.messages), 1.0),))
+
+
+def test_a_rollout_over_an_endpoint_that_fails_has_an_error_and_no_reward() -> None:
+    def answer(messages: list[Message]) -> str:
+        if "b" in messages[-1].text:
+            raise OSError("down")
+        return "so"
+
+    good, bad = generate_rollouts([sample("x"), sample("b")], answer, score_fn=lambda t, s: 1.0)
+    assert (good.reward, good.error) == (1.0, None)
+    assert bad.reward is None
+    assert "OSError: down" in str(bad.error)
+
+
+def test_rollouts_over_an_endpoint_can_be_made_where_a_loop_is_running() -> None:
+    async def cell() -> list[Rollout]:
+        return generate_rollouts([sample("a")], lambda messages: "so")
+
+    (rollout,) = asyncio.run(cell())
+    assert rollout.trajectory.answer == "so"
+    assert rollout.reward is None  # nothing scored it
+
+
+def test_each_repeat_over_an_endpoint_draws_from_a_seed_of_its_own() -> None:
+    seeds: list[int | None] = []
+
+    class Recorder:
+        async def complete(self, messages: Any, sampling: Sampling, tools: Any) -> Completion:
+            seeds.append(sampling.seed)
+            return Completion(Message("assistant", "so"))
+
+        def describe(self) -> dict[str, Any]:
+            return {}
+
+        async def close(self) -> None:
+            raise AssertionError("an endpoint object is its owner's to close")
+
+    generate_rollouts([sample("a")], Recorder(), repeats=4, sampling=Sampling(seed=1))
+    assert len(set(seeds)) == 4
+
+
+def test_what_is_no_sample_or_no_model_is_refused_before_anything_runs() -> None:
+    with pytest.raises(InvalidInput, match="starts from a Sample"):
+        generate_rollouts(["a"], lambda messages: "so")  # type: ignore[list-item]
+    with pytest.raises(InvalidInput, match="write openai:gpt-4o"):
+        generate_rollouts([sample("a")], "gpt-4o")
+    assert generate_rollouts([], lambda messages: "so") == []

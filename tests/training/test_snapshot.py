@@ -535,7 +535,7 @@ def with_compiled_helper(model: Any) -> None:
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
-        (hooked, r"model\.layers\.0: .*hooked\.<locals>\.<lambda> is hooked into"),
+        (hooked, r"model\.layers\.0: .*hooked\.<locals>\.<lambda> is a hook of"),
         (with_lock, r"model\.guard: a lock cannot be copied"),
         (with_data, r"batches: it leads to the data of the training"),
         (with_other_model, r"reference: it leads to a Linear that is no part of the model"),
@@ -577,7 +577,9 @@ def test_a_copy_that_has_other_weights_than_the_model_is_refused(
         targets[-1].fill_(7.0)
 
     monkeypatch.setattr(torch, "_foreach_copy_", forget_the_last)
-    with pytest.raises(InvalidInput, match="the weights of a copy are not those of the model"):
+    with pytest.raises(
+        InvalidInput, match="the weights of the copy differ from those of the model"
+    ):
         SnapshotPool().try_take(torch.nn.Linear(2, 2), step=1)
 
 
@@ -853,7 +855,7 @@ def test_a_hook_that_is_registered_later_is_noticed() -> None:
     model, pool = llama(), SnapshotPool()
     take(pool, model).release()
     hooked(model)
-    with pytest.raises(InvalidInput, match="is hooked into"):
+    with pytest.raises(InvalidInput, match="is a hook of"):
         pool.try_take(model, step=2)
 
 
@@ -1080,7 +1082,7 @@ def test_a_function_in_a_container_that_leads_to_the_model_is_refused(make: Any,
         "in an object": types.SimpleNamespace(a=function),
         "in a partial": functools.partial(print, function),
     }[kind]
-    with pytest.raises(InvalidInput, match="no copy can be made of this model, because of head: "):
+    with pytest.raises(InvalidInput, match="this model cannot be copied, because of head: "):
         SnapshotPool().try_take(model, step=1)
 
 

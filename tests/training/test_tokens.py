@@ -159,7 +159,7 @@ def test_what_does_not_align_is_refused_where_it_is_made(generated: Generated, s
 def test_ids_and_logprobs_that_are_no_numbers_are_refused(generated: Generated) -> None:
     account = transcript()
     account.add_messages(ASK, ())
-    with pytest.raises(EndpointError, match="no numbers"):
+    with pytest.raises(EndpointError, match="not numbers"):
         account.add_turn(generated)
 
 

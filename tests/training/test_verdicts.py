@@ -156,7 +156,7 @@ def test_skips_and_results_without_outcomes_are_no_looks() -> None:
 
 
 def test_points_of_several_evals_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="several evals: a, b"):
+    with pytest.raises(InvalidInput, match="several labels: a, b"):
         verdicts([look(1, [1.0], label="a"), look(2, [1.0], label="b")])
 
 
@@ -401,7 +401,7 @@ def test_bounds_that_are_given_allow_a_plateau_beyond_0_and_1() -> None:
 
 @pytest.mark.parametrize("wrong", [(1, 0), (0, float("inf")), (0,), "x1", (0, "x"), 1])
 def test_bounds_that_make_no_sense_are_refused(wrong: Any) -> None:
-    with pytest.raises(InvalidInput, match="bounds are the least and the largest reward"):
+    with pytest.raises(InvalidInput, match="bounds are the minimum and maximum possible reward"):
         Terms(bounds=wrong)
 
 

@@ -141,3 +141,13 @@ def test_every_module_of_a_model_is_in_eval_mode_each_time_however_it_was_given(
         assert [point.skipped for point in every.history] == [None, None]
     with pytest.raises(InvalidInput, match="model is a torch module"):
         EvalEvery(0, Drawn, policy, 2, model=3)
+
+
+def test_a_step_of_the_old_gym_is_refused_and_says_what_a_step_returns() -> None:
+    class OldGym(Drawn):
+        def step(self, action: Any) -> Any:
+            observation, reward, over, _, info = super().step(action)
+            return observation, reward, over, info
+
+    with pytest.raises(InvalidInput, match=r"OldGym.step\(\) returned 4 values; it returns 5"):
+        evaluate_env(OldGym, still, 2, seed=0)

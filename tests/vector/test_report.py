@@ -177,7 +177,7 @@ def test_a_saved_report_is_read_like_any_other(saved: tuple[VectorReport, Path])
     assert loaded.summary["mean"] == report.summary["success_rate"]
     assert loaded.summary["metric_return"] == pytest.approx(report.summary["mean_return"])
     assert loaded.summary["metric_steps_n"] == 20
-    (terminated,) = (s for (how,), s in loaded.slice("ended").items() if how == "terminated")
+    (terminated,) = (s for how, s in loaded.summarize(by="ended").items() if how == "terminated")
     assert terminated["n"] == report.summary["terminated"]
     assert loaded.results[3].sample.input["seed"] == report.episodes[3].seed
 

@@ -86,10 +86,8 @@ def load_run(report: Run, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
         )
     functions: dict[str, Any] = {}
     origin: dict[str, Any] | None = None
-    if report.path is not None:
-        directory = RunDir(report.path)
-        info = directory.read_info()
-        functions, origin = info.functions, directory.origin(info)
+    if report.path is not None and report.info is not None:
+        functions, origin = report.info.functions, RunDir(report.path).origin(report.info)
     name = str(report.config.get("experiment_name") or (report.path.name if report.path else name))
     table = table_of(report, [*dict.fromkeys(keys)])
     if len(table.reward) == 0:
@@ -115,11 +113,6 @@ def sample_clusters(table: Table, key: str | None) -> Ints:
     if labels is None:
         return by_content
     return np.where(labels.codes < 0, len(labels.values) + by_content, labels.codes)
-
-
-def has_duplicates(table: Table) -> bool:
-    """Tell whether some samples have equal content, so that they are not independent."""
-    return len(np.unique(table.content)) < len(table.sample_ids)
 
 
 # --- Values -------------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ from heldout.analysis._runs import (
     LoadedRun,
     Measure,
     Run,
-    has_duplicates,
     load_run,
     pessimistic_value,
     sample_clusters,
@@ -60,7 +59,7 @@ from heldout.stats import (
 )
 from heldout.stats._input import check_threshold
 from heldout.stats.summary import has_passed
-from heldout.store.columns import places_by_code
+from heldout.store.columns import has_duplicates, places_by_code
 from heldout.store.report import EvalReport
 
 Difference = PairedDifference | UnpairedDifference
@@ -193,6 +192,11 @@ class Comparison:
     unknown_scorers: tuple[str, ...]
     same_answers: bool
     scorer_change: str | None
+
+    def _repr_html_(self) -> str:
+        from heldout.viewer.notebook import comparison_html
+
+        return comparison_html(self)
 
     @property
     def paired(self) -> bool:
@@ -443,7 +447,7 @@ class _Aligned:
             table = run.table
             rewards = sample_means(table, table.reward)
             values = measure.sample_values(run)
-            clustered = cluster is not None or has_duplicates(table)
+            clustered = cluster is not None or has_duplicates(table.content)
             columns.append(
                 _Columns(
                     index=np.arange(len(table.sample_ids), dtype=np.int64),

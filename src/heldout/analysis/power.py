@@ -29,7 +29,6 @@ from heldout.analysis._runs import (
     Measure,
     Run,
     group_means,
-    has_duplicates,
     is_binary,
     load_run,
     sample_clusters,
@@ -47,6 +46,7 @@ from heldout.stats import (
     minimum_detectable,
     variance_components,
 )
+from heldout.store.columns import has_duplicates
 
 ALPHA, POWER = 0.05, 0.8
 REPEATS = (1, 2, 4, 8)
@@ -167,7 +167,7 @@ def plan(
     variance = _difference_variance(base, other, components, detect, correlation or 0.0)
     variance_known = len(variance.splits) == 1
     design_effect, clusters = 1.0, None
-    if cluster is not None or has_duplicates(base.run.table):
+    if cluster is not None or has_duplicates(base.run.table.content):
         design_effect, clusters = _design_effect(base, other, cluster)
         variance = variance.times(design_effect)
     rows = []

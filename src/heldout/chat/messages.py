@@ -30,6 +30,10 @@ def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]
             return [Message("user", value)]
         if value and isinstance(value, Sequence):
             return [message_of(m, f"{where}[{key!r}]") for m in value]
+        if value is not None and not isinstance(value, Sequence):
+            raise InvalidInput(
+                f"{where}[{key!r}] is a text or a list of messages, got {type(value).__name__}"
+            )
     raise InvalidInput(
         f"{where} has no 'prompt', 'question' or 'messages' to ask; its keys are "
         f"{sorted(map(str, input))}. Add one, or pass prepare_messages"

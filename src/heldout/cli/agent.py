@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from heldout._format import printable
 from heldout.cli._load import (
     MissingDependency,
     add_working_directory,
@@ -148,16 +149,23 @@ def command(
             report.save(directory)
         except Exception as problem:  # noqa: BLE001 - the numbers are printed first
             unsaved = problem
-    about = {"env": env, "policy": policy} | ({"env_args": arguments} if arguments else {})
+    about: dict[str, Any] = {"env": env, "policy": policy} | (
+        {"env_args": arguments} if arguments else {}
+    )
+    loss = None
+    if unsaved is not None:
+        loss = (
+            "all episodes ran, and the numbers are printed, but not saved: "
+            f"{describe_error(unsaved)}. For a run directory, evaluate again with --save to "
+            "another path"
+        )
+        about["error"] = {"kind": "not_saved", "message": loss, "hint": None}
     print_json({**about, **report.summary})
     for note in report.notes:
         click.echo(f"Note: {note}", err=True)
-    if unsaved is not None:
-        raise EvalFailed(
-            f"all episodes ran, and the numbers are printed, but not saved: "
-            f"{describe_error(unsaved)}. For a run directory, evaluate again with --save to "
-            "another path"
-        ) from unsaved
+    if loss is not None:
+        click.echo(printable(f"Eval failed: {loss}"), err=True)
+        raise click.exceptions.Exit(4)
 
 
 def _check_writable(path: Path) -> None:
@@ -247,6 +255,7 @@ def _load_policy(spec: str, device: str, vec_normalize: str | None) -> Callable[
             )
         return load_function(spec, "--policy")
     need = "sb3: needs stable-baselines3"
+    import_extra("torch", need, "sb3")
     integration = import_extra("heldout.integrations.stable_baselines3", need, "sb3")
     policy: Callable[[Any], Any] = integration.load_policy(
         path, device=device, vec_normalize=vec_normalize

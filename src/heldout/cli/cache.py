@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from heldout._format import count
+from heldout.cli._options import json_option
 
 if TYPE_CHECKING:
     from heldout.models.cache import ResponseCache
@@ -24,7 +25,7 @@ def command(context: click.Context) -> None:
         context.invoke(show)
 
 
-@command.command("show")
+@command.command("show", short_help="Print size, entries and age of cache files.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per file.")
 def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:
@@ -58,15 +59,23 @@ def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:
     metavar="DAYS",
     help="Only turns that were stored at least so many days ago.",
 )
-def clear(path: Path | None, older_than: float) -> None:
+@json_option
+def clear(path: Path | None, older_than: float, as_json: bool) -> None:
     """Remove the turns in the default cache file, or in the one at PATH."""
+    from heldout.cli._tables import print_json
+
     path = path or _default_path()
-    if not path.exists():
+    removed = 0
+    if path.exists():
+        with _open(path) as cache:
+            removed = cache.clear(older_than=older_than * DAY)
+    elif not as_json:
         click.echo(f"{path}: no cache, so there is nothing to remove")
         return
-    with _open(path) as cache:
-        removed = cache.clear(older_than=older_than * DAY)
-    click.echo(f"{path}: removed {count(removed, 'turn')}")
+    if as_json:
+        print_json({"path": str(path), "removed": removed})
+    else:
+        click.echo(f"{path}: removed {count(removed, 'turn')}")
 
 
 def _default_path() -> Path:

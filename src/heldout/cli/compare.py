@@ -57,10 +57,10 @@ def measure_options(command: Command) -> Command:
             "--metric",
             default="reward",
             show_default=True,
-            help="Or passed, pass@K, pass^K, or the name of a metric.",
+            help="reward, passed, pass@K, pass^K, or the name of a metric.",
         ),
         click.option(
-            "--cluster", metavar="KEY", help="Samples that share its value are one cluster."
+            "--cluster", metavar="KEY", help="Cluster standard errors by this metadata key."
         ),
         click.option(
             "--pass-threshold",
@@ -69,7 +69,11 @@ def measure_options(command: Command) -> Command:
             help="The reward that passes.  [default: that of the runs]",
         ),
         click.option(
-            "--confidence", type=float, default=0.95, show_default=True, help="Of the intervals."
+            "--confidence",
+            type=float,
+            default=0.95,
+            show_default=True,
+            help="Confidence level of the intervals.",
         ),
     )
     for option in reversed(options):
@@ -586,6 +590,9 @@ def side_json(side: Side) -> dict[str, Any]:
         "items": side.items,
         "errored": side.errored,
         "left_out": side.left_out,
+        "mean": side.report.summary["mean"],
+        "ci_low": side.report.summary["ci_low"],
+        "ci_high": side.report.summary["ci_high"],
         "usage": usage_as_dict(side.report),
     }
 

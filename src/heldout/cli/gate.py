@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heldout._format import count, number, percent
+from heldout._format import count, interval, number, percent
 from heldout.cli._options import renamed_option
 from heldout.cli._tables import (
     Block,
@@ -47,7 +47,7 @@ from heldout.cli.compare import (
 from heldout.cli.show import in_order
 
 if TYPE_CHECKING:
-    from heldout.analysis import Check, Gate, Reading
+    from heldout.analysis import Check, Gate, Reading, Side
 
 SIGNS = {
     "pass": ("✓", "green"),
@@ -64,6 +64,10 @@ TITLES = {
 CORRECTED, DISPUTED = "†", "‡"
 CHECKS_NAMED = 3
 """Checks that the conclusion names."""
+WHY_ANOTHER_NUMBER = (
+    "How many samples would decide is for the difference measured here and its distance from the "
+    "bound; `heldout power` plans for a true difference that you choose, so its number is another."
+)
 REFUSAL_CHARACTERS = 3000
 """Characters of a refusal in Markdown: its end says what to do."""
 
@@ -108,11 +112,11 @@ def _refusal_as_markdown(wanted: bool) -> Iterator[None]:
     "--no-worse-than",
     type=float,
     metavar="LOSS",
-    help="How much worse than the baseline is tolerated, such as 0.01.",
+    help="Non-inferiority margin: the loss against the baseline that is tolerated, such as 0.01.",
 )
-@click.option("--min-mean", type=float, metavar="MEAN", help="The minimum mean.")
-@click.option("--max-mean", type=float, metavar="MEAN", help="The maximum mean.")
-@click.option("--lower-is-better", is_flag=True, help="Of a metric such as a loss: more is worse.")
+@click.option("--min-mean", type=float, metavar="MEAN", help="The mean has to be at least this.")
+@click.option("--max-mean", type=float, metavar="MEAN", help="The mean has to be at most this.")
+@click.option("--lower-is-better", is_flag=True, help="For a metric such as a loss or a length.")
 @renamed_option(
     "--by",
     "by",
@@ -227,17 +231,19 @@ def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     checks = _sort_checks(gate)
     blocks: list[Block] = []
     if gate.comparison is None:
-        blocks.append(side_line("the run", gate.run))
+        blocks += [side_line("the run", gate.run), _headline("the run", gate.run)]
     else:
-        blocks.append(side_line("A, the baseline", gate.comparison.a))
-        blocks.append(side_line("B, the run", gate.comparison.b))
-        blocks.append(pairing_line(gate.comparison))
+        a, b = gate.comparison.a, gate.comparison.b
+        blocks += [side_line("A, the baseline", a), side_line("B, the run", b)]
+        blocks += [_headline("A", a), _headline("B", b), pairing_line(gate.comparison)]
     blocks += [_table(gate, checks), *map(Line, _footnotes(gate))]
     blocks += [
         Line(code(check_name(check, gate)), f": {_reason(check, gate)}", bullet=True)
         for check in checks
         if check.outcome != "pass"
     ]
+    if any(check.needed is not None for check in checks):
+        blocks.append(Line(WHY_ANOTHER_NUMBER, style="dim"))
     if gate.comparison is not None:
         if gate.comparison.by and markdown:
             title = count(len(gate.comparison.slices), "slice")
@@ -250,6 +256,16 @@ def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
         style=f"bold {SIGNS[gate.outcome][1]}",
         title=TITLES[gate.outcome],
     )
+
+
+def _headline(label: str, side: Side) -> Line:
+    """Give the first row of `heldout show`, so that the two are seen to agree."""
+    summary = side.report.summary
+    errors = ", errored ones as 0" if side.errored else ""
+    bounds = interval(summary["ci_low"], summary["ci_high"])
+    items = count(summary["n"], "item")
+    text = f"reward of {label}: {number(summary['mean'])} ({bounds}), {items}{errors}"
+    return Line(text, bullet=True)
 
 
 # --- Checks -------------------------------------------------------------------------------------
@@ -321,7 +337,7 @@ def _footnotes(gate: Gate) -> list[str]:
     if any(check.disputed and check.scored is not None for check in gate.checks):
         lines.append(f"{DISPUTED} with errored items counted, the outcome is another one.")
     if gate.run.errored or (comparison is not None and comparison.a.errored):
-        lines.append("The numbers leave out errored items.")
+        lines.append("The table leaves out errored items, which the rewards above count as 0.")
     if comparison is None and any(check.n < gate.run.samples for check in gate.checks):
         lines.append(
             f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
@@ -355,13 +371,13 @@ def _reason_of_outcome(check: Check, gate: Gate) -> str:
         )
     if scored.interval is None:
         return "the values say nothing about how much they vary"
-    interval = "interval"
+    noun = "interval"
     if gate.comparison is not None and _is_corrected(check, gate):
-        interval = f"interval, corrected for {slice_count(gate.comparison)} slices,"
+        noun = f"interval, corrected for {slice_count(gate.comparison)} slices,"
     if check.outcome == "inconclusive":
-        return f"{check.bound:g} is inside the {interval.rstrip(',')}"
+        return f"{check.bound:g} is inside the {noun.rstrip(',')}"
     side = "right" if check.outcome == "pass" else "wrong"
-    return f"the whole {interval} is on the {side} side of {check.bound:g}"
+    return f"the whole {noun} is on the {side} side of {check.bound:g}"
 
 
 def _reading_text(check: Check, reading: Reading) -> str:
@@ -410,15 +426,15 @@ def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
 
 
 def _check_json(check: Check, gate: Gate) -> dict[str, Any]:
-    interval, counted = check.interval, check.with_errors
+    bounds, counted = check.interval, check.with_errors
     return {
         "kind": check.kind,
         "name": check_name(check, gate),
         "slice": check.slice,
         "outcome": check.outcome,
         "estimate": check.estimate,
-        "ci_low": interval and interval.low,
-        "ci_high": interval and interval.high,
+        "ci_low": bounds and bounds.low,
+        "ci_high": bounds and bounds.high,
         "corrected": check.corrected,
         "bound": check.bound,
         "n": check.n,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib.util
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+import heldout.examples
 from heldout._format import count
 from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
-from heldout.cli._load import describe_error, load_module
+from heldout.cli._load import add_working_directory, describe_error, load_module
 from heldout.cli._options import bind_parameters, parse_key_values, parse_value, renamed_option
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.errors import EvalFailed, EvalFileError, InvalidInput, RunDirectoryError
@@ -95,9 +98,11 @@ def explain_foreign_option(name: str) -> str | None:
         name: The option, such as "--num_fewshot".
 
     Returns:
-        The advice; None if no program is known to have it.
+        The advice; None if no program is known to have it, or one much like it.
     """
-    return next((text for names, text in FOREIGN_OPTIONS.items() if name in names), None)
+    advice = {known: text for names, text in FOREIGN_OPTIONS.items() for known in names}
+    near = difflib.get_close_matches(name, advice, n=1, cutoff=0.85)
+    return advice[near[0]] if near else None
 
 
 class _RunCommand(click.Command):
@@ -113,6 +118,7 @@ class _RunCommand(click.Command):
     "run",
     cls=_RunCommand,
     epilog="Options win over --set, --set over --config, and that over the config in FILE. "
+    "model, limit, epochs and name are endpoint, max_samples, repeats and experiment_name; "
     "temperature is short for sampling.temperature. sampling.stop takes a comma-separated list, or "
     "a JSON list of strings.",
 )
@@ -188,9 +194,10 @@ def command(
 ) -> None:
     """Run the eval in FILE and print its report.
 
-    FILE is Python. It defines load_dataset() and score_fn(trajectory, sample), and may define
-    config, prepare_messages and environment_factory. Or it defines definition, an EvalDefinition
-    such as from_verifiers(...) returns.
+    FILE is Python, or a module that can be imported, such as heldout.examples.capitals. It defines
+    load_dataset() and score_fn(trajectory, sample), and may define config, prepare_messages and
+    environment_factory. Or it defines definition, an EvalDefinition such as from_verifiers(...)
+    returns.
 
     Each run gets a directory of its own, outputs/evals/NAME/TIME; NAME then means the latest.
     """
@@ -443,11 +450,37 @@ def _pick_samples(samples: Iterable[Sample], ids: Sequence[str]) -> list[Sample]
     return picked
 
 
+def find_eval_file(name: Path) -> Path:
+    """Find the file of an eval.
+
+    Args:
+        name: A file, or a module that can be imported, such as heldout.examples.capitals.
+
+    Returns:
+        The file; a name that is neither as it is.
+
+    Raises:
+        EvalFileError: There is no such module, or the name is that of an example.
+    """
+    if name.exists() or name.suffix == ".py" or not re.fullmatch(r"\w+(\.\w+)*", str(name)):
+        return name
+    add_working_directory()
+    try:
+        spec = importlib.util.find_spec(str(name))
+    except ImportError:
+        spec = None
+    if spec is not None and spec.origin is not None and "." in str(name):
+        return Path(spec.origin)
+    example = Path(heldout.examples.__file__).with_name(f"{name}.py")
+    hint = f"; did you mean heldout.examples.{name}?" if example.exists() else ""
+    raise EvalFileError(f"there is no file {name}, nor a module of that name{hint}")
+
+
 def load_eval_file(path: Path) -> EvalFile:
     """Load an eval file.
 
     Args:
-        path: A Python file.
+        path: A Python file, or a module that can be imported.
 
     Returns:
         What it defines.
@@ -458,6 +491,7 @@ def load_eval_file(path: Path) -> EvalFile:
     """
     from heldout.rollout import EvalDefinition
 
+    path = find_eval_file(path)
     module = load_module(path)
     config = _find_config(module, path)
     if not config.experiment_name:
@@ -647,8 +681,12 @@ def _find_setting(key: str, option: str) -> tuple[Owner, str]:
             return owner, key.removeprefix(prefix)
     known = [*_field_types(EvalConfig)]
     known += [SAMPLING_PREFIX + other for other in _field_types(Sampling)]
-    near = [other for other in known if other.startswith(key)]  # sampling.temp
-    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    bare = {name.removeprefix(SAMPLING_PREFIX): name for name in known}
+    near = [name for name in known if name.startswith(key)]  # sampling.temp
+    near = near or [
+        bare.get(name, name)
+        for name in difflib.get_close_matches(key, [*known, *bare], n=1, cutoff=0.6)
+    ]
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     raise InvalidInput(f"{option} {key}: there is no such setting; {hint}")
 

@@ -105,7 +105,7 @@ class ChatModel:
             tuple(ids),
             limit,
             tuple(sampling.stop),
-            temperature=sampling.temperature,
+            temperature=sampling.temperature or 0.0,
             top_p=sampling.top_p,
             seed=sampling.seed,
         )

@@ -19,12 +19,11 @@ import docstring_parser
 import msgspec
 
 from heldout._aio import is_async
-from heldout.errors import InvalidInput
+from heldout.errors import UNENCODABLE, UNREADABLE, InvalidInput
 from heldout.types import ToolSpec
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names of tools that OpenAI-compatible servers accept
 _MAX_SHOWN = 200
-_NOT_JSON = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 
 
 class BadArguments(Exception):
@@ -122,7 +121,7 @@ class Function:
             decoded = self._decoder.decode(text)
         except msgspec.ValidationError:
             raise BadArguments(self._explain(text)) from None
-        except _NOT_JSON as problem:
+        except UNREADABLE as problem:
             raise BadArguments(self._explain_json(text, problem)) from None
         values = {name: getattr(decoded, a.field) for name, a in self._arguments.items()}
         return {name: value for name, value in values.items() if value is not msgspec.UNSET}
@@ -134,7 +133,7 @@ class Function:
         except msgspec.ValidationError as problem:
             kind = _first_line(problem).rpartition("got ")[2].strip("`")
             return f"the arguments of {self.name} are a JSON object, got {kind}. {self._usage()}"
-        except _NOT_JSON as problem:  # invalid behind the first value that does not fit
+        except UNREADABLE as problem:  # invalid behind the first value that does not fit
             return self._explain_json(text, problem)
         unknown = values.keys() - self._arguments.keys()
         problems = [f"there is no argument {name!r:.{_MAX_SHOWN}}" for name in unknown]
@@ -144,7 +143,7 @@ class Function:
                 continue
             try:
                 msgspec.json.decode(values[name], type=argument.annotation)
-            except _NOT_JSON as problem:
+            except UNREADABLE as problem:
                 problems.append(
                     f"{name!r}: {_first_line(problem).replace(' - at `$', f' - at `{name}')}"
                 )
@@ -181,7 +180,7 @@ def json_value(value: Any) -> Any:
             value, str_keys=True, order="deterministic", enc_hook=_array_to_list
         )
         return json.loads(json.dumps(plain, allow_nan=False))
-    except (TypeError, ValueError, RecursionError, OverflowError) as problem:
+    except (*UNENCODABLE, ValueError) as problem:
         raise ValueError(str(problem)) from None
 
 

@@ -28,7 +28,7 @@ from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint
 if TYPE_CHECKING:
     from heldout.models.http import ServerEndpoint
 
-__all__ = ["Endpoint", "FunctionEndpoint", "open_endpoint"]
+__all__ = ["AnswerFn", "Endpoint", "FunctionEndpoint", "open_endpoint"]
 
 
 def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> Endpoint:
@@ -59,9 +59,11 @@ def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> E
 
     if kind == "hf":
         return LocalEndpoint.load(name, max_batch=max_concurrent)
-    from heldout.models.demo import weights_folder
+    from heldout.models.demo import MAX_TOKENS, weights_folder
 
-    return LocalEndpoint.load(weights_folder(), name="smollm2", max_batch=max_concurrent)
+    return LocalEndpoint.load(
+        weights_folder(), name="smollm2", max_batch=max_concurrent, default_max_tokens=MAX_TOKENS
+    )
 
 
 def open_server(kind: str, name: str, *, max_connections: int) -> ServerEndpoint:

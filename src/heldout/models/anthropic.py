@@ -20,7 +20,7 @@ import msgspec
 from heldout._providers import ANTHROPIC
 from heldout.config import Sampling
 from heldout.errors import EndpointError
-from heldout.models.http import ServerEndpoint, is_stream, read_events
+from heldout.models.http import ServerEndpoint, decode_body, is_stream, read_events
 from heldout.models.transport import Response
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
@@ -87,9 +87,10 @@ class AnthropicEndpoint(ServerEndpoint):
             "model": self.model,
             "max_tokens": sampling.max_tokens or DEFAULT_MAX_TOKENS + _thinking_budget(extra),
             "messages": self._turns_of(messages[opening:]),
-            "temperature": sampling.temperature,
             "stream": sampling.stream,
         }
+        if sampling.temperature is not None:
+            body["temperature"] = sampling.temperature
         if opening:
             body["system"] = "\n\n".join(message.text for message in messages[:opening])
         if sampling.top_p is not None:
@@ -137,8 +138,8 @@ class AnthropicEndpoint(ServerEndpoint):
         else:
             body = response.body
         try:
-            reply = self._clean(msgspec.json.decode(body, type=_Reply))
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as problem:
+            reply = self._clean(decode_body(body, _reply_decoder))
+        except ValueError as problem:
             raise self._unreadable(response, problem) from None
         texts: list[str] = []
         thinking: list[str] = []
@@ -260,3 +261,6 @@ class _Reply(msgspec.Struct):
     content: list[dict[str, Any]]
     stop_reason: str | None = None
     usage: _Usage | None = None
+
+
+_reply_decoder = msgspec.json.Decoder(_Reply)

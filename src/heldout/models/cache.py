@@ -1,5 +1,7 @@
 """A cache of model turns, off unless `EvalConfig(cache=…)` asks for it.
 
+Judges store their verdicts in such a file, too (`heldout.scoring.judges`).
+
 A turn is found again by everything that decides it: the endpoint's description, the whole request,
 and which attempt asks. Repeats of a sample therefore never share a turn, and where tokens are drawn
 without a seed, neither do two samples with the same prompt.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import sqlite3
 import threading
@@ -75,7 +78,12 @@ class ResponseCache:
     """A file of model turns by their keys."""
 
     def __init__(
-        self, path: Path, *, max_bytes: float | None = None, max_age: float | None = None
+        self,
+        path: Path,
+        *,
+        max_bytes: float | None = None,
+        max_age: float | None = None,
+        durable: bool = False,
     ) -> None:
         """Open the file, and make it if needed.
 
@@ -84,6 +92,7 @@ class ResponseCache:
             max_bytes: How much it may hold; None takes HELDOUT_CACHE_MAX_MB, or 2048 MB.
             max_age: Seconds after which a turn expires; None takes HELDOUT_CACHE_MAX_DAYS, or 30
                 days.
+            durable: Whether a power failure leaves the file whole, at some 10 ms per turn.
 
         Raises:
             InvalidInput: If the file is no response cache, or cannot be opened.
@@ -104,17 +113,18 @@ class ResponseCache:
                 path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             try:
-                self._prepare()
+                self._prepare(durable)
             except BaseException:
                 self._db.close()
                 raise
         except (OSError, sqlite3.Error) as problem:
-            raise InvalidInput(f"cannot use {path} as the response cache: {problem}") from None
+            raise InvalidInput(f"cannot use {path} as a response cache: {problem}") from None
 
-    def _prepare(self) -> None:
-        # Without fsync: 10 ms less per turn. After a power failure the file may be damaged, which
-        # SQLite or the checksums notice.
-        self._db.execute("PRAGMA synchronous = OFF")
+    def _prepare(self, durable: bool) -> None:
+        if not durable:
+            # Without fsync: 10 ms less per turn. After a power failure the file may be damaged,
+            # which SQLite or the checksums notice.
+            self._db.execute("PRAGMA synchronous = OFF")
         application, version, tables = (
             self._db.execute(query).fetchone()[0]
             for query in (
@@ -217,6 +227,8 @@ class ResponseCache:
 
     def _prune(self) -> None:
         self._db.execute("DELETE FROM turns WHERE stored <= ?", (time.time() - self._max_age,))
+        if self._max_bytes == math.inf:
+            return
         total = self._db.execute("SELECT total(size) FROM turns").fetchone()[0]
         if total > self._max_bytes:
             self._db.execute(

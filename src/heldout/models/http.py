@@ -36,6 +36,7 @@ from heldout.chat.messages import to_chat_api, tool_to_chat_api
 from heldout.chat.tool_calls import call_id, next_call_number
 from heldout.config import Sampling
 from heldout.errors import (
+    UNREADABLE,
     ContextFull,
     EndpointError,
     FatalEndpointError,
@@ -314,7 +315,7 @@ class ServerEndpoint:
     def _unreadable(self, response: Response, problem: object) -> EndpointError:
         """Make the error of a 200 that is no answer: with some gateways it is an error itself."""
         try:
-            failure = _decode(response.body, _failure_decoder).error
+            failure = decode_body(response.body, _failure_decoder).error
         except ValueError:
             return TransientError(
                 f"{self._url} answered 200 with something that is not {self._reply_name} "
@@ -331,13 +332,13 @@ class ServerEndpoint:
 
     def _decode_event(self, data: bytes) -> dict[str, Any]:
         try:
-            return _decode(data, _event_decoder)
+            return decode_body(data, _event_decoder)
         except ValueError as problem:
             raise self._broken_stream(f"an event cannot be read ({problem})") from None
 
     def _excerpt(self, response: Response) -> str:
         try:
-            error = _decode(response.body, _failure_decoder).error
+            error = decode_body(response.body, _failure_decoder).error
             text = error if isinstance(error, str) else error.message
         except ValueError:  # not the usual form of an error
             text = response.body.decode("utf-8", "replace")
@@ -407,9 +408,10 @@ class HTTPEndpoint(ServerEndpoint):
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [self._message(m) for m in messages],
-            "temperature": sampling.temperature,
             "stream": sampling.stream,
         }
+        if sampling.temperature is not None:
+            body["temperature"] = sampling.temperature
         if sampling.stream:
             body["stream_options"] = {"include_usage": True}
         if sampling.top_p is not None:
@@ -448,7 +450,7 @@ class HTTPEndpoint(ServerEndpoint):
             reply = self._join_chunks(response)
         else:
             try:
-                reply = _decode(response.body, _reply_decoder)
+                reply = decode_body(response.body, _reply_decoder)
             except ValueError as problem:
                 raise self._unreadable(response, problem) from None
         if not reply.choices:
@@ -474,7 +476,7 @@ class HTTPEndpoint(ServerEndpoint):
             if data == b"[DONE]":
                 break
             try:
-                chunk = _decode(data, _chunk_decoder)
+                chunk = decode_body(data, _chunk_decoder)
             except ValueError as problem:
                 raise self._unreadable(Response(200, response.headers, data), problem) from None
             usage = chunk.usage or usage
@@ -737,8 +739,20 @@ _failure_decoder = msgspec.json.Decoder(_Failure)
 _event_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-def _decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Decode what a server sent.
+
+    Args:
+        body: JSON.
+        decoder: Says what it should be.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: It is not that.
+    """
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as problem:
+    except UNREADABLE as problem:
         raise ValueError(str(problem)) from None

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -66,6 +66,7 @@ class LocalEndpoint:
             max_batch: How many requests are answered at once.
         """
         self._name, self._max_batch = name, max_batch
+        self._default_max_tokens: int | None = None
         self._source: str | None = None
         self._version: str | None = None
         self._model, self._tokenizer = model, tokenizer
@@ -74,13 +75,21 @@ class LocalEndpoint:
         self._closing = False
 
     @classmethod
-    def load(cls, path: str, *, name: str | None = None, max_batch: int = 16) -> Self:
+    def load(
+        cls,
+        path: str,
+        *,
+        name: str | None = None,
+        max_batch: int = 16,
+        default_max_tokens: int | None = None,
+    ) -> Self:
         """Use a model on disk. Its weights are read with the first request.
 
         Args:
             path: A folder, or a name on the hub.
             name: What to call it in reports and messages; `path` by default.
             max_batch: How many requests are answered at once.
+            default_max_tokens: Longest turn where the sampling sets none; 512 by default.
 
         Returns:
             The endpoint.
@@ -97,7 +106,7 @@ class LocalEndpoint:
                 "pip install 'heldout[local]'"
             ) from None
         endpoint = cls(None, None, name=name or path, max_batch=max_batch)
-        endpoint._source = path
+        endpoint._source, endpoint._default_max_tokens = path, default_max_tokens
         return endpoint
 
     def describe(self) -> dict[str, Any]:
@@ -116,6 +125,8 @@ class LocalEndpoint:
             identity |= describe_tokenizer(self._tokenizer)
         if self._version is None:
             identity = {"unknown": f"the weights of {self._name} cannot be read"}
+        if self._default_max_tokens is not None:
+            identity["default_max_tokens"] = self._default_max_tokens
         return {"kind": "local", "model": self._name, "max_batch": self._max_batch, **identity}
 
     async def complete(
@@ -127,6 +138,8 @@ class LocalEndpoint:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="heldout-model", daemon=True)
             self._thread.start()
+        if sampling.max_tokens is None and self._default_max_tokens is not None:
+            sampling = replace(sampling, max_tokens=self._default_max_tokens)
         request = _Request(tuple(messages), sampling, tuple(tools), anyio.Event(), waker())
         self._queue.put(request)
         try:

@@ -20,7 +20,7 @@ from heldout._providers import OPENAI
 from heldout.chat.tool_calls import call_id
 from heldout.config import Sampling
 from heldout.errors import EndpointError, FatalEndpointError
-from heldout.models.http import ServerEndpoint, is_stream, read_events
+from heldout.models.http import ServerEndpoint, decode_body, is_stream, read_events
 from heldout.models.transport import Response
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
@@ -56,9 +56,10 @@ class ResponsesEndpoint(ServerEndpoint):
         body: dict[str, Any] = {
             "model": self.model,
             "input": [item for m in messages for item in self._items(m, is_stored)],
-            "temperature": sampling.temperature,
             "stream": sampling.stream,
         }
+        if sampling.temperature is not None:
+            body["temperature"] = sampling.temperature
         if sampling.top_p is not None:
             body["top_p"] = sampling.top_p
         if sampling.max_tokens is not None:
@@ -95,8 +96,8 @@ class ResponsesEndpoint(ServerEndpoint):
     def _read(self, response: Response, next_call: int) -> Completion:
         body = self._last_event(response) if is_stream(response.body) else response.body
         try:
-            reply = self._clean(msgspec.json.decode(body, type=_Reply))
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as problem:
+            reply = self._clean(decode_body(body, _reply_decoder))
+        except ValueError as problem:
             raise self._unreadable(response, problem) from None
         if reply.status not in ("completed", "incomplete"):
             raise self._failure(reply, response)
@@ -186,3 +187,6 @@ class _Reply(msgspec.Struct):
     incomplete_details: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     usage: _Usage | None = None
+
+
+_reply_decoder = msgspec.json.Decoder(_Reply)

@@ -77,7 +77,7 @@ _CHECK = "__heldout_check__"
 
 
 def grader(
-    version: int | Callable[[], int | str], *, check: Callable[..., object] | None = None
+    version: int | str | Callable[[], int | str], *, check: Callable[..., object] | None = None
 ) -> Callable[[F], F]:
     """Mark a function as a ready-made grader.
 

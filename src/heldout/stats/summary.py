@@ -102,8 +102,8 @@ class Tally:
         """How many samples, and how many clusters they are."""
         if not self._clusters:
             return self.all.n, self.all.n  # each row its own
-        clusters = np.concatenate(self._clusters)
-        return len(clusters), len(np.unique(clusters))
+        clusters = np.sort(np.concatenate(self._clusters))  # a twentieth of np.unique
+        return len(clusters), 1 + int((clusters[1:] != clusters[:-1]).sum())
 
     @property
     def scattered(self) -> bool:
@@ -319,25 +319,3 @@ def _int_sums(numbers: Ints, starts: Ints) -> list[int]:
     high = np.add.reduceat(numbers >> 32, starts).tolist()
     low = np.add.reduceat(numbers & (2**32 - 1), starts).tolist()
     return [(upper << 32) + lower for upper, lower in zip(high, low, strict=True)]
-
-
-def make_batch(
-    samples: list[int],
-    clusters: list[int],
-    rewards: list[float | None],
-    truncated: list[bool],
-    weighted: list[bool],
-    metrics: list[dict[str, float]],
-    plain: frozenset[str],
-) -> Batch:
-    """Make columns of lists; None is a reward or metric that is not there."""
-    names = dict.fromkeys(name for row in metrics for name in row)
-    return Batch(
-        np.array(samples, dtype=np.int64),
-        np.array(clusters, dtype=np.int64),
-        np.array(rewards, dtype=np.float64),  # None becomes NaN
-        np.array(truncated, dtype=np.bool_),
-        np.array(weighted, dtype=np.bool_),
-        {n: np.array([row.get(n) for row in metrics], dtype=np.float64) for n in names},
-        plain,
-    )

@@ -5,7 +5,7 @@ the dataset and turns them into columns: NumPy arrays for the summary, and, wher
 enough for that to pay, `results.parquet`, which DuckDB writes and reads. Both are the same bytes
 for the same results, so a run that was killed and resumed ends in the files of one that was not.
 
-    derive(run, n=…)         the summary, and results.parquet
+    derive(run, …)           the summary, and results.parquet
     table_of(report, keys)   every item of a report as columns: from Parquet, journal or memory
 """
 
@@ -26,28 +26,24 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.errors import UNREADABLE, InvalidInput, RunDirectoryError
 from heldout.stats import Floats, Ints
 from heldout.stats.summary import (
     BATCH,
     Batch,
     Summary,
     Tally,
-    make_batch,
     summarize_batch,
     summarize_groups,
 )
 from heldout.store.journal import (
     Row,
-    cluster_of,
-    content_of,
     id_hash,
     in_order,
-    records,
     row_of,
 )
 from heldout.store.parquet import ColumnType, Kind, ParquetFile, ParquetWriter, hash_of_file
-from heldout.store.run_dir import RunDir
+from heldout.store.run_dir import RunDir, RunInfo
 from heldout.types import EvalResult, weighted_mean
 
 if TYPE_CHECKING:
@@ -80,9 +76,8 @@ MAX_NAMED_KEYS = 20
 METRIC, METADATA = "metric.", "metadata."
 
 PARQUET_FROM = 10_000
-"""Results from which a point of a training run has a Parquet file: training should not wait for
-DuckDB at every eval, and so few results are read from the journal quickly. Other runs always have
-one."""
+"""`parquet_from` of the points of a training run: training should not wait for DuckDB at every
+eval, and fewer results are read from the journal quickly."""
 MAX_COLUMNS = 512
 """Columns of a Parquet file: metadata with a key of its own for every sample makes none."""
 
@@ -241,7 +236,7 @@ def as_text(value: Any, *, mixed: bool) -> str | None:
 def _reads_as_json(text: str) -> bool:
     try:
         msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return False
     return True
 
@@ -363,13 +358,13 @@ def count_usage(rows: Iterable[Row]) -> RunUsage:
 
 
 def derive(
-    run: RunDir, *, n: int, repeats: int, pass_threshold: float
+    run: RunDir, *, parquet: bool, repeats: int, pass_threshold: float
 ) -> tuple[Summary, RunUsage, str]:
     """Summarize the journal of a complete run, and write its results.parquet.
 
     Args:
         run: The run directory.
-        n: Results that it is known to have.
+        parquet: Whether to write results.parquet; False removes one that is there.
         repeats: How often each sample was run.
         pass_threshold: The reward from which an item counts as passed.
 
@@ -379,25 +374,39 @@ def derive(
     Raises:
         RunDirectoryError: The journal cannot be read, or the file cannot be written.
     """
-    if run.is_point and n < PARQUET_FROM:
+    counter = UsageCounter()
+    if not parquet:
         with suppress(FileNotFoundError):
             run.columns.unlink()
-        summary = summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold)
-        return summary, count_usage(in_order(run.journal, repeats)), ""
-    tally, counter = Tally(pass_threshold), UsageCounter()
+        summary = summarize_journal(run, repeats, pass_threshold, counter)
+        return summary, counter.usage, ""
+    tally = Tally(pass_threshold)
     written = write_parquet(
         lambda: counter.watch(in_order(run.journal, repeats)), run.columns, tally=tally
     )
     if tally.scattered:
-        summary = summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold)
+        summary = summarize_journal(run, repeats, pass_threshold)
         return summary, counter.usage, written
     return tally.summary(), counter.usage, written
 
 
-def summarize_journal(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
-    """Summarize what the journal holds now, complete or not."""
+def summarize_journal(
+    run: RunDir, repeats: int, pass_threshold: float, counter: UsageCounter | None = None
+) -> Summary:
+    """Summarize what the journal holds now, complete or not.
+
+    Args:
+        run: Whose journal.
+        repeats: Attempts per sample.
+        pass_threshold: The reward from which an item counts as passed.
+        counter: Counts the usage on the way.
+
+    Returns:
+        The summary.
+    """
     tally = Tally(pass_threshold)
-    for part in parts(in_order(run.journal, repeats)):
+    rows = in_order(run.journal, repeats)
+    for part in parts(rows if counter is None else counter.watch(rows)):
         tally.add(part.batch())
     if not tally.scattered:
         return tally.summary()
@@ -416,25 +425,7 @@ def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5
     Returns:
         The summary, as summary.json has it.
     """
-    numbers: dict[str, int] = {}
-    clusters: list[int] = []
-    rows = []
-    for result in results:
-        number = numbers.setdefault(result.sample_id, len(numbers))
-        if number == len(clusters):
-            clusters.append(cluster_of(result.sample))
-        rows.append((number, result))
-    rows.sort(key=lambda row: (row[0], row[1].repeat))
-    batch = make_batch(
-        [number for number, _ in rows],
-        [clusters[number] for number, _ in rows],
-        [r.score.reward if r.ok else None for _, r in rows],
-        [r.trajectory.stop.truncated for _, r in rows],
-        [any(m.weight for m in r.score.metrics) for _, r in rows],
-        [{m.name: m.value for m in r.score.metrics} for _, r in rows],
-        frozenset(m.name for _, r in rows for m in r.score.metrics if not (m.rate or m.weight)),
-    )
-    return summarize_batch(batch, pass_threshold)
+    return summarize_batch(make_table_batch(table_of_results(results)), pass_threshold)
 
 
 def write_parquet(
@@ -489,17 +480,24 @@ def _arrays(part: Part, columns: Mapping[str, ColumnType]) -> dict[str, NDArray[
 
 
 @contextmanager
-def current_parquet(run: RunDir) -> Iterator[ParquetFile | None]:
-    """Open results.parquet, if it is the file that was made of the journal as it is now."""
-    if not _has_current_parquet(run):
+def current_parquet(run: RunDir, info: RunInfo | None = None) -> Iterator[ParquetFile | None]:
+    """Open results.parquet, if it is the file that was made of the journal as it is now.
+
+    Args:
+        run: The run directory.
+        info: Its run.json, where it was read already.
+
+    Yields:
+        The file; None where there is none, or it is of another journal.
+    """
+    if not _has_current_parquet(run, info or run.read_info()):
         yield None
         return
     with closing(ParquetFile(run.columns)) as file:
         yield file
 
 
-def _has_current_parquet(run: RunDir) -> bool:
-    info = run.read_info()
+def _has_current_parquet(run: RunDir, info: RunInfo) -> bool:
     if not info.columns_hash or not run.derived_are_current(info):
         return False
     try:
@@ -676,14 +674,19 @@ def table_of(
 
     if report.path is None or not isinstance(report.results, Results):
         return table_of_results(report.results, keys, item_keys=item_keys)
-    table = _table_of_run(RunDir(report.path), keys, item_keys, repeats_of(report.config))
+    run, repeats = RunDir(report.path), repeats_of(report.config)
+    table = _table_of_run(run, report.info, keys, item_keys, repeats)
     return table if report.selection is None else pick_items(table, report.selection.items)
 
 
 def _table_of_run(
-    run: RunDir, keys: Sequence[str], item_keys: Sequence[str], repeats: int
+    run: RunDir,
+    info: RunInfo | None,
+    keys: Sequence[str],
+    item_keys: Sequence[str],
+    repeats: int,
 ) -> Table:
-    with current_parquet(run) as file:
+    with current_parquet(run, info) as file:
         if file is not None:
             table = _table_from_parquet(run, file, keys, item_keys, repeats)
             if not has_duplicates(table.id_hash):
@@ -723,13 +726,7 @@ def table_of_results(
 
 def _rows_of_results(results: Iterable[EvalResult]) -> list[Row]:
     numbers: dict[str, int] = {}
-    contents: list[int] = []
-    rows: list[Row] = []
-    for result in results:
-        index = numbers.setdefault(result.sample_id, len(numbers))
-        if index == len(contents):
-            contents.append(content_of(result.sample))
-        rows.append(row_of(index, result, contents[index]))
+    rows = [row_of(numbers.setdefault(r.sample_id, len(numbers)), r) for r in results]
     return sorted(rows, key=lambda row: (row.index, row.repeat))
 
 
@@ -939,16 +936,25 @@ def slice_summaries(
     summaries = summarize_groups(batch, groups, len(first), pass_threshold)
     values = [tuple(each[place] for each in labels) for place in first.tolist()]
     slices = dict(zip(values, summaries, strict=True))
-    ordered = sorted(slices, key=lambda values: [_sortable(value) for value in values])
+    ordered = sorted(slices, key=lambda values: [sort_key(value) for value in values])
     return {key: slices[key] for key in ordered}, summarize_batch(batch, pass_threshold)
 
 
-def make_table_batch(table: Table) -> Batch:
-    """Give the columns that a summary of a table is made of."""
-    copies = has_duplicates(table.content)
+def make_table_batch(table: Table, clusters: Ints | None = None) -> Batch:
+    """Give the columns that a summary of a table is made of.
+
+    Args:
+        table: The items.
+        clusters: The cluster of each sample; without it, samples of equal content are one.
+
+    Returns:
+        The columns.
+    """
+    if clusters is None and has_duplicates(table.content):
+        clusters = table.content.view(np.int64)
     return Batch(
         table.sample,
-        table.content[table.sample].view(np.int64) if copies else table.sample,
+        table.sample if clusters is None else clusters[table.sample],
         table.reward,
         table.truncated,
         table.weighted,
@@ -986,18 +992,7 @@ def places_by_code(codes: Ints) -> Iterator[tuple[int, Ints]]:
     return zip(distinct.tolist(), np.split(order, starts)[1:], strict=True)
 
 
-def slice_keys(run: RunDir) -> list[str]:
-    """List the metadata keys that a run can be sliced by."""
-    with current_parquet(run) as file:
-        if file is not None:
-            return [n.removeprefix(METADATA) for n in file.columns if n.startswith(METADATA)]
-    layout = Layout()
-    for part in parts(records(run.journal, Row)):
-        layout.add(part)
-    return sorted(layout.types)
-
-
-def _sortable(value: Any) -> tuple[int, Any]:
+def sort_key(value: Any) -> tuple[int, Any]:
     """Missing values last; numbers and texts each among themselves."""
     if value is None:
         return (2, "")

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from io import BufferedReader
 from math import isfinite
 from pathlib import Path
+from struct import Struct
 from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 
-from heldout.errors import InvalidInput
+from heldout.errors import UNENCODABLE, UNREADABLE, InvalidInput
 from heldout.store import jsonl
 from heldout.store.jsonl import LineFormat, LineWriter
 
@@ -87,9 +90,6 @@ class Record(msgspec.Struct, omit_defaults=True):
 # garbage collector need not walk them (`gc=False`): it would take a third of the time.
 
 
-NOTHING = msgspec.Raw()
-
-
 class Key(msgspec.Struct, kw_only=True, gc=False):
     """What orders a record."""
 
@@ -103,15 +103,14 @@ class SampleHead(msgspec.Struct, gc=False):
 
     id: str
     metadata: dict[str, Any] = {}
-    input: msgspec.Raw = NOTHING
-    ground_truth: msgspec.Raw = NOTHING
+    input: dict[str, Any] | None = msgspec.field(default_factory=dict)
+    ground_truth: Any = None
     content: int = 0
 
     def hash_content(self) -> None:
         """Hash what may be large, and forget it: rows wait by the thousand."""
-        input, ground_truth = bytes(self.input), bytes(self.ground_truth)
-        self.content = hash_json(self.id, input or b"{}", ground_truth or b"null")
-        self.input = self.ground_truth = NOTHING
+        self.content = content_hash(self.id, self.input, self.ground_truth)
+        self.input = self.ground_truth = None
 
 
 class MetricHead(msgspec.Struct, gc=False):
@@ -167,47 +166,12 @@ class Row(Key, kw_only=True, gc=False):
     metadata: dict[str, Any] = {}
 
 
-def row_of(index: int, result: EvalResult, content: int) -> Row:
-    """Give the row of a result as the journal would give it back.
-
-    Args:
-        index: The number of its sample in the dataset.
-        result: A result in memory.
-        content: The hash of its sample, as `content_of` gives it.
-
-    Returns:
-        The row.
-
-    Raises:
-        InvalidInput: Its metadata holds a value that JSON cannot.
-    """
-    stop, usage, timing = (getattr(result.trajectory, n) for n in ("stop", "usage", "timing"))
-    of_sample, own = metadata_of(result)
-    metrics = [MetricHead(m.name, m.value, m.weight, m.rate) for m in result.score.metrics]
-    return Row(
-        index=index,
-        repeat=result.repeat,
-        error=result.error,
-        sample=SampleHead(result.sample_id, of_sample, content=content),
-        score=ScoreHead(metrics),
-        metadata=own,
-        trajectory=TrajectoryHead(
-            StopHead(stop.ended_by, stop.limit, stop.truncated),
-            usage and UsageHead(usage.prompt_tokens, usage.completion_tokens),
-            timing and TimingHead(timing.seconds),
-        ),
-    )
-
-
 def plain_value(value: Any) -> Any:
     """What JSON has no word for but means something plain: numpy and torch numbers and arrays."""
     if callable(getattr(value, "tolist", None)):
         return value.tolist()
     raise NotImplementedError(f"a value of type {type(value).__name__}")
 
-
-UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionError, OverflowError)
-"""What encoding raises for values that JSON has no words for."""
 
 # Sorted, so that a set is stored in the same order whichever process stores it.
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
@@ -227,14 +191,9 @@ def content_hash(id: str, input: Any, ground_truth: Any) -> int:
     Returns:
         64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
     """
-    return hash_json(id, _encoder.encode(input), _encoder.encode(ground_truth))
-
-
-def hash_json(id: str, input: bytes, ground_truth: bytes) -> int:
-    """Hash what a sample asks and what is right, as `content_hash`, of JSON with sorted keys."""
-    if ground_truth == b"null" and input == b"{}":
+    if ground_truth is None and not input:
         return id_hash(id) or 1
-    return _hash(b"[%b,%b]" % (input, ground_truth)) or 1
+    return _hash(_encoder.encode((input, ground_truth))) or 1
 
 
 def id_hash(id: str) -> int:
@@ -243,12 +202,14 @@ def id_hash(id: str) -> int:
 
 
 _empty_hash = hashlib.blake2b(digest_size=8)
+_unpack_int64: Callable[[bytes], tuple[int]] = Struct("<q").unpack
 
 
 def _hash(content: bytes) -> int:
     hash = _empty_hash.copy()
     hash.update(content)
-    return int.from_bytes(hash.digest(), "little", signed=True)
+    (number,) = _unpack_int64(hash.digest())
+    return number
 
 
 def content_of(sample: Sample) -> int:
@@ -270,16 +231,35 @@ def cluster_of(sample: Sample) -> int:
         return id_hash(sample.id)
 
 
-def metadata_of(result: EvalResult) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Its sample's and its own as a journal would give them back: arrays as lists, NaN as None."""
-    own = Record.of(0, result).metadata
+def row_of(index: int, result: EvalResult) -> Row:
+    """Give the row of a result in memory as the journal would give it back.
+
+    Args:
+        index: The number of its sample in the dataset.
+        result: The result.
+
+    Returns:
+        The row.
+
+    Raises:
+        InvalidInput: It holds a value that JSON cannot.
+    """
+    whole = result.trajectory
+    trajectory = Trajectory((), whole.stop, whole.usage, timing=whole.timing)
+    record = Record.of(index, replace(result, trajectory=trajectory))
+    line = _encode_record(record, result.sample_id)
+    row = _row_decoder.decode(line)
+    row.sample.hash_content()
+    return row
+
+
+def _encode_record(record: Record, sample_id: str) -> bytes:
     try:
-        sample, own = msgspec.json.decode(_encoder.encode((result.sample.metadata, own)))
+        return _encoder.encode(record)
     except UNENCODABLE as problem:
         raise InvalidInput(
-            f"the metadata of sample {result.sample_id!r} holds a value that JSON cannot: {problem}"
+            f"the result of sample {sample_id!r} holds a value that JSON cannot: {problem}"
         ) from None
-    return sample, own
 
 
 WAITING_ROWS = 16_384
@@ -331,17 +311,12 @@ def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -
     record = Record.of(index, result)
     if sample is not None:
         record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
-    try:
-        line = _encoder.encode(record) + b"\n"
-    except UNENCODABLE as problem:
-        raise InvalidInput(
-            f"the result of sample {result.sample_id!r} holds a value that JSON cannot: {problem}"
-        ) from None
+    line = _encode_record(record, result.sample_id) + b"\n"
     if not has_plain_types(result):
         try:
             # One line that cannot be read would make the whole journal damaged.
             _record_decoder.decode(line)
-        except (msgspec.MsgspecError, RecursionError, InvalidInput) as problem:
+        except (*UNREADABLE, InvalidInput) as problem:
             raise InvalidInput(
                 f"the result of sample {result.sample_id!r} could not be read back: {problem}"
             ) from None
@@ -466,43 +441,38 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
     """
     stale = superseded(path)
     waiting: list[tuple[int, int, int, int, Row | None]] = []
-    expected = (0, 0)
+    index = repeat = 0
     with jsonl.open_to_read(path) as file:
-
-        def read_again(offset: int, number: int) -> Row:
-            file.seek(offset)
-            return _decode_row(path, number, file.readline())
-
         for number, offset, line in lines(path):
             row = _decode_row(path, number, line)
-            item = (row.index, row.repeat)
-            if stale and stale.get(item):
-                stale[item] -= 1
+            if stale and stale.get((row.index, row.repeat)):
+                stale[row.index, row.repeat] -= 1
                 continue
-            if item == expected and not waiting:  # by far the most
-                expected = _next_item(*item, repeats)
+            if row.index == index and row.repeat == repeat and not waiting:  # by far the most
+                index, repeat = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
                 yield row
                 continue
             # Behind one slow item there may be a million: then only where they stand is kept.
             held = row if len(waiting) < WAITING_ROWS else None
-            heapq.heappush(waiting, (*item, offset, number, held))
-            while waiting and waiting[0][:2] <= expected:
+            heapq.heappush(waiting, (row.index, row.repeat, offset, number, held))
+            while waiting and waiting[0][:2] <= (index, repeat):
                 index, repeat, *place, ready = heapq.heappop(waiting)
-                expected = _next_item(index, repeat, repeats)
-                yield ready or read_again(*place)
+                index, repeat = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
+                yield ready or _read_row(file, path, *place)
         while waiting:
             _, _, *place, ready = heapq.heappop(waiting)
-            yield ready or read_again(*place)
+            yield ready or _read_row(file, path, *place)
+
+
+def _read_row(file: BufferedReader, path: Path, offset: int, number: int) -> Row:
+    file.seek(offset)
+    return _decode_row(path, number, file.readline())
 
 
 def _decode_row(path: Path, number: int, line: bytes) -> Row:
     row = JOURNAL.decoded(_row_decoder.decode, path, number, line)
     row.sample.hash_content()
     return row
-
-
-def _next_item(index: int, repeat: int, repeats: int) -> tuple[int, int]:
-    return (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
 
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:

@@ -21,6 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from heldout.errors import (
+    UNREADABLE,
     DamagedJournal,
     InvalidInput,
     RunBusy,
@@ -30,9 +31,6 @@ from heldout.errors import (
 )
 
 T = TypeVar("T")
-
-UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
-"""What decoding raises for bytes that are not the JSON they should be."""
 
 
 class Header(msgspec.Struct):

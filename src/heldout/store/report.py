@@ -5,18 +5,18 @@ from __future__ import annotations
 import shutil
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from heldout._providers import model_name
-from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.errors import UNREADABLE, InvalidInput, RunDirectoryError, RunExists
 from heldout.prices import Price, find_price
 from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, without_intervals
 from heldout.store.columns import (
@@ -26,9 +26,10 @@ from heldout.store.columns import (
     derive,
     make_table_batch,
     rows_of,
-    slice_keys,
     slice_summaries,
+    sort_key,
     summarize_journal,
+    summarize_results,
     table_of,
     write_parquet,
 )
@@ -43,9 +44,15 @@ from heldout.store.journal import (
     refuse_unknown,
     row_of,
 )
-from heldout.store.jsonl import UNREADABLE, open_to_read, read_whole
+from heldout.store.jsonl import open_to_read, read_whole
 from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
+from heldout.store.runs import find_run
 from heldout.types import EvalResult
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
 
 FORMAT = "heldout.summary"
 VERSION = 2
@@ -140,11 +147,18 @@ class EvalReport:
     status: str = "complete"
     selection: Selection | None = field(default=None, compare=False)
     """Which results of the run these are, where `where` has picked some."""
+    info: RunInfo | None = field(default=None, compare=False)
+    """What run.json said when the report was loaded."""
 
     def __repr__(self) -> str:
         where = f", path={str(self.path)!r}" if self.path is not None else ""
         numbers = {key: self.summary.get(key) for key in ("n", "n_errors", "mean")}
         return f"EvalReport({numbers}, status={self.status!r}{where})"
+
+    def _repr_html_(self) -> str:
+        from heldout.viewer.notebook import report_html
+
+        return report_html(self)
 
     @classmethod
     def load(cls, path: str | Path) -> EvalReport:
@@ -152,17 +166,42 @@ class EvalReport:
 
         A run that is still being written, or was stopped, loads too: its summary is of what has
         finished so far, with `complete: False` and `n_asked` beside it.
+
+        Args:
+            path: The directory, or a name under outputs/evals: NAME is the latest run of that name,
+                NAME@3 its third, NAME@2026-11-15 the latest of that day.
+
+        Returns:
+            The report.
+
+        Raises:
+            RunDirectoryError: There is no such run, or it cannot be read.
+            InvalidInput: The path is that of a file.
         """
-        run = RunDir(Path(path))
+        if Path(path).is_file():
+            raise InvalidInput(
+                f"{path} is a file; EvalReport.load takes the run directory, {Path(path).parent}"
+            )
+        run = RunDir(find_run(path))
         info = run.read_info()
         if info.status == "running" and not has_writer(run.journal):
             info = run.read_info()  # it may have finished just now
             if info.status == "running":
                 info.status = "interrupted"  # kill -9 leaves no time to write that down
-        return cls(Results(run), _summary(run, info), info.config, run.path, info.status)
+        summary = _summary(run, info)
+        return cls(Results(run), summary, info.config, run.path, info.status, info=info)
 
-    def save(self, path: str | Path) -> None:
-        """Write the run directory at `path`; nothing to do where the report already is."""
+    def save(self, path: str | Path, *, parquet_from: int = 0) -> None:
+        """Write a run directory; nothing is done where the report already is.
+
+        Args:
+            path: The directory.
+            parquet_from: Results from which it gets a results.parquet.
+
+        Raises:
+            RunDirectoryError: It cannot be written.
+            RunExists: It holds a run already.
+        """
         target = RunDir(Path(path))
         if self.path is not None and target.path.resolve() == self.path.resolve():
             return
@@ -183,7 +222,7 @@ class EvalReport:
             journal.append(index[result.sample_id], result)
         journal.close()
         info = RunInfo.new(self.config, {})
-        finish(target, info, journal.written)
+        finish(target, info, journal.written, parquet_from)
         if self.summary.get("complete") is False:
             info.status, info.asked = "interrupted", self.summary.get("n_asked")
             target.write_info(info)
@@ -223,7 +262,7 @@ class EvalReport:
         results: Sequence[EvalResult] = (
             [result for result, held in zip(self.results, selection.items, strict=True) if held]
             if self.path is None
-            else Results(self._run(), selection.items)
+            else Results(RunDir(self.path), selection.items)
         )
         picked = replace(self, results=results, selection=selection)
         summary = summarize_batch(make_table_batch(table_of(picked)), self.pass_threshold)
@@ -266,39 +305,114 @@ class EvalReport:
                 return add_cost(stored.usage, info.config)
             rows: Iterable[Row] = in_order(run.journal, repeats_of(info.config))
         else:
-            rows = (row_of(0, result, 0) for result in self.results)
+            rows = (row_of(0, result) for result in self.results)
         return add_cost(count_usage(rows), self.config)
 
-    def slice(self, *by: str) -> dict[tuple[Any, ...], Summary]:
-        """A summary for each value of these metadata keys (each combination, if several)."""
-        if not by:
-            raise InvalidInput(f"slice by what? This run has {slice_keys(self._run())}")
-        return self.slices_and_total(*by)[0]
+    def summarize(
+        self, by: str | Sequence[str] | Callable[[EvalResult], Any]
+    ) -> dict[Any, Summary]:
+        """Summarize the results for each value of a key; `summary` is that of all.
+
+        Args:
+            by: A metadata key or a column such as `truncated`; several of them; or a function of a
+                result.
+
+        Returns:
+            A summary by value, in sorted order; None stands for results without the key. For
+            several keys, by a tuple of their values.
+
+        Raises:
+            InvalidInput: There is no such key; the message names those that there are.
+        """
+        if callable(by):
+            groups: dict[Any, list[EvalResult]] = {}
+            for result in self.results:
+                groups.setdefault(by(result), []).append(result)
+            return {
+                value: self._mark(summarize_results(groups[value], self.pass_threshold))
+                for value in sorted(groups, key=sort_key)
+            }
+        keys = (by,) if isinstance(by, str) else tuple(by)
+        if not keys:
+            raise InvalidInput("summarize by what? Name at least one key")
+        slices, _ = self.slices_and_total(*keys)
+        return {values[0]: s for values, s in slices.items()} if isinstance(by, str) else {**slices}
 
     def slices_and_total(self, *by: str) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
-        """… and the summary of all, from one reading: a live run grows between two."""
-        self._run()
+        """Summarize slices and all results from one reading: a live run grows between two.
+
+        Args:
+            *by: Metadata keys, or names of columns.
+
+        Returns:
+            A summary by the values of the keys, and that of all results.
+        """
         slices, total = slice_summaries(self, by, self.pass_threshold)
-        slices = {values: self.mark_selected(summary) for values, summary in slices.items()}
-        total = self.mark_selected(total)
-        if self.summary.get("complete") is False:
-            for summary in (total, *slices.values()):
-                summary["complete"] = False
-        return slices, total
+        return {values: self._mark(s) for values, s in slices.items()}, self._mark(total)
 
-    def _run(self) -> RunDir:
-        if self.path is None:
-            raise RunDirectoryError(
-                "this report lives in memory: save it and load it, or use heldout.analysis.group_by"
-            )
-        return RunDir(self.path)
+    def _mark(self, summary: Summary) -> Summary:
+        """Say in a summary whether results were picked, and whether more are to come."""
+        summary = self.mark_selected(summary)
+        return {**summary, "complete": False} if self.summary.get("complete") is False else summary
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Make a pandas DataFrame: a row per attempt, as `heldout.store.frames` describes it.
+
+        Returns:
+            The frame.
+
+        Raises:
+            InvalidInput: pandas is not installed.
+        """
+        from heldout.store.frames import to_pandas
+
+        return to_pandas(self)
+
+    def to_polars(self) -> polars.DataFrame:
+        """Make a polars DataFrame: a row per attempt, as `heldout.store.frames` describes it.
+
+        Returns:
+            The frame.
+
+        Raises:
+            InvalidInput: polars is not installed.
+        """
+        from heldout.store.frames import to_polars
+
+        return to_polars(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Make a pyarrow Table: a row per attempt, as `heldout.store.frames` describes it.
+
+        Returns:
+            The table.
+
+        Raises:
+            InvalidInput: pyarrow is not installed.
+        """
+        from heldout.store.frames import to_arrow
+
+        return to_arrow(self)
 
 
-def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
-    """Derive what is derived from a journal that has every item, and call the run complete."""
+def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Summary:
+    """Derive what is derived from a journal that has every item, and call the run complete.
+
+    Args:
+        run: The run directory.
+        info: Its run.json, which is replaced.
+        asked: The items that the journal should have.
+        parquet_from: Results from which there is a results.parquet.
+
+    Returns:
+        The summary.
+
+    Raises:
+        RunDirectoryError: The journal does not have them, or a file cannot be written.
+    """
     summary, usage, columns = derive(
         run,
-        n=asked,
+        parquet=asked >= parquet_from,
         repeats=repeats_of(info.config),
         pass_threshold=threshold_of(info.config),
     )
@@ -347,9 +461,7 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
             return stored.summary
     if not run.journal.exists():
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
-    summary = summarize_journal(
-        run, repeats=repeats_of(info.config), pass_threshold=threshold_of(info.config)
-    )
+    summary = summarize_journal(run, repeats_of(info.config), threshold_of(info.config))
     if info.asked == summary["n"] and info.status == "complete":
         return summary
     return {**summary, "complete": False, "n_asked": info.asked}

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
-from heldout.store.journal import UNENCODABLE, Place, content_hash, plain_value, records
+from heldout.errors import UNENCODABLE, DuplicateSampleId, InvalidInput, ResumeMismatch
+from heldout.store.journal import Place, content_hash, plain_value, records
 from heldout.types import Sample, Score, refuse_nonfinite
 
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")

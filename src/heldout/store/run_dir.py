@@ -27,9 +27,9 @@ import msgspec
 import heldout
 from heldout._format import cut
 from heldout.config import result_changing
-from heldout.errors import ResumeMismatch, RunDirectoryError, RunExists
+from heldout.errors import UNREADABLE, ResumeMismatch, RunDirectoryError, RunExists
 from heldout.store.journal import JournalWriter, refuse_unknown, storage_error
-from heldout.store.jsonl import UNREADABLE, read_whole
+from heldout.store.jsonl import read_whole
 
 FORMAT = "heldout.run"
 VERSION = 1
@@ -126,11 +126,6 @@ class RunDir:
     def summary(self) -> Path:
         """The summary of a complete run."""
         return self.path / "summary.json"
-
-    @property
-    def is_point(self) -> bool:
-        """Whether this is one eval of a training run, below the directory of its curve."""
-        return self.path.parent.name == "steps"
 
     @property
     def curve(self) -> Path:

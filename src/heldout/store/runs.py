@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
-from heldout.store.jsonl import UNREADABLE, has_writer, open_to_read, read_whole
+from heldout.errors import UNREADABLE, HeldoutError, InvalidInput, RunDirectoryError
+from heldout.store.jsonl import has_writer, open_to_read, read_whole
 from heldout.store.run_dir import RunDir
 from heldout.store.run_dir import RunInfo as RunFile
 
@@ -130,6 +130,10 @@ def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
             path.mkdir(parents=True)
             return path
         except FileExistsError:
+            if not directory.is_dir():  # a broken link
+                raise RunDirectoryError(
+                    f"{path} cannot be made: {directory} is no directory"
+                ) from None
             number += 1
         except OSError as problem:
             raise RunDirectoryError(f"{path} cannot be made: {problem.strerror}") from None

@@ -122,7 +122,7 @@ def _open(report: EvalReport, sql: str) -> Iterator[_Results]:
     with tempfile.TemporaryDirectory(prefix="heldout-") as folder:
         path = Path(folder) / "results.parquet"
         if report.path is not None:
-            with current_parquet(RunDir(report.path)) as current:
+            with current_parquet(RunDir(report.path), report.info) as current:
                 if current is not None:
                     path = _plain_path(RunDir(report.path).columns, path)
         if not path.exists() and not write_parquet(lambda: rows_of(report), path):

@@ -1,6 +1,6 @@
 """Evals while a policy trains: on a cadence, on the trainer's own weights, bit-neutral.
 
-periodic_eval    PeriodicEval: cadence, budget, what is said of a point
+periodic_eval    PeriodicEval: cadence, budget, publishing a point
 run_eval         one eval of one model, isolated, through `heldout.evaluate`
 runner           how the policy is run and scored: `live_model`, `from_functions`
 distributed      training in several processes

@@ -1,13 +1,13 @@
-"""How much evaluating the training can bear: pure, over seconds that are passed in.
+"""The budget of evals: how many samples fit into a share of training time. Reads no clock.
 
     budget = Budget(0.05, total=256)
-    samples = budget.plan(trained=600.0)   # 0: it has to wait
-    …                                      # evaluate the first so many of the fixed order
+    samples = budget.plan(trained=600.0)   # 0: not enough time yet
+    …                                      # evaluate that many, from the start of the fixed order
     budget = budget.spend(samples, seconds=12.0)
 
-Evals take a smaller part of the held-out set first, from a fixed series of nested ones, and wait
-longer where the smallest is still too much. What an eval costs is taken from the last one; the
-first is run on the smallest part, to find out.
+Evals first use a smaller part of the held-out set, from a fixed series of nested subsets. If the
+smallest still costs too much, they run less often. The cost of an eval is that of the last one; the
+first eval uses the smallest subset, to measure it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heldout.training.curve import CurvePoint
 from heldout.training.run_eval import Measured
 
 SMALLEST = 8
-"""Samples below which a mean says too little to be worth its time."""
+"""Smallest subset: a mean over fewer samples is not worth its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Budget:
     """Samples in the whole set."""
     smallest: int = SMALLEST
     step: int = 1
-    """Samples that are run at once and cost the same if there are fewer."""
+    """Samples in a batch, which costs the same if it is not full."""
     spent: float = 0.0
     """Seconds evaluated so far."""
     cost: float | None = None
@@ -62,7 +62,7 @@ class Budget:
             trained: Seconds of training so far.
 
         Returns:
-            Samples from the start of the fixed order; 0 where there is no time yet.
+            Samples from the start of the fixed order; 0 if there is no time yet.
         """
         left = self.max_overhead * trained - self.spent
         if self.cost is None:  # the first, or none has come to anything yet
@@ -75,12 +75,12 @@ class Budget:
         return 0
 
     def spend(self, samples: int, seconds: float, *, once: float = 0.0) -> Budget:
-        """Charge an eval.
+        """Charge the budget for an eval.
 
         Args:
             samples: How many it scored.
             seconds: How long it took.
-            once: Seconds of that which were preparation and will not come again.
+            once: Seconds of that spent on one-time preparation.
 
         Returns:
             The budget after it.
@@ -94,10 +94,10 @@ class Budget:
 
 
 class Spending:
-    """Where the time of a training run goes: training, and waiting for evals.
+    """The time that a training run spends on training and on waiting for evals.
 
     Args:
-        budget: The budget; None where evals may take as long as they take.
+        budget: The budget; None for no limit.
         total: Samples in the whole set.
         clock: The clock.
     """
@@ -133,16 +133,16 @@ class Spending:
         expected = budget.seconds(budget.sizes()[-1])
         cost = "" if expected is None else f"; {budget.sizes()[-1]} samples take {expected:.3g} s"
         return (
-            f"max_overhead={budget.max_overhead:g}: evals have taken {budget.spent:.3g} s beside "
-            f"{trained:.3g} s of training{cost}"
+            f"max_overhead={budget.max_overhead:g}: so far evals took {budget.spent:.3g} s and "
+            f"training {trained:.3g} s{cost}"
         )
 
     def evaluated(self, seconds: float) -> None:
-        """Training waited for so long; what it cost is said with the point."""
+        """Count seconds that training waited for an eval; `spend` charges them."""
         self._evaluating += seconds
 
     def waited(self, seconds: float) -> None:
-        """Training waited for so long, for what belongs to no point."""
+        """Count and charge seconds of waiting that belong to no point."""
         self._evaluating += seconds
         if self._budget is not None:
             self._budget = replace(self._budget, spent=self._budget.spent + seconds)
@@ -150,7 +150,7 @@ class Spending:
     def spend(
         self, step: int, measured: Measured, seconds: float, every_steps: int
     ) -> dict[str, Any] | None:
-        """What a point says of it; None without a budget."""
+        """Charge an eval, and describe the budget for its point; None without a budget."""
         since, self._last = step - self._last, step
         if self._budget is None:
             return None
@@ -172,7 +172,7 @@ class Spending:
         }
 
     def take_over(self, points: Iterable[CurvePoint]) -> None:
-        """What earlier starts have spent is spent. The file is not taken at its word."""
+        """Count what earlier attempts have spent. Damaged entries of the file are ignored."""
         known = [point.budget for point in points if point.budget is not None]
         if self._budget is None or not known:
             return

@@ -1,11 +1,10 @@
 """curve.jsonl: one line per evaluation point, written while the policy trains.
 
 Lines are only appended, by the one process that holds the file. An eval that runs in the background
-has a write-ahead line ("scheduled, not finished") from the moment it is scheduled; its result
-supersedes that line, and after a `kill -9` the line is what remains. Which points make up the curve
-is decided when it is read (`current_points`): a training run that was restarted from a checkpoint
-leaves points behind that a later attempt supersedes. A file `stop` in the same directory asks the
-training to stop.
+has a write-ahead line ("scheduled, not finished") from the moment it is scheduled. Its result
+supersedes that line; after a `kill -9` the line remains. Which points make up the curve is decided
+when it is read (`current_points`): a training run that is restarted from a checkpoint supersedes
+points of earlier attempts. A file `stop` in the same directory asks training to stop.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from heldout.errors import HeldoutError, InvalidInput
-from heldout.store.journal import UNENCODABLE, cluster_of, plain_value
+from heldout.errors import UNENCODABLE, HeldoutError, InvalidInput
+from heldout.store.journal import cluster_of, plain_value
 from heldout.store.jsonl import LineFormat, LineWriter, lines, open_to_read
 from heldout.store.jsonl import repair as repair_lines
 from heldout.store.run_dir import now, replace_file, sync_directory
@@ -37,12 +36,12 @@ CURVE = LineFormat(
 CURVE_NAME, STOP_NAME = "curve.jsonl", "stop"
 
 LAST_STEP = 2**53
-"""Larger ones are no steps, and would not fit the floats of a plot."""
+"""Largest step: larger integers do not fit the floats of a plot."""
 Step = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
 
 
 def check_step(step: Any) -> int:
-    """The step as an int: a counter may be a numpy integer, or a float without a fraction."""
+    """Return the step as an int; a counter may be a numpy integer or a float such as 10.0."""
     try:
         number = int(step)
     except (TypeError, ValueError, OverflowError):
@@ -53,20 +52,20 @@ def check_step(step: Any) -> int:
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one item."""
+    """The result of one item."""
 
     id: str
     reward: float | None = None
-    """None: the item errored, it has no score."""
+    """None: the item errored."""
     repeat: int = 0
     error: str | None = None
     truncated: bool = False
     copy_of: str | None = None
-    """The first sample of the same content, where this one is a copy: they are one cluster."""
+    """Id of the first sample with the same content, if this one is a copy: they are one cluster."""
 
 
 def outcomes_of(results: Iterable[EvalResult]) -> tuple[Outcome, ...]:
-    """The outcomes of an eval's results, in their order."""
+    """Return the outcomes of an eval's results, in their order."""
     first: dict[int, str] = {}
     outcomes = []
     for result in results:
@@ -86,52 +85,51 @@ def outcomes_of(results: Iterable[EvalResult]) -> tuple[Outcome, ...]:
 
 
 class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One evaluation that was due: its numbers, or why there are none."""
+    """One eval that was due: its result, or a skip with its reason."""
 
     label: str
     """The eval's name."""
     step: Step
     session: str
-    """Which start of the training wrote it."""
+    """Id of the attempt of the training run that wrote it."""
     time: str
     """When it was written, UTC."""
     seconds: float
-    """What the eval took."""
+    """Duration of the eval."""
     summary: dict[str, int | float | bool | None] | None = None
-    """As `heldout.stats.summary` gives it; None: skipped."""
+    """Summary of `heldout.stats.summary`; None: skipped."""
     skipped: str | None = None
     """Why there is no summary."""
     partial: str | None = None
-    """Why it ended before all that were asked for; the summary is of a complete prefix of the
-    fixed order."""
+    """Why it ended early; the summary is then over a complete prefix of the fixed order."""
     outcomes: tuple[Outcome, ...] = ()
     asked: int = 0
-    """Items that were to be run."""
+    """Items that were requested."""
     of: int = 0
     """Items in the whole held-out set."""
     weights: str | None = None
-    """Content hash of the weights that were measured."""
+    """Hash of the weights that were measured."""
     budget: dict[str, Any] | None = None
     decoding: dict[str, Any] | None = None
     stop: str | None = None
-    """Why the monitor asked the training to stop."""
+    """Why the monitor asked training to stop."""
     run: str | None = None
-    """The directory, below the run's, that has the conversations. Never followed: only shown."""
+    """Directory of the conversations, relative to the run directory. Only shown, never opened."""
     final: bool = False
     lag_steps: int | None = None
-    """How many steps training had gone on when the result was there; None: it waited."""
+    """Steps that training was ahead when the result came; None: training waited."""
     verdict: dict[str, Any] | None = None
-    """What the curve up to here allows one to say (`heldout.training.verdicts`); None: it was not
-    judged, or only after this line was written."""
+    """Verdict on the curve up to here (`heldout.training.verdicts`); None: not judged, or only
+    after this line was written."""
     pending: bool = False
-    """There is no result yet, but there may be one: the eval is in flight, or was lost with its
-    process, or was given up on. `skipped` says so to readers that do not know of this."""
+    """Whether a result may still come: the eval is in flight, was abandoned, or was lost with its
+    process. `skipped` has the reason, for readers that do not know this field."""
     saved_at: str | None = None
-    """Where the weights of a pending eval were saved. Never followed here."""
+    """Where the weights of a pending eval were saved. Never opened here."""
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Attempt, label and step: what tells one eval from another."""
+        """Attempt, label and step, which identify an eval."""
         return (self.session, self.label, self.step)
 
     @property
@@ -141,7 +139,7 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def reward(self) -> float | None:
-        """The mean reward; None where there is none."""
+        """The mean reward; None without a result."""
         return self.number("mean")
 
     @property
@@ -151,11 +149,11 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def n(self) -> int:
-        """Items that the summary is of."""
+        """Items in the summary."""
         return int(self.number("n") or 0)
 
     def number(self, key: str) -> float | None:
-        """A number of the summary. A curve may come from anywhere: what is none, is None."""
+        """Return a number of the summary; None if it is not a number."""
         value = (self.summary or {}).get(key)
         if value is None or isinstance(value, bool):
             return None
@@ -166,7 +164,7 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return value if math.isfinite(value) else None
 
     def value_and_interval(self, metric: str) -> tuple[float | None, tuple[float, float] | None]:
-        """Of "reward", "pass_rate", or a metric that the score function gives."""
+        """Return value and interval of "reward", "pass_rate" or a metric of the score function."""
         keys = {"reward": ("mean", "ci"), "pass_rate": ("pass_rate", "pass_rate_ci")}
         value, interval = keys.get(metric, (f"metric_{metric}", f"metric_{metric}_ci"))
         low, high = self.number(f"{interval}_low"), self.number(f"{interval}_high")
@@ -174,7 +172,7 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.number(value), (low, high) if known else None  # type: ignore[return-value]
 
     def metrics(self) -> list[str]:
-        """Names of the metrics that its summary has, in its order."""
+        """Names of the metrics in the summary, in its order."""
         summary = self.summary or {}
         names = (key.removeprefix("metric_") for key in summary if key.startswith("metric_"))
         return [n for n in names if {f"metric_{n}_n", f"metric_{n}_stderr"} <= {*summary}]
@@ -187,10 +185,10 @@ _decoder = msgspec.json.Decoder(CurvePoint)
 
 
 class CurveWriter:
-    """Appends lines to one curve. Holds a lock: two training runs would make one wrong curve.
+    """Appends points to a curve, and holds its lock.
 
     Args:
-        path: The file, which is made if it is not there.
+        path: The file, created if it does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -200,12 +198,12 @@ class CurveWriter:
         weakref.finalize(self, self.lines.close)
 
     def append(self, point: CurvePoint) -> None:
-        """Append a point. It is on the disk when this returns."""
+        """Append a point, and sync it to disk."""
         self.append_line(encode_point(point))
         self.lines.sync()
 
     def append_line(self, line: bytes) -> None:
-        """Append a line of `encode_point`."""
+        """Append a line made by `encode_point`."""
         self.lines.append_line(line)
 
     def close(self) -> None:
@@ -223,7 +221,7 @@ def encode_point(point: CurvePoint) -> bytes:
         The line.
 
     Raises:
-        InvalidInput: It holds something that a line cannot, or that would not be read back.
+        InvalidInput: It holds a value that JSON cannot represent, or that cannot be read back.
     """
     where = f"the point of {point.label!r} at step {point.step}"
     for outcome in point.outcomes:
@@ -236,7 +234,7 @@ def encode_point(point: CurvePoint) -> bytes:
     try:
         line = _encoder.encode(point) + b"\n"
     except UNENCODABLE as problem:
-        raise InvalidInput(f"{where} holds a value that JSON cannot: {problem}") from None
+        raise InvalidInput(f"{where} holds a value that JSON cannot represent: {problem}") from None
     try:
         # One line that cannot be read would make the whole curve damaged.
         _decoder.decode(line)
@@ -246,7 +244,7 @@ def encode_point(point: CurvePoint) -> bytes:
 
 
 def decode_point(path: Path, number: int, line: bytes) -> CurvePoint:
-    """Line `number` of the curve at `path`; DamagedJournal where it is not a point."""
+    """Decode line `number` of the curve at `path`; DamagedJournal if it is not a point."""
     return CURVE.decoded(_decoder.decode, path, number, line)
 
 
@@ -257,20 +255,20 @@ def read_points(path: Path) -> list[CurvePoint]:
         path: curve.jsonl.
 
     Returns:
-        Points in the order in which their evals were written down first, each once; those of evals
-        without a result are `pending`. `current_points` says which of them make up the curve.
+        One point per eval, in the order of their first lines; evals without a result are `pending`.
+        `current_points` selects those that make up the curve.
     """
     return settled(decode_point(path, number, line) for number, _, line in lines(path, CURVE))
 
 
 def settled(points: Iterable[CurvePoint]) -> list[CurvePoint]:
-    """Put what an eval ended in where its write-ahead line is.
+    """Replace write-ahead lines with the results of their evals.
 
     Args:
         points: Lines in the order written.
 
     Returns:
-        The points without write-ahead lines of evals that have ended.
+        One point per eval.
     """
     ordered: list[CurvePoint] = []
     open_lines: dict[tuple[str, str, int], int] = {}
@@ -287,14 +285,14 @@ def settled(points: Iterable[CurvePoint]) -> list[CurvePoint]:
 
 
 def pending_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
-    """Evals that were scheduled and have no result.
+    """List evals that were scheduled and have no result.
 
     Args:
         points: Points of a curve, as `read_points` gives them.
 
     Returns:
-        Pending points by step, without those whose weights have a result all the same, and those
-        that a later attempt supersedes: it went back to before their step.
+        Pending points by step, without those whose weights have a result anyway, and those that a
+        later attempt supersedes.
     """
     points = list(points)
     order = {session: i for i, session in enumerate(dict.fromkeys(p.session for p in points))}
@@ -312,7 +310,7 @@ def pending_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
 
 
 def repair_curve(path: Path) -> list[int]:
-    """Move lines that cannot be read to `curve.damaged`; returns their numbers."""
+    """Move damaged lines to `curve.damaged`, and return their numbers."""
     return repair_lines(path, CURVE, _decoder.decode)
 
 
@@ -320,12 +318,12 @@ def repair_curve(path: Path) -> list[int]:
 
 
 def current_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
-    """The curve as it stands, by step, from every point in the order written.
+    """Select the points that make up the curve, by step.
 
-    Of each label there is one point a step, the last result, or the last skip where there is no
-    result. A result from a later session shows that the training went back to before its step:
-    what earlier sessions have at that step and beyond is of weights that are no more, and is left
-    out, whichever label it has. Within a session, steps may come in any order.
+    Each label has one point per step: the last result, or the last skip if there is no result. A
+    result of a later attempt (`session`) shows that training went back to before its step, so
+    points of earlier attempts from that step on are left out, whatever their label. Within an
+    attempt, steps may come in any order.
     """
     points = list(points)
     order = {session: i for i, session in enumerate(dict.fromkeys(p.session for p in points))}
@@ -341,7 +339,7 @@ def current_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
 
 
 def sample_rewards(point: CurvePoint) -> dict[str, float | None]:
-    """Mean reward of each sample over its scored repeats; None where all of them errored."""
+    """Mean reward of each sample over its scored repeats; None if all of them errored."""
     scores: dict[str, list[float]] = {}
     for outcome in point.outcomes:
         scored = scores.setdefault(outcome.id, [])
@@ -356,9 +354,9 @@ def most_asked(points: Iterable[CurvePoint]) -> int:
 
 
 def is_fewer(point: CurvePoint, most: int) -> bool:
-    """Return whether a point has fewer items than `most`, those of the largest eval of its curve.
+    """Return whether a point has fewer items than `most`, the largest eval of its curve.
 
-    It is a partial eval, or one that a budget cut down: noisier, and shown apart.
+    Such a point is noisier, and shown differently.
     """
     return point.partial is not None or point.asked < most
 
@@ -393,26 +391,26 @@ class StopRequest(msgspec.Struct):
 
 
 def request_stop(run: Path, reason: str) -> None:
-    """Ask the training that writes this run to stop at its next opportunity."""
+    """Ask the training run that writes to this directory to stop."""
     request = StopRequest(STOP_FORMAT, STOP_VERSION, reason, now())
     try:
         content = msgspec.json.encode(request) + b"\n"
     except UNENCODABLE as problem:
         raise InvalidInput(f"the reason to stop is not text: {problem}") from None
     if len(content) > LONGEST_STOP:
-        raise InvalidInput(f"the reason to stop has {len(reason)} characters; say it in a line")
+        raise InvalidInput(f"the reason to stop has {len(reason)} characters; use one line")
     replace_file(run / STOP_NAME, content)
 
 
 def forget_stop(run: Path) -> None:
-    """A training that begins does not heed what was asked of the one before it."""
+    """Remove a stop request that was meant for an earlier attempt."""
     (run / STOP_NAME).unlink(missing_ok=True)
 
 
 def stop_requested(run: Path) -> str | None:
-    """Why the training is to stop; None where nobody asked it to.
+    """Return why training should stop; None without a request.
 
-    Whatever is there by that name asks for it, readable or not (`touch stop` does, too).
+    A file named `stop` is a request even if it is empty or unreadable (`touch stop`).
     """
     path = run / STOP_NAME
     if not os.path.lexists(path):

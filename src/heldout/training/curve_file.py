@@ -1,9 +1,9 @@
-"""The run directory of a training run: who writes its curve, and which curve may be continued.
+"""The run directory of a training run: its writer, its attempts, and which curve may be continued.
 
-`CurveFile` is the directory as this process has it, one object for all that write there: a
-`PeriodicEval` and an `AsyncEvalDispatcher` that share a directory are one attempt of the training
-run. `EvalHistory` is what one `PeriodicEval` knows of its curve: points of this attempt, points of
-earlier ones, and whether new results can be compared with them.
+`CurveFile` is this process' one object for a directory: a `PeriodicEval` and an
+`AsyncEvalDispatcher` that share a directory are one attempt of the training run. `EvalHistory` is
+the curve of one `PeriodicEval`: points of this attempt and of earlier ones, and whether new results
+can be compared with them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from heldout.training.curve import (
 log = logging.getLogger("heldout")
 
 BARE = {"kind": "midrun"}
-"""The config of a run.json that says nothing of an eval; a `PeriodicEval` says more."""
+"""Config of a run.json without a `PeriodicEval`."""
 
 
 class CurveFile:
-    """A run directory with a curve. Points come from any thread. Made by `open_curve_file`."""
+    """A run directory with a curve. Thread-safe. Made by `open_curve_file`."""
 
     def __init__(self, path: Path) -> None:
         self.run = RunDir(path)
         self.session = new_session()
-        """This attempt of the training run."""
+        """Id of this attempt of the training run."""
         self.names: set[tuple[str, str, int]] = set()
         """Keys of evals that were scheduled here and did not end in a skip."""
         self.in_flight: set[tuple[str, str, int]] = set()
@@ -56,19 +56,19 @@ class CurveFile:
         self._unwritten: list[bytes] = []
         self._owners: weakref.WeakSet[Any] = weakref.WeakSet()
         self._periodic_eval: weakref.ref[Any] | None = None
-        """The one that was set up here last."""
+        """The `PeriodicEval` that joined last."""
 
     # --- Attempts ---
 
     def enter(self, *, resume: bool) -> None:
-        """Hold the curve for as long as this process trains.
+        """Lock the curve for as long as this process trains.
 
         Args:
-            resume: Whether a curve that is there already is continued. A dispatcher and a
-                `PeriodicEval` that share a directory continue each other's.
+            resume: Whether to continue an existing curve. A dispatcher and a `PeriodicEval` that
+                share a directory continue each other's.
 
         Raises:
-            RunExists: There is a curve, and it is not to be continued.
+            RunExists: There is a curve, and `resume` is False.
             RunDirectoryError: The directory holds something else, or cannot be written.
         """
         if self.run.exists() and not self.run.curve.exists():
@@ -95,14 +95,14 @@ class CurveFile:
             )
 
     def join(self, periodic_eval: Any) -> str:
-        """Set up a `PeriodicEval` here.
+        """Add a `PeriodicEval` to this directory.
 
         Args:
             periodic_eval: The eval.
 
         Returns:
-            Its attempt: that of the dispatcher, if one was here before; a new one for the second
-            eval that is set up here.
+            Its attempt: the dispatcher's, if one has opened the directory; a new one for a second
+            eval.
         """
         self.labels.add(periodic_eval.label)
         if self.belongs_to(periodic_eval):
@@ -113,12 +113,12 @@ class CurveFile:
         return self.session
 
     def belongs_to(self, periodic_eval: Any) -> bool:
-        """Whether no other `PeriodicEval` was set up here after this one."""
+        """Whether no other `PeriodicEval` has joined after this one."""
         return self._periodic_eval is not None and self._periodic_eval() is periodic_eval
 
     @property
     def is_dispatchers(self) -> bool:
-        """Whether a dispatcher has opened it here, and no `PeriodicEval` yet."""
+        """Whether only a dispatcher has opened it so far, and no `PeriodicEval`."""
         return self._writer is not None and self._periodic_eval is None
 
     @property
@@ -127,21 +127,21 @@ class CurveFile:
         return self._writer is not None
 
     def begin_session(self) -> str:
-        """Begin another attempt: training was set up anew, or went back to an earlier step."""
+        """Begin another attempt: training was set up again, or went back to an earlier step."""
         self.session = new_session()
         return self.session
 
     # --- The curve ---
 
     def append(self, point: CurvePoint) -> None:
-        """Append a point. A write that fails is logged, and tried again with the next point.
+        """Append a point. A failed write is logged, and retried with the next point.
 
         Args:
-            point: The point. A write-ahead line is not waited for to reach the disk, so that
-                training does not wait for it either.
+            point: The point. A write-ahead line is not synced to disk, so that training does not
+                wait for it.
 
         Raises:
-            InvalidInput: A line cannot hold it.
+            InvalidInput: JSON cannot represent it.
         """
         line = encode_point(point)
         try:
@@ -173,7 +173,7 @@ class CurveFile:
         return self._writer
 
     def close(self) -> None:
-        """Write what could not be written before, and close the file."""
+        """Retry failed writes, and close the file."""
         with self._lock:
             if self._unwritten:
                 self._write()
@@ -181,29 +181,29 @@ class CurveFile:
                 self._writer.close()
 
     def is_pending(self, point: CurvePoint) -> bool:
-        """Whether an eval has no result, and is not in flight here."""
+        """Whether an eval has no result, and is not in flight in this process."""
         left = {p.key for p in pending_points(read_points(self.run.curve))}
         return point.key in left - self.in_flight
 
     # --- run.json ---
 
     def read_config(self) -> RunInfo | None:
-        """What a `PeriodicEval` has written; None where none was here."""
+        """Read the config that a `PeriodicEval` has written; None without one."""
         if not self.run.run.exists():
             return None
         info = self.run.read_info()
         return None if info.config == BARE else info
 
     def write_bare_config(self) -> None:
-        """Make it a run directory, where no `PeriodicEval` does."""
+        """Write a run.json, if no `PeriodicEval` does."""
         if self.read_config() is None:
             self.run.write_info(RunInfo.new(BARE, {}))
 
     def mark_complete(self, *, bare: bool = False) -> None:
-        """Say that training has ended.
+        """Mark training as finished.
 
         Args:
-            bare: Only where no `PeriodicEval` is there to say so.
+            bare: Only if there is no `PeriodicEval` to do it.
         """
         if not self.run.run.exists() or (bare and self.read_config() is not None):
             return
@@ -220,10 +220,10 @@ def open_curve_file(path: Path, owner: Any) -> CurveFile:
 
     Args:
         path: The directory.
-        owner: Who writes there; it is shared for as long as one of its owners lives.
+        owner: The object that writes there. The file stays open as long as one owner lives.
 
     Returns:
-        The one that is open already, or a new one.
+        The open one, or a new one.
     """
     place = path.resolve()
     file = _open_files.get(place)
@@ -234,7 +234,7 @@ def open_curve_file(path: Path, owner: Any) -> CurveFile:
 
 
 def leave_curve_file(file: CurveFile, owner: Any) -> None:
-    """Give it up. What is opened after its last owner is another attempt."""
+    """Remove an owner. After the last one has left, opening it again begins another attempt."""
     file._owners.discard(owner)
     if not file._owners:
         _open_files.pop(file.run.path.resolve(), None)
@@ -264,18 +264,18 @@ def has_points(path: Path) -> bool:
 
 
 def choose_run_dir(base: Path, label: str, *, resume: bool) -> Path:
-    """Choose a directory for a training run whose user named none.
+    """Choose a directory for a training run without a `run_dir`.
 
     Args:
-        base: What the first one is called; the others have -2, -3 … after it.
+        base: The first directory; others have -2, -3 … appended.
         label: The eval's name.
-        resume: Whether a training run is continued.
+        resume: Whether to continue a training run.
 
     Returns:
-        The directory of the one training run that there is, or one that is free.
+        The directory of the only training run, or an unused one.
 
     Raises:
-        InvalidInput: There are several that could be continued.
+        InvalidInput: Several could be continued.
     """
     if not resume:
         paths = (base.with_name(name) for name in numbered_names(base.name))
@@ -291,13 +291,13 @@ def choose_run_dir(base: Path, label: str, *, resume: bool) -> Path:
 
 
 def numbered_names(name: str) -> Iterator[str]:
-    """Yield a name, and then that name with -2, -3 … after it."""
+    """Yield a name, and then that name with -2, -3 … appended."""
     yield name
     yield from (f"{name}-{number}" for number in count(2))
 
 
 def numbered_dirs(base: Path) -> list[Path]:
-    """The directories of that name, and of that name with a number."""
+    """List existing directories of that name, with and without a number."""
     pattern = re.compile(re.escape(base.name) + r"(-\d+)?")
     if not base.parent.is_dir():
         return []
@@ -305,7 +305,7 @@ def numbered_dirs(base: Path) -> list[Path]:
 
 
 def _is_used(path: Path) -> bool:
-    """Whether a directory holds a run, or one is being written there."""
+    """Whether a directory holds a run, or a process writes one there."""
     curve = RunDir(path).curve
     if not curve.exists():
         return RunDir(path).exists()
@@ -316,7 +316,7 @@ def _is_used(path: Path) -> bool:
 
 
 def _label_of(path: Path) -> str | None:
-    """The eval that a run directory belongs to, if that can be read."""
+    """Read the label of a run directory's eval, if possible."""
     try:
         label = RunDir(path).read_info().config.get("label")
     except RunDirectoryError:
@@ -330,18 +330,18 @@ def _label_of(path: Path) -> str | None:
 class EvalHistory:
     """Points of one `PeriodicEval`: those of this attempt, and of earlier ones.
 
-    Making it begins a curve in the run directory, or continues the one that is there.
+    Making it begins a curve in the run directory, or continues an existing one.
 
     Args:
         owner: The `PeriodicEval`.
-        run_dir: Where its curve is.
+        run_dir: The run directory.
         config: What is evaluated.
-        functions: What is known, before training, of how it is run and scored.
-        resume: Whether a curve may be continued.
+        functions: How it is run and scored, as far as known before training.
+        resume: Whether to continue an existing curve.
 
     Raises:
-        RunExists: There is a curve, and it is not to be continued.
-        ResumeMismatch: The curve is of something else.
+        RunExists: There is a curve, and `resume` is False.
+        ResumeMismatch: The curve is that of another eval.
     """
 
     def __init__(
@@ -374,11 +374,11 @@ class EvalHistory:
 
     @property
     def points(self) -> list[CurvePoint]:
-        """The curve as it stands, by step."""
+        """The current points of the curve, by step."""
         return current_points([*self.earlier, *self.attempt])
 
     def points_with(self, point: CurvePoint) -> list[CurvePoint]:
-        """The curve as it will stand with this point."""
+        """Return the curve with this point added."""
         if point.session != self.session:
             return current_points([*self.earlier, point, *self.attempt])
         return current_points([*self.earlier, *self.attempt, point])
@@ -388,21 +388,21 @@ class EvalHistory:
         (self.attempt if point.session == self.session else self.earlier).append(point)
 
     def begin_attempt(self) -> None:
-        """The step counter went back: another training run, or this one from a checkpoint."""
+        """Begin another attempt, because the step counter went back."""
         self.earlier += self.attempt
         self.attempt.clear()
         self.session = self.file.begin_session()
 
     def known_at(self, step: int, weights: str | None, *, whole: bool) -> CurvePoint | None:
-        """Find a result of an earlier attempt that need not be repeated.
+        """Find the result of an earlier attempt on the same weights.
 
         Args:
             step: The step.
-            weights: Hash of the weights; unknown weights are never the same.
-            whole: Whether it must be of the whole held-out set.
+            weights: Hash of the weights; None never matches.
+            whole: Whether it must be over the whole held-out set.
 
         Returns:
-            The point of that step and those weights, or None.
+            The point with that step and hash, or None.
         """
         for point in self.points:
             if (
@@ -418,7 +418,7 @@ class EvalHistory:
         return None
 
     def is_settled(self, step: int, weights: str | None) -> bool:
-        """Whether the last weights need no further eval: the last line of the step is theirs."""
+        """Whether the last weights need no further eval: the last point of the step is theirs."""
         point = self.last_at(step)
         if point is None or weights is None or point.weights != weights:
             return False
@@ -429,19 +429,19 @@ class EvalHistory:
         return is_whole(point) or point.partial is not None
 
     def last_at(self, step: int) -> CurvePoint | None:
-        """The last point of this attempt at a step; None where there is none."""
+        """Return the last point of this attempt at a step, or None."""
         return next((p for p in reversed(self.attempt) if p.step == step), None)
 
     # --- The run directory ---
 
     def admit(self, functions: dict[str, Any]) -> None:
-        """Let a runner's results onto the curve.
+        """Check that a runner's results can be compared with those on the curve.
 
         Args:
-            functions: What `describe_runner` says of it.
+            functions: `describe_runner` of the runner.
 
         Raises:
-            ResumeMismatch: They could not be compared with the results that are there.
+            ResumeMismatch: They cannot.
         """
         if self._has_results:
             self.check_functions(functions)
@@ -455,24 +455,24 @@ class EvalHistory:
             run.write_info(info)
 
     def check_functions(self, functions: dict[str, Any]) -> None:
-        """ResumeMismatch where the curve has results that were measured in another way."""
+        """Raise ResumeMismatch if the curve's results were measured in another way."""
         if self._has_results:
             _check_functions(self.file.run.path, self._functions, functions)
 
     def check_current(self) -> None:
-        """Refuse to go on where another `PeriodicEval` has taken over the run directory.
+        """Check that no other `PeriodicEval` has taken over the run directory.
 
         Raises:
-            InvalidInput: The points of one would hide those of the other.
+            InvalidInput: One has: its points would hide those of the other.
         """
         if not self.file.belongs_to(self._owner):
             raise InvalidInput(
                 f"another PeriodicEval was set up on {self.file.run.path} after this one; give "
-                "each a label and a run_dir of its own"
+                "each its own label and run_dir"
             )
 
     def mark_complete(self) -> None:
-        """Say in run.json that training has ended, and close the curve."""
+        """Mark training as finished in run.json, and close the curve."""
         try:
             if self.attempt:
                 self.file.mark_complete()
@@ -482,7 +482,7 @@ class EvalHistory:
 
 
 def is_whole(point: CurvePoint) -> bool:
-    """Whether a result is of the whole held-out set."""
+    """Whether a result is over the whole held-out set."""
     return point.has_result and point.partial is None and point.asked == point.of
 
 
@@ -499,7 +499,7 @@ def _check_config(
     ]
     if different and (has_results or before.get("label") != now["label"]):
         raise ResumeMismatch(
-            f"{path} has a curve whose points could not be compared with these: "
+            f"{path} has a curve whose points cannot be compared with these: "
             + "; ".join(different)
             + ". Undo the change, or use another run_dir"
         )
@@ -518,7 +518,7 @@ def _check_functions(path: Path, before: Mapping[str, Any], now: Mapping[str, An
     if changed:
         raise ResumeMismatch(
             f"the curve in {path} was measured with another {' and another '.join(changed)}, so "
-            "new points could not be compared with it. Undo the change, or use another run_dir. (A "
-            "function that differs from launch to launch in what changes no number, a port or a "
-            "path, can be given a version: heldout._fingerprint.set_version)"
+            "new points cannot be compared with it. Undo the change, or use another run_dir. (If a "
+            "function changes between launches without changing results, by a port or a path, give "
+            "it a version: heldout._fingerprint.set_version)"
         )

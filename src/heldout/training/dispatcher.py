@@ -7,12 +7,12 @@
                 client = save_weights(step)                # what is measured must not change
                 evals.schedule(partial(evaluate_on, client), step=step)
 
-`schedule` returns at once. A result is a line of `curve.jsonl`, and goes to every logger, at the
-step it was scheduled at, whenever it comes and in whatever order (clause 15). What fails, is
-dropped or given up on is a skip with its reason, never an exception in training (clause 14).
+`schedule` returns at once. A result goes to `curve.jsonl` and to every logger, at the step it was
+scheduled at, whenever and in whatever order it comes (clause 15). An eval that fails, is dropped or
+is abandoned is a skip with its reason, never an exception in training (clause 14).
 
 Async evaluators run in an event loop: the trainer's own (`async with`), or one in a thread. Plain
-ones run in daemon threads. So no eval keeps the process from ending.
+evaluators run in daemon threads, so no eval keeps the process alive.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("heldout")
 
 EXIT_GRACE_SECONDS = 2.0
-"""How long evals in flight are waited for where the process ends and nobody drained."""
+"""How long to wait for evals in flight if the process ends without a drain."""
 QUIET_SECONDS = 5.0
-"""How long evals are waited for without a word."""
+"""How long to wait for evals before the log says so."""
 LOGGER_SECONDS = 60.0
-"""How long loggers may take, at the end of training, for what they have not stored yet."""
+"""How long loggers may take to store queued results at the end of training."""
 RETRY_SECONDS = 0.5
-"""How often a free snapshot is looked for, while other evals hold them."""
+"""How often to look for a free snapshot."""
 
 WAIT = "wait"
-"""In place of a reason: there is no place for an eval yet."""
+"""Instead of a reason: the eval has to wait for a slot."""
 
 Waits = Iterator[tuple[int, float | None]]
 """Goes on by itself as far as it can. Then it yields the number of changes it has seen, and is
@@ -101,13 +101,13 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What became of the evals that were pending when `drain` began."""
+    """What happened to the evals that were pending when `drain` began."""
 
     finished: list[tuple[str, int]] = field(default_factory=list)
     """(name, step)."""
     skipped: list[Ended] = field(default_factory=list)
     abandoned: list[Ended] = field(default_factory=list)
-    """Had not ended when time was up. A result that comes after all is not recorded."""
+    """Evals that had not ended in time. A result that comes later is not recorded."""
     seconds: float = 0.0
 
 
@@ -118,9 +118,9 @@ class Scheduled:
     step: int
     name: str
     point: CurvePoint | None = None
-    """Once it has ended."""
+    """The point, once the eval has ended."""
     is_new: bool = True
-    """Whether that point was measured now; an earlier attempt may have measured it."""
+    """Whether the point was measured now, not by an earlier attempt."""
     _dispatcher: AsyncEvalDispatcher = field(repr=False)
     _done: bool = False
 
@@ -129,21 +129,21 @@ class Scheduled:
         return self._done
 
     def result(self, timeout: float | None = None) -> CurvePoint | None:
-        """Wait for its point.
+        """Wait for the eval, and return its point.
 
         Args:
             timeout: Seconds to wait at most; None for no limit.
 
         Returns:
-            The point; None where it has not ended in time.
+            The point; None if the eval has not ended in time.
 
         Raises:
-            InvalidInput: This is the event loop that the eval runs in.
+            InvalidInput: Called in the event loop that the eval runs in.
         """
         if not self._done and timeout != 0:
             if self._dispatcher.in_event_loop:
                 raise InvalidInput(
-                    "result() would wait in the event loop that the eval runs in, for ever; "
+                    "result() would block the event loop that the eval runs in; "
                     "`await dispatcher.adrain()` first"
                 )
             self._dispatcher.wait_for([self], timeout)
@@ -152,7 +152,7 @@ class Scheduled:
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class Job(Scheduled):
-    """A scheduled eval, with what the dispatcher needs to know of it."""
+    """A scheduled eval, with the dispatcher's own state."""
 
     evaluator: Evaluator | None
     pending: CurvePoint
@@ -161,7 +161,7 @@ class Job(Scheduled):
     take_snapshot: TakeSnapshot | None = None
     snapshot: Snapshot | None = None
     deadline: float | None = None
-    """If given, it waits for a place, whatever the policy is, but no longer than to this time."""
+    """If given, the eval waits for a slot until then, whatever `when_full` is."""
     again: bool = False
     """Whether it was lost before; if it fails, it stays pending."""
     claimed: bool = False
@@ -200,12 +200,11 @@ _current: ContextVar[AsyncEvalDispatcher | None] = ContextVar("async_evals", def
 
 
 def get_async_eval_dispatcher() -> AsyncEvalDispatcher | None:
-    """Get the dispatcher that is in use in this context.
+    """Return the dispatcher of this context.
 
     Returns:
-        The dispatcher; None where there is none, in a forked child, and in processes of a training
-        run that leave evals to the first one. Threads that are started by hand have a context of
-        their own.
+        The dispatcher; None if there is none, in a forked child, and in all but the first process
+        of a training run. Threads that you start have their own context.
     """
     dispatcher = _current.get()
     ours = dispatcher is not None and dispatcher.pid == os.getpid() and dispatcher.is_first
@@ -215,24 +214,24 @@ def get_async_eval_dispatcher() -> AsyncEvalDispatcher | None:
 def set_async_eval_dispatcher(
     dispatcher: AsyncEvalDispatcher | None,
 ) -> Token[AsyncEvalDispatcher | None]:
-    """Use a dispatcher in this context. `with AsyncEvalDispatcher():` does so, too.
+    """Set the dispatcher of this context, as `with AsyncEvalDispatcher():` does.
 
     Args:
         dispatcher: The dispatcher, or None.
 
     Returns:
-        A token: `token.var.reset(token)` puts back what was there.
+        A token: `token.var.reset(token)` restores the previous dispatcher.
 
     Raises:
         InvalidInput: It is not a dispatcher.
     """
     if dispatcher is not None and not isinstance(dispatcher, AsyncEvalDispatcher):
-        raise InvalidInput(f"an AsyncEvalDispatcher, or None, is set, got {dispatcher!r:.100}")
+        raise InvalidInput(f"dispatcher is an AsyncEvalDispatcher or None, got {dispatcher!r:.100}")
     return _current.set(dispatcher)
 
 
 def runs_async_evals() -> bool:
-    """Whether a dispatcher is in use, also where another process is the one that evaluates."""
+    """Whether a dispatcher is set, even if another process evaluates."""
     return _current.get() is not None
 
 
@@ -243,7 +242,7 @@ def pending_evals(run_dir: str | Path) -> list[CurvePoint]:
         run_dir: The run directory.
 
     Returns:
-        Their points by step: in flight, lost with their process, or given up on.
+        Their points by step: in flight, abandoned, or lost with their process.
         `AsyncEvalDispatcher.schedule_again` and `PeriodicEval.finish` take them.
 
     Raises:
@@ -260,29 +259,31 @@ def pending_evals(run_dir: str | Path) -> list[CurvePoint]:
 
 
 class AsyncEvalDispatcher:
-    """Runs evals in the background. Entering it (`with`, `async with`) puts it to use.
+    """Runs evals in the background, inside a `with` or `async with` block.
 
-    A `PeriodicEval` that is called inside the block is evaluated in the background, too. Of several
-    processes that train together the first one evaluates; in the others this does nothing.
+    Inside the block a `PeriodicEval` runs in the background, too. If several processes train
+    together, only the first one evaluates; in the others this does nothing.
 
     Args:
-        run_dir: Where the curve of scheduled evals is written. May be left out where nothing but
-            `PeriodicEval`s are run, which have their own.
-        loggers: What else gets each point; closed with this. A `Loggers` has queues of your size.
+        run_dir: Run directory for the curve of scheduled evals. Not needed if only `PeriodicEval`s
+            run, which have their own.
+        loggers: Loggers that also get each point; closed with the dispatcher. Pass a `Loggers` to
+            set the size of its queues.
         max_pending: How many evals may be in flight, running or queued.
-        when_full: What happens beyond that: `"skip"` the new eval, `"wait"` for a place, or drop
-            the oldest that has not started for the `"newest"`.
-        max_running: How many run at once; all of them, but for `"newest"`, which keeps a place for
-            one that is queued.
-        max_seconds: Longest time that one eval may take; then it is a skip.
-        drain_timeout: Longest wait for evals in flight at the end of the block.
-        handle_sigterm: Whether a SIGTERM that no other handler takes writes down evals in flight as
-            skips before it ends the process.
-        resume: Whether a curve that is in `run_dir` already is continued.
+        when_full: What happens beyond that: `"skip"` the new eval, `"wait"` for a slot, or drop the
+            oldest that has not started for the `"newest"`.
+        max_running: How many evals run at once; by default all, except with `"newest"`, which keeps
+            one slot for a queued eval.
+        max_seconds: Time limit of one eval; beyond it the eval is a skip.
+        drain_timeout: Seconds to wait for evals in flight at the end of the block; None for no
+            limit.
+        handle_sigterm: Whether to record evals in flight as skips at a SIGTERM, if no other handler
+            takes it.
+        resume: Whether to continue an existing curve in `run_dir`.
 
     Raises:
-        InvalidInput: An argument is not what it should be.
-        RunExists: `run_dir` has a curve, and `resume` is not set.
+        InvalidInput: An argument is invalid.
+        RunExists: `run_dir` has a curve, and `resume` is False.
     """
 
     def __init__(
@@ -309,9 +310,9 @@ class AsyncEvalDispatcher:
         if max_seconds is not None and not max_seconds > 0:
             raise InvalidInput(f"max_seconds is a number above 0, or None, got {max_seconds!r}")
         if drain_timeout is not None and not drain_timeout >= 0:
-            raise InvalidInput(f"drain_timeout is a number from 0, or None, got {drain_timeout!r}")
+            raise InvalidInput(f"drain_timeout is a number >= 0, or None, got {drain_timeout!r}")
         if handle_sigterm and threading.current_thread() is not threading.main_thread():
-            raise InvalidInput("handle_sigterm needs the main thread: only there are signals set")
+            raise InvalidInput("handle_sigterm works only in the main thread")
         # Absolute: the working directory may change in the middle of it.
         self.run_dir = Path(run_dir).absolute() if run_dir is not None else None
         self.pid = os.getpid()
@@ -319,14 +320,14 @@ class AsyncEvalDispatcher:
         """Whether this is the process that evaluates."""
         self.drain_timeout = drain_timeout
         self.latest_step = 0
-        """The step that training is at."""
+        """The current training step."""
         self._max_seconds = max_seconds
         self._max_pending, self._max_running = max_pending, max_running
         self._when_full: WhenFull = when_full
         self._running: list[Job] = []
         self._queued: list[Job] = []
         self._changed = threading.Condition()
-        """Held while jobs, claims, `_watchers` and `_closed` are looked at or changed."""
+        """Held while jobs, claims, `_watchers` and `_closed` are read or changed."""
         self._changes = 0
         self._watchers: set[Callable[[], object]] = set()
         self._closed = False
@@ -353,7 +354,7 @@ class AsyncEvalDispatcher:
         # threads, must not wait for them when it ends.
         atexit.unregister(self._loggers.close)
         self.trainer = TrainerThread(self._notify)
-        """What evals need run in the trainer's thread."""
+        """Runs what evals need in the trainer's thread."""
         self._threads = Threads()
         self._loop: EventLoop[Job] = EventLoop(self._run, self._on_breakdown)
         if self.is_first:
@@ -373,16 +374,17 @@ class AsyncEvalDispatcher:
         weights: str | None = None,
         saved_at: str | Path | None = None,
     ) -> Scheduled:
-        """Run an eval in the background. Its result is that of `step`.
+        """Run an eval in the background. Its point gets this step.
 
-        Waits only where `when_full="wait"` and it is full; in the event loop that evals run in,
-        where that would be for ever, the eval is a skip: there, use `aschedule`.
+        Waits only with `when_full="wait"`, if the dispatcher is full. In the event loop that evals
+        run in it cannot wait, and the eval is a skip: use `aschedule` there.
 
         Args:
-            evaluator: A function, plain or async, that returns a report, a point, or numbers by
-                name.
+            evaluator: A function, plain or async, that returns a report, a point, or a dict of
+                numbers.
             step: The step of its point.
-            name: Its name on the curve. A second eval of one name and step is numbered (`eval-2`).
+            name: Its name on the curve. A second eval with the same name and step gets a number
+                (`eval-2`).
             weights: Hash of the weights that it measures.
             saved_at: Where those weights can be loaded from, for `pending_evals` after a crash.
 
@@ -390,14 +392,14 @@ class AsyncEvalDispatcher:
             The scheduled eval.
 
         Raises:
-            InvalidInput: An argument is not what it should be.
+            InvalidInput: An argument is invalid.
         """
         job = self._new_job(evaluator, step, name, weights, saved_at)
         self._wait(self._joining(job, is_plain=True))
         return job
 
     async def aschedule(self, evaluator: Evaluator, *, step: int, **options: Any) -> Scheduled:
-        """Schedule an eval as `schedule` does, but let the event loop go on where it waits.
+        """Schedule an eval as `schedule` does, without blocking the event loop.
 
         Args:
             evaluator: A function, as for `schedule`.
@@ -412,19 +414,18 @@ class AsyncEvalDispatcher:
         return job
 
     def schedule_again(self, evaluator: Evaluator, pending: CurvePoint) -> Scheduled:
-        """Run one of `pending_evals`, on the weights that it was to measure.
+        """Run one of `pending_evals`, on its weights.
 
         Args:
             evaluator: A function, as for `schedule`.
-            pending: The eval. Its point belongs to the attempt that scheduled it: as one of this
-                attempt, it would say that training went back to that step.
+            pending: The eval. Its point belongs to the attempt that scheduled it.
 
         Returns:
             The scheduled eval.
         """
         if self._file is None and self.is_first:
             raise InvalidInput(
-                "schedule_again needs a dispatcher with the run_dir that the eval was lost in"
+                "schedule_again needs a dispatcher with the run_dir of the pending eval"
             )
         job = self._job(evaluator, skip_of(pending, NOT_FINISHED, retry=True), self._file)
         job.again = True
@@ -440,16 +441,16 @@ class AsyncEvalDispatcher:
         snapshot: TakeSnapshot,
         deadline: float | None = None,
     ) -> Scheduled:
-        """Run the eval of a `PeriodicEval`, which has a curve of its own.
+        """Run the eval of a `PeriodicEval` in the background.
 
         Args:
             file: Its curve.
             evaluator: A function of the scheduled eval and the snapshot.
             pending: Its write-ahead line.
-            snapshot: Takes the snapshot, in this thread, as soon as there is a place for the eval.
-                None of them free is as good as full.
-            deadline: If given, it waits for a place whatever the policy is, until that time
-                (`time.monotonic`), and training waits for it.
+            snapshot: Takes the snapshot, in this thread, as soon as there is a slot for the eval.
+                If none is free, the dispatcher counts as full.
+            deadline: If given, training waits for a slot and for the result until then
+                (`time.monotonic`), whatever `when_full` is.
 
         Returns:
             The scheduled eval.
@@ -483,9 +484,9 @@ class AsyncEvalDispatcher:
     ) -> Job:
         if inspect.iscoroutine(evaluator):
             evaluator.close()
-            raise InvalidInput("an evaluator is a function, not its call: leave out the brackets")
+            raise InvalidInput("evaluator is a function, not its call: leave out the parentheses")
         if not callable(evaluator):
-            raise InvalidInput(f"an evaluator is a function, got {evaluator!r:.100}")
+            raise InvalidInput(f"evaluator is a function, got {evaluator!r:.100}")
         return Job(
             step=pending.step,
             name=pending.label,
@@ -511,7 +512,7 @@ class AsyncEvalDispatcher:
         if name != pending.label:
             log.warning(
                 "two evals called %r were scheduled at step %s; this one is %r on the curve. Give "
-                "each a name= of its own",
+                "each its own name=",
                 pending.label,
                 pending.step,
                 name,
@@ -521,7 +522,7 @@ class AsyncEvalDispatcher:
     # --- Joining the queue ---
 
     def _joining(self, job: Job, *, is_plain: bool = False) -> Waits:
-        """Let a job join, once there is a place for it; where it gets none, it is a skip."""
+        """Queue a job once there is a slot; without one, it is a skip."""
         if not self._is_ours("schedule"):
             job._done = True
             return
@@ -538,7 +539,7 @@ class AsyncEvalDispatcher:
             if is_plain and self._loop.is_here:
                 reason = (
                     f"{len(self._pending())} evals were pending, and a plain call cannot wait in "
-                    "the event loop that they run in (where you call it yourself, use "
+                    "the event loop that they run in (if you schedule it yourself, use "
                     "`await aschedule(…)`)"
                 )
                 break
@@ -547,15 +548,15 @@ class AsyncEvalDispatcher:
         if reason is not None:
             self._skip(job, reason)
         for other in dropped:
-            self._skip(other, f"gave way to the eval of step {job.step} (when_full)")
+            self._skip(other, f"replaced by the eval of step {job.step} (when_full)")
         self._start_next()
 
     def _find_place(self, job: Job, dropped: list[Job]) -> str | None:
-        """Put a job into the queue, holding the lock, with its snapshot and its write-ahead line.
+        """Queue a job, holding the lock, with its snapshot and its write-ahead line.
 
         Returns:
-            None where it has a place; why it gets none; WAIT where it is to wait for one. Those
-            that gave up theirs are added to `dropped`.
+            None if it has a slot; WAIT if it has to wait for one; otherwise why it gets none. Jobs
+            that it replaces are added to `dropped`.
         """
         if job.file is None or job.pending.session == job.file.session:
             self.latest_step = max(self.latest_step, job.step)
@@ -575,10 +576,10 @@ class AsyncEvalDispatcher:
         except BaseException:  # Ctrl-C: nothing would ever take it out again
             self._remove(job)
             for other in dropped:
-                self._skip(other, "gave way to an eval that was interrupted (when_full)")
+                self._skip(other, "replaced by an eval that was interrupted (when_full)")
             raise
         if reason == WAIT and job.deadline is not None and time.monotonic() >= job.deadline:
-            return "there was no place for it in time"
+            return "there was no free slot for it in time"
         return reason
 
     def _make_room(self, dropped: list[Job], *, waits: bool) -> str | None:
@@ -592,7 +593,7 @@ class AsyncEvalDispatcher:
             return None
         return (
             f"{pending} evals were in flight (max_pending={self._max_pending}); "
-            "when_full='wait' has training wait instead"
+            "with when_full='wait' training waits instead"
         )
 
     def _take_snapshot(self, job: Job, take: TakeSnapshot, dropped: list[Job]) -> str | None:
@@ -609,7 +610,7 @@ class AsyncEvalDispatcher:
         if job.snapshot is not None:
             return None
         if pool is not None and not any(j.pool is pool for j in self._pending()):
-            return "all snapshots were in use, by no eval that is in flight here"
+            return "all snapshots were in use, but by no eval in flight here"
         return WAIT if waits or self._when_full == "wait" else "all snapshots were in use"
 
     def _drop(self, job: Job, dropped: list[Job]) -> None:
@@ -618,7 +619,7 @@ class AsyncEvalDispatcher:
         job.release()
 
     def _remove(self, job: Job) -> None:
-        """Take a job out, holding the lock. It keeps nothing that takes memory."""
+        """Remove a job, holding the lock, and free its memory."""
         for jobs in (self._running, self._queued):
             if job in jobs:
                 jobs.remove(job)
@@ -639,7 +640,7 @@ class AsyncEvalDispatcher:
         if job.file is None and not self._warned_nowhere:
             log.warning(
                 "eval %r of step %s: this AsyncEvalDispatcher has neither run_dir nor loggers, so "
-                "that results are nowhere but in what schedule() returns",
+                "results are only in what schedule() returns",
                 job.name,
                 job.step,
             )
@@ -692,11 +693,11 @@ class AsyncEvalDispatcher:
             result = problem = None  # else it and its traceback hold each other, and the weights
 
     def _evaluate_snapshot(self, job: Job, evaluator: Evaluator) -> Any:
-        """In a thread. One that is given up on keeps the snapshot: it is still being read."""
+        """Evaluate a snapshot in a thread. An abandoned eval keeps it: it is still being read."""
         with self._changed:
             snapshot, job.snapshot = job.snapshot, None
         if snapshot is None:
-            raise InvalidInput("its snapshot was given back before it began")
+            raise InvalidInput("its snapshot was released before it began")
         try:
             with snapshot.in_use():
                 job.weights = snapshot.weights
@@ -735,7 +736,7 @@ class AsyncEvalDispatcher:
     def _append_end(
         self, job: Job, result: Any, problem: BaseException | None, seconds: float
     ) -> tuple[CurvePoint, BaseException | None]:
-        """Write what an evaluator returned; where that is no result, a skip that says why."""
+        """Write what an evaluator returned; a skip with the reason if it is not a result."""
         if problem is None:
             run_dir = None if job.file is None else job.file.run.path
             try:
@@ -752,7 +753,7 @@ class AsyncEvalDispatcher:
             log.warning("eval %r of step %s is skipped: %s", job.name, job.step, reason)
 
     def _abandon(self, jobs: list[Job], reason: str) -> list[Job]:
-        """Those that nothing else brings to an end become skips, and stay pending."""
+        """Turn unfinished evals into skips that stay pending."""
         ours = [job for job in jobs if self._claim(job)]
         for job in ours:
             self._loop.call(job.cancel)
@@ -763,7 +764,7 @@ class AsyncEvalDispatcher:
         return ours
 
     def _on_breakdown(self) -> None:
-        self._abandon(self._pending(), "the event loop that it ran in is gone")
+        self._abandon(self._pending(), "its event loop has ended")
 
     def _claim(self, job: Job) -> bool:
         with self._changed:
@@ -771,7 +772,7 @@ class AsyncEvalDispatcher:
         return first
 
     def _append(self, job: Job, point: CurvePoint) -> CurvePoint:
-        """Write the point of an eval, and tell the loggers. InvalidInput: no line can hold it."""
+        """Write the point of an eval, and send it to the loggers."""
         lag = max(0, self.latest_step - point.step)
         weights = point.weights or job.weights
         point = msgspec.structs.replace(point, lag_steps=lag, weights=weights)
@@ -792,12 +793,11 @@ class AsyncEvalDispatcher:
         self._start_next()
 
     def log_point(self, point: CurvePoint, file: CurveFile | None) -> None:
-        """Tell the loggers of a point that is written already.
+        """Send a point that is on the curve already to the loggers.
 
         Args:
             point: The point.
-            file: Its curve. Two curves of one label are two names to a logger: one would overwrite
-                the other.
+            file: Its curve. Two curves with the same label get different names in loggers.
         """
         if not self._is_ours("log_point"):
             return
@@ -814,10 +814,10 @@ class AsyncEvalDispatcher:
     # --- The trainer's thread ---
 
     def poll(self, step: int | None = None) -> None:
-        """Run what evals need run in the trainer's thread. To be called there, at every step.
+        """Run what evals need in the trainer's thread. Call it there, at every step.
 
         Args:
-            step: Where training is, so that results can say how many steps they lag behind.
+            step: The current training step, for the `lag_steps` of results.
         """
         if self._is_ours("poll"):
             if step is not None:
@@ -833,7 +833,7 @@ class AsyncEvalDispatcher:
                     collect()
 
     def on_poll(self, collect: Callable[[], object]) -> None:
-        """Have a method called in the trainer's thread, at every poll and after a drain."""
+        """Register a method to call in the trainer's thread, at each poll and after a drain."""
         method = weakref.WeakMethod(collect)
         if method not in self._collectors:
             self._collectors = [m for m in self._collectors if m() is not None] + [method]
@@ -842,11 +842,11 @@ class AsyncEvalDispatcher:
 
     @property
     def in_event_loop(self) -> bool:
-        """Whether to wait here would be for ever: evals run in the event loop of this thread."""
+        """Whether evals run in the event loop of this thread, so that waiting would deadlock."""
         return self._loop.is_here
 
     def wait_for(self, handles: Sequence[Scheduled], timeout: float | None) -> None:
-        """Wait for evals, and run meanwhile what they need run in this thread.
+        """Wait for evals, and run what they need in this thread meanwhile.
 
         Args:
             handles: The evals.
@@ -856,7 +856,7 @@ class AsyncEvalDispatcher:
             self._wait(self._ending(handles, timeout))
 
     def _ending(self, handles: Sequence[Scheduled], timeout: float | None) -> Waits:
-        """Let evals end, in that time, and run meanwhile what they need run in this thread."""
+        """Wait for evals to end, and run what they need in this thread meanwhile."""
         until = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             seen = self._changes
@@ -900,35 +900,33 @@ class AsyncEvalDispatcher:
     # --- Draining ---
 
     def drain(self, timeout: float | None = 600.0) -> Drained:
-        """Wait for what is pending now. What has not ended in time is given up on, and is a skip.
+        """Wait for pending evals. Those that have not ended in time are abandoned, as skips.
 
         Args:
             timeout: Seconds to wait at most; None for no limit.
 
         Returns:
-            What was finished, skipped and abandoned.
+            Which evals were finished, skipped and abandoned.
 
         Raises:
-            InvalidInput: This is the event loop that the evals run in.
+            InvalidInput: Called in the event loop that the evals run in.
         """
         if not self._is_ours("drain"):
             return Drained()
         self._check_no_loop("drain()")
-        return self._drain(timeout, f"not finished after {timeout} s of waiting for it (drain)")
+        return self._drain(timeout, f"not finished after waiting {timeout} s (drain)")
 
     async def adrain(self, timeout: float | None = 600.0) -> Drained:
-        """`drain` for coroutines."""
+        """Drain as `drain` does, without blocking the event loop."""
         if not self._is_ours("adrain"):
             return Drained()
-        return await self._adrain(
-            timeout, f"not finished after {timeout} s of waiting for it (adrain)"
-        )
+        return await self._adrain(timeout, f"not finished after waiting {timeout} s (adrain)")
 
     def _check_no_loop(self, what: str) -> None:
         if self.in_event_loop:
             raise InvalidInput(
-                f"{what} would wait in the event loop that the evals run in, for ever; there, use "
-                "`await adrain()`, and `async with`"
+                f"{what} would block the event loop that the evals run in; there, use "
+                "`await adrain()` and `async with`"
             )
 
     def _drain(self, timeout: float | None, reason: str) -> Drained:
@@ -1017,13 +1015,13 @@ class AsyncEvalDispatcher:
                 _current.set(None)
 
     def close(self, timeout: float | None = 600.0) -> Drained:
-        """Drain, then close threads, files and loggers. What is scheduled later is a skip.
+        """Drain, then close threads, files and loggers. Evals scheduled later are skips.
 
         Args:
             timeout: Seconds to wait for evals at most; None for no limit.
 
         Returns:
-            What was finished, skipped and abandoned.
+            Which evals were finished, skipped and abandoned.
         """
         self._check_no_loop("close()")
         return self._close(timeout, LOGGER_SECONDS, complete=True)
@@ -1048,19 +1046,19 @@ class AsyncEvalDispatcher:
                 self._threads.close()
 
     def end_with_process(self) -> None:
-        """Close this where the process ends and it was not closed."""
+        """Close this at the end of the process, if it was not closed before."""
         if os.getpid() == self.pid:
             reason = "the process ended before it was finished"
             self._close(EXIT_GRACE_SECONDS, EXIT_GRACE_SECONDS, complete=False, reason=reason)
 
     def _limits_after(self, problem: BaseException | None) -> tuple[float | None, float]:
-        """How long evals and loggers are waited for: not long after Ctrl-C, or a cancellation."""
+        """Return how long to wait for evals and loggers: briefly after Ctrl-C or a cancellation."""
         if problem is None or isinstance(problem, Exception | SystemExit):
             return self.drain_timeout, LOGGER_SECONDS
         return EXIT_GRACE_SECONDS, EXIT_GRACE_SECONDS
 
     def _stop(self) -> bool:
-        """Let no eval join any more. False where it was stopped before."""
+        """Accept no more evals; False if it was stopped before."""
         _living.discard(self)
         atexit.unregister(self.end_with_process)
         with self._changed:
@@ -1099,7 +1097,7 @@ class AsyncEvalDispatcher:
 
 
 def _call_plain(evaluator: Evaluator) -> Any:
-    """In a thread: CUDA graphs that training captures meanwhile must not notice."""
+    """Call a plain evaluator in a thread, without disturbing CUDA graph captures of training."""
     with thread_local_capture_mode():
         return evaluator()
 
@@ -1108,7 +1106,7 @@ def _log_wait(jobs: Sequence[Job], timeout: float | None, *, because: str = "") 
     left = [job for job in jobs if not job.done()]
     if left:
         log.warning(
-            "%swaiting %s for evals: %s; Ctrl-C gives them up",
+            "%swaiting %s for evals: %s; Ctrl-C abandons them",
             because,
             "without bound" if timeout is None else f"up to {timeout:g} s",
             ", ".join(f"{job.name} of step {job.step}" for job in left[:5]),

@@ -1,7 +1,6 @@
-"""Training in several processes: who evaluates what.
+"""Training in several processes: exchanging bytes between them.
 
-`Alone` is the one process of a plain script; `TorchRanks` those of torch.distributed. What passes
-between them is bytes.
+`Alone` is the single process of a plain script; `TorchRanks` are those of torch.distributed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 
 
 class RanksApart(Exception):
-    """The processes could not be brought together: one is gone, or came too late."""
+    """The processes could not communicate: one has ended, or was too late."""
 
 
 class Ranks(Protocol):
@@ -30,11 +29,11 @@ class Ranks(Protocol):
         """Number of processes."""
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """Give every rank what each of them brought, in their order."""
+        """Return the bytes of all ranks, in order."""
         ...
 
     def from_first(self, mine: bytes) -> bytes:
-        """Give every rank what rank 0 brought."""
+        """Return the bytes of rank 0."""
         ...
 
 
@@ -46,11 +45,11 @@ class Alone:
     world: int = 1
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """Return what this process brought."""
+        """Return the bytes of this process."""
         return [mine]
 
     def from_first(self, mine: bytes) -> bytes:
-        """Return what this process brought."""
+        """Return the bytes of this process."""
         return mine
 
 
@@ -63,13 +62,13 @@ class TorchRanks:
         self.world: int = distributed.get_world_size()
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """Gather bytes; RanksApart where a process does not answer."""
+        """Return the bytes of all ranks; RanksApart if a process does not answer."""
         try:
             return self._gather(mine)
         except Exception as problem:
             # A rank that has died, or torch's timeout. The training will notice for itself.
             raise RanksApart(
-                f"the processes do not reach each other: {type(problem).__name__}: {problem}"
+                f"the processes cannot reach each other: {type(problem).__name__}: {problem}"
             ) from problem
 
     def _gather(self, mine: bytes) -> list[bytes]:
@@ -90,17 +89,17 @@ class TorchRanks:
         return [row[: int(size)] for row, size in zip(whole, sizes, strict=True)]
 
     def from_first(self, mine: bytes) -> bytes:
-        """Give every rank what rank 0 brought."""
+        """Return the bytes of rank 0."""
         return self.gather(mine if self.rank == 0 else b"")[0]
 
     def _device(self) -> str:
-        """Return where bytes are sent from: memory, where the group can do that (gloo)."""
+        """Return the device that bytes are sent from: the CPU, if the group supports it (gloo)."""
         kinds = [device.type for device in self._distributed.group.WORLD._device_types]
         return "cpu" if "cpu" in kinds or not kinds else str(kinds[0])
 
 
 def current_ranks() -> Ranks:
-    """Return the processes of torch.distributed, where it is initialised."""
+    """Return the processes of torch.distributed, if it is initialised, else `Alone`."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -109,11 +108,11 @@ def current_ranks() -> Ranks:
 
 
 def agree(ranks: Ranks, mine: Any, kind: Any) -> Any:
-    """Return what the first process brought, in every process.
+    """Return the value of the first process, in every process.
 
     Args:
         ranks: The processes, each of which calls this.
-        mine: What this process brought, a value that JSON holds.
+        mine: The value of this process, which JSON can represent.
         kind: Its type.
     """
     if ranks.world == 1:
@@ -125,6 +124,6 @@ def is_first_process(ranks: Ranks | None = None) -> bool:
     """Return whether this process is the one that writes.
 
     Args:
-        ranks: The processes. Before they have met, the variable RANK says which this is.
+        ranks: The processes. Before torch.distributed is initialised, the variable RANK decides.
     """
     return os.environ.get("RANK", "0") == "0" and (ranks or current_ranks()).rank == 0

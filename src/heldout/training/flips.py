@@ -1,7 +1,7 @@
 """What changed between two points of a curve, sample by sample.
 
-A mean that did not move can hide as many samples gained as lost. Only samples that both points
-have, and scored, are compared; every other one is counted, so that the numbers add up.
+A mean that did not move can hide as many samples gained as lost. Only samples scored at both
+points are compared; the others are counted, so that the numbers add up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heldout.training.curve import CurvePoint, sample_rewards
 class Change:
     """A sample that passes at one point and fails at the other.
 
-    Without a threshold, one whose reward differs. Rewards are means of repeats.
+    Without a threshold: whose reward differs. Rewards are means over repeats.
     """
 
     id: str
@@ -27,29 +27,29 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """What changed between two points, of the samples that both have."""
+    """What changed between two points, over the samples that both have."""
 
     gained: tuple[Change, ...]
-    """Failed before, passes after; or has more, where there is no threshold."""
+    """Failed before and passes after; without a threshold: has a higher reward."""
     lost: tuple[Change, ...]
     stayed_passing: int
     stayed_failing: int
     unchanged: int
-    """Same reward in both; counted only where there is no threshold to pass."""
+    """Same reward in both; counted only without a threshold."""
     not_in_both: int
     """Samples that only one of the two points has."""
     errored: int
-    """Samples of both that have no score in one of them: not comparable."""
+    """Samples of both points that errored at one of them."""
     difference: float | None
-    """Mean of after - before over the samples compared; None where there are none."""
+    """Mean of after - before over the samples compared; None if there are none."""
     stderr: float | None
-    """Of that paired difference, which is smaller than that of two separate means."""
+    """Standard error of that paired difference."""
     interval: Interval | None
-    """95%. Rewards between 0 and 1 always have one; others have none where the differences are
-    all alike, or of one sample."""
+    """95% interval. Rewards between 0 and 1 always have one; others have none if all differences
+    are equal, or if there is one sample."""
     p_value: float | None
-    """Of no difference, two-sided, for these two points alone: to pick them by looking at the curve
-    is to test more often (`heldout.training.verdicts`)."""
+    """Two-sided p-value, for these two points alone. It does not cover picking them by looking at
+    the curve (`heldout.training.verdicts`)."""
 
     @property
     def compared(self) -> int:
@@ -64,8 +64,8 @@ def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float | None) -
     Args:
         before: The earlier point.
         after: The later point.
-        pass_threshold: The reward from which on a sample passes; of repeats, their mean. None where
-            none does, as with returns: gained are then all that rose, and lost all that fell.
+        pass_threshold: Reward (mean over repeats) from which a sample passes. None if there is
+            none, as with returns: samples are then gained if they rose, and lost if they fell.
 
     Returns:
         What changed, with every sample counted once.
@@ -99,7 +99,7 @@ def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float | None) -
 def _split(
     compared: Sequence[Change], pass_threshold: float | None
 ) -> tuple[tuple[Change, ...], tuple[Change, ...], int, int, int]:
-    """Gained, lost, still passing, still failing and unchanged."""
+    """Split samples into gained, lost, still passing, still failing and unchanged."""
     if pass_threshold is None:
         gained = tuple(c for c in compared if c.after > c.before)
         lost = tuple(c for c in compared if c.after < c.before)

@@ -1,6 +1,6 @@
-"""A curve point as flat metric fields, named once for every place that reports it.
+"""A curve point as flat metric fields, with the same names everywhere.
 
-`point_fields` gives a point its names. Each consumer puts its own prefix before them:
+`point_fields` names the fields. Each consumer adds its own prefix:
 
     heartbeats              eval_reward               (`step` and `lag_steps` have no prefix)
     a trainer's log         eval_<name>_reward        numbers only, with `eval_<name>_step`
@@ -47,14 +47,13 @@ _FROM_VERDICT = {
 }
 """Field of a point: key of its verdict."""
 VERDICTS = {"improving": 1.0, "plateau": 0.0, "regressing": -1.0}
-"""Verdicts as numbers. One that is inconclusive has none, and is left out."""
+"""Verdicts as numbers; inconclusive has none."""
 
 
 def point_fields(point: CurvePoint) -> dict[str, Any]:
     """Flatten a point into numbers, texts and flags by name, without its step.
 
-    A number that is not known is None. A skip has `skipped`, `reason` and `seconds`, and nothing
-    that could be taken for a score.
+    Unknown numbers are None. A skip has `skipped`, `reason` and `seconds`, and no score.
     """
     fields: dict[str, Any] = {"seconds": point.seconds}
     if point.lag_steps is not None:
@@ -83,9 +82,9 @@ def point_fields(point: CurvePoint) -> dict[str, Any]:
 
 
 def number_fields(point: CurvePoint, prefix: str = "") -> dict[str, float]:
-    """The finite numbers of `point_fields`, with a prefix, for a log that takes nothing else.
+    """Return the finite numbers of `point_fields`, with a prefix, for logs of numbers.
 
-    `skipped`, `final` and `partial` are 1 where they apply, and `verdict` is one of `VERDICTS`.
+    `skipped`, `final` and `partial` are 1 if they apply, and `verdict` is one of `VERDICTS`.
     """
     fields = point_fields(point)
     if "partial" in fields:
@@ -100,7 +99,7 @@ def number_fields(point: CurvePoint, prefix: str = "") -> dict[str, float]:
 
 
 def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
-    """`point_fields` with `eval_` before each name, but for `lag_steps`; and `step`."""
+    """Return `point_fields` with the prefix `eval_` (not on `lag_steps`), and `step`."""
     fields = {f"eval_{key}": value for key, value in point_fields(point).items()}
     if "eval_lag_steps" in fields:
         fields["lag_steps"] = fields.pop("eval_lag_steps")
@@ -108,18 +107,18 @@ def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
 
 
 def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
-    """A row of a trainer's log: `number_fields` and the step, with `eval_<name>_` before each."""
+    """Return a row of a trainer's log: `number_fields` and `step` with prefix `eval_<name>_`."""
     prefix = f"eval_{name}_"
     return {f"{prefix}step": point.step, **number_fields(point, prefix)}
 
 
 Heartbeat = Callable[..., object]
-"""`heartbeat(name, fields)` or `heartbeat(name, **fields)`: name is the eval's label, or that with
-`_progress` added."""
+"""`heartbeat(name, fields)` or `heartbeat(name, **fields)`. The name is the eval's label, or
+`<label>_progress`."""
 
 
 def checked_heartbeat(heartbeat: Any) -> Callable[[str, dict[str, Any]], object] | None:
-    """The heartbeat as a function of `(name, fields)`; InvalidInput where it takes neither form."""
+    """Return the heartbeat as a function of `(name, fields)`; InvalidInput if it takes neither."""
     if heartbeat is None:
         return None
     try:

@@ -7,13 +7,13 @@
         evals.maybe_run(step)      # evaluates if it is due
     evals.run_final(step)          # the last weights, on or off cadence
 
-This is cadence, isolation, budget and curve around `heldout.evaluate`; there is no second engine.
-Evals have no side effects on training (clause 13) and never interrupt it: an eval ends in a result
-or in a skip with its reason, and both are lines of `curve.jsonl` (clause 14).
+It adds cadence, isolation, budget and curve to `heldout.evaluate`. Evals have no side effects on
+training (clause 13) and never interrupt it: each ends in a result or in a skip with its reason, as
+a line of `curve.jsonl` (clause 14).
 
-Inside `with AsyncEvalDispatcher():`, `maybe_run` takes a snapshot of the weights and returns None;
-the eval runs in the background, and its point is that of the step it was due at. Functions of the
-user (heartbeat, monitor) are called in the trainer's thread all the same.
+Inside `with AsyncEvalDispatcher():`, `maybe_run` takes a snapshot of the weights and returns None.
+The eval runs in the background, and its point has the step it was due at. The user's functions
+(heartbeat, monitor) are still called in the trainer's thread.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("heldout")
 
 Monitor = Callable[[Sequence[CurvePoint]], str | Judgement | None]
-"""Given the curve so far, by step: why training should stop, or None; or a verdict of its own, with
-such a reason or without."""
+"""A function of the curve so far, by step. Returns why training should stop, or None; or a
+`Judgement`."""
 GetModel = Callable[[], Any]
 
 
@@ -103,39 +103,39 @@ class PeriodicEval:
 
     Args:
         samples: The held-out set, or an `EvalDefinition`.
-        runner_builder: Makes the runner of the model: `live_model(…)`, `from_functions(…)`, or a
-            function `(model) -> Runner` of your own. None with `worker`.
+        runner_builder: Makes the runner of a model: `live_model(…)`, `from_functions(…)`, or your
+            own function `(model) -> Runner`. None with `worker`.
         worker: An `EvalWorker`, a process that runs and scores the model.
-        every_steps: Steps from one eval to the next; 0 is off.
-        heartbeat_fn: Called with `(name, fields)` for each point, and for progress.
-        model_getter: Gives the model. May be set later, and is called anew each time.
-        pass_threshold: Reward from which an item counts as passed; 0.5 unless given.
+        every_steps: Steps between evals; 0 turns them off.
+        heartbeat_fn: Called with `(name, fields)` at each point, and for progress.
+        model_getter: Returns the model. May be set later, and is called at each eval.
+        pass_threshold: Reward from which an item passes; 0.5 by default.
         label: The eval's name in heartbeats, logs and the curve.
-        run_dir: Where the curve is; `outputs/evals/<label>` unless given, or `<label>-2`, `-3` …
-            where that has one.
-        resume: Whether the curve in `run_dir` is continued. A trainer that resumes from a
-            checkpoint says so itself.
-        num: How many of the samples to take, at most.
-        seed: Which of them, and in which order: that depends on the seed and their ids alone, so
-            that every smaller subset lies inside every larger one.
+        run_dir: Directory of the curve; by default `outputs/evals/<label>`, or `<label>-2`, `-3` …
+            if that has one.
+        resume: Whether to continue an existing curve in `run_dir`. Trainers that resume from a
+            checkpoint set it themselves.
+        num: How many of the samples to use, at most.
+        seed: Determines, with the samples' ids, their fixed order. Smaller subsets are nested in
+            larger ones.
         at_start: Whether to evaluate step 0, too.
         max_overhead: Share of training time that evals may take.
-        min_samples: The fewest samples that `max_overhead` goes down to.
-        max_seconds: When to end an eval early, as a partial.
-        monitor: Called with the curve at each result. Without one a `CurveMonitor` says what the
-            curve allows one to say, and never asks to stop.
-        progress_seconds: How often a long eval gives a heartbeat.
-        across: Who evaluates where training runs in several processes: the `"first"` one, or
-            `"all"` of them, each its part.
-        on_error: `"raise"` raises what would be a skip or an errored item, for debugging.
-        snapshots: Where evals in the background keep their weights: one copy on the model's device,
-            unless given.
+        min_samples: Smallest number of samples that `max_overhead` may choose.
+        max_seconds: Time limit of an eval, which then ends as a partial.
+        monitor: Called with the curve at each result. The default, a `CurveMonitor`, gives a
+            verdict and never asks to stop.
+        progress_seconds: Seconds between heartbeats of a long eval.
+        across: Which of several training processes evaluate: the `"first"`, or `"all"`, each a
+            part of the samples.
+        on_error: `"raise"` raises instead of a skip or an errored item, for debugging.
+        snapshots: Copies of the weights for evals in the background; by default one, on the model's
+            device.
 
     Raises:
-        InvalidInput: An argument is not what it should be.
-        RunExists: `run_dir` was given, has a curve, and `resume` is False. Where `resume` was not
-            given, the first call of `maybe_run` raises it.
-        ResumeMismatch: The curve to be continued is of another eval.
+        InvalidInput: An argument is invalid.
+        RunExists: `run_dir` is given, has a curve, and `resume` is False. If `resume` is None, the
+            first call of `maybe_run` raises it.
+        ResumeMismatch: The curve to be continued is that of another eval.
     """
 
     _clock = staticmethod(time.monotonic)
@@ -185,9 +185,9 @@ class PeriodicEval:
             raise InvalidInput(f"on_error is 'skip' or 'raise', got {on_error!r}")
         _check_runner(runner_builder, worker)
         if across == "all" and worker is not None:
-            raise InvalidInput("an EvalWorker evaluates alone; across='all' is for runners")
+            raise InvalidInput("across='all' does not work with an EvalWorker")
         if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
-            raise InvalidInput(f"label is a name: letters, digits, _ and -, got {label!r}")
+            raise InvalidInput(f"label is letters, digits, _ and -, got {label!r}")
         if snapshots is not None and not hasattr(snapshots, "try_take"):
             raise InvalidInput(f"snapshots is a SnapshotPool, got {snapshots!r:.100}")
         if modules_of(model_getter):
@@ -197,9 +197,9 @@ class PeriodicEval:
         self.label = label
         self.model_getter = model_getter
         self.in_rollout_phase = False
-        """Whether it runs inside the rollouts of a trainer, and nowhere else."""
+        """Whether it runs only inside the rollout phase of a trainer."""
         self.samples = ordered_by_id(check_samples(samples), seed)[:num]
-        """Those that are evaluated, in the fixed order."""
+        """The samples that are evaluated, in the fixed order."""
         self.runner_builder, self.worker = runner_builder, worker
         self._monitor, self._curve_monitor = monitor, CurveMonitor()
         self._heartbeat = checked_heartbeat(heartbeat_fn)
@@ -213,16 +213,16 @@ class PeriodicEval:
         self._finishing = False
         self._stop: str | None = None
         self._agreed_stop: str | None = None
-        """What the first process said last, where all of them evaluate."""
+        """The last stop reason of the first process, with `across="all"`."""
         # In the background.
         self._snapshots = snapshots
         self._copied: int | None = None
-        """The model that a copy could be made of."""
+        """Id of the model that could be copied."""
         self._scheduled: list[Scheduled] = []
         self._progress: deque[Callable[[], object]] = deque()
-        """Heartbeats of evals in threads, which wait for the trainer's."""
+        """Heartbeats of background evals, to be called in the trainer's thread."""
         self._warned: set[object] = set()
-        """What was said in the log once, and is not said again."""
+        """What was logged once, and is not logged again."""
         # Absolute: the working directory may change in the middle of it.
         self._base_dir = Path(run_dir or Path("outputs/evals") / label).absolute()
         self._is_named = run_dir is not None
@@ -238,8 +238,8 @@ class PeriodicEval:
         """Whether an eval is due, by the cadence alone.
 
         Args:
-            step: The step. A counter that jumps is due where it has passed a multiple of
-                `every_steps` since `maybe_run` last saw it.
+            step: The step. If the counter jumps, an eval is due once it has passed a multiple of
+                `every_steps` since the last call of `maybe_run`.
 
         Returns:
             Whether it is due.
@@ -263,13 +263,13 @@ class PeriodicEval:
 
         Args:
             step: The training step.
-            model: The model; that of `model_getter` unless given.
-            wait: Whether to wait for the result where there is a dispatcher.
-            saved_at: Where these weights can be loaded from, should the process die before an eval
-                in the background has ended.
+            model: The model; by default that of `model_getter`.
+            wait: Whether to wait for the result even if there is a dispatcher.
+            saved_at: Where these weights can be loaded from, if the process ends before an eval in
+                the background does.
 
         Returns:
-            The point; None where none is due, or where the eval runs in the background.
+            The point; None if no eval is due, or if it runs in the background.
         """
         self.begin()
         step = check_step(step)
@@ -298,26 +298,26 @@ class PeriodicEval:
 
         Args:
             step: The step of the point.
-            model: The model; that of `model_getter` unless given.
+            model: The model; by default that of `model_getter`.
 
         Returns:
-            The point; None where another process evaluates.
+            The point; None if another process evaluates.
         """
         step = check_step(step)
         return self._run(step, self._model_getter(model))
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
-        """Get the point of the last weights, on all samples (clause 17).
+        """Evaluate the last weights on all samples (clause 17).
 
-        It is measured now unless it is there already. Waits for evals in the background, as long as
-        their dispatcher does.
+        Reuses the point of this step if it has one. Waits for evals in the background, up to the
+        dispatcher's `drain_timeout`.
 
         Args:
             step: The last step.
-            model: The model; that of `model_getter` unless given.
+            model: The model; by default that of `model_getter`.
 
         Returns:
-            The point; None where another process evaluates, or where evals are off.
+            The point; None if another process evaluates, or if evals are off.
         """
         if self.every_steps <= 0:
             return None
@@ -347,22 +347,22 @@ class PeriodicEval:
         return point or self._history.last_at(step)
 
     def finish(self, pending: CurvePoint, model: Any) -> CurvePoint | None:
-        """Measure one of `pending_evals` now, on the weights that it was to measure.
+        """Run one of `pending_evals` now, on its weights.
 
         Args:
             pending: The eval. Its point belongs to the attempt that scheduled it.
-            model: A model with those weights.
+            model: A model with the weights of that step.
 
         Returns:
             The point.
 
         Raises:
-            InvalidInput: It is of another eval, is not pending, or was to measure other weights.
+            InvalidInput: The eval has another label, is not pending, or has other weights.
         """
         self.begin()
         if pending.label != self.label:
             raise InvalidInput(
-                f"the eval of step {pending.step} is one of {pending.label!r}, not of "
+                f"the eval of step {pending.step} has the label {pending.label!r}, not "
                 f"{self.label!r}"
             )
         if not self.curve.file.is_pending(pending):
@@ -370,16 +370,16 @@ class PeriodicEval:
         weights = fingerprint(model)
         if None not in (weights, pending.weights) and weights != pending.weights:
             raise InvalidInput(
-                f"the eval of step {pending.step} was to measure the weights {pending.weights}, "
+                f"the eval of step {pending.step} is for the weights {pending.weights}, "
                 f"and these are {weights}"
             )
         return self._run(pending.step, lambda: model, instead_of=pending)
 
     def use_completion_length(self, tokens: int) -> None:
-        """Let model turns be as long as the training's completions, unless a limit was set.
+        """Limit model turns to the trainer's completion length, unless another limit is set.
 
         Args:
-            tokens: Longest completion of the training run.
+            tokens: The trainer's maximum completion length.
 
         Raises:
             ResumeMismatch: The curve in the run directory was measured with another limit.
@@ -393,15 +393,15 @@ class PeriodicEval:
     # --- The curve ---
 
     def begin(self, step: int | None = None, *, resume: bool = False) -> None:
-        """Training starts now. The first step says so, too.
+        """Begin training. The first call of `maybe_run` does this, too.
 
         Args:
-            step: Where it starts, if that is known: what lies before is not due.
+            step: The first step, if known; evals before it are not due.
             resume: Whether the trainer resumes from a checkpoint, so that the curve is continued.
 
         Raises:
-            RunExists: `run_dir` was given and has a curve that is not to be continued.
-            ResumeMismatch: The curve to be continued is of another eval.
+            RunExists: `run_dir` is given and has a curve, and training does not resume.
+            ResumeMismatch: The curve to be continued is that of another eval.
         """
         if resume and self._resume is None:
             self._resume = True
@@ -412,14 +412,14 @@ class PeriodicEval:
 
     @property
     def run_dir(self) -> Path:
-        """Where the curve is, or will be."""
+        """Directory of the curve."""
         if self._history is not None:
             return self._history.file.run.path
         return self._base_dir
 
     @property
     def curve(self) -> EvalHistory:
-        """What this eval knows of its curve."""
+        """Points of this eval, and its curve file."""
         if self._history is None:
             self._enter()
         assert self._history is not None
@@ -427,16 +427,21 @@ class PeriodicEval:
 
     @property
     def history(self) -> list[CurvePoint]:
-        """Points of this attempt of the training run; `points` has those before it, too."""
+        """Points of this attempt of the training run; `points` includes earlier attempts."""
         return [] if self._history is None else self._history.attempt
+
+    def _repr_html_(self) -> str:
+        from heldout.viewer.notebook import curve_html
+
+        return curve_html([point for point in self.points if point.label == self.label])
 
     @property
     def points(self) -> list[CurvePoint]:
-        """The curve as it stands, by step, earlier attempts included."""
+        """The current curve, by step, earlier attempts included."""
         return [] if self._history is None else self._history.points
 
     def _has_predecessor(self) -> bool:
-        """Whether there is a curve that a trainer might want to continue."""
+        """Whether there is a curve that a trainer might continue."""
         if self._is_named:
             return has_points(self._base_dir)
         return bool(numbered_dirs(self._base_dir))
@@ -483,17 +488,17 @@ class PeriodicEval:
 
     @property
     def stop_requested(self) -> str | None:
-        """Why training should stop, if the monitor or `heldout curve stop` said so.
+        """Why training should stop, if the monitor or `heldout curve stop` asked for it.
 
-        With `across="all"` it is the same in every process, as of the last eval that was due.
-        Otherwise the first process alone knows what its monitor said: where several train, a loop
-        of one's own has to agree on the break, or the others wait for it for ever.
+        With `across="all"` it is the same in every process after an eval. Otherwise only the first
+        process knows what its monitor returned: with several processes, your own loop must
+        broadcast it before it breaks, or the others hang.
         """
         return self._agreed_stop if self._is_shared else self.stop_requested_here
 
     @property
     def stop_requested_here(self) -> str | None:
-        """As far as this process knows."""
+        """`stop_requested`, as far as this process knows."""
         if self._stop is None:
             self._stop = stop_requested(self.run_dir)
         return self._stop
@@ -503,7 +508,7 @@ class PeriodicEval:
         return self._across == "all" and self._current_ranks().world > 1
 
     def _agree_to_stop(self) -> None:
-        """Processes of which one breaks off its loop, and another does not, wait for ever."""
+        """Give all processes the same stop reason: they hang if only some of them stop."""
         if not self._is_shared:
             return
         try:
@@ -511,7 +516,9 @@ class PeriodicEval:
             mine = self.stop_requested_here if ranks.rank == 0 else None
             self._agreed_stop = agree(ranks, mine, str | None)
         except RanksApart as problem:
-            log.warning("%s: no word on whether to stop", self.label, exc_info=problem)
+            log.warning(
+                "%s: the processes could not agree whether to stop", self.label, exc_info=problem
+            )
 
     # --- One eval, while training waits ---
 
@@ -613,7 +620,7 @@ class PeriodicEval:
     def _keep_going(
         self, step: int, began: float, *, beats: bool, is_given_up: Callable[[], bool]
     ) -> Callable[[int, int], bool]:
-        """Asked all the time while an eval runs: gives heartbeats, and says when time is up."""
+        """Make the callback of a running eval: it gives heartbeats and says when time is up."""
         last_beat = began
 
         def keep_going(done: int, total: int) -> bool:
@@ -633,7 +640,7 @@ class PeriodicEval:
         return keep_going
 
     def _skip_unaffordable(self, step: int) -> CurvePoint | None:
-        """The line of an eval that is due and that `max_overhead` leaves no time for."""
+        """Publish a skip: `max_overhead` leaves no time for an eval that is due."""
         if not is_first_process(self._current_ranks()):
             return None
         began = self._clock()
@@ -644,7 +651,7 @@ class PeriodicEval:
         return point
 
     def _raise_if_asked(self, point: CurvePoint) -> None:
-        """For debugging: what would be a skip, or errors among the items, ends the training."""
+        """Raise a skip, or an item's error, with `on_error="raise"`."""
         if self._on_error != "raise":
             return
         errors = [f"sample {item.id!r}: {item.error}" for item in point.outcomes if item.error]
@@ -660,19 +667,19 @@ class PeriodicEval:
     # --- One eval in the background ---
 
     def _poll_dispatcher(self, step: int) -> AsyncEvalDispatcher | None:
-        """The dispatcher in use, if any, once this thread has run what evals need run in it."""
+        """Return the dispatcher, if any, after running what evals need in this thread."""
         dispatcher = get_async_eval_dispatcher()
         if dispatcher is None or self.in_rollout_phase:
             return None
         if self._is_shared:
-            self._warn_once("processes that evaluate together cannot do so in the background")
+            self._warn_once("across='all' does not work in the background")
             return None
         dispatcher.on_poll(self.collect)
         dispatcher.poll(step)
         return dispatcher
 
     def _copyable_model(self, get_model: GetModel) -> Any:
-        """The model, if its weights can be copied; None where it has to be evaluated at once."""
+        """Return the model if it can be copied; None if it has to be evaluated inline."""
         try:
             with untouched_random_state():
                 model = get_model()
@@ -681,16 +688,16 @@ class PeriodicEval:
         if model is None:
             return None
         if isinstance(getattr(self.runner_builder, "prototype", None), EpisodeRunner):
-            self._warn_once("episodes are played in the thread that trains")
+            self._warn_once("episodes are played in the trainer's thread")
             return None
         if not modules_of(model):
-            self._warn_once(f"a {type(model).__name__} is no torch module whose weights are copied")
+            self._warn_once(f"a {type(model).__name__} cannot be copied: it is not a torch module")
             return None
         if self.worker is None and self._copied != id(model):
             try:
                 snapshot = self._pool().try_take(model, step=0)
             except InvalidInput as problem:
-                self._warn_once(f"there can be no copy of the model: {problem}")
+                self._warn_once(f"the model cannot be copied: {problem}")
                 return None
             except Exception as problem:
                 log.debug("no snapshot yet; the next try says why", exc_info=problem)
@@ -728,7 +735,7 @@ class PeriodicEval:
     ) -> Scheduled | None:
         """Schedule an eval in the background. No Exception gets out of here, either.
 
-        It costs training the snapshot, and the wait for a place.
+        Training waits for the snapshot, and for a free slot.
         """
         began = self._clock()
         try:
@@ -758,7 +765,7 @@ class PeriodicEval:
     def _run_snapshot(
         self, dispatcher: AsyncEvalDispatcher, final: bool, scheduled: Scheduled, snapshot: Any
     ) -> CurvePoint | Known:
-        """In a thread of its own."""
+        """Evaluate a snapshot, in a thread."""
         step, began = scheduled.step, self._clock()
         # Off the last step a result of a part will do, if these weights have one.
         size = None if final else len(self.samples)
@@ -775,9 +782,9 @@ class PeriodicEval:
         return self._point(step, measured, self._clock() - began, final=final, charged=False)
 
     def collect(self) -> None:
-        """Take in the results of evals in the background, in the trainer's thread.
+        """Process results of background evals, in the trainer's thread.
 
-        `maybe_run` does so, and the dispatcher where it drains.
+        `maybe_run` calls it, and the dispatcher when it drains.
         """
         ended = [handle for handle in self._scheduled if handle.done()]
         if not ended and not self._progress:
@@ -805,11 +812,11 @@ class PeriodicEval:
             self.curve.mark_complete()
 
     def _write_stop(self, reason: str) -> None:
-        """Ask to stop where `heldout curve` looks: the line of the point is written already."""
+        """Write a stop request for `heldout curve watch`: the point's line is written already."""
         try:
             request_stop(self.run_dir, reason[:2000])
         except (RunDirectoryError, InvalidInput) as problem:
-            log.warning("%s: the wish to stop is not on disk", self.label, exc_info=problem)
+            log.warning("%s: the stop request could not be written", self.label, exc_info=problem)
 
     # --- Points ---
 
@@ -862,7 +869,7 @@ class PeriodicEval:
         return judged
 
     def _reuse(self, point: CurvePoint) -> CurvePoint:
-        """An earlier attempt has that point already."""
+        """Use the point that an earlier attempt has measured."""
         if self._is_news("reuse"):
             log.warning(
                 "%s: points from step %s on are on the curve in %s already, and are not measured "
@@ -878,7 +885,7 @@ class PeriodicEval:
         return point
 
     def _judge(self, point: CurvePoint) -> CurvePoint:
-        """Add what monitors say: the default one first, so that the user's can read it."""
+        """Add verdicts: the default monitor's first, so that the user's can read it."""
         if point.summary is None:
             return point
         judged = point
@@ -937,11 +944,11 @@ class PeriodicEval:
 def _check_runner(runner_builder: Any, worker: Any) -> None:
     if worker is not None:
         if runner_builder is not None:
-            raise InvalidInput("an EvalWorker has a runner of its own: leave out runner_builder")
+            raise InvalidInput("an EvalWorker has its own runner: leave out runner_builder")
         if not hasattr(worker, "try_snapshot"):
             raise InvalidInput(f"worker is an EvalWorker, got {worker!r:.100}")
     elif hasattr(runner_builder, "try_snapshot"):
-        raise InvalidInput("an EvalWorker is passed as worker=, without a runner_builder")
+        raise InvalidInput("pass an EvalWorker as worker=, without a runner_builder")
     elif not callable(runner_builder):
         raise InvalidInput(
             f"runner_builder is a function (model) -> Runner, got {runner_builder!r:.100}"
@@ -949,7 +956,7 @@ def _check_runner(runner_builder: Any, worker: Any) -> None:
 
 
 def _check_monitor(monitor: Any) -> None:
-    """Before training: a monitor that fails is only a line in a log."""
+    """Check a monitor before training, where a failure would only be logged."""
     if isinstance(monitor, type):
         raise InvalidInput(
             f"monitor is a {monitor.__name__}, not the class: monitor={monitor.__name__}(…)"
@@ -961,5 +968,5 @@ def _check_monitor(monitor: Any) -> None:
 
 
 def _stop_reason(reason: Any) -> str | None:
-    """As text that a line can hold."""
+    """Return a reason as text that JSON can represent."""
     return str(reason).encode("utf-8", "replace").decode() if reason else None

@@ -1,7 +1,7 @@
-"""Curves as a figure: mean with its 95% band, and what a reader must know to read it.
+"""Curves as a figure: the mean with its 95% band.
 
-Hollow points are of fewer items than the others, crosses on the axis are evals that were skipped.
-The same curves give the same bytes: no dates, no random ids, no settings of the user's own.
+Hollow points have fewer items than the others; crosses on the axis are skips. The same curves give
+the same bytes: no dates, no random ids, no matplotlib settings of the user.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NamedCurve:
 
     name: str
     points: Sequence[CurvePoint]
-    """As `current_points` gives them, of one label."""
+    """Points of `current_points`, of one label."""
 
 
 def plot(
@@ -41,7 +41,7 @@ def plot(
     pass_rate: bool = False,
     format: Format = "png",
 ) -> bytes:
-    """Draw a metric of curves over each other, and in a panel of its own their pass rate."""
+    """Plot a metric of several curves, and below it their pass rate."""
     metrics = [metric, "pass_rate"] if pass_rate else [metric]
 
     def draw(figure: Figure) -> None:
@@ -86,10 +86,7 @@ def _draw_panel(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
 
 
 def _numbers(curve: NamedCurve, metric: str) -> Floats:
-    """Of each point with a value: step, value, bounds (NaN without) and whether it has fewer items.
-
-    One array for each of these.
-    """
+    """Return steps, values, lower and upper bounds (NaN if unknown) and "has fewer items"."""
     rows = []
     most = most_asked(curve.points)
     for point in curve.points:
@@ -105,7 +102,7 @@ def _numbers(curve: NamedCurve, metric: str) -> Floats:
 
 
 def _count(curves: Sequence[NamedCurve], metric: str) -> str:
-    """How many items the points are of: the whole ones, since those of fewer are hollow."""
+    """Return the number of items of full points; those with fewer are hollow."""
     counts = [
         int(point.number(f"metric_{metric}_n") or point.n)
         for curve in curves

@@ -1,4 +1,4 @@
-"""Points of scheduled evals: the write-ahead line, the skip, and what an evaluator returned."""
+"""Points of scheduled evals: write-ahead lines, skips, and what an evaluator returned."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def pending_point(
         A point without a result.
 
     Raises:
-        InvalidInput: An argument is not what it should be.
+        InvalidInput: An argument is invalid.
     """
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
-        raise InvalidInput(f"name is what the eval is called on the curve, got {name!r}")
+        raise InvalidInput(f"name is the eval's name on the curve, got {name!r}")
     if weights is not None and not (isinstance(weights, str) and weights.isprintable()):
-        raise InvalidInput(f"weights is a hash of them, as a text, got {weights!r:.100}")
+        raise InvalidInput(f"weights is a hash, as a string, got {weights!r:.100}")
     path = None if saved_at is None else os.fspath(saved_at)
     try:
         if path is not None:
@@ -76,13 +76,13 @@ def pending_point(
 def skip_of(
     pending: CurvePoint, reason: str, seconds: float = 0.0, *, retry: bool = False
 ) -> CurvePoint:
-    """Make the skip that a scheduled eval ends in.
+    """Make the skip of a scheduled eval.
 
     Args:
         pending: Its write-ahead line.
         reason: Why it has no result.
-        seconds: What it took.
-        retry: Whether it stays pending: it was given up on, and may be measured later.
+        seconds: Its duration.
+        retry: Whether it stays pending, so that it can be measured later.
 
     Returns:
         The skip.
@@ -98,28 +98,27 @@ def skip_of(
 
 
 UNKNOWN: dict[str, int | float | bool | None] = dict.fromkeys(EMPTY_SUMMARY)
-"""A summary of which nothing is known, not even of how many items it is."""
+"""A summary without any numbers, not even `n`."""
 
 
 def point_of(result: Any, pending: CurvePoint, seconds: float, run_dir: Path | None) -> CurvePoint:
     """Make the point of a result.
 
-    A mapping of metrics says neither what it is of nor which of them is the reward: each becomes
-    a metric without denominator or error bar, and there is no reward. One that has all the keys of
-    a heldout summary is that summary.
+    A dict of numbers has neither a denominator nor a reward: each number becomes a metric without
+    error bar. A dict with all the keys of a heldout summary is such a summary.
 
     Args:
         result: What the evaluator returned.
         pending: The write-ahead line, whose name, step, attempt and weights the point gets.
-        seconds: What the eval took.
+        seconds: Duration of the eval.
         run_dir: The run directory, if there is one.
 
     Returns:
         The point.
 
     Raises:
-        InvalidInput: It is no result, or a report that is not complete: its items are those that
-            finished first, and their mean is another one.
+        InvalidInput: It is not a result, or a report that is not complete: the items that finish
+            first are not a fair sample.
     """
     point = skip_of(pending, "", seconds)
     if isinstance(result, CurvePoint):
@@ -136,7 +135,7 @@ def point_of(result: Any, pending: CurvePoint, seconds: float, run_dir: Path | N
     if isinstance(result, Mapping):
         return msgspec.structs.replace(point, summary=_summary_of(result), skipped=None)
     raise InvalidInput(
-        "an evaluator returns a CurvePoint, an EvalReport or a mapping of metrics to numbers, "
+        "an evaluator returns a CurvePoint, an EvalReport or a dict of numbers, "
         f"got {result!r:.200}"
     )
 
@@ -145,7 +144,7 @@ def _point_of_report(report: EvalReport, point: CurvePoint, run_dir: Path | None
     summary, n = report.summary, report.summary["n"]
     if summary.get("complete") is False:
         asked = summary.get("n_asked")
-        raise InvalidInput(f"the report is of {n} of {asked} items: those that finished first")
+        raise InvalidInput(f"the report has only {n} of {asked} items, those that finished first")
     if not summary["n_scored"]:
         raise InvalidInput(f"all {n} items errored, so there is no mean")
     run = None
@@ -160,7 +159,7 @@ def _point_of_report(report: EvalReport, point: CurvePoint, run_dir: Path | None
 
 def _summary_of(metrics: Mapping[str, Any]) -> dict[str, int | float | bool | None]:
     if not metrics:
-        raise InvalidInput("the evaluator returned a mapping without metrics")
+        raise InvalidInput("the evaluator returned an empty dict")
     numbers: dict[str, float | None] = {}
     for name, value in metrics.items():
         try:
@@ -168,9 +167,9 @@ def _summary_of(metrics: Mapping[str, Any]) -> dict[str, int | float | bool | No
         except (TypeError, ValueError, OverflowError):
             number = None
         if not isinstance(name, str) or (number is None and value is not None):
-            raise InvalidInput(f"metrics are numbers by name, got {name!r}: {value!r:.100}")
+            raise InvalidInput(f"metrics are names with numbers, got {name!r}: {value!r:.100}")
         if number is not None and not math.isfinite(number):
-            log.warning("metric %r is %s, and is left unknown", name, number)
+            log.warning("metric %r is %s, and is stored as unknown", name, number)
             number = None
         numbers[name] = number
     if set(EMPTY_SUMMARY) <= set(metrics):
@@ -181,8 +180,8 @@ def _summary_of(metrics: Mapping[str, Any]) -> dict[str, int | float | bool | No
         taken = [f"{name}{end}" for end in ends if f"{name}{end}" in numbers]
         if taken:
             raise InvalidInput(
-                f"metric {taken[0]!r} would be taken for what {name!r} is of, or its error bar; "
-                "give it another name, or return a report, which has those"
+                f"metric {taken[0]!r} looks like the denominator or error bar of {name!r}; "
+                "rename it, or return a report, which has both"
             )
         summary |= dict.fromkeys(f"metric_{name}{end}" for end in ("", *ends))
     return summary | {f"metric_{name}": number for name, number in numbers.items()}

@@ -4,10 +4,10 @@
                              max_turns=6, per_turn_max_tokens=256, score_fn=score)
 
 `generate(prompts, max_tokens)` gets every conversation that waits for the model, whatever turn it
-is in, and is always called in the thread that called this. Conversations, environments and tools
-run in an event loop in a thread of its own. So an engine that is tied to its thread (a CUDA device,
-a trainer's contexts) works as usual, tools run while it generates, and all of it can be called from
-a notebook's running loop.
+is in, and is always called in the caller's thread. Conversations, environments and tools run in an
+event loop in another thread. So an engine that is tied to its thread (a CUDA device, a trainer's
+contexts) works as usual, tools run while it generates, and all of it works in a notebook's running
+loop.
 """
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ from typing import Any, NamedTuple
 import anyio
 
 from heldout._aio import Here, is_async, run_in_loop_thread, settle, start_thread
+from heldout._progress import RunProgress
 from heldout.chat.tool_calls import next_call_number
+from heldout.config import EvalConfig, Sampling
 from heldout.datasets import copy_sample
+from heldout.engine import EndpointPolicy
 from heldout.environment import Environment
 from heldout.errors import ContextFull, EndpointError, InvalidInput
+from heldout.models import AnswerFn, Endpoint, open_endpoint
+from heldout.models.base import taking_part
 from heldout.rendering.segments import (
     Decode,
     Parse,
@@ -33,7 +38,14 @@ from heldout.rendering.segments import (
     Template,
     TemplateWithTools,
 )
-from heldout.rollout import Attempt, EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.rollout import (
+    Attempt,
+    Conversation,
+    EnvironmentFactory,
+    EvalDefinition,
+    PrepareMessages,
+    ScoreFn,
+)
 from heldout.types import (
     Completion,
     Message,
@@ -48,30 +60,30 @@ from heldout.types import (
 Generate = Callable[[list[list[int]], list[int]], Any]
 """`generate(prompts, max_tokens)`: the ids to continue, and how many tokens each may add.
 
-Returns, in order, a `Generated` for each (or a tuple like one), or the exception that a single
-one failed with. Plain or async. What it raises itself ends all rollouts.
+Returns, in order, a `Generated` for each prompt (or such a tuple), or the exception that this one
+failed with. Plain or async. What it raises itself ends all rollouts.
 """
 
 
 class Generated(NamedTuple):
-    """A model turn as an engine returns it; a plain tuple (ids, logprobs) will do."""
+    """A model turn of an engine; a plain tuple (ids, logprobs) works, too."""
 
     ids: Sequence[int]
-    """The tokens of the turn, the one that ends it included."""
+    """The tokens of the turn, including its end token."""
     logprobs: Sequence[float] | None = None
     """One per id; None if the engine does not report them."""
     message: str | Message | None = None
-    """The turn as text, or as a parsed message; None has the ids decoded."""
+    """The turn as text, or as a parsed message; None: the ids are decoded."""
     finish_reason: str | None = None
-    """`stop`, `length`, …; None makes a turn that used all its tokens a `length`, unless it ends
-    in a token that is known to end turns."""
+    """`stop`, `length`, …; None: `length` if the turn used all its tokens and does not end in a
+    known end token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """A finished rollout: its tokens for a trainer, and its reward and metrics, or its error.
 
-    A failed one has no reward: None, never 0. `trajectory` is as far as it got.
+    A failed rollout has no reward: None, never 0. Its `trajectory` ends where it failed.
     """
 
     sample: Sample
@@ -91,7 +103,7 @@ class Rollout:
 
     @property
     def logprobs(self) -> tuple[float, ...] | None:
-        """Of the model's tokens; 0.0 at the environment's. None if the engine reports none."""
+        """Logprobs of the model's tokens, 0.0 at the environment's; None if not reported."""
         return self.trajectory.tokens.logprobs if self.trajectory.tokens else ()
 
     @property
@@ -126,17 +138,17 @@ def rollout_one(
 
     Args:
         sample: The sample.
-        environment: Its environment, which is closed in any case; None makes it one turn.
-        render: As in `rollout_batch`, like the four that follow.
+        environment: Its environment, which is always closed; None for a single turn.
+        render: The chat template, as in `rollout_batch`.
         generate: The engine.
-        max_turns: The most model turns.
-        per_turn_max_tokens: The most tokens of a model turn.
-        engine_max_len: The most tokens that the engine can read.
+        max_turns: Maximum number of model turns.
+        per_turn_max_tokens: Maximum tokens of a model turn.
+        engine_max_len: Maximum tokens that the engine can read.
         score_fn: Scores the rollout; by default the environment's own `score`, if it has one.
         **settings: The other arguments of `rollout_batch`.
 
     Returns:
-        The rollout; one that failed has an error.
+        The rollout; it has an error if it failed.
     """
     unused = [] if environment is None else [environment]
     [rollout] = rollout_batch(
@@ -176,25 +188,25 @@ def rollout_batch(
     stop: Sequence[str] = (),
     timeout: float | None = None,
 ) -> list[Rollout]:
-    """Roll out many samples together, each with an environment of its own.
+    """Roll out many samples together, each with its own environment.
 
-    A slow tool holds up its own conversation only, and one that fails is a `Rollout` with an error.
-    With a deterministic engine the tokens are those of running the samples one by one.
+    A slow tool delays only its own conversation. A rollout that fails has an error. With a
+    deterministic engine the tokens are the same as if samples ran one by one.
 
     Args:
-        samples: The samples, or an `EvalDefinition` in place of samples, score function, messages
-            and environments.
-        environment_factory: Makes a sample's environment; None makes rollouts one turn.
+        samples: The samples, or an `EvalDefinition` with samples, score function, messages and
+            environments.
+        environment_factory: Makes a sample's environment; None for single turns.
         render: `render(messages, add_generation_prompt) -> ids`: the chat template.
         generate: The engine; see `Generate`.
-        max_turns: The most model turns of a rollout.
-        per_turn_max_tokens: The most tokens of a model turn.
-        engine_max_len: The most tokens that the engine can read, prompt and turn together. A
-            conversation that would get longer ends with the limit `context`.
+        max_turns: Maximum number of model turns.
+        per_turn_max_tokens: Maximum tokens of a model turn.
+        engine_max_len: Maximum tokens that the engine can read, prompt and turn together. A longer
+            conversation ends with the limit `context`.
         score_fn: Scores a finished rollout.
         prepare_messages: Makes a sample's opening messages.
-        segments: How an environment's reply is put into tokens: `suffix` or `boundary`.
-        decode: Turns ids into text, where neither the engine nor `render` does.
+        segments: How an environment's reply is tokenized: `suffix` or `boundary`.
+        decode: Turns ids into text, if neither the engine nor `render` does.
         parse: Turns text into a message with its tool calls.
         stop: Texts that end a turn with the first token that completes one of them.
         timeout: Seconds for one rollout.
@@ -203,8 +215,8 @@ def rollout_batch(
         The rollouts in the order of the samples.
 
     Raises:
-        InvalidInput: An argument is refused, before anything runs.
-        EndpointError: `generate` returned something else than a row for each prompt.
+        InvalidInput: An argument is invalid; nothing has run.
+        EndpointError: `generate` did not return one row for each prompt.
     """
     if isinstance(samples, EvalDefinition):
         definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
@@ -216,9 +228,7 @@ def rollout_batch(
             raise InvalidInput(f"{name} is at least 1, got {value}")
     if timeout is not None and timeout <= 0:
         raise InvalidInput(f"timeout is above 0 seconds, or None, got {timeout}")
-    for sample in samples:
-        if not isinstance(sample, Sample):
-            raise InvalidInput(f"a rollout starts from a Sample, got {sample!r:.200}")
+    _check_samples(samples)
     template = Template(render, segments=segments, decode=decode, parse=parse, stop=stop)
     rollouts: dict[int, Rollout] = {}
 
@@ -261,6 +271,109 @@ def rollout_batch(
     if samples:
         run_in_loop_thread(run_all)
     return [rollouts[index] for index in range(len(samples))]
+
+
+def generate_rollouts(
+    samples: Sequence[Sample] | EvalDefinition,
+    endpoint: str | AnswerFn | Endpoint,
+    environment_factory: EnvironmentFactory | None = None,
+    *,
+    score_fn: ScoreFn | None = None,
+    prepare_messages: PrepareMessages | None = None,
+    repeats: int = 1,
+    sampling: Sampling | None = None,
+    max_turns: int = 16,
+    max_concurrent: int = 16,
+    retries: int = 4,
+    timeout: float | None = 600.0,
+) -> list[Rollout]:
+    """Roll out samples with a model that answers messages: trajectories, and no run directory.
+
+    For a training loop of one's own over a server or a function. Tokens, masks and logprobs are
+    `rollout_batch`'s, which has an engine that works in tokens.
+
+    Args:
+        samples: The samples, or an `EvalDefinition` in place of samples, score function, messages
+            and environments.
+        endpoint: A model such as "vllm:MODEL", a function of the messages, or an endpoint object.
+        environment_factory: Makes a sample's environment; without it there is one model turn.
+        score_fn: Scores a finished rollout.
+        prepare_messages: Makes a sample's opening messages; without it the sample's input does.
+        repeats: Rollouts of each sample: the group of GRPO.
+        sampling: How tokens are drawn; temperature 1 by default, as training explores.
+        max_turns: The most model turns of a rollout, where an environment replies.
+        max_concurrent: Rollouts in flight at once.
+        retries: Times a request is tried again after a transient failure.
+        timeout: Seconds for one rollout; None is without bound.
+
+    Returns:
+        The rollouts in the order of the samples, those of one sample next to each other. One that
+        failed has an error and no reward.
+
+    Raises:
+        InvalidInput: An argument is refused, before anything runs.
+    """
+    if isinstance(samples, EvalDefinition) or score_fn is not None:
+        definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+        samples, score_fn = list(definition.samples), definition.score_fn
+        prepare_messages = definition.prepare_messages
+        environment_factory = definition.environment_factory
+    _check_samples(samples)
+    config = EvalConfig(
+        endpoint=endpoint,
+        max_concurrent=max_concurrent,
+        repeats=repeats,
+        max_turns=max_turns,
+        retries=retries,
+        timeout=timeout,
+        sampling=sampling or Sampling(temperature=1.0),
+    )
+    items = [(sample, repeat) for sample in samples for repeat in range(repeats)]
+    rollouts: dict[int, Rollout] = {}
+
+    async def run_one(index: int, model: Endpoint) -> None:
+        sample, repeat = items[index]
+        conversation = Conversation()
+        with taking_part(model, index // repeats, repeat) as own:
+            settings = config.sampling.for_item(sample.id, repeat)
+            attempt = await Attempt(
+                sample,
+                EndpointPolicy(own, settings, retries, conversation, RunProgress(repeats)),
+                prepare_messages=prepare_messages,
+                environment_factory=environment_factory,
+                score_fn=score_fn,
+                max_turns=max_turns,
+                timeout=timeout,
+                conversation=conversation,
+            ).run()
+        rollouts[index] = Rollout(sample, attempt.trajectory, attempt.score, attempt.error)
+
+    async def run_all(here: Here) -> None:
+        model = open_endpoint(endpoint, max_concurrent=max_concurrent)
+        remaining = iter(range(len(items)))
+
+        async def work() -> None:
+            for index in remaining:
+                await run_one(index, model)
+
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(min(max_concurrent, len(items))):
+                    group.start_soon(work)
+        finally:
+            if model is not endpoint:  # an endpoint object is its owner's to close
+                with anyio.CancelScope(shield=True):
+                    await model.close()
+
+    if items:
+        run_in_loop_thread(run_all)
+    return [rollouts[index] for index in range(len(items))]
+
+
+def _check_samples(samples: Iterable[Sample]) -> None:
+    for sample in samples:
+        if not isinstance(sample, Sample):
+            raise InvalidInput(f"a rollout starts from a Sample, got {sample!r:.200}")
 
 
 # --- Batches ------------------------------------------------------------------------------------
@@ -340,9 +453,9 @@ class _BatchedEngine:
 
 
 def _check_rows(rows: Any, count: int) -> list[Generated | BaseException]:
-    """Return what an engine returned as one turn, or exception, for each prompt."""
+    """Check the engine's rows, and return one turn or exception for each prompt."""
     if not isinstance(rows, Iterable):
-        raise EndpointError(f"generate returns a list, a row for each prompt, got {rows!r:.100}")
+        raise EndpointError(f"generate returns a list with one row per prompt, got {rows!r:.100}")
     checked: list[Generated | BaseException] = []
     for row in rows:
         ids = row[0] if isinstance(row, tuple) and 0 < len(row) <= 4 else None
@@ -356,7 +469,7 @@ def _check_rows(rows: Any, count: int) -> list[Generated | BaseException]:
                 f"(ids, logprobs), got {row!r:.100}"
             )
     if len(checked) != count:
-        raise EndpointError(f"generate was given {count} prompts and returned {len(checked)} rows")
+        raise EndpointError(f"generate got {count} prompts and returned {len(checked)} rows")
     return checked
 
 
@@ -364,11 +477,10 @@ def _check_rows(rows: Any, count: int) -> list[Generated | BaseException]:
 
 
 class Transcript:
-    """The tokens of one rollout as they grow: what the model read, what it wrote, whose they are.
+    """The tokens of one rollout so far, and which of them are the model's.
 
-    Whatever has to align is checked here, where tokens are added. A model turn has at most
-    `per_turn_max_tokens`; `engine_max_len` is for all that the engine reads, the next turn
-    included.
+    A model turn has at most `per_turn_max_tokens`; `engine_max_len` limits everything that the
+    engine reads, including the next turn.
     """
 
     def __init__(
@@ -378,25 +490,25 @@ class Transcript:
         self._with_tools: TemplateWithTools | None = None
         self._per_turn, self._max_length = per_turn_max_tokens, engine_max_len
         self._messages: list[Message] = []
-        """The conversation as it is rendered: the model's turns as it wrote them."""
+        """The conversation as it is rendered, with the raw text of the model's turns."""
         self._last_turn = Message("assistant", "")
-        """The model's last turn as it was parsed."""
+        """The model's last turn, parsed."""
         self._truncated = False
-        """Whether that turn was cut off."""
+        """Whether that turn was truncated."""
         self._next_call = 0
-        """The number of the next tool call: ids are not used twice in a conversation."""
+        """Number of the next tool call; ids are unique in a conversation."""
         self._prompt_length = 0
         self._ids: list[int] = []
         self._mask: list[int] = []
         self._logprobs: list[float] | None = None
         self.max_turn_tokens = 0
-        """The most tokens that the model's next turn may have."""
+        """Maximum tokens of the model's next turn."""
 
     def add_messages(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        """Add what is new in a conversation, and return all tokens so far for the engine.
+        """Add new messages, and return all tokens so far for the engine.
 
         Raises:
-            ContextFull: The engine could not read that many; nothing was added.
+            ContextFull: The conversation is too long for the engine; nothing was added.
             RenderMismatch: The template cannot render the messages after the tokens so far.
         """
         new = messages[len(self._messages) :]
@@ -448,7 +560,7 @@ class Transcript:
         if not self._mask:
             self._logprobs = None if logprobs is None else []
         if (logprobs is None) != (self._logprobs is None):
-            raise EndpointError("the engine gave logprobs for some turns and none for others")
+            raise EndpointError("the engine returned logprobs for some turns and none for others")
         filled = len(ids) == self.max_turn_tokens and ids[-1] not in self._template.ends
         finish_reason = generated.finish_reason or ("length" if filled else "stop")
         stop = self._template.ends_early(ids)
@@ -474,7 +586,7 @@ class Transcript:
     def trace(self) -> TokenTrace | None:
         """Return the rollout up to the model's last token; None if it has written none.
 
-        What an environment said after that is left out: the model never read it.
+        Later replies of the environment are left out: the model never read them.
         """
         if not self._mask:
             return None
@@ -491,7 +603,7 @@ class Transcript:
 
 
 def _read_numbers(generated: Generated) -> tuple[list[int], list[float] | None]:
-    """Return the ids and logprobs as plain numbers, out of tensors and arrays."""
+    """Convert ids and logprobs from tensors or arrays to plain numbers."""
     try:
         ids = [int(i) for i in generated.ids]
         if generated.logprobs is None:
@@ -499,5 +611,5 @@ def _read_numbers(generated: Generated) -> tuple[list[int], list[float] | None]:
         return ids, [float(logprob) for logprob in generated.logprobs]
     except (TypeError, ValueError) as problem:
         raise EndpointError(
-            f"the engine returned ids or logprobs that are no numbers: {problem}"
+            f"the engine returned ids or logprobs that are not numbers: {problem}"
         ) from None

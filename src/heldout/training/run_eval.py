@@ -1,9 +1,8 @@
 """One eval of one model: get the model, isolate it, hash it, run the samples, merge the ranks.
 
-`measure` has no side effects on training, which waits for it, or goes on where it is of a snapshot
-of the weights. With several ranks each takes its part of the samples, and all meet at two places
-whatever has happened to them: where the first says how many samples there will be, and where the
-parts are merged.
+`measure` has no side effects on training, which waits for it, or goes on if a snapshot is measured.
+With several ranks each runs a part of the samples. They communicate twice, whatever happened to
+them: to learn the number of samples from the first, and to merge the parts.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from heldout.config import EvalConfig
 from heldout.datasets import distinct
 from heldout.engine import evaluate
 from heldout.errors import (
+    UNENCODABLE,
     EndpointError,
     EvalFailed,
     InvalidInput,
@@ -44,8 +44,8 @@ from heldout.isolation import (
 from heldout.models.batch import Answered, BatchEndpoint, Request
 from heldout.rollout import EvalDefinition
 from heldout.stats.summary import Summary
-from heldout.store.columns import summarize_results
-from heldout.store.journal import UNENCODABLE, Record, plain_value
+from heldout.store.columns import PARQUET_FROM, summarize_results
+from heldout.store.journal import Record, plain_value
 from heldout.store.report import EvalReport
 from heldout.store.resume import as_stored
 from heldout.store.run_dir import RunDir
@@ -70,21 +70,21 @@ log = logging.getLogger("heldout")
 
 TIME_WAS_UP = "time was up"
 GRACE_SECONDS = 15.0
-"""How long what was cancelled may take to close its environments before training goes on."""
+"""How long cancelled items may take to close their environments before training goes on."""
 SETTLE_SECONDS = 2.0
-"""How long, when time is up, answers that are there already may take to be scored."""
+"""How long scoring of existing answers may take when time is up."""
 
 KeepGoing = Callable[[int, int], bool]
-"""`(items done, items in all)`: whether to go on; called about every step of decoding."""
+"""`(items done, all items)`: whether to go on; called about every decoding step."""
 
 
 RunInTrainer = Callable[[Callable[[], Any]], Any]
-"""Calls a function in the trainer's thread. Raises TrainerGone where training is over, or where the
-result is not wanted any more."""
+"""Calls a function in the trainer's thread. Raises TrainerGone if training is over, or if the
+result is no longer needed."""
 
 
 def check_samples(samples: Iterable[Sample] | EvalDefinition) -> list[Sample]:
-    """Return the held-out samples as a run directory holds them; InvalidInput where none are."""
+    """Return the held-out samples as a run directory stores them; InvalidInput without any."""
     if isinstance(samples, EvalDefinition):
         samples = samples.samples
     checked = [as_stored(s) for s in distinct(samples, wanted="held-out samples are Samples")]
@@ -108,14 +108,14 @@ class Task:
     Attributes:
         step: The step of its point.
         samples: The held-out set in the fixed order.
-        size: How many of them to take, from the start.
+        size: How many of them to use, from the start.
         runner_builder: Makes the runner of a model.
         run_dir: The run directory.
-        pass_threshold: Reward from which an item counts as passed.
-        seed: Seed of whatever is sampled.
-        keep_going: Asked about every decoding step, with items done and items in all.
-        history: The curve that the point belongs to. None in a worker: its client has asked.
-        whole: Whether only a point of the whole held-out set makes this eval unnecessary.
+        pass_threshold: Reward from which an item passes.
+        seed: Seed for sampling.
+        keep_going: Called about every decoding step, with items done and all items.
+        history: The curve that the point belongs to. None in a worker: its client has checked it.
+        whole: Whether only a point over the whole held-out set makes this eval unnecessary.
         final: Whether these are the last weights, which need no second eval at the same step.
     """
 
@@ -133,21 +133,21 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What the run of its conversations is called."""
+        """Name of the run with its conversations."""
         return f"{self.step:08d}"
 
     def find_known(self, weights: str | None, functions: dict[str, Any]) -> Known | None:
-        """Find out whether these weights have to be measured.
+        """Find an existing point of these weights.
 
         Args:
-            weights: Hash of the weights, if it is known.
-            functions: `describe_runner` of what would measure them.
+            weights: Hash of the weights, if known.
+            functions: `describe_runner` of the runner.
 
         Returns:
-            None where they have to be; the point they have already otherwise.
+            The existing point; None if the weights have to be measured.
 
         Raises:
-            ResumeMismatch: The result could not be compared with those on the curve.
+            ResumeMismatch: A new result could not be compared with those on the curve.
         """
         if self.history is None:
             return None
@@ -159,17 +159,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """No new result: these weights have that point already, or need none."""
+    """No new result: these weights have this point already, or need none."""
 
     point: CurvePoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an eval came to."""
+    """The outcome of an eval: results, or why there are none."""
 
     asked: int
-    """Items that were to be run."""
+    """Items that were requested."""
     repeats: int = 1
     results: tuple[EvalResult, ...] = ()
     summary: Summary | None = None
@@ -178,12 +178,12 @@ class Measured:
     weights: str | None = None
     decoding: dict[str, Any] | None = None
     rows: int = 1
-    """Items that cost the same together as one does alone."""
+    """Items in a batch, which costs the same if it is not full."""
     run: str | None = None
 
 
 class Part(msgspec.Struct):
-    """What one rank came to."""
+    """The results of one rank."""
 
     records: list[Record] = []
     repeats: int = 1
@@ -204,19 +204,19 @@ def measure(
     snapshot: WeightSnapshot | None = None,
     run_in_trainer: RunInTrainer | None = None,
 ) -> Measured | Known | None:
-    """Evaluate the model in training, while training waits; or a snapshot of it, in a thread.
+    """Evaluate the model while training waits, or a snapshot in a thread.
 
     Args:
         task: What to measure.
-        get_model: Gives the model.
-        ranks: The processes that evaluate, each its part.
-        snapshot: The snapshot whose model it is, while training goes on.
-        run_in_trainer: Calls a function in the trainer's thread: what a thread that evaluates a
-            snapshot may not do itself.
+        get_model: Returns the model.
+        ranks: The processes that evaluate, each a part.
+        snapshot: The snapshot that the model belongs to, if training goes on.
+        run_in_trainer: Calls a function in the trainer's thread, for what must not run in the
+            thread of a snapshot.
 
     Returns:
         The results, or why there are none; the point that these weights have already; None on
-        other ranks than the first, and where there is time for no sample.
+        other ranks than the first, and if there is no time for any sample.
     """
     try:
         part, size, weights, known = _run_here(task, get_model, ranks, snapshot, run_in_trainer)
@@ -243,9 +243,9 @@ def _run_here(
     snapshot: WeightSnapshot | None,
     run_in_trainer: RunInTrainer | None,
 ) -> tuple[Part, int, str | None, Known | None]:
-    """Run this rank's part: what came of it, of how many samples, and the hash of the weights.
+    """Run this rank's part; return its results, the number of samples, and the weights' hash.
 
-    No rank may leave before the others: they would wait for it.
+    Does not raise: the other ranks would wait for this one.
     """
     part, size, weights = Part(), 0, None
     known: Known | None = None
@@ -298,7 +298,7 @@ def _encode_part(part: Part) -> bytes:
 
 
 def describe(problem: BaseException) -> str:
-    """An exception as the reason of a skip."""
+    """Describe an exception, as the reason of a skip."""
     message = printable_error(problem)
     if isinstance(problem, EvalFailed | InvalidInput | ResumeMismatch):
         return message[:2000]
@@ -312,7 +312,7 @@ def build_runner(builder: RunnerBuilder | None, model: Any) -> Runner | EpisodeR
     """Make the runner of a model.
 
     Args:
-        builder: What makes it.
+        builder: The runner builder.
         model: The model.
 
     Returns:
@@ -370,7 +370,7 @@ def _play_episodes(task: Task, runner: EpisodeRunner) -> Part:
     report = runner.play()
     name = reserve_name(task.run_dir / "steps", task.name)
     report.config["experiment_name"] = name
-    report.save(task.run_dir / "steps" / name)
+    report.save(task.run_dir / "steps" / name, parquet_from=PARQUET_FROM)
     index_of = {sample.id: index for index, sample in enumerate(task.samples)}
     records = [Record.of(index_of[r.sample_id], r) for r in report.results]
     return Part(records, run=f"steps/{name}", config=report.config, has_passes=runner.has_passes)
@@ -379,7 +379,7 @@ def _play_episodes(task: Task, runner: EpisodeRunner) -> Part:
 def _answer_in_background(
     task: Task, runner: Runner, model: Any, run_in_trainer: RunInTrainer
 ) -> Answer:
-    """Answer in this thread; in the trainer's, where something global has to change."""
+    """Answer in this thread, or in the trainer's if global state has to change."""
     logged = False
 
     def answer(requests: Sequence[Request], keep_going: Callable[[], bool]) -> Sequence[Answered]:
@@ -408,11 +408,11 @@ def _answer_in_background(
 def _evaluate(
     task: Task, runner: Runner, samples: Sequence[Sample], folder: Path, name: str
 ) -> tuple[EvalReport | None, str | None]:
-    """The report of what was run, and why that is not all of it."""
+    """Run the samples; return the report, and why it is not complete."""
     items = len(samples) * runner.repeats
     rows = max(1, min(runner.rows, items))
     sampling = runner.sampling
-    if sampling.temperature > 0 and sampling.seed is None:
+    if sampling.temperature and sampling.seed is None:
         sampling = replace(sampling, seed=task.seed)  # the same weights, the same summary
     endpoints: list[BatchEndpoint] = []
     time_up: list[float] = []
@@ -428,12 +428,12 @@ def _evaluate(
             return [None] * len(requests)
         try:
             answers = runner.answer(requests, keep_going)
-        except TrainerGone as problem:  # no error of these items: nobody answered them
+        except TrainerGone as problem:  # not an error of these items: they got no answer
             time_up.append(time.monotonic())
             gone.append(str(problem))
             return [None] * len(requests)
         if keep_going():
-            missing = EndpointError("it was given no answer")
+            missing = EndpointError("it got no answer")
             return [missing if turn is None else turn for turn in answers]
         return answers
 
@@ -470,6 +470,7 @@ def _evaluate(
                     runner.scoring(),
                     runner.prepare_messages,
                     runner.environment_factory,
+                    parquet_from=PARQUET_FROM,
                 )
             except EvalFailed as problem:
                 if not RunDir(folder / name).exists():
@@ -479,19 +480,19 @@ def _evaluate(
         return ended
 
     def may_still_score() -> bool:
-        """What was answered in time may still be scored, for a moment."""
+        """Allow existing answers to be scored, for a moment."""
         return keep_going() or time.monotonic() - time_up[0] < SETTLE_SECONDS
 
     try:
         ended = run_in_loop_thread(main, keep_going=may_still_score, every=0.1, grace=GRACE_SECONDS)
     except Abandoned as problem:
         log.error(
-            "eval at step %s: %s. It goes on in a thread of its own, and may draw random numbers "
-            "that the training would have drawn",
+            "eval at step %s: %s. It goes on in its thread, and may draw random numbers that "
+            "training would have drawn",
             task.step,
             problem,
         )
-        ended = f"{TIME_WAS_UP}, and something that blocks was left behind"
+        ended = f"{TIME_WAS_UP}, and a blocked call was left running"
     if isinstance(ended, EvalReport):
         return ended, gone[0] if gone else None
     report = EvalReport.load(folder / name) if RunDir(folder / name).exists() else None
@@ -499,7 +500,7 @@ def _evaluate(
 
 
 def reserve_name(folder: Path, name: str) -> str:
-    """Make a directory of that name, or with a number: other evals may measure the same step."""
+    """Create a directory of that name, numbered if another eval has it, and return its name."""
     folder.mkdir(parents=True, exist_ok=True)
     names = numbered_names(name)
     while True:
@@ -522,8 +523,8 @@ def _merge(
             where = f"rank {rank}: " if several else ""
             return Measured(asked, skipped=where + part.skipped, weights=weights)
     records = {(r.index, r.repeat): r for part in parts for r in part.records}
-    # Only a beginning of the fixed order that is complete: of the others those are finished that
-    # were quick, and their mean would be another one.
+    # Only a complete prefix of the fixed order: beyond it, only the quick items have finished,
+    # and their mean would be biased.
     results: list[EvalResult] = []
     for index in range(size):
         own = [records.get((index, repeat)) for repeat in range(first.repeats)]
@@ -542,7 +543,7 @@ def _merge(
     )
     if not results:
         why = ended or "nothing was run"
-        return measured(skipped=f"{why} before any beginning of the samples was complete")
+        return measured(skipped=f"{why} before the first sample was complete")
     if not any(result.ok for result in results):
         return measured(
             skipped=f"all {len(results)} items errored, so there is no mean; the last: "
@@ -554,6 +555,7 @@ def _merge(
     run = first.run
     if several and ranks.rank == 0:
         run = f"steps/{reserve_name(task.run_dir / 'steps', task.name)}"
-        EvalReport(results, summary, first.config).save(task.run_dir / run)
+        merged = EvalReport(results, summary, first.config)
+        merged.save(task.run_dir / run, parquet_from=PARQUET_FROM)
     cut = f"{ended} after {len(results)} of {asked} items" if len(results) < asked else None
     return measured(summary=summary, partial=cut, run=run)

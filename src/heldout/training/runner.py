@@ -1,10 +1,8 @@
 """How the policy is run and scored at a point of the curve.
 
-A runner builder is a function of the model as it is at that moment: `(model) -> Runner`.
-`live_model` makes one for a transformers model, `from_functions` one of a render and a generate
-function.
-What a `Runner` holds is what `heldout.evaluate` takes: the eval's own score function, messages and
-environments, single- or multi-turn.
+A runner builder is a function `(model) -> Runner`, called at each eval. `live_model` makes one for
+a transformers model, `from_functions` one from a render and a generate function. A `Runner` holds
+what `heldout.evaluate` takes: the eval's score function, messages and environments.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from heldout.types import Message, Sample, Score, Trajectory
 from heldout.weights import why_not_whole
 
 KEPT_MODELS = 4
-"""Models whose decoders, with what is prepared for them, are kept from one eval to the next."""
+"""Models whose decoders are cached from one eval to the next."""
 
 KeepGoing = Callable[[], bool]
 Answer = Callable[[Sequence[Request], KeepGoing], Sequence[Answered]]
@@ -43,31 +41,31 @@ class Runner:
     """How the policy is run on samples, and scored."""
 
     answer: Answer
-    """Answers a batch, in the thread that trains. Asks now and then whether to keep going, which
-    is also a sign of life; answers None where it was told not to."""
+    """Answers a batch, in the trainer's thread. Calls `keep_going` now and then, which also counts
+    as progress; returns None for what it has not answered when that returns False."""
     score_fn: ScoreFn
     prepare_messages: PrepareMessages | None = None
     environment_factory: EnvironmentFactory | None = None
     answer_filter: AnswerFilter | None = without_reasoning
-    """What a score function gets to see of the model's last turn. The stored one stays whole."""
+    """Applied to the model's last turn before scoring. The stored turn is unchanged."""
     sampling: Sampling = field(default_factory=Sampling)
     rows: int = 32
-    """Items under way at once: the largest batch."""
+    """Items in flight at once: the largest batch."""
     repeats: int = 1
     max_turns: int = 16
     token_budget: int | None = None
     timeout: float | None = 600.0
-    """Seconds that one item may take for itself: its environment, tools and scoring. Waiting for
-    the model, which answers all items of a batch at once, does not count."""
+    """Seconds that one item may spend in its environment, tools and scoring. Waiting for the model
+    does not count."""
     own_random: bool = False
-    """Whether `answer` draws from generators of its own alone. Where it is not known to, torch's
-    global state is guarded while an eval runs in the background, which takes time."""
+    """Whether `answer` draws only from its own generators. If not, torch's global random state is
+    guarded while an eval runs in the background, which takes time."""
     describe: Callable[[], dict[str, Any]] = dict
-    """What to record of how answers were made: batch shape, kernels. A `way` of "captured" means
-    that a batch costs the same when it is not full."""
+    """Returns what to record about decoding: batch shape, kernels. A `way` of "captured" means that
+    a batch costs the same if it is not full."""
     identity: Mapping[str, Any] = field(default_factory=dict)
-    """What else makes the numbers and is the same at every eval: the chat template, the tokenizer.
-    A curve is continued only where it has not changed."""
+    """What else determines the results, such as the chat template and the tokenizer. A curve is
+    continued only if it has not changed."""
 
     def scoring(self) -> ScoreFn:
         """Return the score function, applied to what `answer_filter` leaves of an answer."""
@@ -82,24 +80,24 @@ class EpisodeRunner:
     """Plays the episodes of an agent, which are the samples of its evals (`heldout.vector`)."""
 
     play: Callable[[], EvalReport]
-    """Plays all of them: a report with one result per episode."""
+    """Plays all episodes, and returns a report with one result for each."""
     identity: Mapping[str, Any] = field(default_factory=dict)
-    """What makes the numbers, apart from the weights: the environment, the rule for success."""
+    """What determines the results, apart from the weights: environment and rule for success."""
     has_passes: bool = True
-    """Whether the reward is success. Of returns there is no pass rate."""
+    """Whether the reward is success. Returns have no pass rate."""
 
 
 RunnerBuilder = Callable[[Any], Runner | EpisodeRunner]
 
 
 def describe_runner(runner: Runner | EpisodeRunner) -> dict[str, Any]:
-    """Everything that makes a runner's numbers, apart from the weights and the samples.
+    """Describe what determines a runner's results, apart from weights and samples.
 
     Args:
-        runner: The runner, with or without a model behind it.
+        runner: The runner, with or without a model.
 
     Returns:
-        Parts by name, as JSON holds them. Two runners that differ in a part do not share a curve.
+        Parts by name, as JSON. Runners that differ in a part do not share a curve.
     """
     if isinstance(runner, EpisodeRunner):
         return dict(runner.identity)
@@ -124,12 +122,12 @@ def describe_runner(runner: Runner | EpisodeRunner) -> dict[str, Any]:
 
 @dataclass(eq=False, slots=True)
 class KnownBuilder:
-    """A runner builder that can tell what it will run before there is a model."""
+    """A runner builder whose runners can be described before there is a model."""
 
     prototype: Runner
     """The runner without its model."""
     bind: Callable[[Any], dict[str, Any]]
-    """Given the model, the fields of the runner that depend on it."""
+    """Given the model, returns the fields of the runner that depend on it."""
     functions: Mapping[str, Any] = field(default_factory=dict)
     """Fingerprints of the functions that `bind` calls."""
 
@@ -141,17 +139,17 @@ class KnownBuilder:
         return runner
 
     def use_completion_length(self, tokens: int) -> None:
-        """Let model turns be as long as the training's, where no other limit was set."""
+        """Limit model turns to the trainer's completion length, unless another limit is set."""
         sampling = self.prototype.sampling
         if sampling.max_tokens is None:
             self.prototype = replace(self.prototype, sampling=replace(sampling, max_tokens=tokens))
 
 
 def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
-    """What can be said of a builder's runners before there is a model.
+    """Describe a builder's runners before there is a model.
 
     Args:
-        builder: What makes the runner of each eval.
+        builder: The runner builder.
 
     Returns:
         `describe_runner` of what it will make, for a builder that can tell (those of `live_model`,
@@ -170,12 +168,12 @@ def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
 
 
 def no_model(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
-    """The `answer` of a prototype."""
+    """Raise: the `answer` of a prototype, which has no model."""
     raise AssertionError("a prototype has no model")
 
 
 def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
-    """The score function, which sees the last turn of the model as the filter leaves it."""
+    """Return the score function, applied to the model's last turn after the filter."""
     turns = anyio.Lock()
 
     async def score_seen(trajectory: Trajectory, sample: Sample) -> Score | float:
@@ -207,7 +205,7 @@ def _seen_through(trajectory: Trajectory, answer_filter: AnswerFilter) -> Trajec
 def _with_definition(
     score_fn: ScoreFn | EvalDefinition, settings: dict[str, Any]
 ) -> tuple[ScoreFn, dict[str, Any]]:
-    """The score function, and `Runner`'s settings with the rest of the definition."""
+    """Return the score function, and the settings of `Runner` with the rest of the definition."""
     if not isinstance(score_fn, EvalDefinition):
         return score_fn, settings
     both = sorted({"prepare_messages", "environment_factory"} & settings.keys())
@@ -231,14 +229,13 @@ def from_functions(
     max_new: int | None = None,
     **settings: Any,
 ) -> RunnerBuilder:
-    """Make a runner builder of two functions.
+    """Make a runner builder from two functions.
 
     Args:
-        render: `render(messages)` gives a prompt of any kind.
-        generate: `generate(model, prompts, max_new)` gives the turn for each, in order.
-        score_fn: The score function, or an `EvalDefinition`, which brings its messages and
-            environments along.
-        max_new: Longest turn in tokens; the trainer's own limit, or 256, unless given.
+        render: `render(messages)` returns a prompt of any type.
+        generate: `generate(model, prompts, max_new)` returns a turn for each prompt, in order.
+        score_fn: The score function, or an `EvalDefinition` with its messages and environments.
+        max_new: Longest turn in tokens; by default the trainer's limit, or 256.
         settings: Fields of `Runner`.
 
     Returns:
@@ -265,7 +262,7 @@ def from_functions(
             turns = list(generate(model, prompts, limit)) if prompts else []
             if len(turns) != len(prompts):
                 raise InvalidInput(
-                    f"generate was given {len(prompts)} prompts and returned {len(turns)} turns"
+                    f"generate got {len(prompts)} prompts and returned {len(turns)} turns"
                 )
             for place, prompt, turn in zip(rendered, prompts, turns, strict=True):
                 if isinstance(prompt, str) and isinstance(turn, str):
@@ -279,9 +276,9 @@ def from_functions(
 
 
 def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
-    """Set the longest turn: that of the environment variable, the argument or `sampling`.
+    """Set the longest turn: the environment variable, the argument, or that of `sampling`.
 
-    None of them: it is the trainer's own, or 256.
+    Without any of them it is the trainer's, or 256.
     """
     limit = Settings.from_environment().max_new or max_new or sampling.max_tokens
     return replace(sampling, max_tokens=limit)
@@ -298,16 +295,15 @@ def live_model(
 ) -> RunnerBuilder:
     """Make a runner builder for the transformers model that is being trained.
 
-    What is prepared for the model (captured graphs on a GPU) is kept from one eval to the next.
+    CUDA graphs captured for the model are kept from one eval to the next.
 
     Args:
         tokenizer: Its tokenizer, with a chat template.
-        score_fn: The score function, or an `EvalDefinition`, which brings its messages and
-            environments along.
-        max_new: Longest turn in tokens; the trainer's own limit, or 256, unless given.
+        score_fn: The score function, or an `EvalDefinition` with its messages and environments.
+        max_new: Longest turn in tokens; by default the trainer's limit, or 256.
         rows: Largest batch.
-        graphs: Whether to capture CUDA graphs; where they can be, unless given.
-        settings: Fields of `Runner`. Decoding is greedy unless `sampling` says otherwise.
+        graphs: Whether to capture CUDA graphs; by default if possible.
+        settings: Fields of `Runner`. Decoding is greedy unless `sampling` is set.
 
     Returns:
         The builder.
@@ -330,7 +326,7 @@ def live_model(
 
     @lru_cache(KEPT_MODELS)
     def prepare(model: Any) -> tuple[ChatModel, Decoder]:
-        """Of the models met last: the one in training, and copies of it."""
+        """Return the decoder of a model, cached for the last few: the live model and its copies."""
         chat = ChatModel(model, tokenizer, "the model in training")
         return chat, Decoder(model, tokenizer, rows=rows, graphs=graphs)
 

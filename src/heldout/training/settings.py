@@ -1,8 +1,8 @@
-"""Evals configured from outside, by the HELDOUT_EVAL_* variables.
+"""Settings of evals from the HELDOUT_EVAL_* environment variables.
 
-A variable that is set wins over the argument in code: whoever launches a run can change its evals
-without touching it. A negative count is read as 0, a token limit as at least 1; what cannot be
-read is an error that names the variable.
+A variable overrides the argument in code, so evals can be changed at launch. Negative counts are
+read as 0, token limits as at least 1. A value that is not a number is an error that names the
+variable.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ T = TypeVar("T", int, float)
 
 
 DEFAULT_NUM = 32
-"""Held-out samples, where the environment turns evals on and says nothing else."""
+"""Held-out samples, if HELDOUT_EVAL_EVERY_STEPS turns evals on and `num` is not set."""
 DEFAULT_MAX_NEW = 256
-"""Tokens of a model turn, where neither the code nor the trainer has a limit."""
+"""Tokens of a model turn, if neither the code nor the trainer has a limit."""
 DEFAULT_PASS_THRESHOLD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the variables say; None where one is not set."""
+    """Values of the variables; None if not set."""
 
     every_steps: int | None = None
-    """Optimizer steps from one eval to the next; 0 is off."""
+    """Optimizer steps between evals; 0: off."""
     num: int | None = None
-    """Held-out samples an eval takes, at most; 0 is off."""
+    """Held-out samples per eval, at most; 0: off."""
     max_new: int | None = None
     """Longest model turn, in tokens."""
     pass_threshold: float | None = None
@@ -48,7 +48,7 @@ class Settings:
         """Read the variables.
 
         Args:
-            environ: Where to read them; the environment of this process unless given.
+            environ: The variables; by default the environment of this process.
 
         Returns:
             The settings.
@@ -82,12 +82,12 @@ def _read(
 
 
 def first_set(*choices: Any) -> Any:
-    """The first that is not None."""
+    """Return the first value that is not None."""
     return next((choice for choice in choices if choice is not None), None)
 
 
 def check_threshold(value: Any) -> None:
-    """A pass threshold is a finite number."""
+    """Check that a pass threshold is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidInput(f"pass_threshold is a finite number, got {value!r}")
 
@@ -96,7 +96,7 @@ LEAST = {"every_steps": 0, "num": 1, "min_samples": 1, "seed": 0}
 
 
 def check_counts(**counts: Any) -> None:
-    """Settings of a `PeriodicEval` that count; `num` may be None, for all."""
+    """Check counts among the settings of a `PeriodicEval`; `num` may be None."""
     for name, value in counts.items():
         if name == "num" and value is None:
             continue
@@ -105,7 +105,7 @@ def check_counts(**counts: Any) -> None:
 
 
 def check_seconds(**amounts: Any) -> None:
-    """Those that measure; all but `progress_seconds` may be None, for no limit."""
+    """Check durations and shares; all but `progress_seconds` may be None."""
     for name, value in amounts.items():
         if (value is not None or name == "progress_seconds") and (
             isinstance(value, bool)

@@ -1,19 +1,17 @@
-"""Weights as they were at a step, for evals that run while training goes on.
+"""Snapshots of the weights at a step, for evals that run while training goes on.
 
     pool = SnapshotPool()
     snapshot = pool.try_take(model, step=40)        # in the trainer's thread, after the optimizer
     …
     with snapshot.in_use():                         # in the thread that evaluates
         point = measure(snapshot.model)
-    snapshot.release()                              # in any thread: its memory can be used again
+    snapshot.release()                              # in any thread: its memory can be reused
 
-A snapshot has a model of its own: a copy whose memory is filled anew each time. On a GPU filling it
-is only enqueued, in the stream that trains: what the optimizer writes later comes after it, and the
-trainer waits for the enqueuing alone. The thread that evaluates has a stream of its own, and waits
-for the copy there.
+A snapshot has its own copy of the model, whose memory is refilled each time. On a GPU the copy is
+only enqueued, in the trainer's stream: later writes of the optimizer come after it, and training
+does not wait. The thread that evaluates has its own stream, and waits for the copy there.
 
-Nothing here draws random numbers or touches what is global to the process, and no bit of the model
-in training is written to.
+Nothing here draws random numbers, touches global state, or writes to the model in training.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from heldout.weights import Copy, checked_copy, fingerprint, numbers, totals, wh
 
 
 class WeightSnapshot:
-    """The weights of a model as they were at a step, in a model of their own."""
+    """The weights of a model at a step, in a copy of the model."""
 
     def __init__(self, copy: _ModelCopy, *, step: int, pool: SnapshotPool) -> None:
         self.step = step
@@ -50,25 +48,25 @@ class WeightSnapshot:
     def model(self) -> Any:
         """The copy, in eval mode and without gradients.
 
-        Only until the snapshot is released: then its memory is filled with other weights.
+        Valid until the snapshot is released: then its memory is reused.
         """
         return self._held().model
 
     @functools.cached_property
     def weights(self) -> str | None:
-        """Hash of the weights (`heldout.weights.fingerprint`), computed where it is first read."""
+        """Hash of the weights (`heldout.weights.fingerprint`), computed at first use."""
         with self.in_use():
             return fingerprint(self.model)
 
     def why_changed(self) -> str | None:
-        """Why its weights are not those of its step any more.
+        """Return why its weights are no longer those of its step.
 
         Frozen weights are shared with the model in training, or were copied only once. Writing to
-        them all the same, as merging adapters does, changes what is measured. Sums of them are kept
-        with each snapshot, since torch does not count writes through `.data`.
+        them, as merging adapters does, changes what is measured. Each snapshot has checksums of
+        them, since torch does not count writes through `.data`.
 
         Returns:
-            The reason; None where they are as they were.
+            The reason; None if they have not changed.
         """
         copy = self._held()
         if not copy.fixed:
@@ -79,17 +77,16 @@ class WeightSnapshot:
         copy.original = None  # torch has not counted it, so the next snapshot needs a new copy
         return (
             "frozen weights, which a snapshot shares with the model in training or copies only "
-            'once, were written to before its eval was over; SnapshotPool(copy="all") copies them '
-            "each time"
+            'once, changed before its eval ended; SnapshotPool(copy="all") copies them each time'
         )
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Use the model in here, in the thread that evaluates.
+        """Use the model inside this context, in the thread that evaluates.
 
-        Without gradients, on the copy's device, in a stream of its own, once the weights are there;
-        with the default device and the autocast that the trainer's thread had when it was taken. On
-        the way out the device is waited for, and configs and switches of the copy are put back.
+        Disables gradients, enters the copy's device and its own stream, waits for the copy, and
+        sets the default device and autocast of the trainer's thread. At the end it waits for the
+        device, and restores configs and flags of the copy.
         """
         import torch
 
@@ -105,7 +102,7 @@ class WeightSnapshot:
             yield
 
     def release(self) -> None:
-        """Give the memory back to the pool. A second call does nothing."""
+        """Return the memory to the pool. A second call does nothing."""
         with self._lock:
             copy, self._copy = self._copy, None
         if copy is not None:
@@ -122,23 +119,23 @@ class WeightSnapshot:
 
 
 class SnapshotPool:
-    """A bounded number of copies of a model, made when they are needed and used again and again."""
+    """A bounded number of copies of a model, made when needed and reused."""
 
     def __init__(self, *, size: int = 1, device: Any = None, copy: Copy = "trainable") -> None:
-        """Nothing is copied yet.
+        """Make an empty pool; nothing is copied yet.
 
         Args:
             size: How many snapshots can be in use at the same time.
-            device: Where copies lie; without one, where the model does.
-            copy: With "trainable", frozen parameters are shared where they are on the same device
-                (for LoRA, a copy takes the memory of the adapters), and copied once to another one.
-                With "all", everything is copied each time.
+            device: Device of the copies; by default the model's.
+            copy: With "trainable", frozen parameters are shared on the same device (a copy of a
+                LoRA model takes only the memory of its adapters), and copied once to another
+                device. With "all", everything is copied each time.
 
         Raises:
-            InvalidInput: One of them is none of these.
+            InvalidInput: An argument is invalid.
         """
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InvalidInput(f"size is a whole number of at least 1, got {size!r}")
+            raise InvalidInput(f"size is a whole number >= 1, got {size!r}")
         self.size = size
         self._device, self._copy = device, checked_copy(copy)
         self._lock = threading.Lock()
@@ -147,25 +144,24 @@ class SnapshotPool:
 
     @property
     def free(self) -> int:
-        """How many snapshots could be taken now."""
+        """Number of snapshots that can be taken now."""
         with self._lock:
             return self.size - self._taken
 
     def try_take(self, model: Any, *, step: int) -> WeightSnapshot | None:
-        """Take the weights as they are.
+        """Take a snapshot of the current weights.
 
-        To be called in the thread, and on a GPU in the stream, that trains, between two writes to
-        the weights.
+        Call it in the trainer's thread (and stream, on a GPU), between two writes to the weights.
 
         Args:
             model: The torch module in training.
-            step: The step whose weights these are.
+            step: The step of these weights.
 
         Returns:
-            The snapshot; None where `size` of them are in use.
+            The snapshot; None if all `size` of them are in use.
 
         Raises:
-            InvalidInput: No copy can be made of this model.
+            InvalidInput: The model cannot be copied.
         """
         with self._lock:
             if self._taken == self.size:
@@ -182,7 +178,7 @@ class SnapshotPool:
             raise
 
     def clear(self) -> None:
-        """Drop the copies that are not in use, and with them their memory."""
+        """Free the copies that are not in use."""
         with self._lock:
             self._idle.clear()
 
@@ -200,7 +196,7 @@ class SnapshotPool:
         with copy.stream():
             is_same = fingerprint(copy.model) == fingerprint(model)
         if not is_same:
-            raise _refusal("", "the weights of a copy are not those of the model")
+            raise _refusal("", "the weights of the copy differ from those of the model")
         return copy
 
     def _put_back(self, copy: _ModelCopy) -> None:
@@ -217,7 +213,7 @@ class _NoLongerFits(Exception):
 
 
 _Transfer = tuple[Any, Any]
-"""A tensor of the model, and that of the copy."""
+"""A tensor of the model, and its copy."""
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
@@ -233,11 +229,11 @@ _SWITCHED_OFF = {
 
 
 class _ModelCopy:
-    """A second model of the same modules, with tensors of its own.
+    """A second model of the same modules, with its own tensors.
 
-    Modules are made without their `__init__`. What they hold besides tensors is copied anew each
-    time by `copy.deepcopy`, whose memo has the copies of modules and tensors. It shares functions:
-    those that a module holds are made anew, others that enclose something are refused. Gradients,
+    Modules are made without their `__init__`. What they hold apart from tensors is copied each time
+    by `copy.deepcopy`, whose memo has the copies of modules and tensors. `deepcopy` shares
+    functions: those that a module holds are made again, other closures are refused. Gradients,
     optimizers, hooks for gradients and compiled code are left out.
     """
 
@@ -296,7 +292,7 @@ class _ModelCopy:
             elif key in standard:
                 own.setdefault(key, OrderedDict() if key.endswith("_hooks") else copy.copy(value))
             elif key == "_hf_hook" and self._device is not None:
-                raise _refusal(name, "accelerate has put it on devices of its own choice")
+                raise _refusal(name, "accelerate has spread it over devices")
             else:
                 self._attributes.append((held, own, key, prefix + key))
 
@@ -307,17 +303,17 @@ class _ModelCopy:
         name = f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', repr(hook))}"
         if name.startswith("wandb.") or name.endswith(".make_inputs_require_grads"):
             return False
-        raise _refusal(where, f"{name} is hooked into its forward pass, to change or to watch it")
+        raise _refusal(where, f"{name} is a hook of its forward pass")
 
     def update(self) -> list[_Transfer]:
-        """Copy what modules hold besides the content of tensors.
+        """Copy what modules hold, apart from the content of tensors.
 
         Returns:
-            The tensors whose content is to be copied now.
+            The tensors whose content has to be copied now.
 
         Raises:
             _NoLongerFits: Another copy has to be made.
-            InvalidInput: No copy can be made.
+            InvalidInput: The model cannot be copied.
         """
         import torch
 
@@ -543,8 +539,8 @@ class _ModelCopy:
 
 def _refusal(where: str, why: str) -> InvalidInput:
     return InvalidInput(
-        f"no copy can be made of this model, because of {where or 'the model itself'}: {why}. "
-        "Take that off the model, or evaluate between training steps instead"
+        f"this model cannot be copied, because of {where or 'the model itself'}: {why}. "
+        "Remove that from the model, or evaluate it inline"
     )
 
 
@@ -552,7 +548,7 @@ def _check(model: Any) -> None:
     import torch
 
     if not isinstance(model, torch.nn.Module):
-        raise InvalidInput(f"a snapshot is taken of a torch module, got {type(model).__name__}")
+        raise InvalidInput(f"model is a torch module, got {type(model).__name__}")
     if why := why_not_whole(model):
         raise InvalidInput(why)
     for kind, name in {type(module): name for name, module in model.named_modules()}.items():

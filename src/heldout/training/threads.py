@@ -1,9 +1,8 @@
 """Where evals in the background run: an event loop, and at times the trainer's thread.
 
-Random state, torch's switches and the capture of CUDA graphs are global to a process. An eval in a
-thread of its own must not touch them while training runs; in the trainer's thread, between two
-steps, it may. That thread runs what is due at every step, and whenever it waits for evals. No other
-thread does.
+Random state, torch's flags and the capture of CUDA graphs are global to a process. An eval in its
+own thread must not touch them while training runs; in the trainer's thread, between two steps, it
+may. That thread runs such calls at every step, and while it waits for evals.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ T = TypeVar("T")
 class EventLoop(Generic[T]):
     """The event loop of the evals: the trainer's own, or one in a thread.
 
-    `anyio.from_thread.BlockingPortal` waits for the loop at every call; a trainer must not wait for
-    an evaluator that blocks it.
+    In an `anyio.from_thread.BlockingPortal` each call waits for the loop; a trainer must not wait
+    for an evaluator that blocks it.
 
     Args:
         run: Runs a job, as a task.
-        on_breakdown: Called where the loop has ended and was not closed.
+        on_breakdown: Called if the loop ends without being closed.
     """
 
     def __init__(
@@ -57,16 +56,16 @@ class EventLoop(Generic[T]):
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs in this very thread, so that to wait for it would be for ever."""
+        """Whether it runs in this thread, so that waiting for it would deadlock."""
         return self.is_open and self._ident == threading.get_ident()
 
     @property
     def has_thread(self) -> bool:
-        """Whether it runs in a thread of its own."""
+        """Whether it runs in its own thread."""
         return self._thread is not None
 
     def call(self, function: Callable[[], object]) -> None:
-        """Have a function called in the loop; nothing where there is none. Any thread may."""
+        """Call a function in the loop, if there is one. Thread-safe."""
         if (post := self._post) is not None:
             post(function)
 
@@ -106,7 +105,7 @@ class EventLoop(Generic[T]):
             await self._group.__aexit__(None, None, None)
 
     def start_thread(self) -> None:
-        """Run in a thread; nothing to do where it runs already, or was closed."""
+        """Start the loop in a thread, unless it runs already or was closed."""
         with self._lock:
             if self.is_open or self._closed:
                 return
@@ -114,7 +113,7 @@ class EventLoop(Generic[T]):
             try:
                 self._thread = start_thread(lambda: self._live(ready))
             except RuntimeError as problem:  # the interpreter is on its way out
-                log.warning("no thread for evals: %s", problem)
+                log.warning("no thread could be started for evals: %s", problem)
                 return
             ready.wait()
 
@@ -137,7 +136,7 @@ class EventLoop(Generic[T]):
                 self._on_breakdown()
 
     def close(self, seconds: float) -> None:
-        """Start nothing any more. A loop in a thread ends, and its tasks are cancelled."""
+        """Start no more jobs. A loop in a thread ends, and its tasks are cancelled."""
         self._closed = True
         self._wake()
         if self._thread is not None:
@@ -145,14 +144,14 @@ class EventLoop(Generic[T]):
 
 
 class TrainerGone(Exception):
-    """Training is over, so that nothing runs in its thread any more."""
+    """Training is over, so nothing runs in its thread any more."""
 
 
 class TrainerThread:
     """Calls that wait for the trainer's thread.
 
     Args:
-        notify: Called, in the thread that asks, when there is something to run.
+        notify: Called, in the calling thread, when there is something to run.
     """
 
     def __init__(self, notify: Callable[[], object]) -> None:
@@ -168,20 +167,20 @@ class TrainerThread:
         return threading.get_ident() == self._ident
 
     def adopt_current(self) -> None:
-        """Take this thread for the trainer's. Until then it is the one that made this object."""
+        """Make this thread the trainer's; before, it is the one that made this object."""
         self._ident = threading.get_ident()
 
     @property
     def has_calls(self) -> bool:
-        """Whether there is something to run in this very thread."""
+        """Whether there is something to run in this thread."""
         return bool(self._calls) and self.is_current
 
     def call(self, function: Callable[[], T], is_given_up: Callable[[], bool]) -> T:
-        """Have a function called in the trainer's thread, and wait for it.
+        """Call a function in the trainer's thread, and wait for it.
 
         Args:
             function: The function.
-            is_given_up: Whether its result is not wanted any more, so that it is not called.
+            is_given_up: Whether its result is no longer needed, so that it is not called.
 
         Returns:
             What it returns. What it raises is raised here.
@@ -204,7 +203,7 @@ class TrainerThread:
         """Run what is due, if this is the trainer's thread.
 
         Args:
-            until: None is begun after that time (`time.monotonic`).
+            until: No call is started after that time (`time.monotonic`).
         """
         while self.has_calls and time.monotonic() < until:
             with self._lock:
@@ -212,7 +211,7 @@ class TrainerThread:
                     return
                 function, is_given_up, future = self._calls.popleft()
             if is_given_up():
-                future.set_exception(TrainerGone("the eval was given up on"))
+                future.set_exception(TrainerGone("the eval was abandoned"))
                 continue
             try:
                 future.set_result(function())
@@ -223,7 +222,7 @@ class TrainerThread:
                 raise
 
     def close(self) -> None:
-        """Training is over: what waits is told so."""
+        """End waiting calls with TrainerGone: training is over."""
         with self._lock:
             self._closed = True
             calls = list(self._calls)

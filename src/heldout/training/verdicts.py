@@ -3,13 +3,13 @@
     for verdict in verdicts(current_points(read_points(path)), effect=0.05):
         print(verdict.step, verdict.sentence())
 
-The statistics are those of `heldout.stats.sequential`. Here points become tables of rewards
+The statistics are in `heldout.stats.sequential`. Here points become tables of rewards
 (`RewardTable`), and verdicts become steps and sentences. The best eval so far (`best_checkpoint`)
-is a statement of its own, corrected for having been picked (`heldout.stats.winner`).
+is corrected for having been picked (`heldout.stats.winner`).
 
-Errors are read in two ways (clause 22): left out, and as a reward of 0. "improving" and "plateau"
-need both, "regressing" the second, unless the first says improving: a training that collapses into
-errors has no rewards left that could fall.
+Errored items are handled in two ways (clause 22): left out, and as a reward of 0. "improving" and
+"plateau" need both. "regressing" needs only the second, if the first does not say improving: a
+training run that collapses into errors has no rewards left that could fall.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Steps = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The settings of verdicts, as `CurveMonitor` takes them."""
+    """The settings of verdicts: arguments of `CurveMonitor`."""
 
     effect: float = EFFECT
     alpha: float = ALPHA
@@ -71,13 +71,13 @@ class Terms:
         except (TypeError, ValueError, OverflowError):
             raise InvalidInput(
                 "effect and alpha are numbers, window is a number of evals, and bounds are the "
-                f"least and the largest reward there can be, (0, 1) say; got {self!r:.200}"
+                f"minimum and maximum possible reward, such as (0, 1); got {self!r:.200}"
             ) from None
         check_settings(self.effect, self.alpha, self.window)
 
 
 def terms_of(points: Iterable[CurvePoint]) -> Terms:
-    """The settings of the last verdict stored on a curve that make sense, else the defaults."""
+    """Return the settings of the last verdict stored on a curve, else the defaults."""
     for point in reversed(list(points)):
         stored = point.verdict or {}
         bounds = stored.get("bounds")
@@ -96,30 +96,30 @@ class StepVerdict:
 
     step: int
     since: int | None
-    """First step of what the claim is about; None where there is no claim."""
+    """First of the steps compared; None if nothing is claimed."""
     verdict: Verdict
-    """The numbers; they count the curve's results from 0."""
+    """The numbers; indices are those of the curve's results."""
     terms: Terms
     bounds: Bounds | None
-    """The least and the largest reward taken to be possible; None: unknown."""
+    """Minimum and maximum possible reward; None: unknown."""
     between: Steps | None
     """The steps compared."""
     against: Steps | None
     """The steps between which a rise is contradicted (see `Verdict.against`)."""
     readings: tuple[Kind, Kind]
-    """The verdict without the items that errored, and with them as 0."""
+    """The verdicts without errored items, and with them as 0."""
     errored: int
-    """Items that errored at the evals compared."""
+    """Errored items at the evals compared."""
     errored_as: float | None
-    """The reward they count as in these numbers; None: they are left out."""
+    """The reward that errored items count as; None: they are left out."""
 
     @property
     def kind(self) -> Kind:
-        """The verdict in a word."""
+        """The verdict in one word."""
         return self.verdict.kind
 
     def sentence(self) -> str:
-        """The verdict in words, with what it rests on."""
+        """Return the verdict as a sentence, with its numbers."""
         verdict, decided = self.verdict, self.verdict.decided
         if verdict.kind == "inconclusive" or decided is None:
             return f"inconclusive{self._reason()}"
@@ -136,14 +136,14 @@ class StepVerdict:
         return f"{verdict.kind}: {gain} {basis}"
 
     def short(self) -> str:
-        """The kind, and the gain where one is claimed: for where there is little room."""
+        """Return the kind, and the gain if one is claimed, for narrow columns."""
         gain = self.verdict.estimate
         if gain is None or self.kind not in ("improving", "regressing"):
             return self.kind
         return f"{self.kind} {number(gain, sign=True)}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The verdict as a point of the curve stores it."""
+        """Return the verdict as it is stored on a point."""
         verdict, decided = self.verdict, self.verdict.decided
         steps = self.between or (None,) * 4
         return {
@@ -200,7 +200,7 @@ def _steps_text(steps: Steps | None) -> str:
 
 
 def stored_kind(point: CurvePoint) -> Kind | None:
-    """The kind of the verdict stored on a point; None where there is none that is known."""
+    """Return the kind of the verdict stored on a point, or None."""
     kind = (point.verdict or {}).get("kind")
     if kind == "cannot tell":  # the word of earlier versions
         return "inconclusive"
@@ -217,20 +217,20 @@ def verdicts(
 ) -> list[StepVerdict]:
     """Judge one curve at every result, in order of steps.
 
-    Where results came late, they were judged in another order while the policy trained.
+    Verdicts given during training may differ if results came late, in another order.
 
     Args:
-        points: One curve, as `current_points` gives it, of one label.
-        effect: As of `heldout.training.CurveMonitor`.
-        alpha: As there.
-        window: As there.
-        bounds: As there.
+        points: One curve, from `current_points`, of one label.
+        effect: As for `CurveMonitor`.
+        alpha: As for `CurveMonitor`.
+        window: As for `CurveMonitor`.
+        bounds: As for `CurveMonitor`.
 
     Returns:
         One verdict for each point that has rewards.
 
     Raises:
-        InvalidInput: The points are of several evals, or a reward lies outside the bounds.
+        InvalidInput: The points have several labels, or a reward lies outside the bounds.
     """
     terms = Terms(effect, alpha, window, bounds)
     rewards = Rewards()
@@ -244,13 +244,13 @@ def verdicts(
 
 
 Readings = tuple[Analysis, Analysis]
-"""An interim analysis in both readings; one and the same where nothing has errored."""
+"""An interim analysis without errored items, and with them as 0; equal if nothing errored."""
 
 
 def judge(
     table: RewardTable, index: int, before: Readings | None, terms: Terms
 ) -> tuple[Readings, StepVerdict]:
-    """Judge one row of the table, given the analysis that was made before it."""
+    """Judge one row of the table, given the analysis before it."""
     bounds, worth = table.bounds(index), table.errored_as(index)
     analyze = partial(
         analyze_next, effect=terms.effect, alpha=terms.alpha, window=terms.window, bounds=bounds
@@ -281,7 +281,7 @@ def judge(
 
 
 def _combine(scored: Verdict, counted: Verdict) -> tuple[Verdict, bool]:
-    """The verdict that two readings allow, and whether its numbers count what errored."""
+    """Combine both readings into a verdict, and whether its numbers count errored items."""
     if scored.kind == counted.kind:
         return scored, False
     if counted.kind == "regressing" and scored.kind != "improving":
@@ -296,13 +296,13 @@ def _combine(scored: Verdict, counted: Verdict) -> tuple[Verdict, bool]:
 # --- Rewards of points as a table, points x samples ---------------------------------------------
 
 LARGEST = 1e100
-"""Beyond it, squares overflow."""
+"""Largest reward: squares of larger ones overflow."""
 
 Key = tuple[str, int, str, float, int]
 
 
 def key_of(point: CurvePoint) -> Key:
-    """What tells a point from one that was measured again at its step."""
+    """Return a key that differs if a step is measured again."""
     return point.session, point.step, point.time, point.seconds, point.asked
 
 
@@ -310,17 +310,17 @@ class _Row(NamedTuple):
     rewards: Floats
     """Of each sample; NaN where it has no score."""
     errored: Floats
-    """The share of its items that errored; NaN where it was not run."""
+    """Share of its items that errored; NaN if it was not run."""
     errors: int
     low: float
     high: float
-    """Of the rewards; inf and -inf where there are none."""
+    """Minimum and maximum reward; inf and -inf without any."""
 
 
 class Rewards:
-    """The rewards of points, as rows over samples in the order in which samples were first seen.
+    """Rewards of points, as rows over samples in the order in which samples were first seen.
 
-    Outcomes are needed once: a point that is known may come without them.
+    Outcomes are needed once: a known point may be passed again without them.
     """
 
     def __init__(self) -> None:
@@ -328,7 +328,7 @@ class Rewards:
         self._rows: dict[Key, _Row] = {}
 
     def add(self, point: CurvePoint) -> None:
-        """Keep the rewards of a point; InvalidInput where one is too large to be judged."""
+        """Add the rewards of a point; InvalidInput if one is too large to be judged."""
         if not point.has_result or not point.outcomes or key_of(point) in self._rows:
             return
         scores = np.array([outcome.reward for outcome in point.outcomes], dtype=np.float64)
@@ -349,7 +349,7 @@ class Rewards:
         self._rows[key_of(point)] = _Row(rewards, errored, int(is_error.sum()), low, high)
 
     def judged(self, points: Iterable[CurvePoint]) -> list[CurvePoint]:
-        """Those of the points that have rewards, which must be of one eval."""
+        """Return the points that have rewards, which must have one label."""
         results = [
             point
             for point in points
@@ -358,12 +358,12 @@ class Rewards:
         labels = sorted({point.label for point in results})
         if len(labels) > 1:
             raise InvalidInput(
-                f"the points are of several evals: {', '.join(labels)}; each has a curve of its own"
+                f"the points have several labels: {', '.join(labels)}; pass one curve at a time"
             )
         return results
 
     def table(self, points: Sequence[CurvePoint], bounds: Bounds | None = None) -> RewardTable:
-        """The table of these points; `bounds` are the possible rewards, where they are known."""
+        """Return the table of these points; `bounds` are the possible rewards, if known."""
         for point in points:
             self.add(point)
         rows = [self._rows[key_of(point)] for point in points]
@@ -384,41 +384,41 @@ class Rewards:
 
 @dataclass(frozen=True, slots=True)
 class RewardTable:
-    """Rewards of points x samples; what is asked "at" a row is as of that point."""
+    """Rewards, points x samples. Methods with an index use only rows up to it."""
 
     points: Sequence[CurvePoint]
     scored: Floats
-    """Without what errored: NaN."""
+    """Mean reward of each sample; NaN if it errored."""
     errored: Floats
-    """The share of a sample's items that errored; NaN where it was not run."""
+    """Share of a sample's items that errored; NaN if it was not run."""
     error_counts: list[int]
-    """Items that errored at each row."""
+    """Errored items at each row."""
     lows: Floats
     highs: Floats
     given_bounds: Bounds | None
 
     def counted(self, index: int) -> Floats:
-        """The rewards up to a row, with what errored as `errored_as`."""
+        """Return the rewards up to a row, with errored items as `errored_as`."""
         scored, errored = np.nan_to_num(self.scored[: index + 1]), self.errored[: index + 1]
         return np.asarray(scored * (1 - errored) + self.errored_as(index) * errored)
 
     def errors(self, first: int, last: int) -> int:
-        """Items that errored at these rows."""
+        """Return the number of errored items at these rows."""
         return sum(self.error_counts[first : last + 1])
 
     def errored_as(self, index: int) -> float:
-        """The reward that an errored item counts as: no reward is lower."""
+        """Return the reward that an errored item counts as; no reward is lower."""
         worth = float(min(0.0, self.lows[index]))
         return worth if self.given_bounds is None else max(worth, self.given_bounds[0])
 
     def bounds(self, index: int) -> Bounds | None:
-        """As given; else (0, 1) where all rewards seen lie there; else unknown."""
+        """Return the bounds given; else (0, 1) if all rewards seen lie there; else None."""
         if self.given_bounds is not None:
             return self.given_bounds
         return (0.0, 1.0) if self.lows[index] >= 0 and self.highs[index] <= 1 else None
 
     def steps_of(self, comparison: Comparison | None) -> Steps | None:
-        """The steps that a comparison is of."""
+        """Return the steps of a comparison."""
         if comparison is None:
             return None
         (first, last), (newer, newest) = comparison.old, comparison.new
@@ -429,36 +429,36 @@ class RewardTable:
 # --- The best eval so far -----------------------------------------------------------------------
 
 SEED = 0
-"""Of the draws behind its interval: the same curve gives the same numbers."""
+"""Seed of the draws behind its interval: the same curve gives the same numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
     """The eval with the highest mean reward, corrected for having been picked.
 
-    Whether its weights were saved is not known here.
+    Whether its checkpoint was saved is not known here.
     """
 
     step: int
     raw: float
-    """Its mean as measured, what errored counted: it overstates."""
+    """Its mean as measured, with errored items; biased upwards."""
     estimate: float | None
-    """Less the luck of the maximum; None, as for the interval, where it was not computed, or
-    nothing says how much rewards could differ."""
+    """The corrected mean; None, like the interval, if it was not computed, or if all rewards are
+    equal and their bounds unknown."""
     interval: Interval | None
     candidates: int
-    """Evals it was picked from: those of all samples that are compared."""
+    """Evals that it was picked from: those with all samples compared."""
     left_out: int
-    """Evals that lack some of those samples: a mean of others would be another mean."""
+    """Evals that lack some of those samples, and are not compared."""
     n: int
     """Samples compared."""
     errored: int = 0
-    """Samples with an item that errored at this eval."""
+    """Samples with an errored item at this eval."""
     errored_as: float = 0.0
     """The reward that such an item counts as."""
 
     def sentence(self) -> str:
-        """The best eval in words."""
+        """Return the best eval as a sentence."""
         around = interval_text(self.interval.low, self.interval.high) if self.interval else None
         text = f"best so far: step {self.step}{' (before training)' * (self.step == 0)}, "
         if self.candidates == 1:
@@ -480,7 +480,7 @@ class Best:
 
 
 def best_as_dict(best: Best | None) -> dict[str, Any]:
-    """The best eval so far as a point of the curve stores it, apart from the verdict's word."""
+    """Return the best eval so far as it is stored on a point."""
     interval = best.interval if best else None
     return {
         "best_step": best.step if best else None,
@@ -496,28 +496,27 @@ def best_checkpoint(
 ) -> Best | None:
     """Find the best eval of one curve.
 
-    Evals are compared on the samples that at least half of them have run; one that lacks some of
-    those is no candidate, and is counted. A budget or a time limit takes a beginning of one fixed
-    order, so these samples are a beginning of it, too. What errored counts as 0, or as the least
-    reward seen: else an eval of three good answers and 97 errors would be the best one.
+    Evals are compared on the samples that at least half of them have run; evals that lack some of
+    those are left out and counted. Errored items count as 0, or as the minimum reward seen if that
+    is lower: otherwise an eval of three good answers and 97 errors would be the best one.
 
     Args:
-        points: One curve, as `current_points` gives it, of one label.
-        bounds: The least and the largest possible reward (see `CurveMonitor`).
+        points: One curve, from `current_points`, of one label.
+        bounds: Minimum and maximum possible reward (see `CurveMonitor`).
         most: Candidates up to which the mean is corrected: the cost grows with their cube.
 
     Returns:
-        The best eval; None where no two samples can be compared.
+        The best eval; None if no two samples can be compared.
 
     Raises:
-        InvalidInput: The points are of several evals.
+        InvalidInput: The points have several labels.
     """
     rewards = Rewards()
     return pick_best(rewards.table(rewards.judged(points), bounds), most=most)
 
 
 def pick_best(table: RewardTable, *, draws: int = DRAWS, most: int | None = None) -> Best | None:
-    """`best_checkpoint`, of points whose table is there already."""
+    """Find the best eval of a table, as `best_checkpoint` does for points."""
     points = table.points
     last = len(points) - 1
     was_run = ~np.isnan(table.errored)
@@ -556,41 +555,41 @@ MONITOR_DRAWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a monitor says of a curve."""
+    """The result of a monitor."""
 
     verdict: StepVerdict | None = None
-    """None: the newest point changed nothing that could be judged."""
+    """None: there is nothing new to judge."""
     best: Best | None = None
     """The best eval so far, whatever the verdict."""
     stop: str | None = None
     """Why training should stop."""
 
     def as_dict(self) -> dict[str, Any] | None:
-        """The judgement as a point of the curve stores it; None without a verdict."""
+        """Return the judgement as it is stored on a point; None without a verdict."""
         if self.verdict is None:
             return None
         return {**self.verdict.as_dict(), **best_as_dict(self.best)}
 
 
 class CurveMonitor:
-    """Judge a curve at every point, paired by sample: for `PeriodicEval(monitor=…)`.
+    """Judges a curve at every point, paired by sample: for `PeriodicEval(monitor=…)`.
 
-    Every `PeriodicEval` has one; by default it only says what it sees. A result that comes late (of
-    a step before one that was judged already) has no verdict of its own: interim analyses have an
-    order, and alpha is spent by those that were made. The next verdict takes it into account.
+    Every `PeriodicEval` has one, which by default never asks to stop. A late result (of a step
+    before one that was judged already) gets no verdict, since alpha is spent in order; the next
+    verdict includes it.
 
     Args:
-        effect: The gain from the older to the newer half of the window that is worth having; a
-            plateau is without it.
+        effect: Gain from the older to the newer half of the window that matters; a plateau is a
+            smaller gain.
         alpha: Probability of any false "improving" or "regressing" over the whole curve.
-        window: Evals of which the newer half is compared with the older half.
-        bounds: The least and the largest possible reward; None: 0 and 1 as long as all rewards seen
-            lie there, and no plateau is claimed where some do not.
-        stop_on_regression: Ask to stop after so many "regressing" in a row, one a step.
-        stop_on_plateau: Ask to stop after so many "plateau" in a row, one a step.
+        window: Number of evals whose newer half is compared with the older half.
+        bounds: Minimum and maximum possible reward. None: 0 and 1 if all rewards seen lie there,
+            otherwise unknown, and no plateau is claimed.
+        stop_on_regression: Ask to stop after this many "regressing" steps in a row.
+        stop_on_plateau: Ask to stop after this many "plateau" steps in a row.
 
     Raises:
-        InvalidInput: A setting makes no sense.
+        InvalidInput: A setting is invalid.
     """
 
     def __init__(
@@ -608,16 +607,16 @@ class CurveMonitor:
         for count in self._stop_on.values():
             if count is not None and (not isinstance(count, Integral) or count < 1):
                 raise InvalidInput(
-                    "stop_on_regression and stop_on_plateau are numbers of verdicts in a row, from "
-                    f"1 on, or None, got {count!r:.100}"
+                    "stop_on_regression and stop_on_plateau are whole numbers >= 1, or None, got "
+                    f"{count!r:.100}"
                 )
         self._rewards = Rewards()
         self._made: list[tuple[Key, StepVerdict]] = []
-        """The last verdict of each step, and of which point."""
+        """The last verdict of each step, with its point's key."""
         self._before: Readings | None = None
 
     def with_terms(self, terms: Terms) -> CurveMonitor:
-        """A monitor that has judged nothing yet, over the rewards that this one knows."""
+        """Return a new monitor with other settings, which shares the rewards of this one."""
         other = CurveMonitor(
             terms.effect, alpha=terms.alpha, window=terms.window, bounds=terms.bounds
         )
@@ -630,17 +629,17 @@ class CurveMonitor:
         return self._made[-1][1] if self._made else None
 
     def add(self, point: CurvePoint) -> None:
-        """Keep the rewards of a point: it may come without its outcomes later."""
+        """Add the rewards of a point, which may be passed without its outcomes later."""
         self._rewards.add(point)
 
     def __call__(self, points: Sequence[CurvePoint]) -> Judgement:
-        """Judge the curve as it stands. Each call with a new last result is an interim analysis.
+        """Judge the curve so far. Each call with a new last result is an interim analysis.
 
         Args:
             points: The curve so far, by step.
 
         Returns:
-            The verdict, the best eval so far and the advice to stop; empty where nothing is new.
+            The verdict, the best eval so far and the reason to stop; empty if nothing is new.
         """
         table = self._judge_new(points)
         if table is None:
@@ -649,12 +648,12 @@ class CurveMonitor:
         return Judgement(self.latest, best, self._reason_to_stop())
 
     def update(self, points: Sequence[CurvePoint]) -> StepVerdict | None:
-        """Judge what is new, and return the last verdict; no word on the best."""
+        """Judge what is new, and return the last verdict, without the best eval."""
         self._judge_new(points)
         return self.latest
 
     def _judge_new(self, points: Sequence[CurvePoint]) -> RewardTable | None:
-        """Judge what is new, and return the table of the curve; None where nothing is."""
+        """Judge what is new, and return the table of the curve; None if nothing is new."""
         judged = self._rewards.judged(points)
         present = {(point.session, point.step) for point in judged}
         if any(key[:2] not in present for key, _ in self._made):

@@ -195,6 +195,14 @@ def _as_step(env: Any, num_envs: int, names: Sequence[str], *values: Any) -> Ste
     return step
 
 
+def _wrong_step(env: Any, result: Sequence[Any]) -> InvalidInput:
+    return InvalidInput(
+        f"{type(env).__name__}.step() returned {len(result)} values; it returns 5, as Gymnasium's: "
+        "observation, reward, terminated, truncated, info. An environment of the old gym, with 4, "
+        "has to be wrapped (shimmy does so)"
+    )
+
+
 def _info_row(infos: Mapping[str, Any], slot: int, num_envs: int) -> dict[str, Any]:
     """Return one environment's part of a dict of arrays.
 
@@ -358,7 +366,10 @@ class _PlainEnvs(Driver):
             steps = [steps[slot] for slot in np.flatnonzero(playing).tolist()]
         ends = None
         for slot, step in steps:
-            observations[slot], reward[slot], terminated, truncated, infos[slot] = step(rows[slot])
+            result = step(rows[slot])
+            if len(result) != 5:
+                raise _wrong_step(self._envs[slot], result)
+            observations[slot], reward[slot], terminated, truncated, infos[slot] = result
             if terminated or truncated:
                 if ends is None:
                     ends = self._none.copy(), self._none.copy()
@@ -475,7 +486,10 @@ class _BatchEnv(Driver):
         return self._observations
 
     def step(self, actions: Any, playing: Bools | None) -> Step:
-        self._observations, *values, self._infos = self._env.step(actions)
+        result = self._env.step(actions)
+        if len(result) != 5:
+            raise _wrong_step(self._env, result)
+        self._observations, *values, self._infos = result
         self._infos_on_host = False
         step = _as_step(self._env, self.num_envs, self.returned, *values)
         self._over = step.terminated | step.truncated

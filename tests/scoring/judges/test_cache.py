@@ -15,22 +15,28 @@ import anyio
 import pytest
 import torch
 
-from heldout.errors import NoVerdict, RunDirectoryError
-from heldout.scoring.judges import Judge, Verdict, cache, three_way_question
-from heldout.scoring.judges.cache import CachedReply, VerdictCache
+from heldout.errors import InvalidInput, NoVerdict
+from heldout.models import cache
+from heldout.models.cache import ResponseCache
+from heldout.scoring.judges import Judge, Verdict, judge, three_way_question
+from heldout.scoring.judges.judge import CachedReply, VerdictCache
 from heldout.types import Usage
 from tests.scoring.judges.scripted import Scripted, said
 
 Run = Callable[..., Any]
 
 
-def reply(number: int, text: str = "{}") -> CachedReply:
-    return CachedReply(f"{number:032x}", "equality/1", "judge", text, 1, Usage(1, 2))
+def key(number: int) -> str:
+    return f"{number:032x}"
 
 
-def rows(path: Path) -> dict[str, tuple[Any, ...]]:
-    with closing(sqlite3.connect(path)) as connection:
-        return {row[0]: row for row in connection.execute("select * from verdicts")}
+def reply(number: int) -> CachedReply:
+    return CachedReply(f'{{"number": {number}}}', 1, Usage(1, 2))
+
+
+def count_verdicts(path: Path) -> int:
+    with ResponseCache(path) as file:
+        return file.info().entries
 
 
 def ask(run: Run, judge: Judge, answer: str = "four") -> Verdict[Any]:
@@ -93,16 +99,18 @@ def test_failures_are_not_kept(run: Run, tmp_path: Path) -> None:
     judge = Judge(Scripted("hm", "hm", said("correct")), attempts=2, cache=path)
     with pytest.raises(NoVerdict):
         ask(run, judge)
-    assert rows(path) == {}
+    assert count_verdicts(path) == 0
     assert ask(run, judge).value == "correct"
-    assert len(rows(path)) == 1
+    assert count_verdicts(path) == 1
 
 
 def test_an_edited_reply_costs_a_question_and_spoils_no_verdict(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "verdicts.db"
     ask(run, Judge(Scripted(said("correct")), cache=path))
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("update verdicts set reply = replace(reply, 'correct', 'CORRECT')")
+        connection.execute(
+            "update turns set turn = cast(replace(turn, 'correct', 'CORRECT') as blob)"
+        )
     verdict = ask(run, Judge(Scripted(said("incorrect")), cache=path))
     assert (verdict.value, verdict.cached) == ("incorrect", False)
 
@@ -110,26 +118,18 @@ def test_an_edited_reply_costs_a_question_and_spoils_no_verdict(run: Run, tmp_pa
 def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_text('{"question": "2+2?"}\n')
-    with pytest.raises(RunDirectoryError, match="no cache of verdicts"):
+    with pytest.raises(InvalidInput, match="file is not a database"):
         Judge(Scripted(""), cache=path)
     assert path.read_text() == '{"question": "2+2?"}\n'
     other = tmp_path / "other.db"
     with closing(sqlite3.connect(other)) as connection, connection:
         connection.execute("create table verdicts (id)")
     before = other.read_bytes()
-    with pytest.raises(RunDirectoryError, match="no cache of verdicts"):
+    with pytest.raises(InvalidInput, match="not a response cache"):
         Judge(Scripted(""), cache=other)
     assert other.read_bytes() == before
-    with pytest.raises(RunDirectoryError, match="cannot write"):
+    with pytest.raises(InvalidInput, match="cannot use"):
         Judge(Scripted(""), cache=tmp_path)
-
-
-def test_a_cache_of_json_lines_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "verdicts.jsonl"
-    path.write_text('{"format":"heldout.verdicts","version":1}\n')
-    with pytest.raises(RunDirectoryError, match="older heldout.*name another file, such as"):
-        Judge(Scripted(""), cache=path)
-    assert path.read_text() == '{"format":"heldout.verdicts","version":1}\n'
 
 
 def test_two_judges_share_a_file_and_find_what_the_other_has_added(
@@ -150,12 +150,12 @@ WRITER = """
 import sys
 from pathlib import Path
 import anyio
-from heldout.scoring.judges.cache import CachedReply, VerdictCache
+from heldout.scoring.judges.judge import CachedReply, VerdictCache
 
 async def main():
     cache, first = VerdictCache(Path(sys.argv[1])), int(sys.argv[2])
     for i in range(20):
-        await cache.put(CachedReply(f"{first + i:032x}", "equality/1", "judge", "x" * i, 1))
+        await cache.put(f"{first + i:032x}", CachedReply("x" * i, 1))
 
 anyio.run(main)
 """
@@ -169,8 +169,8 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         for first in (1000, 2000)
     ]
     assert [writer.wait(60) for writer in writers] == [0, 0]
-    assert len(rows(path)) == 40
-    assert rows(path)[f"{2019:032x}"][3] == "x" * 19
+    assert count_verdicts(path) == 40
+    assert anyio.run(VerdictCache(path).get, key(2019)) == CachedReply("x" * 19, 1)
 
 
 def test_threads_with_event_loops_of_their_own_share_a_cache(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_threads_with_event_loops_of_their_own_share_a_cache(tmp_path: Path) -> 
 
     async def write(first: int) -> None:
         for i in range(20):
-            await cache.put(reply(first + i))
+            await cache.put(key(first + i), reply(first + i))
 
     threads = [
         threading.Thread(target=anyio.run, args=(write, first), kwargs={"backend": backend})
@@ -188,7 +188,7 @@ def test_threads_with_event_loops_of_their_own_share_a_cache(tmp_path: Path) -> 
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(rows(tmp_path / "verdicts.db")) == 40
+    assert count_verdicts(tmp_path / "verdicts.db") == 40
 
 
 def test_a_file_that_was_removed_or_replaced_is_read_anew(run: Run, tmp_path: Path) -> None:
@@ -196,16 +196,16 @@ def test_a_file_that_was_removed_or_replaced_is_read_anew(run: Run, tmp_path: Pa
 
     async def main() -> None:
         cache = VerdictCache(path)
-        await cache.put(reply(1))
-        await cache.put(reply(2))
-        await VerdictCache(other).put(reply(3))
+        await cache.put(key(1), reply(1))
+        await cache.put(key(2), reply(2))
+        await VerdictCache(other).put(key(3), reply(3))
         other.replace(path)
-        assert await cache.get(reply(3).key) == reply(3)
-        assert await cache.get(reply(1).key) is None
+        assert await cache.get(key(3)) == reply(3)
+        assert await cache.get(key(1)) is None
         path.unlink()
-        assert await cache.get(reply(3).key) is None
-        await cache.put(reply(4))
-        assert await cache.get(reply(4).key) == reply(4)
+        assert await cache.get(key(3)) is None
+        await cache.put(key(4), reply(4))
+        assert await cache.get(key(4)) == reply(4)
 
     run(main)
 
@@ -215,13 +215,13 @@ def test_a_file_of_the_same_inode_and_size_is_read_anew(run: Run, tmp_path: Path
 
     async def main() -> None:
         cache = VerdictCache(path)
-        await cache.put(reply(1))
-        await VerdictCache(other).put(reply(2))
+        await cache.put(key(1), reply(1))
+        await VerdictCache(other).put(key(2), reply(2))
         inode, size = path.stat().st_ino, path.stat().st_size
         path.write_bytes(other.read_bytes())
         assert (path.stat().st_ino, path.stat().st_size) == (inode, size)
-        assert await cache.get(reply(2).key) == reply(2)
-        assert await cache.get(reply(1).key) is None
+        assert await cache.get(key(2)) == reply(2)
+        assert await cache.get(key(1)) is None
 
     run(main)
 
@@ -241,12 +241,12 @@ def test_a_cache_that_cannot_be_written_is_refused_before_anything_is_paid_for(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match="cannot write .*v.db"):
+    with pytest.raises(InvalidInput, match="cannot use .*v.db"):
         Judge(Scripted(""), cache=tmp_path / "file" / "v.db")
     if os.geteuid():  # root may write anywhere
         closed = tmp_path / "closed"
         closed.mkdir(mode=0o500)
-        with pytest.raises(RunDirectoryError, match="cannot write .*v.db"):
+        with pytest.raises(InvalidInput, match="cannot use .*v.db"):
             Judge(Scripted(""), cache=closed / "v.db")
 
 
@@ -256,7 +256,7 @@ def test_a_verdict_that_could_not_be_written_is_used_and_one_warning_says_so(
     path = tmp_path / "verdicts.db"
     endpoint = Scripted(said("correct"))
     judge = Judge(endpoint, cache=path)
-    monkeypatch.setattr(cache, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(cache, "BUSY_SECONDS", 0.0)
     with closing(sqlite3.connect(path)) as busy:
         busy.execute("begin exclusive")
         with pytest.warns(RuntimeWarning, match="cannot be kept in .*: database is locked"):
@@ -266,7 +266,7 @@ def test_a_verdict_that_could_not_be_written_is_used_and_one_warning_says_so(
         assert ask(run, judge, "one").cached
         assert len(endpoint.asked) == 2
     ask(run, judge, "three")
-    assert len(rows(path)) == 1
+    assert count_verdicts(path) == 1
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -279,25 +279,25 @@ def test_the_event_loop_goes_on_while_another_process_writes(backend: str, tmp_p
         with closing(sqlite3.connect(path)) as busy:
             busy.execute("begin exclusive")
             async with anyio.create_task_group() as group:
-                group.start_soon(kept.put, reply(1))
-                group.start_soon(kept.get, reply(2).key)
+                group.start_soon(kept.put, key(1), reply(1))
+                group.start_soon(kept.get, key(2))
                 await anyio.wait_all_tasks_blocked()
                 busy.rollback()
 
     anyio.run(main, backend=backend)
-    assert len(rows(path)) == 1
+    assert count_verdicts(path) == 1
 
 
 def test_memory_keeps_those_that_were_used_last(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MAX_IN_MEMORY", 2)
+    monkeypatch.setattr(judge, "MAX_IN_MEMORY", 2)
 
     async def main() -> None:
         memory = VerdictCache()
-        await memory.put(reply(1))
-        await memory.put(reply(2))
-        assert await memory.get(reply(1).key) == reply(1)
-        await memory.put(reply(3))
-        assert await memory.get(reply(2).key) is None
-        assert await memory.get(reply(1).key) == reply(1)
+        await memory.put(key(1), reply(1))
+        await memory.put(key(2), reply(2))
+        assert await memory.get(key(1)) == reply(1)
+        await memory.put(key(3), reply(3))
+        assert await memory.get(key(2)) is None
+        assert await memory.get(key(1)) == reply(1)
 
     run(main)

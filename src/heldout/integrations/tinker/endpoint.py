@@ -80,7 +80,7 @@ class TinkerEndpoint:
         prompt = self._renderer.build_generation_prompt(conversation)
         parameters = tinker.SamplingParams(
             max_tokens=self._tokens_left(prompt.length, sampling),
-            temperature=sampling.temperature,
+            temperature=sampling.temperature or 0.0,
             stop=stop_sequences(self._renderer, sampling),
             **({} if sampling.top_p is None else {"top_p": sampling.top_p}),
             **({} if sampling.seed is None else {"seed": sampling.seed}),

@@ -40,6 +40,7 @@ from heldout.integrations.tinker.loops import (
     scheduled_metrics,
 )
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.store.columns import PARQUET_FROM
 from heldout.store.run_dir import RunDir
 from heldout.training.curve import CurvePoint, read_points
 from heldout.training.curve_file import CurveFile, open_curve_file
@@ -123,7 +124,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             raise InvalidInput(f"context_window is a number of tokens, got {context_window!r}")
         definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
         sampling = replace(sampling or Sampling(), max_tokens=max_tokens)
-        if sampling.temperature > 0 and sampling.seed is None:
+        if sampling.temperature and sampling.seed is None:
             sampling = replace(sampling, seed=0)  # the same weights, the same summary
         stop_sequences(renderer, sampling)
         self._config = EvalConfig(
@@ -317,7 +318,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
                 experiment_name=reserve_name(Path(output_dir), f"{prefix}-{self.name}"),
                 output_dir=str(output_dir),
             )
-            report = await evaluate(self._definition, config)
+            report = await evaluate(self._definition, config, parquet_from=PARQUET_FROM)
             # In a thread: a large report would hold up the loop, and the training in it.
             point = await anyio.to_thread.run_sync(
                 point_of, report, pending, time.monotonic() - began, directory

@@ -7,47 +7,42 @@ not asked.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import anyio
 
 from heldout._fingerprint import describe_callable
 from heldout._format import cut
+from heldout.chat.messages import messages_of
+from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 from heldout.scoring.judges.prompts import CRITERIA, EQUALITY, PAIRWISE, THREE_WAY, Prompt, scoped
 from heldout.scoring.judges.questions import (
+    Blocks,
     Criterion,
     Preferred,
     Question,
+    Scope,
     check_criteria,
     criteria_question,
     equality_question,
     pairwise_question,
     three_way_question,
 )
-from heldout.scoring.judges.texts import (
-    Blocks,
-    Scope,
-    TextOf,
-    asked_text,
-    model_turns,
-    target_text,
-    text_from,
-    trajectory_blocks,
-    turn_blocks,
-)
-from heldout.types import Metric, Sample, Trajectory
+from heldout.types import Message, Metric, Sample, Trajectory
 
 if TYPE_CHECKING:
     from heldout.scoring.judges.judge import Judge, Verdict
 
 V = TypeVar("V")
+TextOf = Callable[[Sample], str]
 
-NO_ANSWER = "no answer"
-MAX_SHOWN = 2000
+MAX_REPLY = 2000
 """Characters of a reply that a metric keeps. The whole of it is in the cache."""
 
 
@@ -62,15 +57,12 @@ class _Grader:
     scopes: ClassVar[Sequence[Scope]] = ("answer", "trajectory")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise InvalidInput(f"a judge's metric has a name, got {self.name!r}")
-        if self.question is not None and not callable(self.question):
-            raise InvalidInput(f"question is a function of the sample, got {self.question!r:.100}")
         if self.scope not in self.scopes:
             raise InvalidInput(
                 f"scope is one of {', '.join(map(repr, self.scopes))} for this kind of judge, got "
                 f"{self.scope!r}"
             )
+        _check_function("question", self.question)
 
     @property
     def __name__(self) -> str:
@@ -93,35 +85,47 @@ class _Grader:
     def _options(self) -> dict[str, Any]:
         return {}
 
-    def _answers(
-        self, answer: str, sample: Sample, trajectory: Trajectory | None
-    ) -> Sequence[str | Blocks]:
-        """What is judged, in one question each; nothing where there is no answer."""
+    async def _ask(
+        self,
+        make_question: Callable[[str, str | Blocks], Question[V]],
+        answer: str,
+        sample: Sample,
+        trajectory: Trajectory | None,
+    ) -> list[Verdict[V]]:
+        """Judge the answer, the trajectory or each turn; no verdict where there is no answer."""
+        judged: list[str | Blocks] = []
         if self.scope == "answer":
-            return [answer] if answer.strip() else []
-        if trajectory is None:
+            judged = [answer] if answer.strip() else []
+            trajectory = None
+        elif trajectory is None:
             raise InvalidInput(f"scope={self.scope!r} needs the trajectory: give trajectory=…")
-        turns = model_turns(trajectory)
-        if not turns:
+        elif self.scope == "turn":
+            turns = _model_turns(trajectory)
+            judged = [_turn_blocks(trajectory, turn, sample) for turn in turns]
+        elif _model_turns(trajectory):
+            judged = [_trajectory_blocks(trajectory, sample)]
+        if not judged:
             return []
-        if self.scope == "trajectory":
-            return [trajectory_blocks(trajectory, sample)]
-        return [turn_blocks(trajectory, turn, sample) for turn in turns]
+        question = self._question_text(sample, trajectory)
+        return await _ask_all(self.judge, [make_question(question, text) for text in judged])
 
-    def _asked(self, sample: Sample, trajectory: Trajectory | None) -> str:
+    def _question_text(self, sample: Sample, trajectory: Trajectory | None) -> str:
         if self.question is not None:
-            return text_from(self.question, sample)
-        if self.scope == "answer" or trajectory is None:
-            return asked_text(sample)
-        return asked_text(sample, trajectory.messages[: model_turns(trajectory)[0]])
+            return _call(self.question, sample)
+        if trajectory is None:
+            messages: Sequence[Message] = messages_of(sample.input, f"sample {sample.id!r}: input")
+        else:
+            messages = trajectory.messages[: _model_turns(trajectory)[0]]
+        return _conversation_text(messages, sample)
 
-    def _describe(self, *verdicts: Verdict[Any]) -> dict[str, Any]:
-        """Metadata of a metric that rests on these verdicts; on none, without an answer."""
-        described: dict[str, Any] = {"judge": _shorten(self.judge.name), "prompt": self.prompt}
+    def _describe(self, verdicts: Sequence[Verdict[Any]]) -> dict[str, Any]:
+        """Return the metadata of a metric; without verdicts there was no answer."""
+        name = cut(self.judge.name, MAX_REPLY)
+        metadata: dict[str, Any] = {"judge": name, "prompt": self.prompt}
         if not verdicts:
-            return described | {"note": NO_ANSWER}
-        replies = [_shorten(verdict.reply) for verdict in verdicts]
-        described |= {
+            return metadata | {"note": "no answer"}
+        replies = [cut(verdict.reply, MAX_REPLY) for verdict in verdicts]
+        metadata |= {
             "reply": replies[0] if len(replies) == 1 else replies,
             "attempts": sum(verdict.attempts for verdict in verdicts),
             "cached": all(verdict.cached for verdict in verdicts),
@@ -130,11 +134,11 @@ class _Grader:
         paid = [verdict for verdict in verdicts if not verdict.cached] or verdicts
         usages = [verdict.usage for verdict in paid if verdict.usage is not None]
         if len(usages) == len(paid):
-            described["usage"] = {
+            metadata["usage"] = {
                 "prompt_tokens": sum(usage.prompt_tokens for usage in usages),
                 "completion_tokens": sum(usage.completion_tokens for usage in usages),
             }
-        return described
+        return metadata
 
 
 class EqualityJudge(_Grader):
@@ -146,13 +150,10 @@ class EqualityJudge(_Grader):
         self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
     ) -> list[Metric]:
         """Grade an answer, or with `scope` its trajectory."""
-        target = target_text(target, sample)
-        judged = self._answers(answer, sample, trajectory)
-        if not judged:
-            return [Metric(self.name, 0.0, 1.0, self._describe())]
-        question = equality_question(self._asked(sample, trajectory), judged[0], target)
-        verdict = await self.judge.ask(question)
-        return [Metric(self.name, float(verdict.value), 1.0, self._describe(verdict))]
+        make_question = partial(equality_question, target=_target_text(target, sample))
+        verdicts = await self._ask(make_question, answer, sample, trajectory)
+        is_equal = any(verdict.value for verdict in verdicts)
+        return [Metric(self.name, float(is_equal), 1.0, self._describe(verdicts))]
 
 
 class ThreeWayJudge(_Grader):
@@ -169,23 +170,17 @@ class ThreeWayJudge(_Grader):
         self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
     ) -> list[Metric]:
         """Grade an answer, or with `scope` its trajectory."""
-        target = target_text(target, sample)
-        judged = self._answers(answer, sample, trajectory)
-        if not judged:
-            return self._metrics("not_attempted", self._describe())
-        question = three_way_question(self._asked(sample, trajectory), judged[0], target)
-        verdict = await self.judge.ask(question)
-        return self._metrics(verdict.value, self._describe(verdict))
-
-    def _metrics(self, verdict: str, description: dict[str, Any]) -> list[Metric]:
-        correct = float(verdict == "correct")
+        make_question = partial(three_way_question, target=_target_text(target, sample))
+        verdicts = await self._ask(make_question, answer, sample, trajectory)
+        verdict = verdicts[0].value if verdicts else "not_attempted"
+        value = float(verdict == "correct")
         metrics = [
-            Metric(self.name, correct, 1.0, {"verdict": verdict, **description}),
+            Metric(self.name, value, 1.0, {"verdict": verdict, **self._describe(verdicts)}),
             Metric(f"{self.name}_incorrect", verdict == "incorrect"),
             Metric(f"{self.name}_not_attempted", verdict == "not_attempted"),
         ]
         if verdict != "not_attempted":
-            metrics.append(Metric(f"{self.name}_given_attempted", correct, rate=True))
+            metrics.append(Metric(f"{self.name}_given_attempted", value, rate=True))
         return metrics
 
 
@@ -222,41 +217,41 @@ class CriteriaJudge(_Grader):
         """Grade an answer, or with `scope` its trajectory or each of its turns."""
         criteria = self.criteria(sample) if callable(self.criteria) else self.criteria
         check_criteria(criteria)
-        judged = self._answers(answer, sample, trajectory)
-        if not judged:
-            return self._metrics([0.0], [{c.id: False for c in criteria}], self._describe())
-        asked = self._asked(sample, trajectory)
-        shown = target_text(target, sample) if self.show_target else None
-        verdicts = await _ask_all(
-            self.judge, [criteria_question(asked, each, criteria, shown) for each in judged]
-        )
-        scores = [criteria_score(criteria, verdict.value) for verdict in verdicts]
-        description = self._describe(*verdicts)
-        if notes := [note for _, note in scores if note]:
-            description["note"] = "; ".join(dict.fromkeys(notes))
-        met = [verdict.value for verdict in verdicts]
-        return self._metrics([value for value, _ in scores], met, description)
-
-    def _metrics(
-        self, values: list[float], met: list[dict[str, bool]], description: dict[str, Any]
-    ) -> list[Metric]:
-        count = len(values)
+        shown = _target_text(target, sample) if self.show_target else None
+        make_question = partial(criteria_question, criteria=criteria, target=shown)
+        verdicts = await self._ask(make_question, answer, sample, trajectory)
+        metadata = self._describe(verdicts)
+        met = [verdict.value for verdict in verdicts] or [{c.id: False for c in criteria}]
+        scores = [criteria_score(criteria, which) for which in met]
+        values = [value for value, _ in scores]
+        notes = dict.fromkeys(note for _, note in scores if note)
+        if notes and verdicts:
+            metadata["note"] = "; ".join(notes)
+        mean = math.fsum(values) / len(values)
         if self.scope == "turn":
             turns = [{"value": v, "criteria": m} for v, m in zip(values, met, strict=True)]
-            metadata = {"turns": turns, **description}
+            metrics = [
+                Metric(self.name, mean, 1.0, {"turns": turns, **metadata}),
+                Metric(f"{self.name}_worst", min(values)),
+            ]
         else:
-            metadata = {"criteria": met[0], **description}
-        metrics = [Metric(self.name, math.fsum(values) / count, 1.0, metadata)]
-        if self.scope == "turn":
-            metrics.append(Metric(f"{self.name}_worst", min(values)))
+            metrics = [Metric(self.name, mean, 1.0, {"criteria": met[0], **metadata})]
         if self.track:
-            shares = {id: sum(each[id] for each in met) / count for id in met[0]}
+            shares = {id: sum(turn[id] for turn in met) / len(met) for id in met[0]}
             metrics += [Metric(f"{self.name}_{id}", share) for id, share in shares.items()]
         return metrics
 
 
 def criteria_score(criteria: Sequence[Criterion], met: dict[str, bool]) -> tuple[float, str]:
-    """Return the weight met of what could be gained; and why, where a required one fails it."""
+    """Score criteria: the weight that is met of what could be gained.
+
+    Args:
+        criteria: The criteria.
+        met: For each id whether it is met.
+
+    Returns:
+        The score from 0 to 1, and a note where a required criterion makes it 0.
+    """
     failed = [c.id for c in criteria if c.required and not met[c.id]]
     if failed:
         return 0.0, f"required and not met: {', '.join(failed)}"
@@ -280,8 +275,7 @@ class PairwiseJudge(_Grader):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.target is not None and not callable(self.target):
-            raise InvalidInput(f"target is a function of the sample, got {self.target!r:.100}")
+        _check_function("target", self.target)
 
     def _options(self) -> dict[str, Any]:
         return {} if self.target is None else {"target": describe_callable(self.target)}
@@ -289,36 +283,34 @@ class PairwiseJudge(_Grader):
     async def __call__(self, answer: str, target: Any, *, sample: Sample) -> list[Metric]:
         """Grade an answer."""
         if self.target is None:
-            other = target_text(target, sample)
-        else:
-            other = text_from(self.target, sample)
-            if not other.strip():
-                raise InvalidInput(
-                    f"sample {sample.id!r}: pairwise(target=…) gave an empty text, and there has "
-                    "to be an answer to compare with"
-                )
+            other = _target_text(target, sample)
+        elif not (other := _call(self.target, sample)).strip():
+            raise InvalidInput(
+                f"sample {sample.id!r}: pairwise(target=…) gave an empty text, and there has "
+                "to be an answer to compare with"
+            )
         if not answer.strip():
-            return [Metric(self.name, 0.0, 1.0, self._describe())]
-        asked = self._asked(sample, None)
-        one, two = await _ask_all(
-            self.judge,
-            [pairwise_question(asked, answer, other), pairwise_question(asked, other, answer)],
+            return [Metric(self.name, 0.0, 1.0, self._describe([]))]
+        question = self._question_text(sample, None)
+        orders = [(answer, other), (other, answer)]
+        verdicts = await _ask_all(
+            self.judge, [pairwise_question(question, first, second) for first, second in orders]
         )
-        winners = [_winner(one.value, first="answer"), _winner(two.value, first="target")]
+        winners = [
+            _winner(verdicts[0].value, first="answer", second="target"),
+            _winner(verdicts[1].value, first="target", second="answer"),
+        ]
         consistent = winners[0] == winners[1]
         value = {"answer": 1.0, "target": 0.0, "tie": 0.5}[winners[0]] if consistent else 0.5
-        metadata = {"orders": winners, "consistent": consistent, **self._describe(one, two)}
+        metadata = {"orders": winners, "consistent": consistent, **self._describe(verdicts)}
         return [
             Metric(self.name, value, 1.0, metadata),
             Metric(f"{self.name}_consistent", consistent),
         ]
 
 
-def _winner(verdict: Preferred, *, first: str) -> str:
-    if verdict == "tie":
-        return verdict
-    second = "target" if first == "answer" else "answer"
-    return first if verdict == "first" else second
+def _winner(verdict: Preferred, *, first: str, second: str) -> str:
+    return {"first": first, "second": second, "tie": "tie"}[verdict]
 
 
 async def _ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdict[V]]:
@@ -326,20 +318,111 @@ async def _ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdi
     verdicts: dict[int, Verdict[V]] = {}
     problems: list[Exception] = []
 
-    async def ask(place: int) -> None:
+    async def ask(index: int) -> None:
         try:
-            verdicts[place] = await judge.ask(questions[place])
+            verdicts[index] = await judge.ask(questions[index])
         except Exception as problem:  # noqa: BLE001 - raised below
             problems.append(problem)
             group.cancel_scope.cancel()  # the others' requests would be paid for nothing
 
     async with anyio.create_task_group() as group:
-        for place in range(len(questions)):
-            group.start_soon(ask, place)
+        for index in range(len(questions)):
+            group.start_soon(ask, index)
     if problems:
         raise problems[0]
-    return [verdicts[place] for place in range(len(questions))]
+    return [verdicts[index] for index in range(len(questions))]
 
 
-def _shorten(text: str) -> str:
-    return cut(text, MAX_SHOWN)
+# --- What a judge is shown ------------------------------------------------------------------------
+
+
+def _target_text(target: Any, sample: Sample) -> str:
+    """Render a target: text as it is, anything else as JSON."""
+    try:
+        text = target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"sample {sample.id!r}: its ground truth is text or JSON values for a judge, got "
+            f"{type(target).__name__}"
+        ) from None
+    if target is None or not text.strip():
+        raise InvalidInput(
+            f"sample {sample.id!r} has no ground truth, which the judge is to compare with"
+        )
+    return text
+
+
+def _call(function: TextOf, sample: Sample) -> str:
+    text = function(sample)
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f"sample {sample.id!r}: a function that gives a judge a text returned "
+            f"{type(text).__name__}"
+        )
+    return text
+
+
+def _check_function(name: str, function: object) -> None:
+    if function is not None and not callable(function):
+        raise InvalidInput(f"{name} is a function of the sample, got {function!r:.100}")
+
+
+def _conversation_text(messages: Sequence[Message], sample: Sample) -> str:
+    for message in messages:
+        _check_is_text(message, sample, "say what it is to read: question=lambda sample: …")
+    if len(messages) == 1:
+        return messages[0].text
+    return "\n\n".join(f"[{message.role}]\n{message.text}" for message in messages)
+
+
+def _model_turns(trajectory: Trajectory) -> tuple[int, ...]:
+    """List the indices of the model's turns in `trajectory.messages`."""
+    if trajectory.model_turns is not None:
+        return trajectory.model_turns
+    roles = enumerate(message.role for message in trajectory.messages)
+    return tuple(index for index, role in roles if role == "assistant")
+
+
+def _trajectory_blocks(trajectory: Trajectory, sample: Sample) -> Blocks:
+    """Show everything from the model's first turn on: messages, tool calls and their results."""
+    texts: dict[str, str] = {}
+    first = _model_turns(trajectory)[0]
+    for number, index in enumerate(range(first, len(trajectory.messages)), 1):
+        texts |= _message_texts(trajectory, sample, index, f"message {number}")
+    return Blocks("trajectory", texts)
+
+
+def _turn_blocks(trajectory: Trajectory, turn: int, sample: Sample) -> Blocks:
+    """Show one turn and its calls, after the messages between the question and the turn."""
+    texts: dict[str, str] = {}
+    for number, index in enumerate(range(_model_turns(trajectory)[0], turn), 1):
+        texts |= _message_texts(trajectory, sample, index, f"before {number}")
+    own = _message_texts(trajectory, sample, turn, "turn")
+    texts |= {"turn calls" if label == "turn calls" else "turn": own[label] for label in own}
+    return Blocks("turn", texts)
+
+
+def _message_texts(
+    trajectory: Trajectory, sample: Sample, index: int, label: str
+) -> dict[str, str]:
+    message = trajectory.messages[index]
+    _check_is_text(message, sample, "such a trajectory can only be judged by its last answer")
+    text = without_reasoning(message.text) if message.role == "assistant" else message.text
+    texts: dict[str, str] = {}
+    if text.strip() or not message.tool_calls:
+        is_cut = trajectory.stop.truncated and message is trajectory.last_turn
+        texts[f"{label} {message.role}{' cut off' if is_cut else ''}"] = text
+    if message.tool_calls:
+        calls = [{"name": c.name, "arguments": c.arguments} for c in message.tool_calls]
+        texts[f"{label} calls"] = json.dumps(calls, ensure_ascii=False)
+    return texts
+
+
+def _check_is_text(message: Message, sample: Sample, remedy: str) -> None:
+    if not isinstance(message.content, str) and any(
+        part.get("type") != "text" for part in message.content
+    ):
+        raise InvalidInput(
+            f"sample {sample.id!r}: a message is more than text, and a judge would see the text "
+            f"alone; {remedy}"
+        )

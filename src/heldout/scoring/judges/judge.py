@@ -12,16 +12,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
+import sqlite3
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import warnings
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
+import anyio.to_thread
+import msgspec
 
 from heldout._aio import current_loop
 from heldout.config import Sampling, check_endpoint
@@ -34,27 +38,30 @@ from heldout.errors import (
 )
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import with_retries
+from heldout.models.cache import ResponseCache
 from heldout.rollout import waiting_for_others
-from heldout.scoring.judges.cache import CachedReply, VerdictCache
 from heldout.scoring.judges.graders import (
     CriteriaJudge,
     EqualityJudge,
     PairwiseJudge,
+    TextOf,
     ThreeWayJudge,
 )
-from heldout.scoring.judges.prompts import AGAIN, NO_REPLY, PROMPTS
-from heldout.scoring.judges.questions import Criterion, Question
+from heldout.scoring.judges.prompts import AGAIN, NO_REPLY, PROMPTS, one_line, readable
+from heldout.scoring.judges.questions import Criterion, Question, Scope
 from heldout.scoring.judges.replies import Malformed, json_object
-from heldout.scoring.judges.texts import Scope, TextOf, one_line, readable
 from heldout.types import Completion, Message, Sample, Usage
 
 log = logging.getLogger("heldout")
 
+T = TypeVar("T")
 V = TypeVar("V")
 
 MAX_FAILURES = 10
 """Questions without an answer, or without a verdict, after which a judge that never gave one stops
 the run."""
+MAX_IN_MEMORY = 16_384
+"""Verdicts that are kept in memory, those that were used last."""
 _QUOTED = 300
 _SENT_BACK = 4000
 """Characters of a malformed reply that the judge is shown again."""
@@ -66,7 +73,7 @@ class Verdict(Generic[V]):
 
     value: V
     reply: str
-    """As the judge wrote it, with lone surrogates spelled out."""
+    """As the judge wrote it, with lone surrogates escaped."""
     usage: Usage | None
     """Of all attempts together; None where the endpoint does not report it. Of a cached verdict:
     what it cost originally."""
@@ -103,29 +110,24 @@ class Judge:
             longest: Characters of one text as it is sent, beyond which it is refused, never cut.
 
         Raises:
-            InvalidInput: A setting is out of range.
-            RunDirectoryError: The cache cannot be used.
+            InvalidInput: A setting is out of range, or the cache cannot be used.
         """
         check_endpoint(endpoint)
-        if not isinstance(sampling, Sampling):
-            raise InvalidInput(f"sampling is a heldout.Sampling, got {sampling!r}")
         for name, value, least in (
             ("attempts", attempts, 1),
             ("retries", retries, 0),
             ("max_concurrent", max_concurrent, 1),
             ("longest", longest, 1),
         ):
-            if not isinstance(value, int) or value < least:
+            if value < least:
                 raise InvalidInput(f"{name} is a whole number >= {least}, got {value!r}")
-        if timeout is not None and (
-            not isinstance(timeout, int | float) or not 0 < timeout < math.inf
-        ):
+        if timeout is not None and not 0 < timeout < inf:
             raise InvalidInput(f"timeout is seconds > 0, or None, got {timeout!r}")
         self._sampling, self._attempts = sampling, attempts
         self._retries, self._timeout, self._longest = retries, timeout, longest
         self._cache = VerdictCache(None if cache is None else Path(cache))
         self._endpoints = _EndpointByLoop(endpoint, max_concurrent)
-        self._in_flight: dict[tuple[Any, str], _InFlight] = {}
+        self._locks: WeakValueDictionary[tuple[Any, str], anyio.Lock] = WeakValueDictionary()
         self._has_answered = self._has_given_verdict = False
         self._unanswered = self._without_verdict = 0
 
@@ -197,7 +199,7 @@ class Judge:
         try:
             # In ASCII: a lone surrogate has no bytes, but an escape.
             encoded = json.dumps(request, sort_keys=True, ensure_ascii=True).encode()
-        except (TypeError, ValueError, RecursionError) as problem:
+        except (TypeError, ValueError) as problem:
             raise InvalidInput(
                 f"the inputs of a question to a judge, and the endpoint's description of itself, "
                 f"are plain JSON values: {problem}"
@@ -222,54 +224,29 @@ class Judge:
             NoVerdict: No reply was a verdict.
             EndpointError: A request was not answered, or no further one will be.
         """
-        if not isinstance(draw, int) or draw < 0:
-            raise InvalidInput(f"draw is a whole number >= 0, got {draw!r}")
         self._check_length(question)
         key = self.key(question, draw=draw)
         if "unknown" in self._description:
             return await self._converse(key, question, draw)
-        async with self._one_at_a_time(key):
-            if (cached := await self._look_up(key, question)) is not None:
+        # Equal questions of one event loop wait for the first one's verdict.
+        lock = self._locks.setdefault((current_loop(), key), anyio.Lock())
+        with waiting_for_others():
+            await lock.acquire()
+        try:
+            cached = _read_cached(question, await self._cache.get(key))
+            if cached is not None:
                 self._has_given_verdict = True
                 return cached
             verdict = await self._converse(key, question, draw)
-            reply = CachedReply(
-                key, question.prompt, self.name, verdict.reply, verdict.attempts, verdict.usage
-            )
-            await self._cache.put(reply)
+            reply = CachedReply(verdict.reply, verdict.attempts, verdict.usage)
+            await self._cache.put(key, reply)
             return verdict
-
-    @asynccontextmanager
-    async def _one_at_a_time(self, key: str) -> AsyncIterator[None]:
-        """Let equal questions of one event loop wait for the first one's verdict."""
-        place = (current_loop(), key)
-        mine = self._in_flight.setdefault(place, _InFlight(anyio.Lock()))
-        mine.users += 1
-        try:
-            with waiting_for_others():
-                await mine.lock.acquire()
-            try:
-                yield
-            finally:
-                mine.lock.release()
         finally:
-            mine.users -= 1
-            if not mine.users:
-                del self._in_flight[place]
-
-    async def _look_up(self, key: str, question: Question[V]) -> Verdict[V] | None:
-        cached = await self._cache.get(key)
-        if cached is None:
-            return None
-        try:
-            value = question.read(json_object(cached.reply, judged=_judged_texts(question)))
-        except Malformed:
-            return None  # a file that was edited: ask again
-        return Verdict(value, cached.reply, cached.usage, cached.attempts, True, question.prompt)
+            lock.release()
 
     async def _converse(self, key: str, question: Question[V], draw: int) -> Verdict[V]:
         sampling = self._sampling.for_item(f"{question.prompt} {key}", draw)
-        messages, judged = question.messages, _judged_texts(question)
+        messages = question.messages
         usage: Usage | None = Usage()
         problem, reply = "", ""
         for attempt in range(self._attempts):
@@ -278,7 +255,7 @@ class Judge:
             usage = usage and completion.usage and usage + completion.usage
             reply = completion.message.text.encode("utf-8", "backslashreplace").decode()
             try:
-                value = question.read(json_object(reply, completion.finish_reason, judged=judged))
+                value = _read_reply(question, reply, completion.finish_reason)
             except Malformed as malformed:
                 problem = one_line(str(malformed), 2 * _QUOTED)
                 sent_back = Message("assistant", reply[:_SENT_BACK].strip() or NO_REPLY)
@@ -338,13 +315,12 @@ class Judge:
         for label, text in question.inputs.items():
             if not isinstance(text, str):
                 continue
-            # What cannot be seen is spelled out, and grows.
-            length = len(text) if len(text) > self._longest else len(readable(text))
+            length = len(readable(text))  # what cannot be seen is escaped, and grows
             if length > self._longest:
-                as_sent = "" if length == len(text) else " as it is sent"
                 raise InvalidInput(
-                    f"the {label} has {length} characters{as_sent}, and the judge is given at most "
-                    f"{self._longest} of one text (it is never cut): Judge(longest=…) allows more"
+                    f"the {label} has {length} characters as it is sent, and the judge is given at "
+                    f"most {self._longest} of one text (it is never cut): Judge(longest=…) allows "
+                    "more"
                 )
 
     async def close(self) -> None:
@@ -438,21 +414,125 @@ class Judge:
         return PairwiseJudge(self, question, name, "answer", target)
 
 
-def _judged_texts(question: Question[Any]) -> list[str]:
-    """The texts that a reply might quote."""
-    return [
+def _read_reply(question: Question[V], reply: str, finish_reason: str | None = None) -> V:
+    could_be_quoted = [
         text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
         for text in question.inputs.values()
     ]
+    return question.read(json_object(reply, finish_reason, judged=could_be_quoted))
+
+
+# --- Cache ----------------------------------------------------------------------------------------
+
+
+class CachedReply(msgspec.Struct, array_like=True, frozen=True):
+    """A reply that was a verdict. Neither the question nor the judged answer is stored."""
+
+    reply: str
+    attempts: int
+    usage: Usage | None = None
+
+
+def _read_cached(question: Question[V], cached: CachedReply | None) -> Verdict[V] | None:
+    if cached is None:
+        return None
+    try:
+        value = _read_reply(question, cached.reply)
+    except Malformed:
+        return None  # `read` has become stricter: ask again
+    return Verdict(value, cached.reply, cached.usage, cached.attempts, True, question.prompt)
+
+
+class VerdictCache:
+    """Replies by key: in memory, or in a `ResponseCache` that threads and processes share.
+
+    The file is opened for each access, in a thread, and closed again: a file that was removed or
+    replaced is simply the one that is opened next, and a forked process shares no connection. Where
+    it cannot be read or written later on, verdicts are kept in memory, and one warning says so.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Open a cache.
+
+        Args:
+            path: The file, which is made where it is missing; None for memory alone.
+
+        Raises:
+            InvalidInput: The file cannot be written, or is something else.
+        """
+        self.path = path
+        self._memory: dict[str, CachedReply] = {}
+        self._lock = threading.Lock()
+        self._has_warned = False
+        if path is not None:
+            _open_file(path).close()
+
+    async def get(self, key: str) -> CachedReply | None:
+        """Look up a reply.
+
+        Args:
+            key: The key of the verdict.
+
+        Returns:
+            The reply; None where there is none, or the file cannot be read now.
+        """
+        with self._lock:
+            reply = self._memory.pop(key, None)
+            if reply is not None:
+                self._memory[key] = reply  # as the last that was used
+                return reply
+        stored = await self._use_file(lambda file: file.get(bytes.fromhex(key)))
+        return None if stored is None else msgspec.json.decode(stored, type=CachedReply)
+
+    async def put(self, key: str, reply: CachedReply) -> None:
+        """Keep a reply.
+
+        Args:
+            key: The key of the verdict.
+            reply: The reply.
+        """
+
+        def store(file: ResponseCache) -> bool:
+            file.put(bytes.fromhex(key), msgspec.json.encode(reply))
+            return True
+
+        if await self._use_file(store):
+            return
+        with self._lock:
+            self._memory[key] = reply
+            if len(self._memory) > MAX_IN_MEMORY:
+                del self._memory[next(iter(self._memory))]
+
+    async def _use_file(self, function: Callable[[ResponseCache], T]) -> T | None:
+        """Call a function with the open file; None where there is no file, or it fails."""
+        path = self.path
+        if path is None:
+            return None
+
+        def call() -> T:
+            with _open_file(path) as file:
+                return function(file)
+
+        try:
+            return await anyio.to_thread.run_sync(call)
+        except (InvalidInput, sqlite3.Error) as problem:
+            if not self._has_warned:
+                self._has_warned = True
+                warnings.warn(
+                    f"verdicts of a judge cannot be kept in {path}: {problem}. They are used, and "
+                    "remembered as long as this process lives",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return None
+
+
+def _open_file(path: Path) -> ResponseCache:
+    # Verdicts were paid for: they do not expire, and survive a power failure.
+    return ResponseCache(path, max_bytes=inf, max_age=inf, durable=True)
 
 
 # --- Endpoints ------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False, slots=True)
-class _InFlight:
-    lock: anyio.Lock
-    users: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -471,7 +551,7 @@ class _EndpointByLoop:
     """
 
     def __init__(self, endpoint: Any, max_concurrent: int) -> None:
-        self._given, self._max_concurrent = endpoint, max_concurrent
+        self._model, self._max_concurrent = endpoint, max_concurrent
         self._loops: dict[Any, _Opened] = {}
         self._shared: Endpoint | None = None
         self._opening = threading.Lock()
@@ -497,7 +577,7 @@ class _EndpointByLoop:
             await opened.end.aclose()
         with self._opening:
             shared, self._shared = self._shared, None
-        if shared is not None and shared is not self._given:
+        if shared is not None and shared is not self._model:
             with anyio.CancelScope(shield=True):
                 await shared.close()
 
@@ -505,9 +585,9 @@ class _EndpointByLoop:
         with self._opening:
             if self._shared is not None:
                 return self._shared
-            endpoint = open_endpoint(self._given, max_concurrent=self._max_concurrent)
-            kind = self._given.partition(":")[0] if isinstance(self._given, str) else ""
-            if kind in ("hf", "smollm2") or endpoint is self._given:
+            endpoint = open_endpoint(self._model, max_concurrent=self._max_concurrent)
+            kind = self._model.partition(":")[0] if isinstance(self._model, str) else ""
+            if kind in ("hf", "smollm2") or endpoint is self._model:
                 self._shared = endpoint
             return endpoint
 

@@ -1,12 +1,20 @@
-"""The prompts of the judges. Each has a version, which goes up with every change of a word.
+"""The prompts of the judges, and how judged texts are set apart from them.
 
-A report names the prompts it was judged by, and the cache keeps a verdict under its prompt: a
-silent change would make two reports look comparable that are not. A test pins every text.
+Each prompt has a version, which goes up with every change of a word: a report names the prompts it
+was judged by, and the cache stores a verdict under its prompt. A test pins every text.
+
+A judged text must not pose as an instruction. The lines around the texts carry a hash of all texts
+of the question: to forge such a line, a text would have to contain a hash of itself. Characters
+that no reader sees are escaped, and what a chat template would read as the end of a turn
+(`<|im_end|>`, `[/INST]`) or of reasoning (`</think>`) gets a space.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 DATA = """\
@@ -56,11 +64,6 @@ class Prompt:
     def text(self) -> str:
         """All of it, as it is pinned by a test and part of a verdict's key."""
         return "\n\n".join((self.name, self.system, DATA, self.closing, AGAIN, NO_REPLY))
-
-    @property
-    def digest(self) -> str:
-        """A short hash of `text`."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
 EQUALITY = Prompt(
@@ -138,7 +141,15 @@ _SCOPES = {"trajectory": TRAJECTORY, "turn": TURN}
 
 
 def scoped(prompt: Prompt, scope: str) -> Prompt:
-    """Return the prompt for an answer, and for a trajectory or turn one of the kind KIND_SCOPE."""
+    """Adapt a prompt to what is judged.
+
+    Args:
+        prompt: The prompt for an answer.
+        scope: "answer", "trajectory" or "turn".
+
+    Returns:
+        The prompt; for a trajectory or a turn one of the kind KIND_SCOPE.
+    """
     if scope == "answer":
         return prompt
     system = f"{prompt.system}\n\n{_SCOPES[scope]}"
@@ -149,8 +160,90 @@ PROMPTS = {
     prompt.name: prompt
     for prompt in (
         *(EQUALITY, THREE_WAY, CRITERIA, PAIRWISE),
-        *(scoped(each, "trajectory") for each in (EQUALITY, THREE_WAY, CRITERIA)),
+        *(scoped(prompt, "trajectory") for prompt in (EQUALITY, THREE_WAY, CRITERIA)),
         scoped(CRITERIA, "turn"),
     )
 }
 """Every prompt by its name."""
+
+
+# --- Delimiters -----------------------------------------------------------------------------------
+
+_KEPT = "\n\t\u200c\u200d"
+"""Line breaks; and joiners, which are part of words and emoji."""
+
+_UNSEEN = frozenset(
+    map(
+        chr,
+        [
+            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0),
+            *range(0x180B, 0x1810),
+            *range(0xFE00, 0xFE0E),  # the two after these choose between text and emoji
+            *range(0xFFF0, 0xFFF9),
+            *range(0xE0000, 0xE1000),
+        ],
+    )
+)
+"""What Unicode calls default-ignorable (and the empty Braille cell) beside those of category Cf,
+which are not printable anyway. A text can be hidden in variation selectors, a byte in each."""
+
+_TURN_MARK = re.compile(
+    r"<(?=[|｜][^\s<>|｜]{1,40}[|｜]>|\|[a-z_]{1,20}>|[a-z_]{1,20}\|>)"
+    r"|<(?=/?s>|(?:start|end)_of_(?:turn|image)>|/?(?:bos|eos|unk|pad|mask)>)"
+    r"|<(?=/?(?:seed:)?(?:think|thinking|thought)>)|◁(?=/?think▷)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|THINK|IMG)\])"
+    r"|<(?=<(?:/?SYS)>>)"
+)
+
+
+def delimited(texts: Mapping[str, str]) -> str:
+    """Put each text between two lines with its label and a mark that no text contains.
+
+    Args:
+        texts: The texts by label.
+
+    Returns:
+        All of them, for a user message.
+    """
+    sent = {label: readable(text) for label, text in texts.items()}
+    content = "\0".join(f"{label} {len(text)} {text}" for label, text in sent.items()).encode()
+    mark = hashlib.blake2b(content, digest_size=16).hexdigest()
+    return "\n\n".join(
+        f"--- BEGIN {label} {mark} ---\n{text}\n--- END {label} {mark} ---"
+        for label, text in sent.items()
+    )
+
+
+def readable(text: str) -> str:
+    """Escape what cannot be seen, and make marks of chat templates harmless.
+
+    Args:
+        text: A text that is judged.
+
+    Returns:
+        The text as it is sent.
+    """
+    text = text.replace("\r\n", "\n")
+    if not (text.isascii() and text.replace("\n", "").isprintable()):
+        text = "".join(c if _is_seen(c) else c.encode("unicode_escape").decode() for c in text)
+    return _TURN_MARK.sub(lambda mark: mark[0] + " ", text)
+
+
+def one_line(text: str, limit: int) -> str:
+    """Shorten a text to one readable line, for messages.
+
+    Args:
+        text: The text.
+        limit: Characters of the line at most.
+
+    Returns:
+        The line.
+    """
+    line = " ".join(readable(text[: limit + 1]).split())
+    return line if len(text) <= limit and len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _is_seen(character: str) -> bool:
+    if character in _UNSEEN:
+        return False
+    return character.isprintable() or character in _KEPT or unicodedata.category(character) == "Zs"

@@ -1,4 +1,4 @@
-"""The questions put to a judge, and how its replies are read: pure functions."""
+"""The questions put to a judge: what it is shown, and how its verdict is read. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from heldout.scoring.judges.prompts import (
     PAIRWISE,
     THREE_WAY,
     Prompt,
+    delimited,
+    readable,
     scoped,
 )
 from heldout.scoring.judges.replies import Malformed
-from heldout.scoring.judges.texts import Blocks, delimited, readable
 from heldout.types import Message
 
 T = TypeVar("T")
 V = TypeVar("V")
 Attempted = Literal["correct", "incorrect", "not_attempted"]
 Preferred = Literal["first", "second", "tie"]
+Scope = Literal["answer", "trajectory", "turn"]
 
 MAX_WEIGHT = 1e100
 """Weight of a criterion: any number of these can be added up."""
@@ -47,6 +49,14 @@ class Question(Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """A trajectory, or one turn of it, as labelled texts: judged instead of an answer."""
+
+    scope: Scope
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Criterion:
     """A statement that is true of an answer or not. A negative weight is for a bad thing."""
 
@@ -57,6 +67,7 @@ class Criterion:
     """Where it is not met, the score is 0."""
 
     def __post_init__(self) -> None:
+        # Checked here since they are read from files of labels, too.
         for name in ("id", "description"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
@@ -83,6 +94,33 @@ class Criterion:
             )
 
 
+def check_criteria(criteria: Sequence[Criterion]) -> None:
+    """Check that criteria can be scored.
+
+    Args:
+        criteria: The criteria.
+
+    Raises:
+        InvalidInput: There are none, two share an id, or none has a positive weight.
+    """
+    if isinstance(criteria, str) or not criteria:
+        raise InvalidInput(f"criteria are a list of at least one Criterion, got {criteria!r:.100}")
+    ids: set[str] = set()
+    for criterion in criteria:
+        if not isinstance(criterion, Criterion):
+            raise InvalidInput(f"criteria are Criterion values, got {criterion!r:.100}")
+        if criterion.id in ids:
+            raise InvalidInput(f"two criteria have the id {criterion.id!r}; ids are unique")
+        ids.add(criterion.id)
+    if not any(criterion.weight > 0 for criterion in criteria):
+        raise InvalidInput(
+            "no criterion has a weight above 0, so that nothing could be gained; give one a weight"
+        )
+
+
+# --- Questions ------------------------------------------------------------------------------------
+
+
 def equality_question(question: str, answer: str | Blocks, target: str) -> Question[bool]:
     """Ask whether an answer means the same as the target.
 
@@ -94,8 +132,7 @@ def equality_question(question: str, answer: str | Blocks, target: str) -> Quest
     Returns:
         The question; its verdict is True where they mean the same.
     """
-    texts = {"question": question, **_answer_texts(answer), "target": target}
-    return _question(_prompt(EQUALITY, answer), texts, _read_equal)
+    return _question(EQUALITY, question, answer, {"target": target}, _read_equal)
 
 
 def three_way_question(question: str, answer: str | Blocks, target: str) -> Question[Attempted]:
@@ -109,8 +146,7 @@ def three_way_question(question: str, answer: str | Blocks, target: str) -> Ques
     Returns:
         The question.
     """
-    texts = {"question": question, **_answer_texts(answer), "target": target}
-    return _question(_prompt(THREE_WAY, answer), texts, _read_attempted)
+    return _question(THREE_WAY, question, answer, {"target": target}, _read_attempted)
 
 
 def criteria_question(
@@ -135,12 +171,10 @@ def criteria_question(
     """
     check_criteria(criteria)
     listed = [{"id": c.id, "description": c.description} for c in criteria]
-    texts = {"question": question, **_answer_texts(answer)}
-    if target is not None:
-        texts["target"] = target
+    texts = {} if target is None else {"target": target}
     texts["criteria"] = json.dumps(listed, ensure_ascii=False, indent=1)
-    ids = tuple(c.id for c in criteria)
-    return _question(_prompt(CRITERIA, answer), texts, partial(_read_met, ids=ids))
+    read = partial(_read_met, ids=tuple(c.id for c in criteria))
+    return _question(CRITERIA, question, answer, texts, read)
 
 
 def pairwise_question(question: str, first: str, second: str) -> Question[Preferred]:
@@ -154,60 +188,33 @@ def pairwise_question(question: str, first: str, second: str) -> Question[Prefer
     Returns:
         The question.
     """
-    texts = {"question": question, "first": first, "second": second}
-    return _question(PAIRWISE, texts, _read_preferred)
+    answers = Blocks("answer", {"first": first, "second": second})
+    return _question(PAIRWISE, question, answers, {}, _read_preferred)
 
 
-def check_criteria(criteria: Sequence[Criterion]) -> None:
-    """Refuse criteria that cannot be scored: none, two with one id, or none to gain by."""
-    if isinstance(criteria, str) or not isinstance(criteria, Sequence) or not criteria:
-        raise InvalidInput(f"criteria are a list of at least one Criterion, got {criteria!r:.100}")
-    ids: set[str] = set()
-    for criterion in criteria:
-        if not isinstance(criterion, Criterion):
-            raise InvalidInput(f"criteria are Criterion values, got {criterion!r:.100}")
-        if criterion.id in ids:
-            raise InvalidInput(f"two criteria have the id {criterion.id!r}; ids are unique")
-        ids.add(criterion.id)
-    if not any(criterion.weight > 0 for criterion in criteria):
-        raise InvalidInput(
-            "no criterion has a weight above 0, so that nothing could be gained; give one a weight"
-        )
-
-
-def _answer_texts(answer: str | Blocks) -> Mapping[str, str]:
-    return answer.texts if isinstance(answer, Blocks) else {"answer": answer}
-
-
-def _prompt(prompt: Prompt, answer: str | Blocks) -> Prompt:
-    return scoped(prompt, answer.scope if isinstance(answer, Blocks) else "answer")
-
-
-def _question(prompt: Prompt, texts: Mapping[str, str], read: Callable[[Any], V]) -> Question[V]:
-    for label, text in texts.items():
-        if not isinstance(text, str):
-            raise InvalidInput(f"the {label} is text, got {type(text).__name__}")
-    shown = delimited({label.upper(): text for label, text in texts.items()})
+def _question(
+    prompt: Prompt,
+    question: str,
+    answer: str | Blocks,
+    texts: Mapping[str, str],
+    read: Callable[[Any], V],
+) -> Question[V]:
+    blocks = answer if isinstance(answer, Blocks) else Blocks("answer", {"answer": answer})
+    prompt = scoped(prompt, blocks.scope)
+    inputs = {"question": question, **blocks.texts, **texts}
+    data = delimited({label.upper(): text for label, text in inputs.items()})
     messages = (
         Message("system", f"{prompt.system}\n\n{DATA}"),
-        Message("user", f"{shown}\n\n{prompt.closing}"),
+        Message("user", f"{data}\n\n{prompt.closing}"),
     )
-    return Question(prompt.name, messages, dict(texts), read)
+    return Question(prompt.name, messages, inputs, read)
 
 
-# --- Replies: further keys do no harm; a reason is asked for and not required ---------------------
+# --- Verdicts: further keys do no harm; a reason is asked for and not required --------------------
 
 
-class _Equal(msgspec.Struct):
-    verdict: Literal["equal", "different"]
-
-
-class _Attempted(msgspec.Struct):
-    verdict: Attempted
-
-
-class _Preferred(msgspec.Struct):
-    verdict: Preferred
+class _Verdict(msgspec.Struct, Generic[V]):
+    verdict: V
 
 
 class _Met(msgspec.Struct):
@@ -220,25 +227,25 @@ class _AllMet(msgspec.Struct):
 
 
 def _read_equal(value: Any) -> bool:
-    return _convert(_Equal, value).verdict == "equal"
+    return _convert(_Verdict[Literal["equal", "different"]], value).verdict == "equal"
 
 
 def _read_attempted(value: Any) -> Attempted:
-    return _convert(_Attempted, value).verdict
+    return _convert(_Verdict[Attempted], value).verdict
 
 
 def _read_preferred(value: Any) -> Preferred:
-    return _convert(_Preferred, value).verdict
+    return _convert(_Verdict[Preferred], value).verdict
 
 
 def _read_met(value: Any, *, ids: tuple[str, ...]) -> dict[str, bool]:
     met: dict[str, bool] = {}
-    for each in _convert(_AllMet, value).criteria:
-        if each.id not in ids:
-            raise Malformed(f"there is no criterion {each.id[:100]!r}.")
-        if each.id in met:
-            raise Malformed(f"criterion {each.id[:100]!r} is there twice.")
-        met[each.id] = each.met
+    for criterion in _convert(_AllMet, value).criteria:
+        if criterion.id not in ids:
+            raise Malformed(f"there is no criterion {criterion.id[:100]!r}.")
+        if criterion.id in met:
+            raise Malformed(f"criterion {criterion.id[:100]!r} is there twice.")
+        met[criterion.id] = criterion.met
     for id in ids:
         if id not in met:
             raise Malformed(f"criterion {id[:100]!r} is missing.")

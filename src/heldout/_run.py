@@ -1,0 +1,128 @@
+"""`heldout.run`: an eval as a plain call, for scripts and notebooks.
+
+The engine runs in an event loop in a thread of its own, so that a notebook's running loop is no
+hindrance. Ctrl-C ends it as it ends `heldout run`: what is finished stays, and can be resumed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from heldout._aio import Here, run_in_loop_thread
+from heldout.config import EvalConfig, Sampling, base_config
+from heldout.engine import evaluate
+from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
+from heldout.models import AnswerFn, Endpoint
+from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.store.report import EvalReport
+from heldout.store.runs import find_run, new_run_dir
+from heldout.types import Sample
+
+_SAMPLING = {field.name for field in fields(Sampling)}
+_SETTINGS = {field.name for field in fields(EvalConfig)} - {"endpoint", "experiment_name"}
+_OTHER_NAMES = {
+    "endpoint": "model",
+    "experiment_name": "name",
+    "limit": "max_samples",
+    "epochs": "repeats",
+    "max_connections": "max_concurrent",
+    "scorer": "score_fn",
+}
+"""What users of other tools, or of `EvalConfig`, may write."""
+
+
+def run(
+    samples: Iterable[Sample] | EvalDefinition,
+    score_fn: ScoreFn | None = None,
+    *,
+    model: str | AnswerFn | Endpoint | None = None,
+    name: str = "run",
+    prepare_messages: PrepareMessages | None = None,
+    environment_factory: EnvironmentFactory | None = None,
+    config: EvalConfig = base_config,
+    **settings: Any,
+) -> EvalReport:
+    """Run every sample and score what came of it: `evaluate` as a plain call.
+
+    Works in a script, in a thread, and where an event loop is running, as in a notebook.
+
+    Args:
+        samples: The samples, or an `EvalDefinition` in place of samples, score function, messages
+            and environments.
+        score_fn: Scores a trajectory: `score_fn(trajectory, sample)` returns a number, a bool or a
+            `Score`.
+        model: A model such as "openai:gpt-4o-mini", or a function of the messages; the config's
+            by default.
+        name: What the run is called. Every call makes a run directory of its own under it,
+            `outputs/evals/NAME/TIME`; `EvalReport.load(NAME)` loads the latest.
+        prepare_messages: Makes a sample's opening messages; without it the sample's input does.
+        environment_factory: Makes a sample's environment; without it there is one model turn.
+        config: Where settings come from that are not passed.
+        **settings: Fields of `EvalConfig` and `Sampling` by name: `max_concurrent=32`,
+            `max_tokens=64`, `resume=True` (to go on with the latest run of that name, if there is
+            one), …
+
+    Returns:
+        The report.
+
+    Raises:
+        InvalidInput: An argument, a setting or a sample is refused.
+        RunDirectoryError: The run directory cannot be used.
+        SystemicFailure: There is no honest number to report: every item errored, or more than
+            `max_error_rate`.
+        ItemFailed: An item errored under `on_error="raise"`.
+    """
+    if "/" in name:
+        raise InvalidInput(f"run: name is one directory, not a path; got {name!r}")
+    config = _configure(config, name, model, settings)
+    definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+    root = Path(config.output_dir)
+    path = _run_dir(root, name, resume=config.resume)
+    config = replace(config, experiment_name=str(path.relative_to(root)))
+
+    async def main(here: Here) -> EvalReport:
+        return await evaluate(definition, config)
+
+    try:
+        report = run_in_loop_thread(main)
+    except HeldoutError as problem:
+        # Its message says what to do; forty lines of the engine's frames would only hide it.
+        raise problem.with_traceback(None)  # noqa: B904
+    finally:
+        for directory in (path, path.parent):
+            with suppress(OSError):  # it is not empty, unless the eval was refused
+                directory.rmdir()
+    assert report is not None  # None is for what was cancelled, and Ctrl-C has been raised
+    return report
+
+
+def _run_dir(root: Path, name: str, *, resume: bool) -> Path:
+    """Find the run to resume, or make a new directory; as `heldout run` does."""
+    if resume:
+        with suppress(RunDirectoryError):
+            return find_run(root / name)
+    if "@" in name:
+        raise InvalidInput(f"run: an @ is for a run that exists, to resume it; got name={name!r}")
+    return new_run_dir(name, root)
+
+
+def _configure(config: EvalConfig, name: str, model: Any, settings: dict[str, Any]) -> EvalConfig:
+    """Apply settings by their plain names, all at once: some are valid only together."""
+    for key in settings:
+        if key not in _SETTINGS | _SAMPLING:
+            known = sorted(_SETTINGS | _SAMPLING)
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+            meant = _OTHER_NAMES.get(key) or (near[0] if near else None)
+            hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
+            raise InvalidInput(f"run: there is no setting {key!r}; {hint}")
+    sampling = {key: settings.pop(key) for key in [*settings] if key in _SAMPLING}
+    if sampling:
+        settings["sampling"] = replace(settings.get("sampling", config.sampling), **sampling)
+    if model is not None:
+        settings["endpoint"] = model
+    return replace(config, experiment_name=name, **settings)

@@ -1,0 +1,108 @@
+"""`heldout view`: look at runs, comparisons and live curves in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from heldout._format import printable
+from heldout.errors import InvalidInput
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@click.command("view")
+@click.argument("runs", nargs=-1, metavar="[RUN…]")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8765, show_default=True,
+              help="The port, or the first of twenty to try; 0 is any.")  # fmt: skip
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to serve on.")
+@click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME",
+              help="A name this machine is reached by; needed with --host.")  # fmt: skip
+@click.option("--no-token", is_flag=True, help="Answer everybody who can reach the port.")
+@click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write one HTML file with these runs instead, which opens without a server.",
+)
+@click.option(
+    "--samples",
+    default="failures",
+    show_default=True,
+    metavar="all|failures|N",
+    help="With --export: whose conversations are inside.",
+)
+@click.option(
+    "--redact", multiple=True, metavar="KEY", help="With --export: leave out the values of a key."
+)
+@click.option("--with-secrets", is_flag=True, help="With --export: let texts like keys through.")
+def command(
+    runs: tuple[str, ...],
+    port: int,
+    host: str,
+    allow_hosts: tuple[str, ...],
+    no_token: bool,
+    no_browser: bool,
+    export: Path | None,
+    samples: str,
+    redact: tuple[str, ...],
+    with_secrets: bool,
+) -> None:
+    """Show RUNs in a browser: run directories, or folders of them. Default: outputs/evals.
+
+    Nothing leaves this machine, and nothing can be changed from the page.
+    """
+    if export is not None:
+        from heldout.store.run_dir import replace_file
+        from heldout.viewer.export import export_runs
+
+        page = export_runs(
+            find_roots(runs), samples=samples, redact=redact, allow_secrets=with_secrets
+        )
+        replace_file(export, page)
+        click.echo(printable(f"Wrote {export}, {len(page) / 1e6:.1f} MB."))
+        return
+    from heldout.viewer.pages import Pages
+    from heldout.viewer.server import serve
+
+    if host not in LOOPBACK and not allow_hosts:
+        raise InvalidInput(
+            f"--host {host} can be reached from other machines: say by which name with "
+            "--allow-host NAME"
+        )
+    pages = Pages(find_roots(runs))
+
+    def show(address: str) -> None:
+        click.echo(printable(f"Serving {', '.join(map(str, pages.roots))} at {address}"))
+        click.echo("Ctrl-C ends it.")
+        if not no_browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    server = serve(
+        pages, host=host, port=port, token=not no_token, allow_hosts=allow_hosts, on_ready=show
+    )
+    try:
+        asyncio.run(server)
+    except KeyboardInterrupt:
+        click.echo()
+
+
+def find_roots(runs: tuple[str, ...]) -> list[Path]:
+    """Find the folders that arguments name.
+
+    Args:
+        runs: Run directories, folders of them, or names under outputs/evals.
+
+    Returns:
+        Their paths; outputs/evals where there are no arguments.
+    """
+    from heldout.store.runs import find_run
+
+    if not runs:
+        return [Path("outputs/evals")]
+    return [path if (path := Path(run)).is_dir() else find_run(run) for run in runs]

@@ -1,0 +1,1 @@
+"""Evals that come with heldout, to try it with: `heldout run heldout.examples.capitals`."""

@@ -1,0 +1,1 @@
+"""heldout view: runs, comparisons and curves in a browser."""

@@ -1,0 +1,370 @@
+"""The server of `heldout view`: loopback, read only, a token for every answer.
+
+This is the only file that knows HTTP. `pages.Pages` computes what is sent, in threads, two at a
+time. No request text is ever joined to a path: runs are named by keys of a scan, assets are a dict
+that is read at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import hmac
+import logging
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import resources
+from typing import Any, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from heldout.errors import HeldoutError
+from heldout.viewer.pages import NotComparable, Pages, UnknownRun
+from heldout.viewer.where import BadFilter
+
+log = logging.getLogger("heldout")
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+POLL_SECONDS = 1.0
+KEEP_ALIVE_SECONDS = 15.0
+MOST_CONNECTIONS = 32
+LARGEST = 1 << 20
+"""Bytes of an answer: everything large is sent in pieces."""
+
+
+class Asset(NamedTuple):
+    """A file of the page."""
+
+    body: bytes
+    gzipped: bytes
+    content_type: str
+    etag: str
+
+
+def read_assets() -> dict[str, Asset]:
+    """Read the files of the page.
+
+    Returns:
+        Them by path, "vendor/…" included.
+    """
+    assets: dict[str, Asset] = {}
+
+    def add(folder: Any, prefix: str) -> None:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                add(entry, f"{prefix}{entry.name}/")
+                continue
+            suffix = "." + entry.name.rsplit(".", 1)[-1]
+            if suffix in TYPES:
+                body = entry.read_bytes()
+                packed = gzip.compress(body, mtime=0)
+                etag = hashlib.sha256(body).hexdigest()[:16]
+                assets[prefix + entry.name] = Asset(body, packed, TYPES[suffix], etag)
+
+    add(resources.files("heldout.viewer") / "static", "")
+    return assets
+
+
+class Viewer:
+    """The server.
+
+    Args:
+        pages: What there is to see.
+        token: What requests have to bring; None for no token.
+        hosts: Names that the Host header may have.
+    """
+
+    def __init__(self, pages: Pages, *, token: str | None, hosts: frozenset[str]) -> None:
+        self._pages, self._token, self._hosts = pages, token, hosts
+        self._assets = read_assets()
+        self._workers = asyncio.Semaphore(2)
+        self._streams = 0
+
+    def app(self) -> web.Application:
+        """Make the application.
+
+        Returns:
+            It, for aiohttp to run.
+        """
+        app = web.Application(middlewares=[self._guard])
+        app.router.add_get("/api/events", self._events)
+        app.router.add_get("/api/{page}", self._answer)
+        app.router.add_get("/{path:.*}", self._asset)
+        return app
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        refusal = self._refuse(request)
+        response: web.StreamResponse
+        if refusal is not None:
+            response = refusal
+        else:
+            try:
+                response = await handler(request)
+            except web.HTTPException as problem:
+                response = _error(problem.status, problem.reason)
+        if not response.prepared:
+            response.headers.update(HEADERS)
+        return response
+
+    def _refuse(self, request: web.Request) -> web.Response | None:
+        if request.method not in ("GET", "HEAD"):
+            return _error(405, "nothing can be changed here")
+        if request.headers.get("Host", "").lower() not in self._hosts:
+            return _error(421, "this server answers to its own address only")
+        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return _error(403, "requests of other sites are not answered")
+        if not request.path.startswith("/api/") or self._token is None:
+            return None
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme == "Bearer" and hmac.compare_digest(given.encode(), self._token.encode()):
+            return None
+        return _error(
+            401, "the token is missing or old", "Open the address that `heldout view` printed."
+        )
+
+    async def _asset(self, request: web.Request) -> web.Response:
+        asset = self._assets.get(request.match_info["path"] or "index.html")
+        if asset is None:
+            return _error(404, "there is no such page")
+        headers = {
+            "ETag": f'"{asset.etag}"',
+            "Cache-Control": "no-cache",
+            "Vary": "Accept-Encoding",
+        }
+        if request.headers.get("If-None-Match") == f'"{asset.etag}"':
+            return web.Response(status=304, headers=headers)
+        body = asset.body
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            body, headers["Content-Encoding"] = asset.gzipped, "gzip"
+        return web.Response(
+            body=body, headers=headers, content_type=asset.content_type, charset="utf-8"
+        )
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        page = PAGES.get(request.match_info["page"])
+        if page is None:
+            return _error(404, "there is no such request")
+        try:
+            arguments = {name: read(request.query.getall(name, [])) for name, read in page.items()}
+        except ValueError as problem:
+            return _error(400, f"a parameter is wrong: {problem}")
+        method = getattr(self._pages, request.match_info["page"].replace("-", "_"))
+        try:
+            async with self._workers:
+                body = await asyncio.to_thread(method, **arguments)
+        except UnknownRun as problem:
+            return _error(404, str(problem))
+        except BadFilter as problem:
+            return _error(400, str(problem), kind="filter", at=problem.at)
+        except NotComparable as problem:
+            return _error(409, str(problem), kind="differs", kinds=problem.kinds)
+        except HeldoutError as problem:
+            return _error(422, str(problem))
+        except OSError as problem:
+            return _error(422, f"cannot read a file of the run: {problem.strerror}")
+        except Exception:
+            log.exception("heldout view could not answer %s", request.path)
+            return _error(500, "heldout made a mistake; the terminal says which")
+        return _json(request, body)
+
+    # --- Events ---
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if self._streams >= MOST_CONNECTIONS:
+            return _error(503, "too many pages are open")
+        response = web.StreamResponse(
+            headers={
+                **HEADERS,
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        await response.prepare(request)
+        self._streams += 1
+        names = request.query.getall("name", [])
+        seen = request.headers.get("Last-Event-ID", "")
+        quiet = 0.0
+        try:
+            while True:
+                events, seen_now = await asyncio.to_thread(self._pages.events, names, seen)
+                for name, data in events:
+                    await response.write(_event(name, data, seen_now))
+                quiet = 0.0 if events or not seen else quiet + POLL_SECONDS
+                seen = seen_now
+                if quiet >= KEEP_ALIVE_SECONDS:
+                    quiet = 0.0
+                    await response.write(b": still here\n\n")
+                await asyncio.sleep(POLL_SECONDS)
+        except (ConnectionResetError, asyncio.CancelledError):
+            return response
+        finally:
+            self._streams -= 1
+
+
+def _event(name: str, data: Any, id: str) -> bytes:
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (
+        id.encode(),
+        name.encode(),
+        msgspec.json.encode(data),
+    )
+
+
+def _error(status: int, message: str, hint: str = "", **more: Any) -> web.Response:
+    return web.json_response(
+        {"error": message, "hint": hint, **more},
+        status=status,
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+def _json(request: web.Request, body: Any) -> web.Response:
+    encoded = msgspec.json.encode(body)
+    if len(encoded) > LARGEST:
+        return _error(507, f"the answer has {len(encoded):,} bytes, and {LARGEST:,} are the most")
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if len(encoded) > 1024 and "gzip" in request.headers.get("Accept-Encoding", ""):
+        encoded, headers["Content-Encoding"] = gzip.compress(encoded, 5, mtime=0), "gzip"
+    return web.Response(
+        body=encoded, headers=headers, content_type="application/json", charset="utf-8"
+    )
+
+
+# --- Parameters ---------------------------------------------------------------------------------
+
+
+def _text(values: list[str]) -> str:
+    return values[0] if values else ""
+
+
+def _whole(values: list[str]) -> int:
+    number = int(values[0]) if values and values[0] else 0
+    if not 0 <= number < 2**53:
+        raise ValueError("numbers are from 0 on")
+    return number
+
+
+def _limit(values: list[str]) -> int:
+    return min(200, _whole(values))
+
+
+def _texts(values: list[str]) -> list[str]:
+    return values[:20]
+
+
+PAGES: Mapping[str, Mapping[str, Callable[[list[str]], Any]]] = {
+    "runs": {},
+    "run": {"name": _text},
+    "slices": {"name": _text, "by": _text},
+    "rows": {
+        **{"name": _text, "where": _text, "sort": _text, "cols": _texts},
+        **{"offset": _whole, "limit": _limit},
+    },
+    "sample": {"name": _text, "id": _text, "repeat": _whole, "first": _whole},
+    "text": {"name": _text, "id": _text, "repeat": _whole, "part": _text, "offset": _whole},
+    "pair": {"a": _text, "b": _text, "id": _text},
+    "compare": {"a": _text, "b": _text, "by": _text, "metric": _text, "allow": _texts},
+    "flips": {
+        **{"a": _text, "b": _text, "kind": _text, "metric": _text, "allow": _texts},
+        "offset": _whole,
+    },
+    "curve": {"name": _text, "label": _text, "metric": _text},
+    "curve-flips": {"name": _text, "label": _text, "from_step": _whole, "to_step": _whole},
+    "strip": {"name": _text, "label": _text, "where": _text},
+    "history": {"name": _text, "label": _text, "id": _text},
+}
+"""Requests, and how their parameters are read."""
+
+
+# --- Serving ------------------------------------------------------------------------------------
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Bind to a port, or to the next one that is free.
+
+    Args:
+        host: The address.
+        port: The first port to try.
+
+    Returns:
+        The socket that is bound.
+
+    Raises:
+        OSError: None of twenty is free.
+    """
+    for candidate in range(port, port + 20):
+        bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((host, candidate))
+        except OSError:
+            bound.close()
+            continue
+        return bound
+    raise OSError(f"no port from {port} to {port + 19} is free on {host}; give another with --port")
+
+
+async def serve(
+    pages: Pages,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    token: bool = True,
+    allow_hosts: tuple[str, ...] = (),
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve until cancelled.
+
+    Args:
+        pages: What there is to see.
+        host: Address to bind to.
+        port: Port, or the first one to try.
+        token: Whether requests need a token.
+        allow_hosts: Further names that the Host header may have.
+        on_ready: Called with the address to open.
+    """
+    bound = bind(host, port)
+    actual = bound.getsockname()[1]
+    names = {"127.0.0.1", "localhost", "[::1]", *allow_hosts}
+    hosts = frozenset(f"{name}:{actual}".lower() for name in names) | {
+        n.lower() for n in allow_hosts
+    }
+    secret = secrets.token_urlsafe(18) if token else None
+    viewer = Viewer(pages, token=secret, hosts=hosts)
+    runner = web.AppRunner(viewer.app(), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    site = web.SockSite(runner, bound)
+    await site.start()
+    shown = f"[{host}]" if ":" in host else host
+    on_ready(f"http://{shown}:{actual}/" + (f"#token={secret}" if secret else ""))
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()

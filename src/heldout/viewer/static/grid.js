@@ -1,0 +1,165 @@
+// A table of any number of rows, of which only those in view are in the document.
+// Browsers end at about 17 million pixels, so beyond 6 million the scroll bar gives a fraction of
+// all rows instead of pixels; wheel and keys then move by rows.
+
+import { Component, html } from "./vendor/preact-htm.js";
+import * as keys from "./keys.js";
+
+export const ROW = 28;
+const TALLEST = 6_000_000;
+const PAGE = 100;
+
+/** The first row to show at a scroll position. Exported for tests. */
+export function firstRow(scroll, total, visible, spacer, view) {
+  const last = Math.max(0, total - visible);
+  if (total * ROW <= TALLEST) return Math.min(last, Math.floor(scroll / ROW));
+  return Math.round((scroll / Math.max(1, spacer - view)) * last);
+}
+
+/** The scroll position that shows a row first: the inverse of firstRow. */
+export function scrollFor(first, total, visible, spacer, view) {
+  const last = Math.max(0, total - visible);
+  if (total * ROW <= TALLEST) return first * ROW;
+  return last ? (first / last) * (spacer - view) : 0;
+}
+
+export class Grid extends Component {
+  state = { first: 0, view: 600 };
+  pages = new Map();
+  waiting = new Set();
+
+  componentDidMount() {
+    this.observer = new ResizeObserver(() => this.setState({ view: this.box.clientHeight }));
+    this.observer.observe(this.box);
+    // Not passive: in a compressed scroll range the wheel moves by rows, not by pixels.
+    this.box.addEventListener("wheel", this.onWheel, { passive: false });
+    this.release = keys.use({
+      j: () => this.move(1),
+      ArrowDown: () => this.move(1),
+      k: () => this.move(-1),
+      ArrowUp: () => this.move(-1),
+      PageDown: () => this.move(this.visible - 1),
+      PageUp: () => this.move(1 - this.visible),
+      Home: () => this.select(0),
+      End: () => this.select(this.props.total - 1),
+      Enter: () => this.open(),
+    });
+    this.fetch();
+    this.reveal(this.props.selected);
+  }
+
+  componentWillUnmount() {
+    this.observer.disconnect();
+    this.release();
+    this.abort?.abort();
+  }
+
+  componentDidUpdate(previous) {
+    if (previous.version !== this.props.version) {
+      this.pages.clear();
+      this.waiting.clear();
+      this.abort?.abort();
+      this.box.scrollTop = 0;
+      this.setState({ first: 0 });
+    }
+    if (previous.selected !== this.props.selected) this.reveal(this.props.selected);
+    this.fetch();
+  }
+
+  get visible() {
+    return Math.max(1, Math.floor(this.state.view / ROW) - 1);
+  }
+
+  get spacer() {
+    return Math.min(TALLEST, this.props.total * ROW) + ROW;
+  }
+
+  onScroll = () => {
+    const { scrollTop, clientHeight } = this.box;
+    const first = firstRow(scrollTop, this.props.total, this.visible, this.spacer, clientHeight);
+    if (first !== this.state.first && !this.placed) this.setState({ first });
+    this.placed = false;
+  };
+
+  onWheel = (event) => {
+    if (this.props.total * ROW <= TALLEST || event.ctrlKey) return;
+    event.preventDefault();
+    this.show(this.state.first + Math.sign(event.deltaY) * Math.max(1, Math.round(Math.abs(event.deltaY) / ROW)));
+  };
+
+  show(first) {
+    const bounded = Math.max(0, Math.min(first, this.props.total - this.visible));
+    this.placed = true;
+    this.box.scrollTop = scrollFor(bounded, this.props.total, this.visible, this.spacer, this.box.clientHeight);
+    this.setState({ first: bounded });
+  }
+
+  reveal(row) {
+    if (row < this.state.first) this.show(row);
+    else if (row >= this.state.first + this.visible) this.show(row - this.visible + 1);
+  }
+
+  move(by) {
+    this.select(this.props.selected + by);
+  }
+
+  select(row) {
+    if (this.props.total) this.props.onSelect(Math.max(0, Math.min(row, this.props.total - 1)));
+  }
+
+  open(row = this.props.selected) {
+    const found = this.rowAt(row);
+    if (found) this.props.onOpen(found, row);
+  }
+
+  rowAt(index) {
+    return this.pages.get(Math.floor(index / PAGE))?.[index % PAGE];
+  }
+
+  async fetch() {
+    const { total, load, version } = this.props;
+    const from = Math.floor(this.state.first / PAGE);
+    const to = Math.floor(Math.min(total - 1, this.state.first + this.visible + 1) / PAGE);
+    for (let page = from; page <= to; page++) {
+      if (this.pages.has(page) || this.waiting.has(page) || total === 0) continue;
+      this.waiting.add(page);
+      this.abort ??= new AbortController();
+      if (this.abort.signal.aborted) this.abort = new AbortController();
+      try {
+        const rows = await load(page * PAGE, PAGE, this.abort.signal);
+        if (version === this.props.version) this.pages.set(page, rows);
+      } catch (problem) {
+        if (problem.name !== "AbortError") this.props.onProblem?.(problem);
+      }
+      this.waiting.delete(page);
+      this.forceUpdate();
+    }
+  }
+
+  render() {
+    const { columns, total, selected, label } = this.props;
+    const { first } = this.state;
+    const rows = [];
+    for (let i = first; i < Math.min(total, first + this.visible + 2); i++) rows.push(i);
+    const template = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
+    return html`<div class="grid" role="grid" aria-label=${label} aria-rowcount=${total} aria-colcount=${columns.length} tabindex="0"
+      ref=${(box) => (this.box = box)} onScroll=${this.onScroll}>
+      <div class="spacer" role="presentation" style=${{ height: `${this.spacer}px` }}>
+        <div class="pane" role="rowgroup">
+          <div class="line head" role="row" style=${template}>${columns.map(
+            (column) => html`<span role="columnheader" class=${column.numeric ? "num" : ""} aria-sort=${column.sorted || undefined}>
+              ${column.onSort ? html`<button class="plain" onClick=${column.onSort}>${column.title}${{ ascending: " ↑", descending: " ↓" }[column.sorted] || ""}</button>` : column.title}
+            </span>`,
+          )}</div>
+          ${rows.map((i) => {
+            const row = this.rowAt(i);
+            return html`<div key=${i} class="line ${i === selected ? "selected" : ""}" role="row" aria-rowindex=${i + 1} aria-selected=${i === selected} style=${template}
+              onClick=${() => { this.select(i); this.open(i); }}>
+              ${columns.map((column) => html`<span role="gridcell" class=${column.numeric ? "num" : ""}>${row ? column.cell(row) : ""}</span>`)}
+            </div>`;
+          })}
+        </div>
+      </div>
+    </div>`;
+  }
+}

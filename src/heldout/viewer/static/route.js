@@ -1,0 +1,75 @@
+// Where we are, kept in the address after the #: every filter, sort and selection can be shared.
+
+/** @typedef {{path: string[], params: URLSearchParams}} Route */
+
+/** In a frame without an address of its own, where we are is kept here instead. */
+let framed = location.protocol === "about:" ? "#/" : null;
+const listeners = [];
+
+const current = () => framed ?? location.hash;
+
+/** @param {() => void} listener called when the address has changed */
+export function onChange(listener) {
+  listeners.push(listener);
+}
+
+const changed = () => listeners.forEach((listener) => listener());
+addEventListener("hashchange", changed);
+
+if (framed)
+  addEventListener("click", (event) => {
+    const href = event.target.closest?.("a")?.getAttribute("href");
+    if (!href?.startsWith("#/")) return;
+    event.preventDefault();
+    jump(href);
+  });
+
+/** @param {string} hash as `link` gives it */
+export function jump(hash) {
+  if (framed === null) location.hash = hash;
+  else {
+    framed = hash;
+    changed();
+  }
+}
+
+/** @returns {Route} */
+export function here() {
+  const [path, query] = current().replace(/^#/, "").split(/\?(.*)/s);
+  return {
+    path: path.split("/").filter(Boolean).map(decode),
+    params: new URLSearchParams(query || ""),
+  };
+}
+
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** @param {string[]} path @param {Record<string, unknown>} params */
+export function link(path, params = {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params))
+    for (const one of [value].flat()) if (one !== undefined && one !== null && one !== "") query.append(name, String(one));
+  const text = query.toString();
+  return `#/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+}
+
+export function go(path, params = {}) {
+  jump(link(path, params));
+}
+
+/** Change some parameters of this page, without a step in the history. */
+export function set(params) {
+  const route = here();
+  const merged = {};
+  for (const name of new Set(route.params.keys())) merged[name] = route.params.getAll(name);
+  const hash = link(route.path, { ...merged, ...params });
+  if (framed === null) history.replaceState(null, "", location.pathname + location.search + hash);
+  else framed = hash;
+  changed();
+}

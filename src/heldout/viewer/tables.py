@@ -1,0 +1,487 @@
+"""A run that is looked at: its columns, read one by one, and the lines of its journal by offset.
+
+Filters and orders are computed over NumPy columns of results.parquet; of a run that has none, such
+a file is written to a temporary folder. Conversations are read from the journal, those in view
+alone. Nothing is ever written into a run directory.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import RLock
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from heldout.errors import RunDirectoryError
+from heldout.stats.summary import Summary, has_passed, summarize_batch
+from heldout.store.columns import (
+    METADATA,
+    METRIC,
+    Table,
+    column_name,
+    current_parquet,
+    make_table_batch,
+    pick_items,
+    table_of,
+    write_parquet,
+)
+from heldout.store.journal import decode_result, id_hash, in_order
+from heldout.store.jsonl import open_to_read
+from heldout.store.parquet import ParquetFile
+from heldout.store.report import EvalReport, Results, repeats_of
+from heldout.store.run_dir import RunDir
+from heldout.types import EvalResult
+from heldout.viewer.where import Column, Mask, Term, evaluate, parse
+
+Items = NDArray[np.int64]
+"""Numbers of items, in dataset order from 0."""
+T = TypeVar("T")
+
+FEW_ROWS = 2_000
+"""Rows up to which a text is searched for in these rows alone, and not in the whole journal."""
+PIECE = 4 << 20
+DIGITS = 10
+"""Digits of a sample's number that the fast search for line ends can read."""
+_LINE_START = b'{"index":'
+
+
+class Recent(Generic[T]):
+    """The last few values that were computed, by key.
+
+    Args:
+        most: How many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[Hashable, T] = OrderedDict()
+        self._lock = RLock()
+
+    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Get a value, computed if it is not there; two requests for one key compute it twice.
+
+        Args:
+            key: Its key.
+            compute: Computes it.
+
+        Returns:
+            The value.
+        """
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = compute()
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+        return value
+
+
+def stamp(path: Path) -> str:
+    """Say which state of a run directory is there: another one after every result.
+
+    Args:
+        path: The run directory.
+
+    Returns:
+        Sizes and times of its files.
+    """
+    parts = []
+    for name in ("results.jsonl", "run.json", "curve.jsonl", "stop"):
+        try:
+            stat = (path / name).stat()
+            parts.append(f"{stat.st_size:x}.{stat.st_mtime_ns:x}")
+        except OSError:
+            parts.append("")
+    return "-".join(parts)
+
+
+class RunTable:
+    """One state of a run directory.
+
+    Args:
+        path: The run directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.run = RunDir(path)
+        self.stamp = stamp(path)
+        self.info = self.run.read_info()
+        self.repeats = repeats_of(self.info.config)
+        self._lock = RLock()
+        self._columns: dict[str, Column] = {}
+        self._orders: Recent[Items] = Recent(8)
+        self._selections: Recent[Items] = Recent(8)
+        self._searches: Recent[Mask] = Recent(8)
+        self._resources = ExitStack()
+        weakref.finalize(self, self._resources.close)
+
+    @cached_property
+    def report(self) -> EvalReport:
+        """The report."""
+        return EvalReport.load(self.run.path)
+
+    @cached_property
+    def table(self) -> Table:
+        """What summaries of some of the items are computed from."""
+        return table_of(self.report)
+
+    def __len__(self) -> int:
+        """How many items there are."""
+        return len(self.rewards)
+
+    # --- Columns ---
+
+    @cached_property
+    def _file(self) -> ParquetFile:
+        file = self._resources.enter_context(current_parquet(self.run))
+        if file is not None:
+            return file
+        folder = self._resources.enter_context(TemporaryDirectory(prefix="heldout-view-"))
+        path = Path(folder) / "results.parquet"
+        if not write_parquet(lambda: in_order(self.run.journal, self.repeats), path):
+            raise RunDirectoryError(
+                f"{self.run.path} has no results yet, or metadata with more keys than a table has "
+                "columns; `heldout show` prints its summary"
+            )
+        return self._resources.enter_context(closing(ParquetFile(path)))
+
+    def _read(self, *names: str) -> list[NDArray[Any]]:
+        with self._lock:
+            arrays = self._file.read(names)
+        return [arrays[name] for name in names]
+
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """The kind of each column, by name."""
+        with self._lock:
+            return {name: kind for name, (_, kind) in self._file.columns.items()}
+
+    @property
+    def metadata_keys(self) -> list[str]:
+        """Metadata keys, in order."""
+        return [n.removeprefix(METADATA) for n in self.columns if n.startswith(METADATA)]
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of metrics, in order."""
+        return [n.removeprefix(METRIC) for n in self.columns if n.startswith(METRIC)]
+
+    @property
+    def outcome_fields(self) -> set[str]:
+        """Fields that hold what came out: metrics, and metadata that results add."""
+        own = {*self._file.own}
+        return own | {METADATA + key for key in own} | ({*self.metrics} - {*self.metadata_keys})
+
+    @cached_property
+    def rewards(self) -> NDArray[np.float64]:
+        """Of each item; NaN where it errored."""
+        (rewards,) = self._read("reward")
+        return np.ma.filled(rewards, np.nan)
+
+    @cached_property
+    def truncated(self) -> Mask:
+        """Of each item, whether the model's last turn was truncated."""
+        (truncated,) = self._read("truncated")
+        return np.ma.filled(truncated, False)
+
+    @cached_property
+    def item_repeats(self) -> Items:
+        """Of each item, which attempt at its sample it is."""
+        (repeats,) = self._read("repeat")
+        return np.ma.filled(repeats, 0)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Of each item, its sample's id."""
+        (ids,) = self._read("sample_id")
+        return ids.tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def id_hashes(self) -> Items:
+        """Of each item, a hash of its sample's id."""
+        (hashes,) = self._read("id_hash")
+        return np.ma.filled(hashes, 0)
+
+    def items_of(self, id: str) -> list[int]:
+        """Find the items of a sample."""
+        items: list[int] = np.flatnonzero(self.id_hashes == id_hash(id)).tolist()
+        return items
+
+    def outcome(self, item: int) -> str:
+        """Say in a word what became of an item."""
+        reward = float(self.rewards[item])
+        if np.isnan(reward):
+            return "errored"
+        if reward >= self.report.pass_threshold:
+            return "passed"
+        return "truncated" if self.truncated[item] else "failed"
+
+    def column(self, field: str) -> Column:
+        """Get the column of a filter's field.
+
+        Args:
+            field: id, reward, passed, failed, errored, truncated, tokens, seconds, repeat,
+                ended_by, error, a metadata key, or a metric.
+
+        Returns:
+            The column.
+
+        Raises:
+            RunDirectoryError: There is none.
+        """
+        with self._lock:
+            if field not in self._columns:
+                self._columns[field] = self._load_column(field)
+            return self._columns[field]
+
+    def _load_column(self, field: str) -> Column:
+        rewards = self.rewards
+        match field:
+            case "id":
+                return Column(codes=np.arange(len(self), dtype=np.int32), values=self.ids)
+            case "reward":
+                return Column(numbers=rewards)
+            case "passed":
+                passed = has_passed(rewards, self.report.pass_threshold)
+                return Column(numbers=passed.astype(np.float64))
+            case "failed":
+                failed = ~np.isnan(rewards) & ~has_passed(rewards, self.report.pass_threshold)
+                return Column(numbers=failed.astype(np.float64))
+            case "errored":
+                return Column(numbers=np.isnan(rewards).astype(np.float64))
+            case "truncated":
+                return Column(numbers=self.truncated.astype(np.float64))
+        name = self._column_name(field)
+        if self.columns[name] == "string":
+            with self._lock:
+                codes, values = self._file.read_codes(name)
+            return Column(codes=codes.astype(np.int32), values=values)
+        (array,) = self._read(name)
+        if self.columns[name] == "bool":
+            flags = np.ma.filled(array.astype(np.int32), -1)
+            return Column(codes=flags, values=["false", "true"])
+        return Column(numbers=np.ma.filled(array.astype(np.float64), np.nan))
+
+    def _column_name(self, field: str) -> str:
+        alias = {"tokens": "completion_tokens"}.get(field, field)
+        if METADATA + field not in self.columns and METRIC + alias in self.columns:
+            return METRIC + alias
+        if alias.startswith((METRIC, METADATA)) and alias in self.columns:
+            return alias
+        return column_name(alias, self.columns, self.run.path.name)
+
+    # --- Filters and orders ---
+
+    def select(self, where: str, sort: str) -> Items:
+        """Pick the items that a filter holds for, in an order.
+
+        Args:
+            where: The filter.
+            sort: A field, with a minus before it for the largest first; "" is dataset order.
+
+        Returns:
+            Numbers of items.
+
+        Raises:
+            BadFilter: The filter cannot be evaluated.
+        """
+        return self._selections.get((where, sort), lambda: self._select(where, sort))
+
+    def _select(self, where: str, sort: str) -> Items:
+        terms = parse(where)
+        if not terms and not sort:
+            return np.arange(len(self), dtype=np.int64)
+        held = self.evaluate(terms)
+        if not sort:
+            return np.flatnonzero(held)
+        order = self._orders.get(sort, lambda: self._order(sort))
+        return order[held[order]]
+
+    def _order(self, sort: str) -> Items:
+        """Sort all items, those without a value last, equal ones in dataset order."""
+        descending = sort.startswith("-")
+        column = self.column(sort.removeprefix("-"))
+        if column.numbers is not None:
+            keys, missing = column.numbers, np.isnan(column.numbers)
+        else:
+            assert column.codes is not None
+            ranks = np.empty(len(column.values) + 1)
+            ranks[np.argsort(np.array(column.values, dtype=object), kind="stable")] = np.arange(
+                len(column.values)
+            )
+            keys, missing = ranks[column.codes], column.codes < 0
+        keys = np.where(missing, np.inf, -keys if descending else keys)
+        return np.argsort(keys, kind="stable")
+
+    def evaluate(self, terms: Sequence[Term]) -> Mask:
+        """Evaluate a filter; texts are searched for in the rows that meet all other terms."""
+        return evaluate(terms, len(self), self.column, self._search)
+
+    def summarize(self, items: Items) -> Summary:
+        """Summarize some items; the caller knows that they were not picked by outcome."""
+        held = np.zeros(len(self), dtype=np.bool_)
+        held[items] = True
+        batch = make_table_batch(pick_items(self.table, held))
+        return summarize_batch(batch, self.report.pass_threshold)
+
+    def count_outcomes(self, items: Items) -> dict[str, int]:
+        """Count what became of some items."""
+        rewards, threshold = self.rewards[items], self.report.pass_threshold
+        passed, errored = int(has_passed(rewards, threshold).sum()), int(np.isnan(rewards).sum())
+        return {
+            "passed": passed,
+            "failed": len(items) - passed - errored,
+            "errored": errored,
+            "truncated": int(self.truncated[items].sum()),
+        }
+
+    def find_narrowest(self, where: str) -> str | None:
+        """Find the term of a filter without which most rows would be left."""
+        terms = parse(where)
+        if len(terms) < 2:
+            return None
+        left = [int(self.evaluate([t for t in terms if t is not term]).sum()) for term in terms]
+        best = int(np.argmax(left))
+        if not left[best]:
+            return None
+        ends = [*(t.start for t in terms[1:]), len(where)]
+        text = where[terms[best].start : ends[best]].strip()
+        return f"without {text} it would be {left[best]:,}"
+
+    # --- The journal ---
+
+    @cached_property
+    def offsets(self) -> Items:
+        """Where in the journal the line of each item begins."""
+        offsets = find_offsets(self.run.journal) if self.repeats == 1 else None
+        if offsets is None or len(offsets) != len(self):
+            offsets = Results(self.run)._line_places()[1]
+        if len(offsets) != len(self):
+            raise RunDirectoryError(f"{self.run.path} was changed while it was read; try again")
+        return offsets
+
+    def read(self, items: Sequence[int]) -> Iterator[EvalResult]:
+        """Read results whole."""
+        with self._lock:
+            offsets = self.offsets
+        with open_to_read(self.run.journal) as file:
+            for item in items:
+                file.seek(int(offsets[item]))
+                yield decode_result(self.run.journal, item + 2, file.readline())
+
+    def _search(self, text: str, among: Mask) -> Mask:
+        rows = np.flatnonzero(among)
+        if len(rows) <= FEW_ROWS:
+            held = np.zeros(len(self), dtype=np.bool_)
+            held[[row for row in rows.tolist() if text.lower() in self._text(row)]] = True
+            return held
+        return self._searches.get(text, lambda: self._search_journal(text))
+
+    def _search_journal(self, text: str) -> Mask:
+        held = np.zeros(len(self), dtype=np.bool_)
+        with self._lock:
+            offsets = self.offsets
+        order = np.argsort(offsets)
+        starts = offsets[order]
+        # As JSON has it: quotes and line ends are escaped, everything else is raw UTF-8.
+        needle = msgspec.json.encode(text)[1:-1].lower()
+        with open_to_read(self.run.journal) as file:
+            begin, tail = 0, b""
+            while piece := file.read(PIECE):
+                block = tail + piece.lower()
+                at = block.find(needle)
+                while at >= 0:
+                    line = int(np.searchsorted(starts, begin + at, side="right")) - 1
+                    end = int(starts[line + 1]) if line + 1 < len(starts) else begin + len(block)
+                    item = int(order[line]) if line >= 0 else -1
+                    if item >= 0 and text.lower() in self._text(item):
+                        held[item] = True
+                    at = block.find(needle, max(at + 1, end - begin))
+                tail = block[-len(needle) :]
+                begin += len(block) - len(tail)
+        return held
+
+    def _text(self, item: int) -> str:
+        (result,) = self.read([item])
+        return "\n".join(texts_of(result)).lower()
+
+
+def texts_of(result: EvalResult) -> Iterator[str]:
+    """Give what a text search looks at: question, conversation, target and error.
+
+    Args:
+        result: The result.
+
+    Yields:
+        Its texts.
+    """
+    yield from _strings(result.sample.input)
+    yield from _strings(result.sample.ground_truth)
+    for message in result.trajectory.messages:
+        yield message.text
+        yield message.reasoning or ""
+        for call in message.tool_calls:
+            yield f"{call.name} {call.arguments}"
+    yield result.error or ""
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _strings(part)
+    elif value is not None:
+        yield str(value)
+
+
+def find_offsets(journal: Path) -> Items | None:
+    """Find where each item's last line begins, in dataset order, without decoding the lines.
+
+    Args:
+        journal: A journal of a run whose samples have one attempt each.
+
+    Returns:
+        Byte offsets; None where a line does not begin as heldout's own do.
+    """
+    data = np.memmap(journal, dtype=np.uint8, mode="r")
+    ends = np.concatenate(
+        [
+            np.flatnonzero(data[start : start + PIECE] == ord("\n")) + start
+            for start in range(0, len(data), PIECE)
+        ]
+        or [np.empty(0, dtype=np.int64)]
+    )
+    starts = ends[:-1] + 1  # behind the header
+    if not len(starts):
+        return starts
+    width = len(_LINE_START)
+    if int(starts[-1]) + width + DIGITS > len(data):
+        return None
+    if any((data[starts + i] != byte).any() for i, byte in enumerate(_LINE_START)):
+        return None
+    index = np.zeros(len(starts), dtype=np.int64)
+    open_ = np.ones(len(starts), dtype=np.bool_)
+    for i in range(DIGITS):
+        byte = data[starts + width + i]
+        digit = (byte >= ord("0")) & (byte <= ord("9"))
+        open_ &= digit
+        index = np.where(open_, index * 10 + (byte.astype(np.int64) - ord("0")), index)
+    if open_.any():
+        return None
+    order = np.argsort(index, kind="stable")  # of equal ones, the later line comes later
+    last = np.append(np.diff(index[order]) != 0, True)
+    offsets: Items = starts[order[last]]
+    return offsets

@@ -1,0 +1,213 @@
+"""The filter of a table of samples: `reward<0.5 kind:"kind 2" -truncated:yes text:"refund"`.
+
+Terms are joined by AND; a minus negates one. `parse` turns the text into terms, `evaluate` terms
+into a mask over columns. Nothing here knows files or HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldout.errors import HeldoutError, InvalidInput
+
+LONGEST = 2000
+MOST_TERMS = 50
+OUTCOMES = ("passed", "failed", "errored", "truncated")
+"""Fields with the values yes and no."""
+OUTCOME_FIELDS = {
+    *(*OUTCOMES, "reward", "error", "ended_by", "text"),
+    *("tokens", "prompt_tokens", "completion_tokens", "seconds"),
+}
+"""Rows that are picked by one of these, or by a metric, were picked by their result."""
+CONTAINED = {"id", "error"}
+"""Fields of which `:` looks for a part, whatever its case."""
+
+_TERM = re.compile(
+    r"""(?P<minus>-)?(?:(?P<field>"(?:[^"\\]|\\.)*"|[^\s:=<>!"]+)(?P<op>:|<=|>=|!=|=|<|>))?"""
+    r"""(?P<value>"(?:[^"\\]|\\.)*"|[^\s"]+)"""
+)
+_OPEN = re.compile(r"-?[^\s:=<>!]+(?::|<=|>=|!=|=|<|>)")
+"""A field whose value is still to be typed."""
+_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
+    ":": operator.eq,
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One condition of a filter."""
+
+    field: str
+    op: str
+    value: str
+    negated: bool
+    start: int
+    """Where it stands in the filter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One value per row: numbers, or texts as codes into a list of distinct values."""
+
+    numbers: NDArray[np.float64] | None = None
+    """NaN where a row has none."""
+    codes: NDArray[np.int32] | None = None
+    """-1 where a row has none."""
+    values: Sequence[str] = ()
+
+
+class BadFilter(InvalidInput):
+    """A filter that cannot be parsed; `at` is where."""
+
+    def __init__(self, message: str, at: int) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+def parse(text: str) -> list[Term]:
+    """Parse a filter.
+
+    Args:
+        text: The filter.
+
+    Returns:
+        Its terms.
+
+    Raises:
+        BadFilter: It is too long, a quote is not closed, or a value is missing.
+    """
+    if len(text) > LONGEST:
+        raise BadFilter(f"a filter has at most {LONGEST} characters", LONGEST)
+    terms: list[Term] = []
+    at = 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        match = _TERM.match(text, at)
+        if match is None or (match.end() < len(text) and not text[match.end()].isspace()):
+            raise BadFilter(f"cannot read {text[at : at + 40]!r}: close the quotes", at)
+        if _OPEN.fullmatch(match[0]):
+            raise BadFilter(f"{match[0]} has no value", at)
+        field, op = match["field"] or "text", match["op"] or ":"
+        negated = match["minus"] is not None
+        terms.append(Term(_unquote(field), op, _unquote(match["value"]), negated, at))
+        at = match.end()
+    if len(terms) > MOST_TERMS:
+        raise BadFilter(f"a filter has at most {MOST_TERMS} terms", terms[MOST_TERMS].start)
+    return terms
+
+
+def _unquote(text: str) -> str:
+    """Read a quoted text as JSON does; where it is none, a backslash only protects what follows."""
+    if not text.startswith('"'):
+        return text
+    try:
+        return str(json.loads(text, strict=False))
+    except ValueError:
+        return re.sub(r"\\(.)", r"\1", text[1:-1])
+
+
+def quote(text: str) -> str:
+    """Write a field or a value so that `parse` reads it back."""
+    if re.fullmatch(r'[^\s"\\:=<>!-][^\s"\\:=<>!]*', text):
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def picked_by(terms: Sequence[Term], outcomes: Collection[str] = ()) -> str:
+    """Say what rows were picked by: "all", "metadata", or "outcome", whose means mislead.
+
+    Args:
+        terms: The terms of a filter.
+        outcomes: Further fields that hold what came out: metrics, and metadata of results.
+
+    Returns:
+        The word.
+    """
+    if not terms:
+        return "all"
+    fields = {term.field for term in terms}
+    outcome = any(f in OUTCOME_FIELDS or f in outcomes or f.startswith("metric.") for f in fields)
+    return "outcome" if outcome else "metadata"
+
+
+def evaluate(
+    terms: Sequence[Term],
+    rows: int,
+    get_column: Callable[[str], Column],
+    search: Callable[[str, Mask], Mask],
+) -> Mask:
+    """Evaluate a filter, searches for texts last.
+
+    Args:
+        terms: The terms.
+        rows: How many rows there are.
+        get_column: Gets a column by name; HeldoutError where there is none.
+        search: Finds the rows whose conversation contains a text; it need look only at those that
+            the mask has.
+
+    Returns:
+        Which rows satisfy all terms.
+
+    Raises:
+        BadFilter: A column does not exist, or is compared with the wrong kind of value.
+    """
+    mask = np.ones(rows, dtype=np.bool_)
+    for term in sorted(terms, key=lambda term: term.field == "text"):
+        if term.field == "text":
+            held = search(term.value, mask)
+        else:
+            try:
+                column = get_column(term.field)
+            except HeldoutError as problem:
+                raise BadFilter(str(problem), term.start) from None
+            held = _evaluate_term(term, column)
+        mask &= ~held if term.negated else held
+    return mask
+
+
+def _evaluate_term(term: Term, column: Column) -> Mask:
+    if column.numbers is not None:
+        with np.errstate(invalid="ignore"):
+            held: Mask = _COMPARE[term.op](column.numbers, _number(term))
+        # A row without a value satisfies no condition, "unequal" included.
+        return held & ~np.isnan(column.numbers)
+    if term.op not in (":", "=", "!="):
+        raise BadFilter(f"{term.field} has texts; compare them with : or !=", term.start)
+    if term.field in CONTAINED and term.op == ":":
+        wanted = [term.value.lower() in value.lower() for value in column.values]
+    else:
+        wanted = [value == term.value for value in column.values]
+    assert column.codes is not None
+    has_value = column.codes >= 0
+    held = np.array([*wanted, False], dtype=np.bool_)[column.codes]
+    return (~held & has_value) if term.op == "!=" else held
+
+
+def _number(term: Term) -> float:
+    if term.field in OUTCOMES and term.value in ("yes", "no"):
+        return float(term.value == "yes")
+    try:
+        return float(term.value)
+    except ValueError:
+        wanted = "yes or no" if term.field in OUTCOMES else "a number"
+        raise BadFilter(
+            f"{term.field} is compared with {wanted}, got {term.value!r}", term.start
+        ) from None

@@ -1,0 +1,162 @@
+"""`heldout list`, `heldout rm` and `heldout repair`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from heldout.store.run_dir import RunDir
+from heldout.store.runs import list_runs
+from tests.cli.conftest import RUN, START, Heldout, Outcome, Write
+from tests.cli.test_process import Terminal
+
+
+@pytest.fixture
+def runs(write: Write, heldout: Heldout) -> None:
+    """six@1 with an error, six@2 of two samples with a tag and a note, and other@1."""
+    write(**{"    return word": "    assert word != 'word5'\n    return word"})
+    assert heldout("run", "eval.py").code == 0
+    assert heldout("run", "eval.py", "-n", "2", "--tag", "smoke", "--note", "a try").code == 0
+    assert heldout("run", "eval.py", "--name", "other", "--tag", "smoke", "--tag", "b").code == 0
+
+
+def listed(heldout: Heldout, *arguments: str) -> list[str]:
+    outcome = heldout("list", *arguments, "--json")
+    assert outcome.code == 0, outcome.err
+    return [json.loads(line)["id"] for line in outcome.out.splitlines()]
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_list_has_a_row_per_run_with_the_name_that_commands_take(heldout: Heldout) -> None:
+    out = heldout("list").out
+    rows = {line.split()[0]: line for line in out.splitlines() if "@" in line}
+    assert {*rows} == {"six@1", "six@2", "other@1"}
+    assert "0.667" in rows["six@1"]
+    assert rows["six@1"].split()[1:7] == ["answer", "0.667", "0.300", "…", "0.903", "6"]
+    assert "smoke" in rows["six@2"]
+    assert "a try" in rows["six@2"]
+    for name in rows:
+        assert heldout("show", name).code == 0
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize(
+    ("arguments", "ids"),
+    [
+        (["six"], ["six@1", "six@2"]),
+        (["o*"], ["other@1"]),
+        (["--tag", "smoke"], ["other@1", "six@2"]),
+        (["--tag", "smoke", "--tag", "b"], ["other@1"]),
+        (["--model", "ANSW"], ["other@1", "six@1", "six@2"]),
+        (["--model", "gpt"], []),
+        (["--status", "running"], []),
+        (["--kind", "run"], ["other@1", "six@1", "six@2"]),
+    ],
+)
+def test_runs_are_picked_by_name_tag_model_status_and_kind(
+    heldout: Heldout, arguments: list[str], ids: list[str]
+) -> None:
+    assert sorted(listed(heldout, *arguments)) == ids
+
+
+@pytest.mark.usefixtures("runs")
+def test_runs_are_sorted_by_numbers_from_the_largest_and_by_names(heldout: Heldout) -> None:
+    assert listed(heldout, "--sort", "mean")[0] == "six@2"
+    assert listed(heldout, "--sort", "mean", "--reverse")[-1] == "six@2"
+    assert listed(heldout, "--sort", "name") == ["other@1", "six@1", "six@2"]
+    assert listed(heldout, "--sort", "name", "-n", "1") == ["other@1"]
+
+
+@pytest.mark.usefixtures("runs")
+def test_an_empty_list_says_of_how_many(heldout: Heldout) -> None:
+    assert heldout("list", "nothing").out == "none of the 3 runs in outputs/evals is of that kind\n"
+    assert heldout("list", "--output-dir", "x").out == "no run in x\n"
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_list_fits_the_terminal_and_names_what_it_leaves_out(columns: int) -> None:
+    terminal = Terminal("list", columns=columns)
+    assert terminal.read_all() == 0
+    plain = "".join(part.partition("m")[2] for part in ("m" + terminal.written).split("\x1b["))
+    assert max(map(len, plain.splitlines())) <= columns
+    assert ("No room for" in plain) == (columns < 120)
+
+
+# --- rm -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_run_is_removed_only_if_that_is_confirmed(heldout: Heldout) -> None:
+    refused = heldout("rm", "six")
+    assert refused.code == 2
+    assert "there is nobody to ask here: add --yes" in refused.err
+    assert heldout("rm", "six", "--yes").out == f"Removed {RUN}-2.\n"
+    assert listed(heldout, "six") == ["six@1"]
+    removed = json.loads(heldout("rm", "six", "other", "--yes", "--json").out)
+    assert removed["removed"] == [str(RUN), f"outputs/evals/other/{START}"]
+    assert not list_runs()
+    assert not Path("outputs/evals/six").exists()
+
+
+@pytest.mark.usefixtures("runs")
+def test_all_runs_of_a_name_go_on_request(heldout: Heldout) -> None:
+    assert heldout("rm", "six", "--all", "-y").out.count("Removed") == 2
+    assert listed(heldout) == ["other@1"]
+
+
+class Keyboard(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize(
+    ("typed", "code", "left"), [("\n", 130, 3), ("n\n", 130, 3), ("y\n", 0, 2)]
+)
+def test_rm_asks_in_a_terminal(
+    heldout: Heldout, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, left: int
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+    outcome = heldout("rm", "six@2")
+    assert f"{RUN}-2: run of " in outcome.out
+    assert "Remove 1 run? [y/N]" in outcome.out
+    assert outcome.code == code
+    assert len(list_runs()) == left
+
+
+@pytest.mark.usefixtures("runs")
+def test_files_that_are_not_of_the_run_stay(heldout: Heldout) -> None:
+    (RUN / "checkpoint.pt").write_text("weights")
+    assert "; 1 file not of the run stay there" in heldout("rm", "six@1", "-y").out
+    assert [file.name for file in RUN.iterdir()] == ["checkpoint.pt"]
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_run_that_is_being_written_is_not_removed(heldout: Heldout) -> None:
+    from heldout.store.journal import JournalWriter
+
+    journal = JournalWriter(RUN / "results.jsonl")
+    outcome = heldout("rm", "six@1", "-y")
+    journal.close()
+    assert outcome.code == 2
+    assert "is being written by another process" in outcome.err
+    assert RunDir(RUN).exists()
+
+
+# --- repair -------------------------------------------------------------------------------------
+
+
+def test_repair_moves_damaged_lines_aside(finished: Outcome, heldout: Heldout) -> None:
+    journal = RUN / "results.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:3], b"garbage\n", *lines[4:]]))
+    outcome = heldout("repair", "six", "--json")
+    assert json.loads(outcome.out) == {"path": str(RUN), "moved": [4]}
+    assert outcome.err == f"Moved damaged line 4 of {RUN}/results.jsonl to results.damaged.\n"
+    assert "interrupted after 5 of 6 items" in heldout("show", "six").out

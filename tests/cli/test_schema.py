@@ -1,0 +1,163 @@
+"""JSON on standard output whatever happens, and the schema that it keeps to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from heldout.cli.main import ALIASES, COMMANDS, EXIT_CODES
+from heldout.cli.schema import SCHEMAS, build_schema
+from tests.cli.conftest import Heldout, Outcome, Write
+from tests.cli.test_curve import run as run  # the fixture of a curve
+
+
+def check(name: str, out: str) -> None:
+    lines = out.splitlines()
+    assert lines
+    for line in lines:
+        jsonschema.validate(json.loads(line), build_schema(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("run", ["run", "eval.py"]),
+        ("rescore", ["rescore", "six@1", "--scorer", "eval.py:score_fn"]),
+        ("list", ["list"]),
+        ("show", ["show", "six"]),
+        ("show-items", ["show", "six", "--failures", "2"]),
+        ("show-slices", ["show", "six", "--by", "topic"]),
+        ("sql", ["sql", "six", "select id from results"]),
+        ("compare", ["compare", "six@1", "six@2", "--by", "topic"]),
+        ("gate", ["gate", "six@1", "--min-mean", "0.1"]),
+        ("gate", ["gate", "six@2", "--baseline", "six@1", "--no-worse-than", "0.9"]),
+        ("power", ["power", "six", "--detect", "0.2"]),
+        ("aggregate", ["aggregate", "six@1", "six@2", "--repetitions", "20"]),
+        ("cache show", ["cache", "show", "none.db"]),
+        ("cache clear", ["cache", "clear", "none.db"]),
+        ("repair", ["repair", "six"]),
+        ("rm", ["rm", "six@1", "--yes"]),
+    ],
+)
+def test_what_a_command_prints_keeps_to_its_schema(
+    finished: Outcome, heldout: Heldout, name: str, arguments: list[str]
+) -> None:
+    assert heldout("run", "eval.py").code == 0
+    outcome = heldout(*arguments, "--json")
+    assert outcome.code == 0, outcome.err
+    check(name, outcome.out)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("show-curve", ["show", "rl_eval"]),
+        ("show-curve", ["curve", "show", "rl_eval"]),
+        ("curve flips", ["curve", "flips", "rl_eval"]),
+        ("curve plot", ["curve", "plot", "rl_eval", "-o", "x.svg"]),
+        ("curve stop", ["curve", "stop", "rl_eval"]),
+    ],
+)
+def test_what_a_command_prints_of_a_curve_keeps_to_its_schema(
+    run: Path, heldout: Heldout, name: str, arguments: list[str]
+) -> None:
+    outcome = heldout(*arguments, "--json")
+    assert outcome.code == 0, outcome.err
+    check(name, outcome.out)
+
+
+def test_watch_streams_points_and_ends_with_the_state_of_the_training(
+    run: Path, heldout: Heldout
+) -> None:
+    outcome = heldout("curve", "watch", "rl_eval", "--once", "--json")
+    *points, last = outcome.out.splitlines()
+    check("curve watch", "\n".join(points))
+    assert [json.loads(line)["step"] for line in points] == [0, 50, 100, 150]
+    state = json.loads(last)["training"]
+    assert state["state"] == "finished"
+    assert state == json.loads(heldout("show", "rl_eval", "--json").out)["training"]
+
+
+def test_there_is_a_schema_of_every_command(heldout: Heldout) -> None:
+    described = {name.split()[0].split("-")[0] for name in SCHEMAS}
+    described |= {name.split()[0] for name in SCHEMAS}
+    assert {*COMMANDS} - described == {"schema"}
+    every = json.loads(heldout("schema").out)
+    for name, schema in every.items():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert json.loads(heldout("schema", *name.split()).out) == schema
+    assert heldout("schema", "nothing").code == 2
+
+
+# --- Errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind"),
+    [
+        (["show", "nowhere"], 2, "run_directory_error"),
+        (["show"], 2, "usage_error"),
+        (["show", "six", "--nonsense"], 2, "no_such_option"),
+        (["shwo", "six"], 2, "usage_error"),
+        (["show", "six", "--by", "nothing"], 2, "run_directory_error"),
+        (["compare", "six", "six"], 2, "invalid_input"),
+        (["sql", "six", "drop table results"], 2, "invalid_query"),
+        (["run", "nowhere.py"], 2, "eval_file_error"),
+        (["run", "broken.py"], 4, "systemic_failure"),
+        (["curve", "watch", "six", "--once"], 2, "run_directory_error"),
+        (["agent", "Nothing-v0", "--policy", "no:where"], 2, "invalid_input"),
+        (["check", "judge", "none.jsonl", "--judge", "smollm2"], 2, "invalid_input"),
+        (["check", "template", "nowhere"], 2, "invalid_input"),
+        (["tool-calls", "none.jsonl", "--model", "openai:m"], 2, "invalid_input"),
+        (["rm", "six"], 2, "usage_error"),
+        (["repair", "nowhere"], 2, "run_directory_error"),
+        (["power", "nowhere", "--detect", "1"], 2, "run_directory_error"),
+        (["schema", "nothing"], 2, "invalid_input"),
+    ],
+)
+def test_an_error_is_json_on_stdout_and_a_message_on_stderr(
+    finished: Outcome,
+    heldout: Heldout,
+    write: Write,
+    arguments: list[str],
+    code: int,
+    kind: str,
+) -> None:
+    write("broken.py", **{"    return word": "    raise RuntimeError('down')"})
+    outcome = heldout(*arguments, "--json")
+    assert outcome.code == code, outcome.err
+    assert outcome.out.count("\n") == 1
+    check("error", outcome.out)
+    error = json.loads(outcome.out)["error"]
+    assert error["kind"] == kind
+    assert error["message"] in outcome.err
+    assert outcome.code in EXIT_CODES
+
+
+def test_an_error_has_the_hint_that_its_message_has(finished: Outcome, heldout: Heldout) -> None:
+    error = json.loads(heldout("show", "sixx", "--json").out)["error"]
+    assert error["hint"] == "did you mean six?"
+
+
+# --- Names of version 0.1 -----------------------------------------------------------------------
+
+
+def test_earlier_names_work_say_what_they_are_now_and_are_in_no_help(
+    run: Path, heldout: Heldout
+) -> None:
+    out = heldout("--help").out
+    for name in ALIASES:
+        assert f"\n  {name} " not in out
+        outcome = heldout(name, "--help")
+        assert outcome.code == 0
+        assert outcome.err == f"`heldout {name}` is now `heldout {ALIASES[name][1]}`.\n"
+    assert heldout("flips", "rl_eval").out == heldout("curve", "flips", "rl_eval").out
+
+
+def test_exit_codes_are_in_the_help(heldout: Heldout) -> None:
+    out = heldout("--help").out
+    for code, text in EXIT_CODES.items():
+        assert f"  {code:<3}  {text}" in out

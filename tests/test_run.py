@@ -1,0 +1,192 @@
+"""`heldout.run`: an eval as a plain call."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heldout
+from heldout import EvalReport, Message, Sample, Trajectory
+from heldout.analysis import compare
+from heldout.errors import InvalidInput, SystemicFailure
+
+SAMPLES = [Sample(f"q{i}", {"question": f"Is {i} even?"}, str(i % 2 == 0)) for i in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def yes(messages: list[Message]) -> str:
+    return "True"
+
+
+def no(messages: list[Message]) -> str:
+    return "False"
+
+
+def is_right(trajectory: Trajectory, sample: Sample) -> bool:
+    return trajectory.answer == sample.ground_truth
+
+
+def test_a_plain_call_gives_a_report() -> None:
+    report = heldout.run(SAMPLES, is_right, model=yes)
+    assert report.summary["mean"] == 0.5
+    assert report.summary["n"] == 4
+    assert report.status == "complete"
+
+
+def test_it_works_where_an_event_loop_is_running() -> None:
+    async def notebook_cell() -> EvalReport:
+        return heldout.run(SAMPLES, is_right, model=yes)
+
+    assert asyncio.run(notebook_cell()).summary["mean"] == 0.5
+
+
+def test_it_works_in_another_thread() -> None:
+    reports: list[EvalReport] = []
+    thread = threading.Thread(
+        target=lambda: reports.append(heldout.run(SAMPLES, is_right, model=yes))
+    )
+    thread.start()
+    thread.join()
+    assert reports[0].summary["mean"] == 0.5
+
+
+def test_every_call_has_a_directory_of_its_own_and_the_name_means_the_latest() -> None:
+    first = heldout.run(SAMPLES, is_right, model=yes, name="parity")
+    second = heldout.run(SAMPLES, lambda t, s: 1.0, model=yes, name="parity")
+    assert first.path is not None
+    assert second.path is not None
+    assert first.path.parent == second.path.parent == Path("outputs/evals/parity")
+    assert EvalReport.load("parity").summary["mean"] == 1.0
+    assert EvalReport.load("parity@1").path == first.path
+    assert EvalReport.load(first.path).summary == first.summary
+
+
+def test_runs_are_compared_by_name() -> None:
+    heldout.run(SAMPLES, is_right, model=yes, name="yes")
+    heldout.run(SAMPLES, is_right, model=no, name="no")
+    comparison = compare("yes", "no")
+    assert (len(comparison.gained), len(comparison.lost)) == (2, 2)
+    assert compare("yes", "outputs/evals/no") == comparison
+
+
+def test_settings_go_by_their_plain_names() -> None:
+    report = heldout.run(
+        SAMPLES, is_right, model=yes, max_samples=2, repeats=3, max_tokens=7, temperature=0.5
+    )
+    assert report.summary["n"] == 6
+    assert report.config["sampling"]["max_tokens"] == 7
+    assert report.config["sampling"]["temperature"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_sample": 2}, "there is no setting 'max_sample'; did you mean max_samples?"),
+        ({"limit": 2}, "did you mean max_samples?"),
+        ({"epochs": 2}, "did you mean repeats?"),
+        ({"endpoint": yes}, "did you mean model?"),
+        ({"zzz": 2}, "there is no setting 'zzz'; there are cache,"),
+        ({"max_tokens": 0}, "sampling.max_tokens is a whole number >= 1"),
+        ({"name": "a/b"}, "name is one directory, not a path"),
+        ({"name": "a@2"}, "an @ is for a run that exists"),
+        ({"name": "?"}, "experiment_name becomes a directory"),
+        ({"score_fn": None}, "score_fn is a function"),
+    ],
+)
+def test_what_is_no_setting_is_refused_before_anything_is_made(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        heldout.run(**{"samples": SAMPLES, "score_fn": is_right, "model": yes, **settings})
+    assert message in str(refused.value)
+    assert not list(tmp_path.glob("outputs/evals/*"))
+
+
+def test_an_eval_that_refuses_its_samples_leaves_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="already used"):
+        heldout.run([*SAMPLES, SAMPLES[0]], is_right, model=yes)
+    assert not list(tmp_path.glob("outputs/evals/*"))
+
+
+def test_resume_goes_on_with_the_latest_run_of_the_name() -> None:
+    working: list[bool] = []
+
+    def flaky(messages: list[Message]) -> str:
+        if not working and "3" in messages[-1].text:
+            raise OSError("down")
+        return "True"
+
+    first = heldout.run(SAMPLES, is_right, model=flaky, name="flaky")
+    assert first.summary["n_errors"] == 1
+    working.append(True)
+    resumed = heldout.run(SAMPLES, is_right, model=flaky, name="flaky", resume=True)
+    assert resumed.path == first.path
+    assert resumed.summary["n_errors"] == 0
+    fresh = heldout.run(SAMPLES, is_right, model=flaky, name="other", resume=True)
+    assert fresh.summary["n"] == 4
+
+
+def test_an_eval_without_an_honest_number_raises_as_evaluate_does() -> None:
+    def broken(messages: list[Message]) -> str:
+        raise OSError("down")
+
+    with pytest.raises(SystemicFailure, match="all 4 items errored"):
+        heldout.run(SAMPLES, is_right, model=broken)
+
+
+def test_a_refusal_is_not_hidden_by_the_frames_of_the_engine() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        heldout.run([*SAMPLES, SAMPLES[0]], is_right, model=yes)
+    assert [frame.name for frame in refused.traceback] == [
+        "test_a_refusal_is_not_hidden_by_the_frames_of_the_engine", "run",
+    ]  # fmt: skip
+
+
+def test_ctrl_c_ends_it_and_leaves_a_run_to_resume(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import anyio, sys, heldout
+            async def answer(messages):
+                if "2" in messages[-1].text:
+                    print("waiting", flush=True)
+                    await anyio.sleep_forever()
+                return "yes"
+            samples = [heldout.Sample(str(i), {"question": str(i)}) for i in range(4)]
+            try:
+                heldout.run(samples, lambda t, s: True, model=answer, max_concurrent=1)
+            except KeyboardInterrupt:
+                print("interrupted")
+            """
+        )
+    )
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    os.kill(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=30)[0] == "interrupted\n"
+    report = EvalReport.load("run")
+    assert report.status == "interrupted"
+    assert report.summary["n"] == 2
+
+
+def test_loading_a_file_says_which_directory_to_load() -> None:
+    report = heldout.run(SAMPLES, is_right, model=yes)
+    assert report.path is not None
+    with pytest.raises(InvalidInput, match=f"is a file; .* the run directory, {report.path}$"):
+        EvalReport.load(report.path / "results.jsonl")

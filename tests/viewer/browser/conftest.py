@@ -1,0 +1,135 @@
+"""Shared by the tests in a real browser: a Chromium, the server in a thread, and a careful page.
+
+They run wherever Playwright and a Chromium are found (HELDOUT_CHROMIUM, or one on the path). With
+HELDOUT_BROWSER_TESTS=1, as in CI, what would be a skip fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from heldout.viewer.pages import Pages
+from heldout.viewer.server import serve
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+def unavailable(reason: str) -> NoReturn:
+    if os.environ.get("HELDOUT_BROWSER_TESTS") == "1":
+        pytest.fail(f"HELDOUT_BROWSER_TESTS=1, but {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def browser(folder: Path) -> Iterator[Browser]:
+    """A Chromium. Runs are made first: while Playwright runs, this thread has an event loop."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        unavailable("playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = os.environ.get("HELDOUT_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        unavailable("there is no Chromium; HELDOUT_CHROMIUM names one")
+    with sync_playwright() as playwright:
+        # Root has no sandbox to give.
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield browser
+        browser.close()
+
+
+class Server:
+    """`heldout view` of some folders, in a thread."""
+
+    def __init__(self, *roots: Path) -> None:
+        self._ready = threading.Event()
+        self._roots = roots
+        self.address = ""
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(30)
+        self.origin, _, self.token = self.address.partition("#token=")
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        task = asyncio.create_task(serve(Pages(self._roots), port=8800, on_ready=self._on_ready))
+        await self._end.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    def _on_ready(self, address: str) -> None:
+        self.address = address
+        self._ready.set()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(30)
+
+
+@pytest.fixture(scope="session")
+def server(folder: Path) -> Iterator[Server]:
+    server = Server(folder)
+    yield server
+    server.close()
+
+
+EXPECTED = (
+    "Failed to load resource: the server responded with",  # a refusal that the page shows
+    "Failed to load resource: net::ERR_INCOMPLETE_CHUNKED_ENCODING",  # a server that was closed
+    "Failed to load resource: net::ERR_CONNECTION_REFUSED",
+)
+Open = Callable[..., "Page"]
+
+
+@pytest.fixture
+def open_page(browser: Browser, server: Server) -> Iterator[Open]:
+    """Opens a page of the viewer; at the end nothing may have gone wrong in it."""
+    problems: list[str] = []
+    contexts = []
+
+    def open_page(route: str = "#/runs", *, on: Server | None = None, **options: Any) -> Page:
+        at = on or server
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+        context.set_default_timeout(20_000)
+        contexts.append(context)
+        page = context.new_page()
+
+        def check_request(url: str) -> None:
+            if not url.startswith((at.origin, "data:", "file:")):
+                problems.append(f"a request left: {url}")
+            if at.token in url:
+                problems.append("the token is in a request")
+
+        page.on("request", lambda request: check_request(request.url))
+        page.on("dialog", lambda dialog: problems.append(f"a dialog: {dialog.message}"))
+        page.on("pageerror", lambda error: problems.append(f"an error: {error}"))
+        page.on(
+            "console",
+            lambda message: (
+                problems.append(message.text)
+                if message.type == "error" and not message.text.startswith(EXPECTED)
+                else None
+            ),
+        )
+        page.goto(at.address)
+        page.locator("h1").wait_for()
+        if route != "#/runs":
+            page.goto(at.origin + route)
+        page.locator("h1").first.wait_for()
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []

@@ -1,0 +1,60 @@
+"""Take the pictures of docs/view.md: `python -m tests.viewer.browser.screenshots docs/images`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from tests.viewer.browser.conftest import Server
+from tests.viewer.runs import make_all
+
+PAGES = {
+    "runs": ("#/runs", 470),
+    "run": ("#/run/shop-base?by=level", 860),
+    "samples": ("#/run/shop-base/samples?where=level:hard", 560),
+    "sample": ("#/run/shop-base/sample?id=discount-001", 620),
+    "compare": ("#/compare/shop-base/shop-tuned?by=level", 900),
+    "curve": ("#/curve/grpo-shop", 780),
+    "history": ("#/curve/grpo-shop/sample?id=delivery-002&step=60", 700),
+}
+"""Routes, and the heights of the pictures."""
+
+
+def take(folder: Path) -> None:
+    """Write a picture of each page, and one of the curve in the dark.
+
+    Args:
+        folder: Where to.
+    """
+    with tempfile.TemporaryDirectory() as runs:
+        make_all(Path(runs))
+        shutil.rmtree(Path(runs) / "damaged")
+        server = Server(Path(runs))
+        path = os.environ.get("HELDOUT_CHROMIUM") or shutil.which("chromium")
+        with sync_playwright() as playwright:
+            sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+            browser = playwright.chromium.launch(executable_path=path, args=sandbox)
+            for name, (route, height) in PAGES.items():
+                for scheme in ("light", "dark") if name == "curve" else ("light",):
+                    page = browser.new_page(
+                        viewport={"width": 1180, "height": height}, color_scheme=scheme
+                    )
+                    page.goto(server.address)
+                    page.locator("table.runs").wait_for()
+                    page.goto(server.origin + route)
+                    page.wait_for_load_state("networkidle" if name != "runs" else "load")
+                    page.wait_for_timeout(500)
+                    dark = "-dark" if scheme == "dark" else ""
+                    page.screenshot(path=folder / f"view-{name}{dark}.png")
+                    page.close()
+            browser.close()
+        server.close()
+
+
+if __name__ == "__main__":
+    take(Path(sys.argv[1]))

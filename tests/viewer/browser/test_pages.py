@@ -1,0 +1,546 @@
+"""Every page in a real browser: what it shows, its keys, both themes, several widths, axe."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+
+import heldout
+from heldout import EvalResult, Metric, Score, Trajectory
+from heldout._format import number
+from heldout.viewer.export import export_runs
+from heldout.viewer.pages import Pages
+from tests.viewer.browser.conftest import Open, Server
+from tests.viewer.conftest import HOSTILE
+from tests.viewer.runs import make_curve, make_questions, save_results
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROUTES = {
+    "runs": "#/runs",
+    "run": "#/run/shop-base?by=level",
+    "unfinished": "#/run/shop-killed",
+    "samples": "#/run/shop-base/samples?where=level:hard",
+    "sample": "#/run/shop-base/sample?id=price-000",
+    "attempt": "#/run/arithmetic/sample?id=sum-03&repeat=2",
+    "episode": "#/run/cartpole/sample?id=episode-3",
+    "compare": "#/compare/shop-base/shop-tuned?by=level&kind=gained",
+    "refused": "#/compare/shop-base/arithmetic",
+    "pair": "#/compare/shop-base/shop-tuned/sample?id=price-000",
+    "curve": "#/curve/grpo-shop?from=0&to=120",
+    "history": "#/curve/grpo-shop/sample?id=price-000",
+}
+
+
+def see(page: Page, text: str | re.Pattern[str]) -> None:
+    """Wait until a text is on the page."""
+    page.get_by_text(text).first.wait_for()
+
+
+def shown(page: Page) -> str:
+    return page.locator("main").inner_text()
+
+
+def module(page: Page, path: str, expression: str, argument: Any = None) -> Any:
+    """Evaluate an expression over what a module of the page exports."""
+    script = f"async (a) => {{ const m = await import('./{path}'); return {expression}; }}"
+    return page.evaluate(script, argument)
+
+
+# --- All pages ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ROUTES)
+def test_axe_finds_nothing(open_page: Open, name: str, scheme: str) -> None:
+    page = open_page(ROUTES[name], color_scheme=scheme)
+    settle(page, name)
+    axe = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    page.evaluate(axe)
+    found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
+    assert [
+        (v["id"], [node["html"][:120] for node in v["nodes"][:3]]) for v in found["violations"]
+    ] == []
+
+
+def settle(page: Page, name: str) -> None:
+    """Wait for what a page loads last."""
+    last = {
+        "runs": "of 9 runs",
+        "run": "slices looked at",
+        "samples": "of 120 rows",
+        "sample": "What the grader",
+        "compare": "What differs in the settings",
+        "refused": "although these differ",
+        "curve": "Samples by step",
+        "history": "reward",
+    }
+    if name in ("sample", "attempt", "episode"):
+        page.get_by_role("heading", name="Score").wait_for()
+    elif name in last:
+        see(page, last[name])
+
+
+@pytest.mark.parametrize(
+    ("width", "scale"), [(390, 2), (1600, 0.8), (1024, 1)], ids=["phone", "80%", "narrow"]
+)
+def test_no_page_is_wider_than_the_window(open_page: Open, width: int, scale: float) -> None:
+    page = open_page(viewport={"width": width, "height": 800}, device_scale_factor=scale)
+    for name, route in ROUTES.items():
+        page.goto(page.url.partition("#")[0] + route)
+        settle(page, name)
+        sizes = page.evaluate(
+            "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
+        assert sizes[0] <= sizes[1], name
+
+
+def test_the_token_leaves_the_address_and_is_kept(open_page: Open, server: Server) -> None:
+    page = open_page()
+    assert "token" not in page.url
+    page.reload()
+    see(page, "of 9 runs")
+    page.evaluate("localStorage.clear()")
+    page.reload()
+    see(page, "the token is missing or old")
+
+
+# --- Runs ---------------------------------------------------------------------------------------
+
+
+def test_runs_are_marked_and_compared_by_keys(open_page: Open) -> None:
+    page = open_page("#/runs?where=shop-")
+    see(page, "4 of 9 runs")
+    names = page.locator("table.runs tbody td:nth-child(2) a").all_inner_texts()
+    for name in ("shop-base", "shop-tuned"):
+        page.keyboard.press("Home")
+        for _ in range(names.index(name)):
+            page.keyboard.press("j")
+        page.keyboard.press("x")
+    see(page, re.compile("marked: shop-.* and shop-"))
+    page.keyboard.press("c")
+    see(page, "B is better")
+    assert page.url.endswith("#/compare/shop-base/shop-tuned")
+    page.keyboard.press("w")
+    see(page, "B is worse")
+    page.keyboard.press("Escape")
+    see(page, "of 9 runs")
+
+
+def test_a_damaged_run_is_a_row_with_its_reason(open_page: Open) -> None:
+    page = open_page()
+    row = page.locator("tr", has_text="damaged")
+    assert "cannot be read" in row.inner_text()
+
+
+def test_help_theme_and_keys_off(open_page: Open) -> None:
+    page = open_page(color_scheme="light")
+    page.keyboard.press("?")
+    see(page, "mark a run; compare the two marked")
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.keyboard.press("t")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.keyboard.press("?")
+    page.get_by_label("keys are on").uncheck()
+    page.keyboard.press("t")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_nothing_under_the_roots_says_how_to_make_a_run(open_page: Open, tmp_path: Path) -> None:
+    empty = Server(tmp_path)
+    page = open_page(on=empty)
+    see(page, "No runs under")
+    see(page, "heldout run FILE")
+    empty.close()
+
+
+# --- One run ------------------------------------------------------------------------------------
+
+
+def test_a_run_shows_the_numbers_of_the_summary(open_page: Open, pages: Pages) -> None:
+    page = open_page("#/run/shop-base")
+    see(page, "About this run")
+    text = shown(page)
+    for row in pages.run("shop-base")["table"]["rows"]:
+        assert all(cell in text for cell in row)
+    assert "errored, counted as 0" in text
+    page.get_by_label("by").select_option("level")
+    see(page, "slices looked at")
+    page.locator("tr", has_text="hard").last.click()
+    see(page, re.compile("of 120 rows"))
+    assert "where=level%3Ahard" in page.url
+
+
+def test_an_unfinished_run_says_that_its_mean_is_of_what_finished_first(open_page: Open) -> None:
+    page = open_page("#/run/shop-killed")
+    see(page, "of what finished first")
+    see(page, "Not finished: interrupted after 37 of 60 items")
+
+
+# --- Samples ------------------------------------------------------------------------------------
+
+
+def test_samples_are_filtered_sorted_and_opened(open_page: Open, pages: Pages) -> None:
+    page = open_page("#/run/shop-base/samples")
+    see(page, "120 of 120 rows")
+    page.keyboard.press("/")
+    page.keyboard.type("level:hard")
+    expected = pages.rows("shop-base", "level:hard", "", [], 0, 1)
+    see(page, f"{expected['total']} of 120 rows")
+    mean = expected["mean"]
+    assert f"{number(mean['mean'])} ({number(mean['low'])} … {number(mean['high'])})" in shown(page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("f")
+    see(page, "picked by their result")
+    assert "mean reward" not in page.locator(".counts").inner_text()
+    page.get_by_role("button", name="tokens").click()
+    top = pages.rows("shop-base", "level:hard failed:yes", "-tokens", [], 0, 3)["rows"]
+    first = page.locator("[role=row][aria-rowindex='1']")
+    first.get_by_text(top[0]["id"]).wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name=top[1]["id"]).wait_for()
+    page.keyboard.press("n")
+    page.get_by_role("heading", name=top[2]["id"]).wait_for()
+    page.keyboard.press("p")
+    page.get_by_role("heading", name=top[1]["id"]).wait_for()
+    page.keyboard.press("Escape")
+    see(page, "picked by their result")
+    assert page.locator("[role=row][aria-selected=true]").get_attribute("aria-rowindex") == "2"
+
+
+def test_a_filter_that_cannot_be_read_leaves_the_rows(open_page: Open) -> None:
+    page = open_page("#/run/shop-base/samples")
+    see(page, "120 of 120 rows")
+    page.get_by_label("Filter").fill("level:hard nope:1")
+    see(page, re.compile("has no key 'nope'"))
+    assert page.locator("[role=alert] mark").inner_text() == "nope:1"
+    assert page.locator("[role=gridcell]").count() > 50
+
+
+def test_columns_can_be_chosen(open_page: Open) -> None:
+    page = open_page("#/run/shop-base/samples")
+    page.get_by_text("columns", exact=True).click()
+    page.get_by_label("metric.brief").check()
+    page.get_by_role("columnheader", name="brief").wait_for()
+    assert "cols=metric.brief" in page.url
+    page.reload()
+    page.get_by_role("columnheader", name="brief").wait_for()
+
+
+def test_a_large_table_has_few_rows_in_the_document(open_page: Open, tmp_path: Path) -> None:
+    sample = make_questions(1)[0]
+    results = [
+        EvalResult(f"q{i:05d}", replace(sample, id=f"q{i:05d}", input={"i": i}),
+                   Trajectory(()), Score((Metric("m", i % 7 / 7, 1.0),)))
+        for i in range(20_000)
+    ]  # fmt: skip
+    save_results(tmp_path / "large", results)
+    server = Server(tmp_path)
+    page = open_page("#/run/large/samples", on=server)
+    see(page, "20,000 of 20,000 rows")
+    assert page.locator("[role=row]").count() < 60
+    page.keyboard.press("End")
+    see(page, "q19999")
+    page.keyboard.press("PageUp")
+    page.keyboard.press("Home")
+    see(page, "q00000")
+    page.locator(".grid").evaluate("box => { box.scrollTop = box.scrollHeight / 2; }")
+    see(page, re.compile("^q100"))
+    server.close()
+
+
+# --- One sample ---------------------------------------------------------------------------------
+
+
+def test_a_sample_shows_what_the_grader_extracted_where_it_stands(
+    open_page: Open, pages: Pages
+) -> None:
+    row = next(
+        r
+        for r in pages.rows("shop-base", "passed:yes", "", [], 0, 50)["rows"]
+        if "|" in r["answer"]
+    )
+    page = open_page(f"#/run/shop-base/sample?id={row['id']}")
+    assert page.locator("mark").inner_text() == row["extracted"]
+    see(page, re.compile(r'^look_up\(\{"item"'))
+    thought = page.get_by_text("I should look up the price first")
+    assert not thought.is_visible()
+    page.keyboard.press("e")
+    thought.wait_for()
+    page.keyboard.press("s")
+    see(page, '"sample_id":')
+    page.keyboard.press("s")
+    page.keyboard.press("m")
+    see(page, "One")
+    page.keyboard.press("Escape")
+    see(page, "of 120 rows")
+
+
+def test_attempts_are_turned_by_brackets(open_page: Open) -> None:
+    page = open_page("#/run/arithmetic/sample?id=sum-03")
+    current = page.locator(".tabs [aria-current]")
+    assert "attempt 1" in current.inner_text()
+    page.keyboard.press("]")
+    page.locator(".tabs [aria-current]", has_text="attempt 2").wait_for()
+    page.keyboard.press("[")
+    page.locator(".tabs [aria-current]", has_text="attempt 1").wait_for()
+
+
+def test_a_sample_that_is_not_there_names_near_ones(open_page: Open) -> None:
+    page = open_page()
+    page.goto(page.url.partition("#")[0] + "#/run/shop-base/sample?id=price-00")
+    see(page, "near it are price-")
+
+
+# --- Two runs -----------------------------------------------------------------------------------
+
+
+def test_a_comparison_shows_verdict_flips_and_both_conversations(
+    open_page: Open, pages: Pages
+) -> None:
+    page = open_page("#/compare/shop-base/shop-tuned")
+    see(page, pages.compare("shop-base", "shop-tuned", "", "", [])["sentence"])
+    page.get_by_role("button", name="gained").click()
+    flips = pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)
+    page.locator("article.flip").first.wait_for()
+    assert page.locator("article.flip").count() == len(flips["rows"])
+    assert page.locator("article.flip ins").count() > 0
+    page.get_by_label("slices by").select_option("level")
+    see(page, "p adjusted by Holm")
+    page.get_by_label("metric").select_option("brief")
+    see(page, "B − A, brief")
+    page.get_by_label("metric").select_option("reward")
+    page.locator("article.flip a").first.click()
+    page.get_by_role("heading", name=flips["rows"][0]["id"]).wait_for()
+    see(page, "the same in both")
+    page.keyboard.press("Escape")
+    see(page, "Sample by sample")
+
+
+def test_runs_that_differ_are_compared_only_when_it_is_allowed(open_page: Open) -> None:
+    page = open_page("#/compare/shop-base/arithmetic")
+    see(page, "Not compared")
+    for kind in ("samples", "scorer", "environment"):
+        assert page.locator(".forest").count() == 0
+        page.get_by_label(kind).check()
+    see(page, "allowed to differ: scorer")
+    assert page.url.count("allow=") == 3
+
+
+# --- Curves -------------------------------------------------------------------------------------
+
+
+def test_two_points_of_a_curve_show_what_flipped(open_page: Open, pages: Pages) -> None:
+    page = open_page("#/curve/grpo-shop")
+    curve = pages.curve("grpo-shop", "", "")
+    see(page, curve["verdict"]["sentence"])
+    see(page, curve["best"]["sentence"])
+    page.get_by_role("button", name="step 0, mean").click()
+    see(page, "step 0 is chosen")
+    page.get_by_role("button", name="step 120, mean").press("Enter")
+    see(page, "From step 0 to step 120")
+    see(page, "These two were picked by looking")
+    page.keyboard.press("[")
+    see(page, "From step 0 to step 100")
+    page.get_by_text("All points").click()
+    assert "without errored items" in shown(page)
+    page.get_by_label("metric").select_option("brief")
+    see(page, "mean brief with its 95% interval")
+
+
+def test_a_sample_is_followed_across_steps(open_page: Open, pages: Pages) -> None:
+    page = open_page("#/curve/grpo-shop")
+    flipped = pages.strip("grpo-shop", "", "")["rows"][0]["id"]
+    page.locator(".heat a").first.click()
+    page.get_by_role("heading", name=flipped).wait_for()
+    steps = page.locator(".strip button")
+    assert steps.count() == 7
+    page.keyboard.press("[")
+    page.get_by_role("heading", name="Step 100").wait_for()
+    page.get_by_role("button", name="only where the answer changed").click()
+    changed = [s for s in pages.history("grpo-shop", "", flipped)["steps"] if s["changed"]]
+    page.locator(f".strip button >> nth={len(changed) - 1}").wait_for()
+    assert steps.count() == len(changed)
+    page.keyboard.press("Escape")
+    see(page, "Samples by step")
+
+
+def test_points_appear_while_a_training_run_writes_them(open_page: Open, tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Semaphore(0)
+
+    def train() -> None:
+        evals = make_curve(tmp_path, 20, samples=16)
+        begun.set()
+        for step in (40, 60):
+            go_on.acquire()
+            evals.maybe_run(step)
+
+    training = threading.Thread(target=train)
+    training.start()
+    assert begun.wait(60)
+    server = Server(tmp_path)
+    page = open_page("#/curve/grpo-shop", on=server)
+    page.get_by_role("button", name="step 20, mean").wait_for()
+    see(page, "live")
+    for step in (40, 60):
+        go_on.release()
+        page.get_by_role("button", name=f"step {step}, mean").wait_for()
+    training.join(60)
+    server.close()
+    see(page, "lost")
+
+
+# --- Text ---------------------------------------------------------------------------------------
+
+
+def marked(text: str) -> str:
+    """The text as the page shows it: characters that hide or reorder others as marks."""
+    hidden = re.compile(
+        "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
+    )
+    return hidden.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
+
+
+@pytest.mark.parametrize("place", range(len(HOSTILE)))
+def test_hostile_text_is_shown_and_never_obeyed(open_page: Open, place: int) -> None:
+    text = HOSTILE[place]
+    page = open_page(f"#/run/hostile/sample?id={quote(text, safe='')}")
+    page.get_by_role("heading", name="Score").wait_for()
+    said = page.locator(".turn .said").all_inner_texts()
+    assert marked(text) in said
+    page.keyboard.press("e")
+    page.keyboard.press("m")
+    page.locator(".markdown").first.wait_for()
+    assert page.locator("main img, main script, main iframe, main object").count() == 0
+    for target in page.locator("main .markdown a").all():
+        assert target.get_attribute("href").startswith(("http://", "https://"))
+    page.keyboard.press("s")
+    see(page, "sample_id")
+
+
+def test_hostile_text_in_lists_is_shown_too(open_page: Open) -> None:
+    page = open_page("#/run/hostile/samples")
+    see(page, "7 of 7 rows")
+    assert "<img src=x onerror=alert(1)>" in shown(page)
+    page.goto(page.url.partition("#")[0] + "#/run/hostile?by=kind")
+    see(page, "slices looked at")
+    assert page.locator("main img").count() == 0
+    page.goto(page.url.partition("#")[0] + f"#/run/{quote(HOSTILE[5], safe='')}")
+    see(page, "there is no run")
+
+
+NUMBERS = [
+    *(0.0, -0.0, 0.0625, 0.1875, 0.3125, 0.4375, 0.5, 0.5625, 0.9375, 1.0625, -0.0625, 1 / 3),
+    *(0.9995, 0.99949999, 0.0005, 0.00048828125, 0.0001, 0.000123456, 9.99e-5, 1e-9, 2.5e-7),
+    *(999999.9996, 1e6, 1225000.0, 1235000.0, 1234567.0, 123456.7895, 2**0.5, -17.0005, 1e300),
+]
+
+
+def test_numbers_are_written_as_the_terminal_writes_them(open_page: Open) -> None:
+    page = open_page()
+    written = module(
+        page, "text.js", "a.map((x) => [m.number(x), m.number(x, { sign: true })])", NUMBERS
+    )
+    for value, pair in zip(NUMBERS, written, strict=True):
+        assert pair == [number(value), number(value, sign=True)], value
+
+
+def test_scrolling_reaches_every_row(open_page: Open) -> None:
+    page = open_page()
+    script = """a.map(([total, visible]) => {
+        const view = visible * m.ROW, spacer = Math.min(6_000_000, total * m.ROW) + m.ROW;
+        const size = [total, visible, spacer, view];
+        const at = (first) => m.firstRow(m.scrollFor(first, ...size), ...size);
+        const last = Math.max(0, total - visible);
+        return [at(0), at(last), at(Math.floor(last / 2)), last];
+    })"""
+    sizes = [[10, 40], [1_000, 40], [214_000, 40], [215_000, 40], [1_000_000, 30]]
+    for (total, _), (first, end, middle, last) in zip(
+        sizes, module(page, "grid.js", script, sizes), strict=True
+    ):
+        assert (first, end) == (0, last)
+        assert abs(middle - last // 2) <= max(1, total // 6_000_000)
+
+
+def test_a_difference_of_words_has_both_texts(open_page: Open) -> None:
+    page = open_page()
+    pairs = [["a b c", "a x c"], ["", "new"], ["old", ""], ["same", "same"], ["a  b\nc", "b\nc d"],
+             ["x " * 3_000, "y " * 3_000], ["one two three", "three two one"]]  # fmt: skip
+    for (before, after), parts in zip(
+        pairs, module(page, "text.js", "a.map(([x, y]) => m.wordDiff(x, y))", pairs), strict=True
+    ):
+        assert "".join(text for kind, text in parts if kind != "new") == before
+        assert "".join(text for kind, text in parts if kind != "gone") == after
+
+
+# --- Export -------------------------------------------------------------------------------------
+
+
+def test_an_exported_file_opens_from_disk(
+    browser: Browser, folder: Path, tmp_path: Path, pages: Pages
+) -> None:
+    out = tmp_path / "out.html"
+    names = ("shop-base", "shop-tuned", "grpo-shop", "hostile")
+    out.write_bytes(export_runs([folder / name for name in names]))
+    context = browser.new_context(offline=True)
+    context.set_default_timeout(20_000)
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+    page.on("dialog", lambda dialog: problems.append(dialog.message))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(out.as_uri())
+    see(page, "4 of 4 runs")
+    see(page, "conversations inside")
+    sentence = pages.compare("shop-base", "shop-tuned", "", "", [])["sentence"]
+    verdict = pages.curve("grpo-shop", "", "")["verdict"]["sentence"]
+    hostile = quote(HOSTILE[0], safe="")
+    for route, text in (
+        ("#/run/shop-base?by=level", "slices looked at"),
+        ("#/run/shop-base/samples?where=failed:yes", "picked by their result"),
+        ("#/compare/shop-base/shop-tuned", sentence),
+        ("#/compare/shop-tuned/shop-base?by=level", "p adjusted by Holm"),
+        ("#/curve/grpo-shop?from=0&to=120", verdict),
+        ("#/curve/grpo-shop/sample?id=price-000", "across steps"),
+        (f"#/run/hostile/sample?id={hostile}", "alert(1)"),
+        ("#/run/shop-base/sample?id=nope", "not in the exported file"),
+    ):
+        page.goto(out.as_uri() + route)
+        see(page, text)
+    failed = pages.rows("shop-base", "failed:yes", "", [], 0, 1)["total"]
+    page.goto(out.as_uri() + "#/run/shop-base/samples?where=failed:yes")
+    see(page, f"{failed} of 120 rows")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Score").wait_for()
+    assert {url for url in requests if not url.startswith(("file:", "data:"))} == set()
+    assert problems == []
+    context.close()
+
+
+def test_the_frame_of_a_notebook_works_without_an_origin(
+    browser: Browser, folder: Path, tmp_path: Path
+) -> None:
+    shown = heldout.view(heldout.EvalReport.load(folder / "arithmetic"))._repr_html_()
+    outer = tmp_path / "notebook.html"
+    outer.write_text(f"<!doctype html><meta charset='utf-8'>{shown}")
+    page = browser.new_page()
+    page.goto(outer.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("link", name="arithmetic").click()
+    frame.get_by_text("About this run").wait_for()
+    frame.get_by_role("link", name="Failures").click()
+    frame.get_by_text("picked by their result").wait_for()
+    page.close()

@@ -1,0 +1,173 @@
+"""Runs as one HTML file: the same bytes each time, nothing that should not be in it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heldout import EvalResult, Message, Metric, Sample, Score, Trajectory
+from heldout.errors import InvalidInput
+from heldout.viewer import export
+from heldout.viewer.export import export_runs, join_modules
+from heldout.viewer.pages import Pages
+from tests.viewer.conftest import HOSTILE, Command
+from tests.viewer.runs import save_results
+
+
+def data_of(page: bytes) -> dict[str, Any]:
+    packed = re.search(rb'id="data">([^<]*)<', page)
+    assert packed
+    answers: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed[1])))
+    return answers
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> bytes:
+    names = ("shop-base", "shop-tuned", "grpo-shop", "shop-killed", "hostile")
+    return export_runs([folder / name for name in names])
+
+
+def test_the_same_runs_give_the_same_bytes(folder: Path, page: bytes) -> None:
+    names = ("shop-base", "shop-tuned", "grpo-shop", "shop-killed", "hostile")
+    assert export_runs([folder / name for name in names]) == page
+    assert str(folder).encode() not in page
+    assert str(folder) not in json.dumps(data_of(page))
+
+
+def test_the_answers_are_those_of_the_server(pages: Pages, page: bytes) -> None:
+    answers = data_of(page)
+    whole = json.loads(json.dumps(pages.compare("shop-base", "shop-tuned", "level", "", [])))
+    inside = answers["compare\na=shop-base\nb=shop-tuned\nby=level"]
+    assert inside == {**whole, "state": ""}
+    assert answers["run\nname=shop-base"]["summary"] == pages.run("shop-base")["summary"]
+    assert len(answers["rows\nname=shop-base"]["rows"]) == 120
+    assert answers["curve\nname=grpo-shop"]["verdict"]["sentence"]
+    flip = pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)["rows"][0]
+    assert f"pair\na=shop-base\nb=shop-tuned\nid={flip['id']}" in answers
+
+
+def test_conversations_that_failed_are_inside_and_all_on_request(folder: Path, page: bytes) -> None:
+    def ids(answers: dict[str, Any]) -> list[str]:
+        return [a["id"] for key, a in answers.items() if key.startswith("sample\n")]
+
+    rows = data_of(page)["rows\nname=shop-base"]["rows"]
+    failed = [row["id"] for row in rows if row["outcome"] != "passed"]
+    inside = ids(data_of(export_runs([folder / "shop-base"])))
+    assert inside == failed
+    assert len(ids(data_of(export_runs([folder / "shop-base"], samples="all")))) == 120
+    assert len(ids(data_of(export_runs([folder / "shop-base"], samples="5")))) == 5
+    with pytest.raises(InvalidInput, match="all, failures or a number"):
+        export_runs([folder / "shop-base"], samples="some")
+
+
+def test_script_and_style_are_the_only_ones_allowed(page: bytes) -> None:
+    text = page.decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy
+    for tag, directive in (("script", "script-src"), ("style", "style-src")):
+        (body,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy[1]
+    assert "default-src 'none'" in policy[1]
+    assert "http" not in re.sub(r"http-equiv|www\.w3\.org|http://www", "", text.split("<script")[0])
+
+
+def test_hostile_text_stays_out_of_the_markup(page: bytes) -> None:
+    text = page.decode()
+    markup = text[: text.index('<script type="application')] + text[text.rindex("</script>") :]
+    assert "<img" not in markup
+    assert "alert(1)<" not in markup
+    assert text.count("<script") == 2
+    assert data_of(page)["rows\nname=hostile"]["rows"][0]["id"] == HOSTILE[0]
+
+
+SECRET = "sk-" + "abcdefghij" * 3
+
+
+def with_secret() -> list[EvalResult]:
+    sample = Sample("q", {"question": "?"}, None, {"owner": "Ann", "level": "hard"})
+    messages = (Message("user", "?"), Message("assistant", f"the key is {SECRET}"))
+    metric = Metric("m", 0.0, 1.0, {"note": "Ann"})
+    return [EvalResult("q", sample, Trajectory(messages), Score((metric,)))]
+
+
+def test_texts_that_look_like_keys_stop_it(tmp_path: Path, command: Command) -> None:
+    save_results(tmp_path / "run", with_secret())
+    with pytest.raises(
+        InvalidInput, match=r"look like keys \(sk-abc…ij\).*--with-secrets"
+    ) as refusal:
+        export_runs([tmp_path / "run"])
+    assert SECRET not in str(refusal.value)
+    assert SECRET in json.dumps(data_of(export_runs([tmp_path / "run"], allow_secrets=True)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hf_" + "a" * 34,
+        "ghp_" + "A" * 36,
+        "AKIA" + "A1B2C3D4E5F6G7H8",
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.c2lnbmF0dXJlMTIz",
+    ],
+)
+def test_keys_of_many_kinds_are_known(text: str) -> None:
+    with pytest.raises(InvalidInput, match="look like keys"):
+        export._refuse_secrets(json.dumps({"answer": f"it is {text}."}).encode())
+    export._refuse_secrets(b'{"answer": "a task-list of risk-based skills, sk-8, hf_small"}')
+
+
+def test_values_of_a_key_can_be_left_out(tmp_path: Path) -> None:
+    save_results(tmp_path / "run", with_secret())
+    answers = data_of(export_runs([tmp_path / "run"], redact=["owner", "note"], allow_secrets=True))
+    assert "Ann" not in json.dumps(answers)
+    assert answers["sample\nid=q\nname=run"]["metadata"] == {"level": "hard", "owner": "[redacted]"}
+
+
+def test_what_is_too_much_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidInput, match="there are no runs in"):
+        export_runs([tmp_path])
+    monkeypatch.setattr(export, "MOST_BYTES", 1_000)
+    with pytest.raises(InvalidInput, match="fewer conversations with --samples"):
+        export_runs([folder / "arithmetic"])
+    monkeypatch.setattr(export, "MOST_RUNS", 2)
+    with pytest.raises(InvalidInput, match="name those to export"):
+        export_runs([folder])
+
+
+def test_the_command_writes_the_file(folder: Path, tmp_path: Path, command: Command) -> None:
+    out = tmp_path / "out.html"
+    printed = command("view", folder / "arithmetic", "--export", out, "--samples", "3")
+    assert printed == f"Wrote {out}, {len(out.read_bytes()) / 1e6:.1f} MB.\n"
+    assert out.read_bytes() == export_runs([folder / "arithmetic"], samples="3")
+
+
+def test_modules_are_joined_in_the_order_of_their_imports() -> None:
+    sources = {
+        "a.js": 'import { x as y } from "./lib/b.js";\nexport const z = y + 1;\nawait z;',
+        "lib/b.js": "var q=1;export{q as x};",
+    }
+    joined = join_modules(sources, "a.js")
+    assert joined.index('modules["lib/b.js"]') < joined.index('modules["a.js"]')
+    assert "import " not in joined
+    assert "export" not in joined
+    assert 'const { x: y } = modules["lib/b.js"];' in joined
+
+
+def test_readers_without_script_see_the_summary(
+    page: bytes, command_json: Callable[..., Any]
+) -> None:
+    noscript = page.decode().split("<noscript>")[1].split("</noscript>")[0]
+    assert "<h2>shop-base</h2>" in noscript
+    assert "<td>reward</td>" in noscript
+    assert "conversations inside" in noscript

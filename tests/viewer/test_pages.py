@@ -1,0 +1,420 @@
+"""What the pages show: the numbers and sentences of the command line, and no others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, ToolCall, Trajectory
+from heldout.errors import InvalidInput, NotComparable
+from heldout.store.run_dir import RunDir
+from heldout.training.curve import CURVE_NAME
+from heldout.types import TokenTrace
+from heldout.viewer.pages import Pages, UnknownRun, scan_runs
+from tests.viewer.conftest import HOSTILE, Command
+from tests.viewer.runs import make_curve, save_results
+
+Json = Callable[..., Any]
+
+
+def lines_of(blocks: list[dict[str, Any]]) -> list[str]:
+    return [block["line"] for block in blocks if "line" in block]
+
+
+# --- Runs ---------------------------------------------------------------------------------------
+
+
+def test_runs_are_listed_the_newest_first_with_their_numbers(pages: Pages) -> None:
+    rows = {row["name"]: row for row in pages.runs()["runs"]}
+    assert rows["shop-base"]["kind"] == "run"
+    assert rows["cartpole"]["kind"] == "episodes"
+    assert rows["grpo-shop"]["kind"] == "curve"
+    assert rows["grpo-shop"]["verdict"] in ("improving", "inconclusive")
+    assert len(rows["grpo-shop"]["spark"]) == 7
+    assert (rows["shop-killed"]["status"], rows["shop-killed"]["n"]) == ("interrupted", 37)
+    assert rows["shop-killed"]["asked"] == 60
+    assert "cannot be read" in rows["damaged"]["problem"]
+    started = [row["started"] or "" for row in pages.runs()["runs"]]
+    assert started == sorted(started, reverse=True)
+
+
+def test_runs_are_found_three_levels_deep_and_links_are_not_followed(tmp_path: Path) -> None:
+    result = EvalResult("q", Sample("q", {}), Trajectory(()), Score((Metric("m", 1.0, 1.0),)))
+    save_results(tmp_path / "root" / "a" / "b" / "c", [result])
+    save_results(tmp_path / "root" / "too" / "deep" / "for" / "this", [result])
+    save_results(tmp_path / "outside", [result])
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
+    assert list(scan_runs([tmp_path / "root"])) == ["a/b/c"]
+    assert list(scan_runs([tmp_path / "outside"])) == ["outside"]
+    assert scan_runs([tmp_path / "nowhere"]) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["", "nope", "../runs", "/etc", "shop-base/../shop-base", "shop-base\0", "shop-base@1"]
+)
+def test_a_name_that_the_scan_does_not_have_is_refused(pages: Pages, name: str) -> None:
+    with pytest.raises((UnknownRun, InvalidInput)):
+        pages.run(name)
+    with pytest.raises(UnknownRun, match="did you mean shop-base"):
+        pages.run("shop-bas")
+
+
+# --- One run ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["shop-base", "shop-tuned", "arithmetic", "shop-killed", "cartpole", "shop-base-strict"]
+)
+def test_a_runs_numbers_are_those_of_show(
+    pages: Pages, folder: Path, name: str, command: Command, command_json: Json
+) -> None:
+    run = pages.run(name)
+    shown = command_json("show", folder / name)
+    assert msgspec.json.decode(msgspec.json.encode(run["summary"])) == shown["summary"]
+    assert run["status"] == shown["status"]
+    printed = command("show", folder / name)
+    for row in run["table"]["rows"]:
+        assert " ".join(row[0].split()) in printed
+        assert row[1] in printed
+        assert row[2] in printed
+    for line in lines_of(run["notes"]):
+        assert line in printed
+
+
+def test_an_unfinished_run_says_so(pages: Pages) -> None:
+    run = pages.run("shop-killed")
+    assert run["unfinished"]
+    assert lines_of(run["notes"])[0].startswith("Not finished: interrupted after 37 of 60 items")
+
+
+def test_slices_are_those_of_the_command_line(pages: Pages, folder: Path, command: Command) -> None:
+    printed = command("show", folder / "shop-base", "--by", "level", "--json").splitlines()
+    expected = [json.loads(line) for line in printed]
+    slices = pages.slices("shop-base", "level")
+    assert [row["value"] for row in slices["rows"]] == ["easy", "medium", "hard"]
+    for row, summary in zip(slices["rows"], expected, strict=True):
+        assert (row["mean"], row["low"], row["high"], row["n"], row["errors"]) == tuple(
+            summary[key] for key in ("mean", "ci_low", "ci_high", "n", "n_errors")
+        )
+
+
+def rows(pages: Pages, name: str, where: str = "", sort: str = "", limit: int = 100) -> Any:
+    return pages.rows(name, where, sort, [], 0, limit)
+
+
+def test_rows_picked_by_metadata_have_the_mean_that_where_gives(pages: Pages, folder: Path) -> None:
+    picked = rows(pages, "shop-base", "level:hard topic!=price")
+    report = EvalReport.load(folder / "shop-base").where(
+        "metadata.level = 'hard' and metadata.topic <> 'price'"
+    )
+    assert picked["picked"] == "metadata"
+    assert picked["mean"]["mean"] == report.summary["mean"]
+    assert picked["mean"]["low"] == report.summary["ci_low"]
+    assert picked["mean"]["errors"] == report.summary["n_errors"]
+    assert picked["total"] == picked["mean"]["n"] == report.summary["n"]
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["failed:yes", "reward<1 level:hard", "text:sofa", "tokens>50", "brief:1", "error:closed"],
+)
+def test_rows_picked_by_outcome_have_counts_and_no_mean(pages: Pages, where: str) -> None:
+    picked = rows(pages, "shop-base", where)
+    assert picked["picked"] == "outcome"
+    assert picked["mean"] is None
+    counts = picked["counts"]
+    assert counts["passed"] + counts["failed"] + counts["errored"] == picked["total"]
+
+
+def test_metadata_that_results_add_is_an_outcome(pages: Pages) -> None:
+    assert rows(pages, "cartpole", "success:true")["picked"] == "outcome"
+
+
+def test_a_row_shows_what_the_grader_extracted(pages: Pages) -> None:
+    head = rows(pages, "shop-base", "", "-tokens")
+    tokens = [row["tokens"] for row in head["rows"] if row["tokens"] is not None]
+    assert tokens == sorted(tokens, reverse=True)
+    row = next(row for row in rows(pages, "shop-base")["rows"] if row["outcome"] == "passed")
+    assert row["extracted"] == row["target"]
+    assert "Answer:" in row["answer"]
+    assert head["extra"] == ["items", "level", "topic"]
+    chosen = pages.rows("shop-base", "", "", ["metric.brief", "level"], 0, 1)
+    assert chosen["extra"] == ["metric.brief", "level"]
+    assert len(chosen["rows"][0]["extra"]) == 2
+    second = pages.rows("shop-base", "", "", [], 10, 5)
+    assert [row["id"] for row in second["rows"]] == [
+        r["id"] for r in rows(pages, "shop-base")["rows"][10:15]
+    ]
+
+
+def test_no_rows_say_which_term_excludes_most(pages: Pages) -> None:
+    empty = rows(pages, "shop-base", "level:hard items>1000")
+    assert (empty["total"], empty["mean"]) == (0, None)
+    assert empty["excluded"].startswith("without items>1000 it would be ")
+
+
+# --- One sample ---------------------------------------------------------------------------------
+
+
+def test_a_sample_pairs_tool_calls_with_results_and_marks_what_was_extracted(
+    pages: Pages,
+) -> None:
+    passed = next(r for r in rows(pages, "shop-base")["rows"] if r["outcome"] == "passed")
+    sample = pages.sample("shop-base", passed["id"], 0, 0)
+    assert [turn["role"] for turn in sample["turns"]] == [
+        "system",
+        "user",
+        "assistant",
+        "assistant",
+    ]
+    (call,) = sample["turns"][2]["calls"]
+    assert call["name"] == "look_up"
+    assert call["problem"] is None
+    assert float(call["result"]) > 0
+    start, end = sample["turns"][3]["mark"]
+    assert sample["turns"][3]["text"][start:end] == passed["extracted"]
+
+
+def test_every_attempt_has_its_outcome(pages: Pages) -> None:
+    attempt = pages.sample("arithmetic", "sum-03", 2, 0)
+    assert [r["repeat"] for r in attempt["repeats"]] == [0, 1, 2, 3]
+    assert attempt["repeat"] == 2
+    with pytest.raises(UnknownRun, match="no attempt 5"):
+        pages.sample("arithmetic", "sum-03", 4, 0)
+    with pytest.raises(UnknownRun, match="near it are sum-.., sum-.., sum-.."):
+        pages.sample("arithmetic", "sum-0", 0, 0)
+
+
+def test_an_errored_item_has_its_error_and_no_reward(pages: Pages) -> None:
+    sample = pages.sample("hostile", "broken", 0, 0)
+    assert (sample["outcome"], sample["reward"]) == ("errored", None)
+    assert sample["error"] == "\n".join(HOSTILE)
+
+
+def test_an_episode_without_a_conversation_has_its_input_and_metrics(pages: Pages) -> None:
+    sample = pages.sample("cartpole", "episode-3", 0, 0)
+    assert sample["turns_total"] == 0
+    assert sample["input"]["env"] == "CartPole-v1"
+    assert {metric["name"] for metric in sample["metrics"]} == {"success", "return", "steps"}
+
+
+def long_result(messages: int, length: int) -> EvalResult:
+    turns = [
+        Message("user" if i % 2 else "assistant", f"{i} " + "ü" * length) for i in range(messages)
+    ]
+    trace = TokenTrace((1, 2), (3, 4, 5, 6), None, (1, 1, 0, 1))
+    return EvalResult("long", Sample("long", {}), Trajectory(tuple(turns), tokens=trace))
+
+
+def test_a_long_text_is_sent_in_pieces(tmp_path: Path) -> None:
+    save_results(tmp_path / "run", [long_result(1, 300_000)])
+    pages = Pages([tmp_path / "run"])
+    (turn,) = pages.sample("run", "long", 0, 0)["turns"]
+    whole = f"0 {'ü' * 300_000}"
+    text, left = turn["text"], turn["text_left"]
+    assert len(text) + left == len(whole)
+    while left:
+        piece = pages.text("run", "long", 0, "0", len(text))
+        assert piece["text"]
+        text, left = text + piece["text"], piece["left"]
+    assert text == whole
+    with pytest.raises(UnknownRun, match="no message"):
+        pages.text("run", "long", 0, "9", 0)
+
+
+def test_a_conversation_of_many_turns_comes_in_windows(tmp_path: Path) -> None:
+    save_results(tmp_path / "run", [long_result(1_000, 5_000)])
+    pages = Pages([tmp_path / "run"])
+    first, later = pages.sample("run", "long", 0, 0), pages.sample("run", "long", 0, 800)
+    assert (first["turns_total"], len(first["turns"])) == (1_000, 200)
+    assert later["turns"][0]["text"].startswith("800 ")
+    assert len(msgspec.json.encode(first)) < 1 << 20
+    assert first["trace"] == [(1, 2), (0, 1), (1, 1)]
+
+
+def test_arguments_that_are_no_json_are_shown_as_written(tmp_path: Path) -> None:
+    call = ToolCall("c", "f", '{"item": "de')
+    result = EvalResult(
+        "q", Sample("q", {}), Trajectory((Message("assistant", "", tool_calls=(call,)),))
+    )
+    save_results(tmp_path / "run", [result])
+    (turn,) = Pages([tmp_path / "run"]).sample("run", "q", 0, 0)["turns"]
+    assert turn["calls"][0]["arguments"] == '{"item": "de'
+    assert turn["calls"][0]["problem"].startswith("not JSON: ")
+    assert turn["calls"][0]["result"] is None
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_arrives_as_it_is(pages: Pages, text: str) -> None:
+    sample = pages.sample("hostile", text, 0, 0)
+    turns = sample["turns"]
+    assert [turn["text"] for turn in turns] == [text] * 4
+    assert turns[2]["reasoning"] == turns[2]["calls"][0]["name"] == text
+    assert turns[2]["calls"][0]["result"] == text
+    assert sample["metrics"][0]["extracted"] == sample["metrics"][0]["note"] == text
+    assert sample["target"] == sample["metadata"]["kind"] == text
+    found = rows(pages, "hostile", f"kind:{json.dumps(text)}")
+    assert [row["id"] for row in found["rows"]] == [text]
+
+
+# --- Two runs -----------------------------------------------------------------------------------
+
+
+def test_a_comparison_is_that_of_the_command_line(
+    pages: Pages, folder: Path, command: Command, command_json: Json
+) -> None:
+    runs = folder / "shop-base", folder / "shop-tuned"
+    page = pages.compare("shop-base", "shop-tuned", "level", "", [])
+    shown = command_json("compare", *runs, "--by", "level")
+    assert page["verdict"] == shown["verdict"]
+    assert (page["difference"], page["low"], page["high"]) == tuple(
+        shown["overall"][key] for key in ("difference", "ci_low", "ci_high")
+    )
+    assert page["with_errors"]["difference"] == shown["with_errors"]["difference"]
+    assert [part["p"] for part in page["slices"]] == [
+        part["adjusted_p_value"]
+        for label in ("easy", "medium", "hard")
+        for part in shown["slices"]
+        if part["slice"] == {"level": label}
+    ]
+    printed = command("compare", *runs, "--by", "level")
+    assert page["sentence"] in printed
+    for line in lines_of(page["blocks"]):
+        assert line in printed
+    assert (page["gained"], page["lost"]) == (shown["gained_total"], shown["lost_total"])
+    assert {"key": "endpoint.name", "a": "base-1b", "b": "tuned-1b"} in page["config"]
+
+
+def test_flips_have_both_answers(pages: Pages, folder: Path, command_json: Json) -> None:
+    shown = command_json("compare", folder / "shop-base", folder / "shop-tuned")
+    flips = pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)
+    assert flips["total"] == shown["gained_total"]
+    assert [row["id"] for row in flips["rows"]] == [c["id"] for c in shown["gained"]][:50]
+    assert all(row["a"]["answer"] != row["b"]["answer"] for row in flips["rows"])
+    more = pages.flips("shop-base", "shop-tuned", "gained", "", [], 3)
+    assert more["rows"][0] == flips["rows"][3]
+
+
+def test_what_is_not_comparable_is_refused_until_it_is_allowed(pages: Pages) -> None:
+    with pytest.raises(NotComparable) as refusal:
+        pages.compare("shop-base", "arithmetic", "", "", [])
+    kinds = refusal.value.kinds
+    assert kinds == ("samples", "scorer", "environment")
+    with pytest.raises(NotComparable):
+        pages.flips("shop-base", "arithmetic", "lost", "", ["samples"], 0)
+    page = pages.compare("shop-base", "arithmetic", "", "", kinds)
+    assert any("allowed to differ: scorer" in line for line in lines_of(page["blocks"]))
+    assert page["wins"] is None
+
+
+def test_the_same_answers_scored_twice_are_no_better(pages: Pages) -> None:
+    page = pages.compare("shop-base", "shop-base-strict", "", "", [])
+    assert any("the same answers, scored twice" in line for line in lines_of(page["blocks"]))
+
+
+def test_evals_of_a_curve_are_compared_by_their_steps(pages: Pages) -> None:
+    page = pages.compare("grpo-shop@0", "grpo-shop@120", "", "", [])
+    assert page["sentence"].startswith("B is better")
+    assert page["a"]["name"] == "grpo-shop@0"
+    with pytest.raises(InvalidInput, match="is a curve of many evals"):
+        pages.compare("grpo-shop", "shop-base", "", "", [])
+
+
+# --- Curves -------------------------------------------------------------------------------------
+
+
+def test_a_curve_has_the_verdict_and_the_best_step_that_show_prints(
+    pages: Pages, folder: Path, command: Command, command_json: Json
+) -> None:
+    curve = pages.curve("grpo-shop", "", "")
+    printed = command("show", folder / "grpo-shop")
+    assert curve["verdict"]["sentence"] in printed
+    assert curve["best"]["sentence"] in printed
+    stored = command_json("show", folder / "grpo-shop")["points"]
+    assert [(p["step"], p["mean"], p["low"]) for p in curve["points"]] == [
+        (p["step"], p["summary"]["mean"], p["summary"]["ci_low"]) for p in stored
+    ]
+    errored = next(p for p in curve["points"] if p["errors"])
+    assert errored["mean_scored"] > errored["mean"]
+    assert curve["every"] == 20
+    assert pages.curve("grpo-shop", "", "brief")["points"][0]["mean"] == 1.0
+
+
+def test_flips_of_two_steps_are_those_of_the_command_line(
+    pages: Pages, folder: Path, command: Command, command_json: Json
+) -> None:
+    shown = command_json("curve", "flips", folder / "grpo-shop", "--from", 0, "--to", 120)
+    flips = pages.curve_flips("grpo-shop", "", 0, 120)
+    assert [row["id"] for row in flips["gained"]["rows"]] == [c["id"] for c in shown["gained"]]
+    assert flips["lost"]["total"] == len(shown["lost"])
+    printed = command("curve", "flips", folder / "grpo-shop", "--from", 0, "--to", 120)
+    for line in lines_of(flips["notes"]):
+        assert line in printed
+    with pytest.raises(InvalidInput, match="no result at step 7"):
+        pages.curve_flips("grpo-shop", "", 7, 120)
+
+
+def test_one_sample_is_followed_across_steps(pages: Pages) -> None:
+    strip = pages.strip("grpo-shop", "", "")
+    assert strip["steps"] == list(range(0, 121, 20))
+    flipped = strip["rows"][0]
+    history = pages.history("grpo-shop", "", flipped["id"])
+    words = {"passed": "p", "failed": "f", "errored": "e"}
+    assert "".join(words[step["outcome"]] for step in history["steps"]) == flipped["cells"]
+    answers = [step["answer"] for step in history["steps"]]
+    assert [step["changed"] for step in history["steps"]] == [
+        i == 0 or answers[i] != answers[i - 1] for i in range(len(answers))
+    ]
+    last = history["steps"][-1]
+    assert pages.sample(last["run"], flipped["id"], 0, 0)["answer"] == last["answer"]
+    with pytest.raises(UnknownRun, match="has a sample"):
+        pages.history("grpo-shop", "", "nope")
+
+
+def test_a_path_in_a_curve_is_never_followed(folder: Path, tmp_path: Path) -> None:
+    make_curve(tmp_path, 20, samples=8)
+    curve = tmp_path / "grpo-shop" / CURVE_NAME
+    curve.write_bytes(
+        curve.read_bytes().replace(b'"run":"steps/00000020"', b'"run":"../../outside"')
+    )
+    history = Pages([tmp_path]).history("grpo-shop", "", "price-000")
+    assert ["answer" in step for step in history["steps"]] == [True, False]
+
+
+def test_a_curve_without_a_point_is_waited_for(tmp_path: Path) -> None:
+    from heldout.training.curve import CurveWriter
+
+    (tmp_path / "new").mkdir()
+    CurveWriter(tmp_path / "new" / CURVE_NAME).close()
+    curve = Pages([tmp_path]).curve("new", "", "")
+    assert (curve["points"], curve.get("verdict")) == ([], None)
+
+
+# --- Events -------------------------------------------------------------------------------------
+
+
+def test_a_change_of_a_run_is_an_event_once(tmp_path: Path) -> None:
+    evals = make_curve(tmp_path, 20, samples=8)
+    pages = Pages([tmp_path])
+    state = pages.curve("grpo-shop", "", "")["state"]
+    assert pages.events(["grpo-shop"], state) == ([], state)
+    evals.run_final(33)
+    (event,), now = pages.events(["grpo-shop"], state)
+    assert event == ("changed", {"name": "grpo-shop", "lines": 0})
+    assert pages.events(["grpo-shop"], now) == ([], now)
+    assert pages.curve("grpo-shop", "", "")["points"][-1]["step"] == 33
+
+
+def test_a_new_run_is_an_event_of_the_list(tmp_path: Path) -> None:
+    pages = Pages([tmp_path])
+    state = pages.runs()["state"]
+    result = EvalResult("q", Sample("q", {}), Trajectory(()), Score((Metric("m", 1.0, 1.0),)))
+    save_results(tmp_path / "run", [result])
+    assert pages.events([], state)[0] == [("runs", {})]
+    assert RunDir(tmp_path / "run").exists()
+    assert [row["name"] for row in pages.runs()["runs"]] == ["run"]

@@ -1,0 +1,374 @@
+"""The server: who is answered, with which headers, and that nothing else can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from aiohttp import ClientSession, web
+from yarl import URL
+
+from heldout.viewer import server
+from heldout.viewer.pages import Pages
+from heldout.viewer.server import HEADERS, PAGES, Viewer, bind, read_assets, serve
+from tests.viewer.conftest import HOSTILE
+from tests.viewer.runs import make_curve
+
+TOKEN = "a-token"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Any
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@asynccontextmanager
+async def running(pages: Pages, token: str | None = TOKEN) -> AsyncIterator[str]:
+    """The server on a free port; gives its address."""
+    bound = bind("127.0.0.1", 0)
+    port = bound.getsockname()[1]
+    viewer = Viewer(pages, token=token, hosts=frozenset({f"127.0.0.1:{port}"}))
+    runner = web.AppRunner(viewer.app(), access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.SockSite(runner, bound).start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def ask(
+    pages: Pages,
+    path: str,
+    *,
+    method: str = "GET",
+    headers: dict[str, str] | None = None,
+    token: str | None = TOKEN,
+) -> Answer:
+    """One request; the path is sent as it is."""
+
+    async def request() -> Answer:
+        async with running(pages, token) as address, ClientSession() as session:
+            url = URL(address + path, encoded=True)
+            sent = BEARER if headers is None else headers
+            async with session.request(method, url, headers=sent) as response:
+                return Answer(response.status, response.headers, await response.read())
+
+    return asyncio.run(request())
+
+
+REQUESTS = {
+    "runs": "",
+    "run": "name=shop-base",
+    "slices": "name=shop-base&by=level",
+    "rows": "name=shop-base&limit=100",
+    "sample": "name=shop-base&id=price-000",
+    "text": "name=shop-base&id=price-000&part=record",
+    "pair": "a=shop-base&b=shop-tuned&id=price-000",
+    "compare": "a=shop-base&b=shop-tuned&by=level",
+    "flips": "a=shop-base&b=shop-tuned&kind=gained",
+    "curve": "name=grpo-shop",
+    "curve-flips": "name=grpo-shop&from_step=0&to_step=120",
+    "strip": "name=grpo-shop",
+    "history": "name=grpo-shop&id=price-000",
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_request_is_answered_in_less_than_a_megabyte(pages: Pages, page: str) -> None:
+    answer = ask(pages, f"/api/{page}?{REQUESTS[page]}")
+    assert answer.status == 200, answer.body
+    assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert len(answer.body) < server.LARGEST
+    assert answer.json
+
+
+def test_an_answer_over_a_megabyte_is_refused(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LARGEST", 100)
+    assert ask(pages, "/api/runs").status == 507
+
+
+# --- Who is answered ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/app.js", "/api/runs", "/api/events", "/nothing"])
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost:1", "", "127.0.0.1:1"])
+def test_another_host_name_is_refused(pages: Pages, path: str, host: str) -> None:
+    answer = ask(pages, path, headers={**BEARER, "Host": host})
+    assert answer.status == 421
+    assert b"shop" not in answer.body
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_requests_of_other_sites_are_refused(pages: Pages, site: str) -> None:
+    for path in ("/", "/api/runs"):
+        assert ask(pages, path, headers={**BEARER, "Sec-Fetch-Site": site}).status == 403
+    assert (
+        ask(pages, "/api/runs", headers={**BEARER, "Sec-Fetch-Site": "same-origin"}).status == 200
+    )
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer"},
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Cookie": f"token={TOKEN}"},
+        {"Authorization": "Bearer ü"},
+    ],
+)
+def test_data_needs_the_token_and_assets_do_not(pages: Pages, headers: dict[str, str]) -> None:
+    for page in ("runs", "run?name=shop-base", "events", "nothing"):
+        answer = ask(pages, f"/api/{page}", headers=headers)
+        assert answer.status == 401
+        assert set(answer.json) == {"error", "hint"}
+    assert ask(pages, f"/api/runs?token={TOKEN}", headers=headers).status == 401
+    assert ask(pages, "/app.js", headers=headers).status == 200
+    assert ask(pages, "/api/runs", headers=headers, token=None).status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+def test_nothing_can_be_changed(pages: Pages, method: str) -> None:
+    for path in ("/", "/api/runs", "/api/run?name=shop-base"):
+        assert ask(pages, path, method=method).status == 405
+
+
+# --- Headers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/", None),
+        ("/app.css", None),
+        ("/vendor/preact-htm.js", None),
+        ("/api/runs", None),
+        ("/api/nothing", None),
+        ("/api/run?name=nope", None),
+        ("/nothing", None),
+        ("/api/runs", {}),
+        ("/", {"Host": "evil.example"}),
+    ],
+)
+def test_every_answer_has_the_security_headers_and_no_cors(
+    pages: Pages, path: str, headers: dict[str, str] | None
+) -> None:
+    answer = ask(pages, path, headers=headers)
+    for name, value in HEADERS.items():
+        assert answer.headers[name] == value
+    assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "require-trusted-types-for 'script'" in policy
+
+
+def test_the_page_has_no_inline_script_or_style() -> None:
+    index = read_assets()["index.html"].body.decode()
+    assert "<style" not in index
+    assert " style=" not in index
+    assert index.count("<script") == index.count('<script type="module" src=')
+
+
+def test_assets_are_packed_and_known_by_their_tag(pages: Pages) -> None:
+    whole = ask(pages, "/app.js", headers={"Accept-Encoding": "identity"})
+    assert whole.headers["ETag"]
+    assert "Content-Encoding" not in whole.headers
+    again = ask(pages, "/app.js", headers={"If-None-Match": whole.headers["ETag"]})
+    assert (again.status, again.body) == (304, b"")
+    assets = read_assets()
+    own = sum(len(asset.gzipped) for path, asset in assets.items())
+    assert own < 50_000
+    assert gzip.decompress(assets["app.js"].gzipped) == whole.body
+
+
+# --- What can be reached ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../server.py",
+        "/..%2f..%2fserver.py",
+        "/%2e%2e/%2e%2e/pages.py",
+        "/vendor/../../pages.py",
+        "//etc/passwd",
+        "/etc/passwd",
+        "/app.js%00.html",
+        "/static/app.js",
+        "/vendor",
+        "/vendor/",
+        "/vendor/VENDOR.toml",
+        "/C:%5cwindows",
+    ],
+)
+def test_only_the_files_of_the_page_are_assets(pages: Pages, path: str) -> None:
+    answer = ask(pages, path)
+    assert answer.status in (404, 400)
+    assert b"import" not in answer.body
+    assert b"root:" not in answer.body
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "runs"])
+@pytest.mark.parametrize(
+    "name", ["..", "../../etc", "%2fetc%2fpasswd", "shop-base%2f..%2f..", "damaged%00", "", "%ff"]
+)
+def test_no_request_names_a_path(pages: Pages, page: str, name: str) -> None:
+    query = (
+        REQUESTS[page].replace("name=shop-base", f"name={name}").replace("a=shop-base", f"a={name}")
+    )
+    query = query.replace("name=grpo-shop", f"name={name}")
+    answer = ask(pages, f"/api/{page}?{query}")
+    assert answer.status == 404
+    assert "there is no run" in answer.json["error"]
+
+
+def test_hostile_ids_and_names_are_only_data(pages: Pages) -> None:
+    for text in HOSTILE:
+        query = URL.build(query={"name": "hostile", "id": text}).raw_query_string
+        answer = ask(pages, f"/api/sample?{query}")
+        assert answer.status == 200
+        assert answer.json["id"] == text
+        unknown = ask(pages, f"/api/run?{URL.build(query={'name': text}).raw_query_string}")
+        assert unknown.status == 404
+        assert unknown.headers["Content-Type"].startswith("application/json")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/api/rows?name=shop-base&offset=x", 400, "a parameter is wrong"),
+        ("/api/rows?name=shop-base&offset=-1", 400, "from 0 on"),
+        ("/api/rows?name=shop-base&offset=99999999999999999999", 400, "from 0 on"),
+        ("/api/rows?name=shop-base&where=reward%3C", 400, "reward< has no value"),
+        ("/api/rows?name=shop-base&where=" + "a" * 2001, 400, "2000 characters"),
+        ("/api/rows?name=shop-base&sort=nope", 422, "has no key"),
+        ("/api/slices?name=shop-base&by=nope", 422, "has no key"),
+        ("/api/compare?a=shop-base&b=arithmetic", 409, "cannot be compared"),
+        ("/api/run?name=damaged", 422, "cannot be read"),
+        ("/api/run?name=grpo-shop", 422, "curve of many evals"),
+        ("/api/rows?name=grpo-shop", 422, "curve of many evals"),
+        ("/api/curve?name=shop-base", 422, "cannot read a file of the run"),
+        ("/api/strip?name=shop-base", 422, "cannot read a file of the run"),
+        ("/api/nothing", 404, "no such request"),
+    ],
+)
+def test_what_is_wrong_is_said_in_json(pages: Pages, path: str, status: int, says: str) -> None:
+    answer = ask(pages, path)
+    assert answer.status == status
+    assert says in answer.json["error"]
+
+
+def test_a_filter_that_cannot_be_read_says_where(pages: Pages) -> None:
+    answer = ask(pages, "/api/rows?name=shop-base&where=level:hard%20nope:1")
+    assert (answer.json["kind"], answer.json["at"]) == ("filter", 11)
+    refused = ask(pages, "/api/compare?a=shop-base&b=arithmetic").json
+    assert refused["kinds"] == ["samples", "scorer", "environment"]
+
+
+def test_a_page_of_rows_is_bounded(pages: Pages) -> None:
+    answer = ask(pages, "/api/rows?name=arithmetic&limit=100000")
+    assert len(answer.json["rows"]) == 160
+    assert server._limit(["100000"]) == 200
+
+
+# --- Events -------------------------------------------------------------------------------------
+
+
+def test_a_new_point_reaches_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "POLL_SECONDS", 0.01)
+    evals = make_curve(tmp_path, 20, samples=8)
+    pages = Pages([tmp_path])
+
+    async def follow() -> tuple[bytes, bytes]:
+        async with running(pages) as address, ClientSession(headers=BEARER) as session:
+            url = f"{address}/api/events?name=grpo-shop"
+            state = pages.curve("grpo-shop", "", "")["state"]
+            async with session.get(url, headers={"Last-Event-ID": state}) as stream:
+                assert stream.headers["Content-Type"] == "text/event-stream"
+                assert stream.headers["Content-Security-Policy"] == server.POLICY
+                evals.run_final(30)
+                first = await stream.content.readuntil(b"\n\n")
+            # What happens while nobody listens is told when the stream is taken up again.
+            evals.run_final(40)
+            last = first.split(b"\n")[0].removeprefix(b"id: ").decode()
+            async with session.get(url, headers={"Last-Event-ID": last}) as stream:
+                return first, await stream.content.readuntil(b"\n\n")
+
+    first, second = asyncio.run(asyncio.wait_for(follow(), 60))
+    assert b'event: changed\ndata: {"name":"grpo-shop"' in first
+    assert b"event: changed" in second
+    assert first.split(b"\n")[0] != second.split(b"\n")[0]
+
+
+def test_there_are_only_so_many_streams(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 1)
+
+    async def open_two() -> list[int]:
+        async with running(pages) as address, ClientSession(headers=BEARER) as session:
+            url = f"{address}/api/events?name=shop-base"
+            async with session.get(url) as first, session.get(url) as second:
+                return [first.status, second.status]
+
+    assert asyncio.run(open_two()) == [200, 503]
+
+
+# --- Serving ------------------------------------------------------------------------------------
+
+
+def test_the_address_has_the_token_in_its_fragment_and_a_port_that_is_free(pages: Pages) -> None:
+    taken = bind("127.0.0.1", 0)
+    taken.listen()
+    port = taken.getsockname()[1]
+    addresses: list[str] = []
+
+    async def run() -> int:
+        ready = asyncio.Event()
+
+        def on_ready(address: str) -> None:
+            addresses.append(address)
+            ready.set()
+
+        task = asyncio.create_task(serve(pages, port=port, on_ready=on_ready))
+        await ready.wait()
+        address, _, token = addresses[0].partition("#token=")
+        async with ClientSession() as session:
+            headers = {"Authorization": f"Bearer {token}"}
+            async with session.get(f"{address}api/runs", headers=headers) as response:
+                status = response.status
+        task.cancel()
+        return status
+
+    assert asyncio.run(run()) == 200
+    taken.close()
+    address, _, token = addresses[0].partition("#token=")
+    assert URL(address).port != port
+    assert URL(address).host == "127.0.0.1"
+    assert len(token) == 24
+
+
+def test_where_no_port_is_free_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: socket.socket, address: Any) -> None:
+        raise OSError("in use")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(OSError, match="no port from 8765 to 8784 is free"):
+        bind("127.0.0.1", 8765)

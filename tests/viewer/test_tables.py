@@ -1,0 +1,152 @@
+"""Columns, orders and lines of a run that is looked at."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
+from heldout.store.journal import JournalWriter
+from heldout.store.report import Results
+from heldout.store.run_dir import RunDir, RunInfo
+from heldout.viewer import tables
+from heldout.viewer.tables import RunTable, find_offsets, stamp
+from heldout.viewer.where import BadFilter
+from tests.viewer.runs import save_results
+
+
+def result(i: int, error: str | None = None, text: str = "") -> EvalResult:
+    sample = Sample(f"q{i}", {"question": f"{i}?"}, i, {"even": i % 2 == 0, "third": i % 3})
+    score = Score() if error else Score((Metric("right", float(i % 2), 1.0),))
+    messages = (Message("user", f"{i}?"), Message("assistant", text or f"it is {i}"))
+    return EvalResult(sample.id, sample, Trajectory(messages), score, error=error)
+
+
+def write_journal(path: Path, lines: list[tuple[int, EvalResult]]) -> RunDir:
+    run = RunDir(path)
+    run.make()
+    journal = JournalWriter(run.journal)
+    for index, line in lines:
+        journal.append(index, line)
+    journal.close()
+    run.write_info(RunInfo.new({"experiment_name": path.name, "repeats": 1}, {}, asked=len(lines)))
+    return run
+
+
+def test_offsets_are_of_each_items_last_line_in_dataset_order(tmp_path: Path) -> None:
+    order = list(range(150))
+    random.Random(0).shuffle(order)
+    lines = [(i, result(i, error="no" if i % 10 == 0 else None)) for i in order]
+    lines += [(i, result(i, text="again")) for i in order if i % 10 == 0]
+    run = write_journal(tmp_path / "run", lines)
+    offsets = find_offsets(run.journal)
+    assert offsets is not None
+    assert offsets.tolist() == Results(run)._line_places()[1].tolist()
+    table = RunTable(run.path)
+    assert [r.sample_id for r in table.read(range(150))] == [f"q{i}" for i in range(150)]
+    assert next(iter(table.read([20]))).trajectory.answer == "again"
+
+
+def test_lines_that_heldout_did_not_write_are_read_the_long_way(tmp_path: Path) -> None:
+    run = write_journal(tmp_path / "run", [(i, result(i)) for i in range(3)])
+    content = run.journal.read_bytes().replace(b'{"index":1,', b'{ "index": 1,')
+    run.journal.write_bytes(content)
+    assert find_offsets(run.journal) is None
+    assert [r.sample_id for r in RunTable(run.path).read([0, 1, 2])] == ["q0", "q1", "q2"]
+
+
+def test_the_half_line_of_a_killed_run_is_left_out(tmp_path: Path) -> None:
+    run = write_journal(tmp_path / "run", [(i, result(i)) for i in range(5)])
+    with run.journal.open("ab") as file:
+        file.write(b'{"index":5,"sample":{"id":"q5"')
+    table = RunTable(run.path)
+    assert len(table) == 5
+    assert [r.sample_id for r in table.read(range(5))] == [f"q{i}" for i in range(5)]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> RunTable:
+    path = tmp_path_factory.mktemp("tables") / "run"
+    texts = {3: 'He said "Refund"\nand left', 7: "refunds", 11: "REFUND ü", 12: "role"}
+    save_results(
+        path,
+        [result(i, error="boom" if i == 5 else None, text=texts.get(i, "")) for i in range(40)],
+    )
+    return RunTable(path)
+
+
+def test_orders_are_stable_and_put_missing_values_last(table: RunTable) -> None:
+    ascending = table.select("", "reward").tolist()
+    assert ascending[-1] == 5
+    assert ascending[:20] == list(range(0, 40, 2))
+    assert table.select("", "-reward").tolist()[-1] == 5
+    assert table.select("third:1", "-id").tolist()[0] == 7  # q7 > q4 > q37
+    with pytest.raises(BadFilter, match="no key 'nope'"):
+        table.select("nope:1", "")
+
+
+def test_a_metric_can_be_named_with_or_without_its_prefix(table: RunTable) -> None:
+    assert table.select("right:1", "").tolist() == table.select("metric.right:1", "").tolist()
+    assert table.select("even:true errored:no", "").tolist() == list(range(0, 40, 2))
+
+
+@pytest.mark.parametrize("few", [0, 2_000])
+def test_texts_are_found_whatever_their_case(
+    table: RunTable, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "FEW_ROWS", few)
+    fresh = RunTable(table.run.path)
+    assert fresh.select("text:refund", "").tolist() == [3, 7, 11]
+    assert fresh.select('text:"\\"refund\\"\\nand"', "").tolist() == [3]
+    assert fresh.select("text:role", "").tolist() == [12]  # not the keys of the JSON
+    assert fresh.select("text:ü", "").tolist() == [11]
+    assert fresh.select("-text:it text:refund", "").tolist() == [3, 7, 11]
+    assert fresh.select("text:boom", "").tolist() == [5]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.text('ab "\\\n', min_size=1, max_size=4), st.sampled_from([7, 64, 4 << 20]))
+def test_the_search_of_the_journal_is_that_of_every_text(needle: str, piece: int) -> None:
+    import tempfile
+
+    texts = ["a", "ab", 'a "b"', "b\na", "\\a", "aab b", ""]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "FEW_ROWS", 0)
+        patch.setattr(tables, "PIECE", piece)
+        run = write_journal(
+            Path(folder) / "run", [(i, result(i, text=text)) for i, text in enumerate(texts)]
+        )
+        found = RunTable(run.path)._search(needle, np.ones(len(texts), dtype=np.bool_))
+        expected = [
+            any(needle in text for text in tables.texts_of(result(i, text=texts[i])))
+            for i in range(len(texts))
+        ]
+        assert found.tolist() == expected
+
+
+def test_an_empty_result_says_which_term_excludes_most(table: RunTable) -> None:
+    assert table.find_narrowest("even:true third:9") == "without third:9 it would be 20"
+    assert table.find_narrowest("third:9") is None
+
+
+def test_the_stamp_changes_with_every_result(tmp_path: Path) -> None:
+    run = write_journal(tmp_path / "run", [(0, result(0))])
+    before = stamp(run.path)
+    journal = JournalWriter(run.journal)
+    journal.append(1, result(1))
+    journal.close()
+    assert stamp(run.path) != before
+
+
+def test_nothing_is_written_into_the_run_directory(tmp_path: Path) -> None:
+    run = write_journal(tmp_path / "run", [(i, result(i)) for i in range(20)])
+    before = sorted((f.name, f.stat().st_mtime_ns) for f in run.path.iterdir())
+    table = RunTable(run.path)
+    assert table.select("even:true text:it", "-reward").size == 10
+    assert table.summarize(np.arange(10))["n"] == EvalReport.load(run.path).summary["n"] - 10
+    assert sorted((f.name, f.stat().st_mtime_ns) for f in run.path.iterdir()) == before
