@@ -141,7 +141,7 @@ class Pages:
         for name, path in known.items():
             key = (path, stamp(path), _is_live(path))
             rows.append(self._rows.get(key, partial(_row, name, path)))
-        rows.sort(key=lambda row: row["started"] or "", reverse=True)
+        rows.sort(key=lambda row: (row["started"] or "", row["name"]), reverse=True)
         return {"runs": rows, "roots": [str(root) for root in self.roots], "state": state}
 
     def _scan(self) -> dict[str, Path]:
