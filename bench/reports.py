@@ -114,7 +114,7 @@ def run_command(*arguments: str) -> tuple[float, list[dict[str, Any]]]:
 
 
 def slice_by(key: str, values: int, folder: Path, count: int) -> float:
-    seconds, slices = run_command("slice", str(folder), "--by", key)
+    seconds, slices = run_command("show", str(folder), "--by", key)
     if [line["n"] for line in slices] != [count // values] * values:
         sys.exit(f"wrong slices by {key}: {len(slices)}")
     return seconds
@@ -160,7 +160,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     emit(f"`EvalReport.load(…).summary`, {count:,} results", opened["first_s"], "s", target=0.1)
     for values, seconds in sliced.items():
-        what = f"`heldout slice --by KEY`, {values:,} values, the whole command, best of 3"
+        what = f"`heldout show --by KEY`, {values:,} values, the whole command, best of 3"
         emit(what, seconds, "s", target=2.0 if values <= 200 else None)
     emit("`heldout sql`, means of 200 groups, the whole command, best of 3", queried, "s")
     what = f"`compare`, two runs of {count:,} results, from disk"

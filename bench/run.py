@@ -31,6 +31,7 @@ BENCHMARKS = {
     "scoring": "scoring.py",
     "monitor": "monitor.py",
     "startup": "startup.py",
+    "cluster": "cluster.py",
 }
 NEEDS_PEERS = {"engine", "startup", "stats"}
 TABLES = HERE.parent / "BENCHMARKS.md"

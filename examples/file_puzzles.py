@@ -1,8 +1,8 @@
 """Ten puzzles in a file tree, for a policy that calls tools.
 
 heldout run examples/file_puzzles.py
-heldout run examples/file_puzzles.py --endpoint openai:gpt-4o-mini --set experiment_name=4o
-heldout slice file_puzzles --by difficulty
+heldout run examples/file_puzzles.py --model openai:gpt-4o-mini --name 4o
+heldout show file_puzzles --by difficulty
 
 The policy here is a script that knows nine kinds of tasks and not the tenth, so the eval runs
 offline, in a second, and comes out the same every time.

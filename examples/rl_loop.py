@@ -8,8 +8,8 @@ for those evals: the loop is the same, and so are the weights it ends in, to the
     python examples/rl_loop.py                                  # under a minute on two cores
     python examples/rl_loop.py --resume                         # after a Ctrl-C or a kill
     python examples/rl_loop.py --async --out outputs/evals/rl-loop-async
-    heldout watch outputs/evals/rl-loop                         # meanwhile, in another terminal
-    heldout stop outputs/evals/rl-loop                          # … and --resume goes on from there
+    heldout curve watch outputs/evals/rl-loop                   # meanwhile, in another terminal
+    heldout curve stop outputs/evals/rl-loop                    # … and --resume goes on from there
 """
 
 import argparse
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> training.PeriodicEval:
             loss.backward()
             optimizer.step()
 
-            stop, place = evals.stop_requested, None  # somebody says `heldout stop`
+            stop, place = evals.stop_requested, None  # somebody says `heldout curve stop`
             if step % options.save_every == 0 or stop:
                 print(f"step {step:4}  epoch {buffer.epoch}  training reward {rewards.mean():.3f}")
                 place = save(options.out, step, policy, optimizer, buffer)

@@ -18,7 +18,7 @@ PAGES = ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*
 GRADERS = [f"docs/graders/{p.name}" for p in sorted((ROOT / "docs" / "graders").glob("*.md"))]
 # Commands of blocks that are about other machines: a server, a package index.
 ELSEWHERE = (
-    *("make ", "pip install", "--model openai:", "--judge openai:"),
+    *("make ", "pip install", "--model openai:", "--judge openai:", "heldout view"),
     "heldout.examples.capitals",  # on a real model: tests/integration/test_smollm2.py
 )
 

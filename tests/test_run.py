@@ -148,6 +148,14 @@ def test_an_eval_without_an_honest_number_raises_as_evaluate_does() -> None:
         heldout.run(SAMPLES, is_right, model=broken)
 
 
+def test_a_refusal_is_not_hidden_by_the_frames_of_the_engine() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        heldout.run([*SAMPLES, SAMPLES[0]], is_right, model=yes)
+    assert [frame.name for frame in refused.traceback] == [
+        "test_a_refusal_is_not_hidden_by_the_frames_of_the_engine", "run",
+    ]  # fmt: skip
+
+
 def test_ctrl_c_ends_it_and_leaves_a_run_to_resume(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

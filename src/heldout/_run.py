@@ -16,7 +16,7 @@ from typing import Any
 from heldout._aio import Here, run_in_loop_thread
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.engine import evaluate
-from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
 from heldout.models import AnswerFn, Endpoint
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.store.report import EvalReport
@@ -90,6 +90,9 @@ def run(
 
     try:
         report = run_in_loop_thread(main)
+    except HeldoutError as problem:
+        # Its message says what to do; forty lines of the engine's frames would only hide it.
+        raise problem.with_traceback(None)  # noqa: B904
     finally:
         for directory in (path, path.parent):
             with suppress(OSError):  # it is not empty, unless the eval was refused

@@ -32,9 +32,9 @@ class Price:
     """What a million tokens of a model cost."""
 
     input: float
-    """Of the prompt."""
+    """Cost of a million tokens that the model reads."""
     output: float
-    """Of what the model writes, its reasoning included."""
+    """Cost of a million tokens that it writes, its reasoning included."""
 
     def __post_init__(self) -> None:
         for name in ("input", "output"):

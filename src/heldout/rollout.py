@@ -533,17 +533,19 @@ async def _close(environment: Environment) -> None:
 
 def _as_stored(outcome: Any, environment: Environment) -> dict[str, Any]:
     """Return the outcome as it will be read back, so that it is scored as it is stored."""
-    kind = type(environment).__name__
+    what = f"outcome() of {type(environment).__name__}"
     if not isinstance(outcome, dict):
-        raise EnvironmentFailed(f"outcome() of {kind} returns a dict, got {outcome!r:.200}")
+        raise EnvironmentFailed(f"{what} returns a dict, got {outcome!r:.200}")
+    stored: dict[str, Any] = _through_json(outcome, what)
+    return stored
+
+
+def _through_json(value: Any, what: str) -> Any:
     try:
         # Strictly: a NaN would come back as nothing, a set as a list in any order.
-        stored: dict[str, Any] = json.loads(json.dumps(outcome, allow_nan=False))
+        return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as problem:
-        raise EnvironmentFailed(
-            f"outcome() of {kind} returned what JSON cannot hold: {problem}"
-        ) from None
-    return stored
+        raise EnvironmentFailed(f"{what} returned what JSON cannot hold: {problem}") from None
 
 
 # --- Saved turns --------------------------------------------------------------------------------
@@ -588,16 +590,10 @@ class TurnFile:
         """
         assert isinstance(environment, HasSnapshots)
         snapshot = await settle(environment.snapshot())
-        kind = type(environment).__name__
-        try:
-            is_same = json.loads(json.dumps(snapshot, allow_nan=False)) == snapshot
-        except (TypeError, ValueError) as problem:
+        what = f"snapshot() of {type(environment).__name__}"
+        if _through_json(snapshot, what) != snapshot or not isinstance(snapshot, dict):
             raise EnvironmentFailed(
-                f"snapshot() of {kind} returned what JSON cannot hold: {problem}"
-            ) from None
-        if not is_same or not isinstance(snapshot, dict):
-            raise EnvironmentFailed(
-                f"snapshot() of {kind} returns a dict of plain JSON values (lists, no tuples; keys "
+                f"{what} returns a dict of plain JSON values (lists, no tuples; keys "
                 f"are texts), got {snapshot!r:.200}"
             )
         saved = SavedTurns(

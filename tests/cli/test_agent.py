@@ -1,4 +1,4 @@
-"""heldout env: one line of JSON about exactly the episodes that were asked for."""
+"""heldout agent: one line of JSON about exactly the episodes that were asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heldout judge-check`, against a real server on loopback; and what `heldout show` says of it."""
+"""`heldout check judge`, against a real server on loopback; and what `heldout show` says of it."""
 
 from __future__ import annotations
 

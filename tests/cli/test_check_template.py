@@ -1,4 +1,4 @@
-"""`heldout doctor`: what it says of a tokenizer, and its exit code."""
+"""`heldout check template`: what it says of a tokenizer, and its exit code."""
 
 from __future__ import annotations
 

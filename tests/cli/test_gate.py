@@ -14,7 +14,7 @@ from heldout import analysis
 from heldout._format import printable
 from heldout.analysis import gate
 from heldout.cli.compare import comparison_json
-from heldout.cli.gate import conclude
+from heldout.cli.gate import WHY_ANOTHER_NUMBER, conclude
 from tests.cli.conftest import Heldout, command_of
 from tests.cli.test_compare import (
     BETTER,
@@ -56,10 +56,11 @@ def test_what_is_better_passes(runs: None, heldout: Heldout) -> None:
     assert around[0] is not None
     assert around[1] is not None
     said = rows(outcome.out)
-    assert [line[0].partition(",")[0] for line in said[:3]] == ["A", "B", "reward"]
+    headings = ["A", "B", "reward of A: 0.250", "reward of B: 0.717", "reward"]
+    assert [re.split(r",| \(", line[0])[0] for line in said[:5]] == headings
     assert said[0][0].startswith("A, the baseline: before (model: ")
     assert said[1][0].startswith("B, the run: after (model: ")
-    assert said[3:] == [
+    assert said[5:] == [
         ["check", "estimate", "95% interval", "bound", "n"],
         [
             *("✓ pass", "no worse than before by 0.01", "+0.467"),
@@ -91,8 +92,9 @@ def test_what_cannot_be_told_exits_with_3_and_says_how_many_samples_would(
     needed = found.checks[0].needed
     assert needed is not None
     name = "no worse than before by 0.03"
-    assert outcome.out.splitlines()[-2:] == [
+    assert outcome.out.splitlines()[-3:] == [
         f"{name}: -0.03 is inside the interval; about {needed:,} samples would decide at 80% power",
+        WHY_ANOTHER_NUMBER,
         f"Inconclusive at this n: {name}.",
     ]
 
@@ -485,3 +487,13 @@ def test_a_gate_of_hostile_names_is_shown_and_never_obeyed(heldout: Heldout) -> 
 
 def test_the_last_line_says_passes_and_nothing_more(runs: None) -> None:
     assert conclude(gate("outputs/evals/after", min_mean=0.1)) == "Passes."
+
+
+def test_the_headline_is_that_of_show(heldout: Heldout) -> None:
+    make_run("after", [1.0, 1.0, 1.0, BROKEN] * 15)
+    shown = json.loads(heldout("show", "after", "--json").out)["summary"]
+    outcome = heldout("gate", "after", "--min-mean", "0.5")
+    bounds = f"{shown['ci_low']:.3f} … {shown['ci_high']:.3f}"
+    assert f"reward of the run: 0.750 ({bounds}), 60 items, errored ones as 0\n" in outcome.out
+    side = json.loads(heldout("gate", "after", "--min-mean", "0.5", "--json").out)["run"]
+    assert (side["mean"], side["ci_low"]) == (shown["mean"], shown["ci_low"])

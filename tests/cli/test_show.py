@@ -1,4 +1,4 @@
-"""`heldout show` and `heldout slice`: what a run directory says on a terminal and in a pipe."""
+"""`heldout show`: what a run directory says on a terminal and in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heldout toolcalls` against a real server: what it sends, keeps, goes on with and prints."""
+"""`heldout tool-calls` against a real server: what it sends, keeps, goes on with and prints."""
 
 from __future__ import annotations
 

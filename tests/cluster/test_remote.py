@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import warnings
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,7 +42,8 @@ def score(trajectory, sample):
 
 
 if __name__ == "__main__":
-    run_remote(__file__, address=os.environ["TEST_ADDRESS"], gpu_id=os.environ.get("TEST_GPU"))
+    address, gpu = os.environ.get("TEST_ADDRESS"), os.environ.get("TEST_GPU")
+    run_remote(__file__, address=address, gpu_id=gpu)
     numbers = numbers_of.numbers(20)
     samples = [Sample(f"s{i}", {"question": f"what is {i}"}, str(i)) for i in numbers]
     config = EvalConfig(endpoint=answer, experiment_name="far", resume="--resume" in sys.argv)
@@ -54,25 +55,32 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def dashboard(_quiet_ray: None) -> Iterator[str]:
+def dashboard(_quiet_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of one node with a GPU, as far as Ray knows, and the address of its dashboard."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        # Jobs run the `python` that the path of their node has.
-        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        options = {
-            **NODE,
-            "num_gpus": 1,
-            "resources": {"accelerator_type:H100": 1},
-            "include_dashboard": True,
-            "dashboard_port": free_port(),
-        }
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # of files that Ray leaves open
-            nodes = Cluster(initialize_head=True, head_node_args=options)
-        yield f"http://{nodes.head_node.webui_url}"
-        nodes.shutdown()
+    port = free_port()
+    command = [
+        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block",
+        f"--port={free_port()}", f"--dashboard-port={port}", "--include-dashboard=true",
+        f"--dashboard-agent-listen-port={free_port()}", f"--ray-client-server-port={free_port()}",
+        "--num-cpus=2", "--num-gpus=1", '--resources={"accelerator_type:H100": 1}',
+        f"--object-store-memory={NODE['object_store_memory']}",
+        f"--temp-dir={os.environ['RAY_TMPDIR']}/ray",
+    ]  # fmt: skip
+    # Jobs run the `python` that the path of their node has.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    log = tmp_path_factory.mktemp("ray") / "log"
+    with log.open("w") as output:
+        head = subprocess.Popen(
+            command, env={**os.environ, "PATH": path}, stdout=output, stderr=output
+        )
+    try:
+        while "Ray runtime started" not in log.read_text():
+            assert head.poll() is None, log.read_text()
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        head.terminate()
+        head.wait()
 
 
 @pytest.fixture
@@ -111,14 +119,14 @@ def test_a_script_runs_there_on_a_gpu_and_its_run_comes_home_with_its_exit_code(
 def test_ctrl_c_stops_the_script_and_what_it_had_comes_home_to_be_resumed_there(
     dashboard: str, home: Path
 ) -> None:
-    job = start(home, dashboard, "--hang")
-    assert job.stdout is not None
-    for line in job.stdout:
-        if line.startswith("running"):
-            break
-    job.send_signal(signal.SIGINT)
-    rest = job.stdout.read()
-    assert job.wait() == 130, rest
+    with start(home, dashboard, "--hang") as job:
+        assert job.stdout is not None
+        for line in job.stdout:
+            if line.startswith("running"):
+                break
+        job.send_signal(signal.SIGINT)
+        rest = job.stdout.read()
+        assert job.wait() == 130, rest
     report = EvalReport.load(home / "outputs" / "evals" / "far")
     assert report.status != "complete"
     begun = len(report.results)

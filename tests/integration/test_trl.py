@@ -1110,7 +1110,7 @@ def test_a_template_that_does_not_do_with_boundaries_stops_training(
     make_trainer: MakeTrainer,
 ) -> None:
     trainer = make_trainer(rollouts(segments="boundary", render=melting(make_tokenizer())))
-    with pytest.raises(SystemicFailure, match="use 'suffix', and see `heldout doctor`"):
+    with pytest.raises(SystemicFailure, match="use 'suffix', and see `heldout check template`"):
         trainer.train()
 
 

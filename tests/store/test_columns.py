@@ -17,7 +17,7 @@ from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
 from heldout.stats.summary import Tally
 from heldout.store import columns
 from heldout.store.columns import Labels, Table, summarize_results, table_of, table_of_results
-from heldout.store.journal import JournalWriter, content_of, id_hash, row_of
+from heldout.store.journal import JournalWriter, content_of, row_of
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo
 
@@ -227,9 +227,7 @@ def test_a_slice_is_to_the_last_bit_the_summary_of_its_results_alone(tmp_path: P
         assert summary == summarize_results(own)
         tally = Tally(0.5)  # one at a time, as a stream comes
         for each in own:
-            tally.add(
-                columns.Part([row_of(len(tally._clusters), each, id_hash(each.sample_id))]).batch()
-            )
+            tally.add(columns.Part([row_of(len(tally._clusters), each)]).batch())
         assert {k: summary[k] for k in tally.summary()} == tally.summary()
 
 
@@ -395,7 +393,7 @@ def test_metadata_that_json_cannot_hold_is_refused_as_the_journal_does(
     value: Any, tmp_path: Path
 ) -> None:
     given = [result("s", own={"odd": value})]
-    with pytest.raises(InvalidInput, match="metadata of sample 's' holds a value that JSON cannot"):
+    with pytest.raises(InvalidInput, match="sample 's' holds a value that JSON cannot"):
         table_of_results(given, ["odd"])
     with pytest.raises(InvalidInput, match="sample 's' holds a value that JSON cannot"):
         saved(tmp_path / "run", given)
@@ -492,5 +490,5 @@ def test_a_killed_and_resumed_run_has_the_same_columns_byte_for_byte(tmp_path: P
     other = RunDir(tmp_path / "other")
     shutil.copytree(tmp_path / "one", other.path)
     other.journal.write_bytes(head + b"".join(reversed(lines)))
-    columns.derive(other, n=5, repeats=2, pass_threshold=0.5)
+    columns.derive(other, parquet=True, repeats=2, pass_threshold=0.5)
     assert other.columns.read_bytes() == RunDir(tmp_path / "one").columns.read_bytes()

@@ -18,10 +18,11 @@ from heldout import stats
 from heldout.analysis._runs import sample_clusters
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
-from heldout.stats.summary import Batch, Summary, has_passed, summarize_batch
+from heldout.stats.summary import Summary, has_passed, summarize_batch
 from heldout.store.columns import (
     Table,
     has_duplicates,
+    make_table_batch,
     places_by_code,
     table_of,
     table_of_results,
@@ -188,7 +189,7 @@ def slices_and_total(
     known: dict[tuple[Any, ...], int] = {}
     codes = np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
     names = list(known)
-    batch = _make_batch(table, numbers)
+    batch = make_table_batch(table, numbers)
 
     def summarize(rows: NDArray[Any]) -> Summary:
         summary = summarize_batch(batch.rows(rows), report.pass_threshold)
@@ -204,21 +205,9 @@ def slices_and_total(
 def _summarize_table(table: Table, cluster: str, threshold: float) -> Summary:
     numbers = sample_clusters(table, cluster)
     return {
-        **summarize_batch(_make_batch(table, numbers), threshold),
+        **summarize_batch(make_table_batch(table, numbers), threshold),
         **_count_clusters(table, cluster, numbers, np.arange(len(table.sample_ids))),
     }
-
-
-def _make_batch(table: Table, numbers: Ints) -> Batch:
-    return Batch(
-        table.sample,
-        numbers[table.sample],
-        table.reward,
-        table.truncated,
-        table.weighted,
-        table.metrics,
-        table.plain,
-    )
 
 
 def _count_clusters(table: Table, cluster: str, numbers: Ints, samples: Ints) -> Summary:

@@ -48,16 +48,18 @@ def load_report(run: str) -> EvalReport:
         run: RUN, RUN@3, RUN@STEP or RUN@last.
 
     Returns:
-        The report. An eval of a curve is named as it was given: the name of its own directory is a
-        step, which does not say of which curve.
+        The report. An eval of a curve, or one of several runs of a name, is named as it was given:
+        its own directory is named by a step, or a time.
     """
     from heldout.store.report import EvalReport
+    from heldout.store.runs import ROOT, TIMESTAMP
 
     path = find_run_directory(run)
     report = EvalReport.load(path)
-    if path.parent.name != "steps":
+    if path.parent.name != "steps" and not TIMESTAMP.fullmatch(path.name):
         return report
-    return replace(report, config={**report.config, "experiment_name": run})
+    name = str(Path(run).relative_to(ROOT)) if Path(run).is_relative_to(ROOT) else run
+    return replace(report, config={**report.config, "experiment_name": name})
 
 
 def find_run_directory(run: str) -> Path:

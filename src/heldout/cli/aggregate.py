@@ -32,15 +32,24 @@ FEW_RUNS_FOR_MEDIAN = 50
 
 @click.command("aggregate")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--runs", "runs_key", metavar="KEY", help="One RUN: the key of training runs.")
-@click.option("--tasks", metavar="KEY", help="The key of tasks.  [default: one task]")
+@click.option(
+    "--runs",
+    "runs_key",
+    metavar="KEY",
+    help="With one RUN: metadata key that tells training runs apart.",
+)
+@click.option(
+    "--tasks", metavar="KEY", help="Metadata key that tells tasks apart.  [default: one task]"
+)
 @click.option(
     "--metric",
     default="reward",
     show_default=True,
-    help="Or passed, or a metric, such as return.",
+    help="reward, passed, or a metric such as return.",
 )
-@click.option("--optimum", default=1.0, show_default=True, help="Score of the optimality gap.")
+@click.option(
+    "--optimum", default=1.0, show_default=True, help="Optimal score, for the optimality gap."
+)
 @renamed_option(
     "--baseline",
     "against",
@@ -49,16 +58,16 @@ FEW_RUNS_FOR_MEDIAN = 50
     metavar="RUN",
     help="A run to compare with; several are several runs.",
 )
-@click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as said above.")
+@click.option("--allow", multiple=True, metavar="KIND", help="What may differ; see above.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resampling."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the bootstrap."
 )
 @click.option(
     "--repetitions",
     type=click.IntRange(1),
     default=50_000,
     show_default=True,
-    help="Number of resamples.",
+    help="Bootstrap resamples.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 @click.option("--markdown", is_flag=True, help="Print Markdown for GitHub.")

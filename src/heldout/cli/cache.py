@@ -25,7 +25,7 @@ def command(context: click.Context) -> None:
         context.invoke(show)
 
 
-@command.command("show")
+@command.command("show", short_help="Print size, entries and age of cache files.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per file.")
 def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:

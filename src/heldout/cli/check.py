@@ -12,6 +12,7 @@ import click
 
 from heldout._format import count, interval, number
 from heldout.cli._load import load_object
+from heldout.cli._options import renamed_option
 from heldout.cli._tables import (
     Block,
     Column,
@@ -70,10 +71,10 @@ def command() -> None:
     show_default=True,
     help="What the judge is asked.",
 )
-@click.option(
+@renamed_option(
     "--epochs",
-    "--repeats",
     "repeats",
+    formerly=["--repeats"],
     type=click.IntRange(1),
     default=2,
     show_default=True,
@@ -97,9 +98,9 @@ def command() -> None:
     default=600.0,
     show_default=True,
     metavar="S",
-    help="Seconds for one request, which is tried again then.",
+    help="Seconds for one request before it is retried.",
 )
-@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Of a reply, at most.")
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Longest reply, in tokens.")
 @click.option(
     "--extra",
     metavar="JSON",
@@ -467,7 +468,7 @@ def _find_reasoning(reply: str, criteria: Sequence[str]) -> str:
 # --- check template -----------------------------------------------------------------------------
 
 
-@command.command("template")
+@command.command("template", short_help="Find the rollout modes that a chat template allows.")
 @click.argument("tokenizer")
 @click.option("--template", metavar="FILE", help="A Jinja chat template to use instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every finding in full.")

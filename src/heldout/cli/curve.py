@@ -90,7 +90,9 @@ command.add_command(show_command, "show")
 
 @command.command("watch")
 @click.argument("run")
-@click.option("--metric", default="reward", show_default=True, help="Or pass_rate, or a metric.")
+@click.option(
+    "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
+)
 @click.option(
     "--interval",
     type=click.FloatRange(0.05, 3600),
@@ -384,8 +386,20 @@ def _make_series(points: Sequence[CurvePoint], metric: str) -> Series:
 
 @command.command("flips")
 @click.argument("run")
-@click.option("--from", "first", type=int, metavar="STEP", help="Default: the first with a result.")
-@click.option("--to", "last", type=int, metavar="STEP", help="Default: the last with a result.")
+@click.option(
+    "--from",
+    "first",
+    type=int,
+    metavar="STEP",
+    help="Step to compare from.  [default: the first with a result]",
+)
+@click.option(
+    "--to",
+    "last",
+    type=int,
+    metavar="STEP",
+    help="Step to compare with.  [default: the last with a result]",
+)
 @click.option("--label", help="Which eval, where a curve has several.")
 @click.option(
     "-n",
@@ -409,9 +423,9 @@ def flips(
 
     curve = open_curve(run)
     results = _select_label([point for point in curve.points if point.has_result], label)
-    before = _point_at(results, first, default=0)
-    after = _point_at(results, last, default=-1)
-    threshold = curve.pass_threshold if _has_passes(before, after) else None
+    before = point_at(results, first, default=0)
+    after = point_at(results, last, default=-1)
+    threshold = curve.pass_threshold if has_passes(before, after) else None
     changes = find_flips(before, after, threshold)
     shown = {
         "gained": changes.gained if as_json else _largest(changes.gained, limit),
@@ -447,7 +461,7 @@ def _add_texts(
     ]
 
 
-def _has_passes(before: CurvePoint, after: CurvePoint) -> bool:
+def has_passes(before: CurvePoint, after: CurvePoint) -> bool:
     """Tell whether a reward can pass: of returns there is no pass rate."""
     rates = before.number("pass_rate"), after.number("pass_rate")
     return not (before.outcomes and after.outcomes) or rates != (None, None)
@@ -465,7 +479,8 @@ def _select_label(results: list[CurvePoint], label: str | None) -> list[CurvePoi
     return [point for point in results if label in (None, point.label)]
 
 
-def _point_at(results: Sequence[CurvePoint], step: int | None, *, default: int) -> CurvePoint:
+def point_at(results: Sequence[CurvePoint], step: int | None, *, default: int) -> CurvePoint:
+    """Find the point at a step; without a step, that at the index `default`."""
     if step is None and results:
         return results[default]
     points = [point for point in results if point.step == step]
@@ -519,15 +534,31 @@ def _flips_report(
     if len(listed) < total:
         text = f"{len(listed)} of {total} are listed; --limit N lists more, --json all."
         blocks.append(Line(text, style="dim"))
-    blocks.append(Line(_counts_text(flips, pass_threshold)))
+    return Report([*blocks, *describe_flips(before, after, flips, pass_threshold)])
+
+
+def describe_flips(
+    before: CurvePoint, after: CurvePoint, flips: Flips, pass_threshold: float | None
+) -> list[Line]:
+    """Say how many samples changed, how far the mean did, and what limits that.
+
+    Args:
+        before: The earlier point.
+        after: The later point.
+        flips: What changed between them.
+        pass_threshold: The reward that passes; None where none does.
+
+    Returns:
+        The lines below a list of flips.
+    """
+    lines = [Line(_counts_text(flips, pass_threshold))]
     if flips.difference is not None:
         around = "no interval, all changed alike"
         if flips.interval is not None:
             around = interval(flips.interval.low, flips.interval.high)
         change = f"{flips.difference:+.3f} (95%, paired: {around})"
-        blocks.append(Line(f"mean reward changed by {change}"))
-    blocks += [Line(text, style="yellow") for text in _warnings(before, after, flips)]
-    return Report(blocks)
+        lines.append(Line(f"mean reward changed by {change}"))
+    return [*lines, *(Line(text, style="yellow") for text in _warnings(before, after, flips))]
 
 
 def _counts_text(flips: Flips, pass_threshold: float | None) -> str:
@@ -578,7 +609,9 @@ def _warnings(before: CurvePoint, after: CurvePoint, flips: Flips) -> list[str]:
     metavar="FILE",
     help="The file to write: .png, .svg or .pdf.",
 )
-@click.option("--metric", default="reward", show_default=True, help="Or pass_rate, or a metric.")
+@click.option(
+    "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
+)
 @click.option("--pass-rate", is_flag=True, help="Add a panel with the pass rate.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_json: bool) -> None:
@@ -623,7 +656,7 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
 
 @command.command("stop")
 @click.argument("run")
-@click.option("--reason", default="heldout stop", metavar="TEXT", help="Saved in the curve.")
+@click.option("--reason", default="heldout curve stop", metavar="TEXT", help="Saved in the curve.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 def stop(run: str, reason: str, as_json: bool) -> None:
     """Ask the training run that writes RUN to stop.

@@ -64,6 +64,10 @@ TITLES = {
 CORRECTED, DISPUTED = "†", "‡"
 CHECKS_NAMED = 3
 """Checks that the conclusion names."""
+WHY_ANOTHER_NUMBER = (
+    "How many samples would decide is for the difference measured here and its distance from the "
+    "bound; `heldout power` plans for a true difference that you choose, so its number is another."
+)
 REFUSAL_CHARACTERS = 3000
 """Characters of a refusal in Markdown: its end says what to do."""
 
@@ -108,11 +112,11 @@ def _refusal_as_markdown(wanted: bool) -> Iterator[None]:
     "--no-worse-than",
     type=float,
     metavar="LOSS",
-    help="How much worse than the baseline is tolerated, such as 0.01.",
+    help="Non-inferiority margin: the loss against the baseline that is tolerated, such as 0.01.",
 )
-@click.option("--min-mean", type=float, metavar="MEAN", help="The minimum mean.")
-@click.option("--max-mean", type=float, metavar="MEAN", help="The maximum mean.")
-@click.option("--lower-is-better", is_flag=True, help="Of a metric such as a loss: more is worse.")
+@click.option("--min-mean", type=float, metavar="MEAN", help="The mean has to be at least this.")
+@click.option("--max-mean", type=float, metavar="MEAN", help="The mean has to be at most this.")
+@click.option("--lower-is-better", is_flag=True, help="For a metric such as a loss or a length.")
 @renamed_option(
     "--by",
     "by",
@@ -238,6 +242,8 @@ def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
         for check in checks
         if check.outcome != "pass"
     ]
+    if any(check.needed is not None for check in checks):
+        blocks.append(Line(WHY_ANOTHER_NUMBER, style="dim"))
     if gate.comparison is not None:
         if gate.comparison.by and markdown:
             title = count(len(gate.comparison.slices), "slice")
@@ -332,12 +338,6 @@ def _footnotes(gate: Gate) -> list[str]:
         lines.append(f"{DISPUTED} with errored items counted, the outcome is another one.")
     if gate.run.errored or (comparison is not None and comparison.a.errored):
         lines.append("The table leaves out errored items, which the rewards above count as 0.")
-    if any(check.needed is not None for check in gate.checks):
-        lines.append(
-            "Samples that would decide: for the difference measured here, from its bound. "
-            "`heldout power` plans for a difference that you choose, from 0, so it says another "
-            "number."
-        )
     if comparison is None and any(check.n < gate.run.samples for check in gate.checks):
         lines.append(
             f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "

@@ -104,8 +104,9 @@ def command(
     ]
     entries = _sort_entries(entries, key, reverse=reverse)[:limit]
     if as_json:
+        names = shorten_names(entries)
         for entry in entries:
-            print_json(_entry_as_dict(entry))
+            print_json({**asdict(entry), "path": str(entry.path), "id": names[entry.path]})
         return
     print_report(Report(_build_list(entries, every, output_dir)))
 
@@ -132,16 +133,21 @@ def _tokens(entry: RunEntry) -> int | None:
     return entry.prompt_tokens + entry.completion_tokens
 
 
-def short_name(entry: RunEntry) -> str:
-    """Return a run's name as commands take it: capitals@3 for capitals/2026-11-15T22-08-31."""
-    if not TIMESTAMP.fullmatch(entry.path.name) or "/" not in entry.name:
-        return entry.name
-    number = list_history(entry.path.parent).index(entry.path) + 1
-    return f"{entry.name.rpartition('/')[0]}@{number}"
+def shorten_names(entries: Sequence[RunEntry]) -> dict[Path, str]:
+    """Return names as commands take them: capitals@3 for capitals/2026-11-15T22-08-31.
 
+    Args:
+        entries: The runs.
 
-def _entry_as_dict(entry: RunEntry) -> dict[str, Any]:
-    return {**asdict(entry), "path": str(entry.path), "id": short_name(entry)}
+    Returns:
+        The name of each run, by its path.
+    """
+    names = {entry.path: entry.name for entry in entries}
+    for directory in dict.fromkeys(path.parent for path in names if TIMESTAMP.fullmatch(path.name)):
+        for position, path in enumerate(list_history(directory), 1):
+            if "/" in names.get(path, ""):
+                names[path] = f"{names[path].rpartition('/')[0]}@{position}"
+    return names
 
 
 def _build_list(
@@ -151,7 +157,7 @@ def _build_list(
         there = f"none of the {count(len(every), 'run')}" if every else "no run"
         return [Line(f"{there} in {output_dir}" + " is of that kind" * bool(every))]
     columns = [
-        RankedColumn("run", [short_name(e) for e in entries], 9, "left"),
+        RankedColumn("run", [*shorten_names(entries).values()], 9, "left"),
         RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
         RankedColumn("mean", [number(e.mean) for e in entries], 8),
         RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),

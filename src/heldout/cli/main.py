@@ -38,7 +38,7 @@ from heldout.errors import (
 COMMANDS = {
     "run": ("run", "Run an eval file and print its report."),
     "list": ("list", "List runs: model, mean with interval, tokens, status, commit."),
-    "show": ("show", "Print the report of a run, by slice if asked, or a training curve."),
+    "show": ("show", "Print the report of a run, its slices, or a training curve."),
     "compare": ("compare", "Compare two runs: is one better than the other?"),
     "gate": ("gate", "Pass or fail a run against a baseline, for CI."),
     "view": ("view", "Look at runs, comparisons and live curves in a browser."),
@@ -71,7 +71,7 @@ ALIASES = {
 """Names of version 0.1 with the command they are now; they go with the next version."""
 EXIT_CODES = {
     0: "fine",
-    1: "the answer is no: the gate fails",
+    1: "the answer is no: the gate fails, the check does not pass",
     2: "usage or bad input; nothing ran",
     3: "inconclusive: too few samples",
     4: "could not run: there is no number to report",
@@ -202,8 +202,8 @@ def run_cli(arguments: list[str]) -> int:
 def _explain(problem: BaseException, arguments: list[str]) -> _Failure:
     text = str(problem)
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(problem).__name__).lower()
-    did_you_mean = re.search(r"did you mean [^?]+\?", text, re.IGNORECASE)
-    hint = did_you_mean[0] if did_you_mean else None
+    advice = re.search(r"did you mean [^?]+\?|(?<=; )write \S.*$", text)
+    hint = advice[0] if advice else None
     match problem:
         case click.exceptions.Abort() | KeyboardInterrupt():
             return _Failure(130, "interrupted", f"Interrupted. {text}".rstrip())

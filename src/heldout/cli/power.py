@@ -31,8 +31,8 @@ FEW_CLUSTERS = 10
     help="Another run on the same samples: then nothing has to be assumed.",
 )
 @click.option("--against", metavar="RUN", hidden=True)
-@click.option("--metric", default="reward", show_default=True, help="Or passed, or a metric.")
-@click.option("--cluster", metavar="KEY", help="Samples that share its value are one cluster.")
+@click.option("--metric", default="reward", show_default=True, help="reward, passed, or a metric.")
+@click.option("--cluster", metavar="KEY", help="Cluster standard errors by this metadata key.")
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
 @renamed_option(
     "--epochs",
@@ -43,14 +43,13 @@ FEW_CLUSTERS = 10
     metavar="K",
     help="Attempts of each sample; may be given several times.  [default: 1, 2, 4, 8]",
 )
-@click.option(
-    "--power", type=float, default=0.8, show_default=True, help="Probability of detecting it."
-)
-@click.option("--alpha", type=float, default=0.05, show_default=True, help="Detected: p below it.")
+@click.option("--power", type=float, default=0.8, show_default=True, help="Statistical power.")
+@click.option("--alpha", type=float, default=0.05, show_default=True, help="Significance level.")
 @click.option(
     "--correlation",
     type=float,
-    help="Of the samples' expected scores in this run and the next.  [default: 0, the worst case]",
+    help="Correlation of the samples' expected scores between the two runs.  [default: 0, the "
+    "worst case]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
@@ -172,11 +171,7 @@ def _repeats_text(plan: Plan) -> str:
 
 def notes(plan: Plan) -> list[str]:
     """Say what a plan assumes, and what would replace the assumption."""
-    lines = [
-        f"planned for a true difference of {number(plan.detect)} from 0; where `heldout gate` is "
-        "inconclusive, it says how many samples would decide its own bound at the difference that "
-        "it measured, which is another number"
-    ]
+    lines = []
     if not plan.variance_known:
         lines.append(
             "without repeats it is unknown how much of the variance more repeats would average "
@@ -195,4 +190,9 @@ def notes(plan: Plan) -> list[str]:
             f"{plan.design_effect:.2f} times as many, since samples come in {plan.clusters} "
             f"clusters by {key}{rough}"
         )
+    lines.append(
+        f"this is for a true difference of {number(plan.detect)}; an inconclusive `heldout gate` "
+        "plans for the difference that it measured and its distance from the bound, so its number "
+        "is another"
+    )
     return lines

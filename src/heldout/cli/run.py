@@ -98,9 +98,11 @@ def explain_foreign_option(name: str) -> str | None:
         name: The option, such as "--num_fewshot".
 
     Returns:
-        The advice; None if no program is known to have it.
+        The advice; None if no program is known to have it, or one much like it.
     """
-    return next((text for names, text in FOREIGN_OPTIONS.items() if name in names), None)
+    advice = {known: text for names, text in FOREIGN_OPTIONS.items() for known in names}
+    near = difflib.get_close_matches(name, advice, n=1, cutoff=0.85)
+    return advice[near[0]] if near else None
 
 
 class _RunCommand(click.Command):
@@ -116,6 +118,7 @@ class _RunCommand(click.Command):
     "run",
     cls=_RunCommand,
     epilog="Options win over --set, --set over --config, and that over the config in FILE. "
+    "model, limit, epochs and name are endpoint, max_samples, repeats and experiment_name; "
     "temperature is short for sampling.temperature. sampling.stop takes a comma-separated list, or "
     "a JSON list of strings.",
 )
@@ -678,8 +681,12 @@ def _find_setting(key: str, option: str) -> tuple[Owner, str]:
             return owner, key.removeprefix(prefix)
     known = [*_field_types(EvalConfig)]
     known += [SAMPLING_PREFIX + other for other in _field_types(Sampling)]
-    near = [other for other in known if other.startswith(key)]  # sampling.temp
-    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    bare = {name.removeprefix(SAMPLING_PREFIX): name for name in known}
+    near = [name for name in known if name.startswith(key)]  # sampling.temp
+    near = near or [
+        bare.get(name, name)
+        for name in difflib.get_close_matches(key, [*known, *bare], n=1, cutoff=0.6)
+    ]
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     raise InvalidInput(f"{option} {key}: there is no such setting; {hint}")
 

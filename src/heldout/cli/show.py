@@ -72,7 +72,7 @@ SCALES = (
 )
 
 
-@click.command("show")
+@click.command("show", short_help="Print the report of a run, or a training curve.")
 @click.argument("run")
 @click.option(
     "--by",
@@ -107,9 +107,11 @@ SCALES = (
 @click.option("--markdown", is_flag=True, help="Print Markdown for GitHub.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
 @click.option("--outcomes", is_flag=True, help="Of a curve, with --json: each item's reward, too.")
-@click.option("--effect", type=float, help="Of a curve: the gain over a window worth having.")
-@click.option("--alpha", type=float, help="Of a curve: false verdict rate over the whole curve.")
-@click.option("--window", type=int, metavar="EVALS", help="Of a curve: how far verdicts look back.")
+@click.option("--effect", type=float, help="Of a curve: the smallest gain worth having.")
+@click.option("--alpha", type=float, help="Of a curve: false verdict rate, over all of it.")
+@click.option(
+    "--window", type=int, metavar="EVALS", help="Of a curve: evals that a verdict looks back."
+)
 def command(
     run: str,
     by: tuple[str, ...],

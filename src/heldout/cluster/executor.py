@@ -71,6 +71,8 @@ MAX_FAILED_STARTS = 3
 """Workers that die before they are ready, in a row, after which none is started any more."""
 LOOK_SECONDS = 2.0
 """How often it is looked whether nodes have joined."""
+TOGETHER_SECONDS = 5.0
+"""How long the first worker that is ready waits for the others, so that all get their share."""
 START_SECONDS = 60.0
 """How long a worker that is not ready yet keeps its share of `max_concurrent` free."""
 SUBMIT_ITEMS = 256
@@ -301,6 +303,9 @@ class WorkerPool:
                 self._group.start_soon(self._hand_out)
                 self._group.start_soon(self._look_for_nodes)
                 await self._first_ready.wait()
+                with anyio.move_on_after(TOGETHER_SECONDS):
+                    while not all(worker.is_ready for worker in self._workers):
+                        await anyio.sleep(0.05)
                 if self._failure is not None:
                     raise self._failure
                 yield

@@ -41,6 +41,7 @@ log = logging.getLogger("heldout")
 
 INSIDE_JOB = "HELDOUT_REMOTE_JOB"
 """Set in a job, in which run_remote does nothing."""
+JOB = "heldout.cluster.job"
 DASHBOARD = "http://127.0.0.1:8265"
 NODE_LABEL = "ray.io/node-id"
 STOP_SECONDS = 30.0
@@ -165,6 +166,7 @@ def submit(
 
     Raises:
         InvalidInput: There is no cluster at the address, or no such GPU.
+        EvalFailed: The cluster refuses the job.
     """
     client = _connect(address or default_address() or DASHBOARD)
     where = _find_gpu(client, gpu_id)
@@ -172,16 +174,14 @@ def submit(
     runtime_env: dict[str, Any] = {"env_vars": {**(environment or {}), INSIDE_JOB: "1"}}
     if pip:
         runtime_env["pip"] = list(pip)
-    entry = ["python", "-u", "-m", "heldout.cluster.job", "run", name, "--", *command]
+    entry = ["python", "-u", "-m", JOB, "run", name, "--", *command]
     with tempfile.TemporaryDirectory(prefix="heldout-") as temporary:
         archive = Path(temporary, "folder.zip")
         archive.write_bytes(zip_folder(folder))
         if "--resume" in command if resumes is None else resumes:
             _add_unfinished(archive)
         runtime_env["working_dir"] = str(archive)
-        client.submit_job(
-            entrypoint=shlex.join(entry), submission_id=name, runtime_env=runtime_env, **where
-        )
+        _submit(client, entry, submission_id=name, runtime_env=runtime_env, **where)
     try:
         asyncio.run(_show_output(client, name))
         code = _exit_code(client, name)
@@ -212,7 +212,6 @@ def _connect(address: str) -> Any:
             f"running a script remotely needs Ray ({missing.name} is missing): "
             "pip install 'heldout[ray]'"
         ) from None
-    logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of each upload and connection
     url = address if "://" in address else f"http://{address}"
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -224,12 +223,15 @@ def _connect(address: str) -> Any:
     try:
         socket.create_connection((parts.hostname, port), PROBE_SECONDS).close()
         with _without_ray_address():
-            return JobSubmissionClient(url, headers=_auth_headers())
+            client = JobSubmissionClient(url, headers=_auth_headers())
     except AuthenticationError as problem:
         raise InvalidInput(f"{url} refuses this user: {' '.join(str(problem).split())}") from None
     except (OSError, RuntimeError) as problem:
         reason = " ".join(str(problem).split())
         raise InvalidInput(f"there is no Ray dashboard at {url}: {reason[:300]}") from None
+    for module in ("dashboard_sdk", "job.sdk"):  # which tell of each upload and connection
+        logging.getLogger(f"ray.dashboard.modules.{module}").setLevel(logging.WARNING)
+    return client
 
 
 def _auth_headers() -> dict[str, str] | None:
@@ -291,6 +293,18 @@ def _find_gpu(client: Any, gpu_id: str | None) -> dict[str, Any]:
     )
 
 
+def _submit(client: Any, command: Sequence[str], **options: Any) -> str:
+    """Submit a job, also to a cluster that has just been started."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return str(client.submit_job(entrypoint=shlex.join(command), **options))
+        except RuntimeError as problem:
+            if "No available agent" not in str(problem) or time.monotonic() > deadline:
+                raise EvalFailed(f"the cluster refuses the job: {problem}") from None
+            time.sleep(1.0)
+
+
 def _add_unfinished(archive: Path) -> None:
     """Have runs that are to be resumed travel, too."""
     home = Path.cwd()
@@ -350,9 +364,7 @@ def _bring_home(client: Any, name: str) -> None:
     if node is None:
         return  # it never began
     there = {"entrypoint_label_selector": {NODE_LABEL: node}}
-    packer = client.submit_job(
-        entrypoint=shlex.join(["python", "-u", "-m", "heldout.cluster.job", "pack", name]), **there
-    )
+    packer = _submit(client, ["python", "-u", "-m", JOB, "pack", name], **there)
     with tempfile.TemporaryDirectory(prefix=".heldout-", dir=Path.cwd()) as temporary:
         try:
             asyncio.run(_receive(client, packer, Path(temporary)))
@@ -363,9 +375,7 @@ def _bring_home(client: Any, name: str) -> None:
             ) from problem
         for run in find_runs(Path(temporary)):
             _put_in_place(run, Path.cwd() / run.relative_to(temporary), name)
-    client.submit_job(
-        entrypoint=shlex.join(["python", "-m", "heldout.cluster.job", "drop", name]), **there
-    )
+    _submit(client, ["python", "-m", JOB, "drop", name], **there)
 
 
 async def _receive(client: Any, packer: str, folder: Path) -> None:

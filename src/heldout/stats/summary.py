@@ -319,25 +319,3 @@ def _int_sums(numbers: Ints, starts: Ints) -> list[int]:
     high = np.add.reduceat(numbers >> 32, starts).tolist()
     low = np.add.reduceat(numbers & (2**32 - 1), starts).tolist()
     return [(upper << 32) + lower for upper, lower in zip(high, low, strict=True)]
-
-
-def make_batch(
-    samples: list[int],
-    clusters: list[int],
-    rewards: list[float | None],
-    truncated: list[bool],
-    weighted: list[bool],
-    metrics: list[dict[str, float]],
-    plain: frozenset[str],
-) -> Batch:
-    """Make columns of lists; None is a reward or metric that is not there."""
-    names = dict.fromkeys(name for row in metrics for name in row)
-    return Batch(
-        np.array(samples, dtype=np.int64),
-        np.array(clusters, dtype=np.int64),
-        np.array(rewards, dtype=np.float64),  # None becomes NaN
-        np.array(truncated, dtype=np.bool_),
-        np.array(weighted, dtype=np.bool_),
-        {n: np.array([row.get(n) for row in metrics], dtype=np.float64) for n in names},
-        plain,
-    )

@@ -33,14 +33,11 @@ from heldout.stats.summary import (
     Batch,
     Summary,
     Tally,
-    make_batch,
     summarize_batch,
     summarize_groups,
 )
 from heldout.store.journal import (
     Row,
-    cluster_of,
-    content_of,
     id_hash,
     in_order,
     row_of,
@@ -428,25 +425,7 @@ def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5
     Returns:
         The summary, as summary.json has it.
     """
-    numbers: dict[str, int] = {}
-    clusters: list[int] = []
-    rows = []
-    for result in results:
-        number = numbers.setdefault(result.sample_id, len(numbers))
-        if number == len(clusters):
-            clusters.append(cluster_of(result.sample))
-        rows.append((number, result))
-    rows.sort(key=lambda row: (row[0], row[1].repeat))
-    batch = make_batch(
-        [number for number, _ in rows],
-        [clusters[number] for number, _ in rows],
-        [r.score.reward if r.ok else None for _, r in rows],
-        [r.trajectory.stop.truncated for _, r in rows],
-        [any(m.weight for m in r.score.metrics) for _, r in rows],
-        [{m.name: m.value for m in r.score.metrics} for _, r in rows],
-        frozenset(m.name for _, r in rows for m in r.score.metrics if not (m.rate or m.weight)),
-    )
-    return summarize_batch(batch, pass_threshold)
+    return summarize_batch(make_table_batch(table_of_results(results)), pass_threshold)
 
 
 def write_parquet(
@@ -747,13 +726,7 @@ def table_of_results(
 
 def _rows_of_results(results: Iterable[EvalResult]) -> list[Row]:
     numbers: dict[str, int] = {}
-    contents: list[int] = []
-    rows: list[Row] = []
-    for result in results:
-        index = numbers.setdefault(result.sample_id, len(numbers))
-        if index == len(contents):
-            contents.append(content_of(result.sample))
-        rows.append(row_of(index, result, contents[index]))
+    rows = [row_of(numbers.setdefault(r.sample_id, len(numbers)), r) for r in results]
     return sorted(rows, key=lambda row: (row.index, row.repeat))
 
 
@@ -967,12 +940,21 @@ def slice_summaries(
     return {key: slices[key] for key in ordered}, summarize_batch(batch, pass_threshold)
 
 
-def make_table_batch(table: Table) -> Batch:
-    """Give the columns that a summary of a table is made of."""
-    copies = has_duplicates(table.content)
+def make_table_batch(table: Table, clusters: Ints | None = None) -> Batch:
+    """Give the columns that a summary of a table is made of.
+
+    Args:
+        table: The items.
+        clusters: The cluster of each sample; without it, samples of equal content are one.
+
+    Returns:
+        The columns.
+    """
+    if clusters is None and has_duplicates(table.content):
+        clusters = table.content.view(np.int64)
     return Batch(
         table.sample,
-        table.content[table.sample].view(np.int64) if copies else table.sample,
+        table.sample if clusters is None else clusters[table.sample],
         table.reward,
         table.truncated,
         table.weighted,

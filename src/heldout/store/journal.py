@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from io import BufferedReader
 from math import isfinite
 from pathlib import Path
@@ -165,38 +166,6 @@ class Row(Key, kw_only=True, gc=False):
     metadata: dict[str, Any] = {}
 
 
-def row_of(index: int, result: EvalResult, content: int) -> Row:
-    """Give the row of a result as the journal would give it back.
-
-    Args:
-        index: The number of its sample in the dataset.
-        result: A result in memory.
-        content: The hash of its sample, as `content_of` gives it.
-
-    Returns:
-        The row.
-
-    Raises:
-        InvalidInput: Its metadata holds a value that JSON cannot.
-    """
-    stop, usage, timing = (getattr(result.trajectory, n) for n in ("stop", "usage", "timing"))
-    of_sample, own = metadata_of(result)
-    metrics = [MetricHead(m.name, m.value, m.weight, m.rate) for m in result.score.metrics]
-    return Row(
-        index=index,
-        repeat=result.repeat,
-        error=result.error,
-        sample=SampleHead(result.sample_id, of_sample, content=content),
-        score=ScoreHead(metrics),
-        metadata=own,
-        trajectory=TrajectoryHead(
-            StopHead(stop.ended_by, stop.limit, stop.truncated),
-            usage and UsageHead(usage.prompt_tokens, usage.completion_tokens),
-            timing and TimingHead(timing.seconds),
-        ),
-    )
-
-
 def plain_value(value: Any) -> Any:
     """What JSON has no word for but means something plain: numpy and torch numbers and arrays."""
     if callable(getattr(value, "tolist", None)):
@@ -262,16 +231,35 @@ def cluster_of(sample: Sample) -> int:
         return id_hash(sample.id)
 
 
-def metadata_of(result: EvalResult) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Its sample's and its own as a journal would give them back: arrays as lists, NaN as None."""
-    own = Record.of(0, result).metadata
+def row_of(index: int, result: EvalResult) -> Row:
+    """Give the row of a result in memory as the journal would give it back.
+
+    Args:
+        index: The number of its sample in the dataset.
+        result: The result.
+
+    Returns:
+        The row.
+
+    Raises:
+        InvalidInput: It holds a value that JSON cannot.
+    """
+    whole = result.trajectory
+    trajectory = Trajectory((), whole.stop, whole.usage, timing=whole.timing)
+    record = Record.of(index, replace(result, trajectory=trajectory))
+    line = _encode_record(record, result.sample_id)
+    row = _row_decoder.decode(line)
+    row.sample.hash_content()
+    return row
+
+
+def _encode_record(record: Record, sample_id: str) -> bytes:
     try:
-        sample, own = msgspec.json.decode(_encoder.encode((result.sample.metadata, own)))
+        return _encoder.encode(record)
     except UNENCODABLE as problem:
         raise InvalidInput(
-            f"the metadata of sample {result.sample_id!r} holds a value that JSON cannot: {problem}"
+            f"the result of sample {sample_id!r} holds a value that JSON cannot: {problem}"
         ) from None
-    return sample, own
 
 
 WAITING_ROWS = 16_384
@@ -323,12 +311,7 @@ def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -
     record = Record.of(index, result)
     if sample is not None:
         record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
-    try:
-        line = _encoder.encode(record) + b"\n"
-    except UNENCODABLE as problem:
-        raise InvalidInput(
-            f"the result of sample {result.sample_id!r} holds a value that JSON cannot: {problem}"
-        ) from None
+    line = _encode_record(record, result.sample_id) + b"\n"
     if not has_plain_types(result):
         try:
             # One line that cannot be read would make the whole journal damaged.

@@ -305,7 +305,7 @@ class EvalReport:
                 return add_cost(stored.usage, info.config)
             rows: Iterable[Row] = in_order(run.journal, repeats_of(info.config))
         else:
-            rows = (row_of(0, result, 0) for result in self.results)
+            rows = (row_of(0, result) for result in self.results)
         return add_cost(count_usage(rows), self.config)
 
     def summarize(

@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
-from heldout.store.jsonl import UNREADABLE, has_writer, open_to_read, read_whole
+from heldout.errors import UNREADABLE, HeldoutError, InvalidInput, RunDirectoryError
+from heldout.store.jsonl import has_writer, open_to_read, read_whole
 from heldout.store.run_dir import RunDir
 from heldout.store.run_dir import RunInfo as RunFile
 

@@ -349,7 +349,7 @@ class Pages:
         from heldout.cli import compare as compare_text
 
         comparison = self._compare(a, b, by, metric, allow)
-        report = compare_text._report(replace(comparison, by=()), None, markdown=False)
+        report = compare_text.build_comparison(replace(comparison, by=()))
         overall = comparison.overall
         around = overall.interval
         side_a, side_b = self.table(a), self.table(b)
@@ -432,19 +432,17 @@ class Pages:
 
     def curve_flips(self, name: str, label: str, from_step: int, to_step: int) -> Plain:
         """Say what changed between two points of a curve."""
-        from heldout.cli import curve as curve_text
+        from heldout.cli.curve import describe_flips, has_passes, point_at
         from heldout.training.flips import flips
 
         run = read_curve(self.path(name))
         _, points = _points_of(run.points, label)
         results = [point for point in points if point.has_result]
-        before = curve_text._point_at(results, from_step, default=0)
-        after = curve_text._point_at(results, to_step, default=-1)
-        threshold = run.pass_threshold if curve_text._has_passes(before, after) else None
+        before = point_at(results, from_step, default=0)
+        after = point_at(results, to_step, default=-1)
+        threshold = run.pass_threshold if has_passes(before, after) else None
         changes = flips(before, after, threshold)
-        report = curve_text._flips_report(before, after, changes, threshold, [])
-        # What is dim is about the list, which is the page's own.
-        notes = [b for b in report.blocks[1:] if isinstance(b, Line) and b.style != "dim"]
+        notes = describe_flips(before, after, changes, threshold)
         listed = {
             kind: {
                 "total": len(changed),

@@ -351,9 +351,9 @@ def test_what_is_no_logger_is_refused(logger: Any) -> None:
 @pytest.mark.parametrize(
     ("loggers", "message"),
     [
-        (Keeps(), r"several, in a list: \[logger\], got .*Keeps"),
-        (Loggers, r"several, in a list: \[logger\], got <class"),
-        (None, r"several, in a list: \[logger\], got None"),
+        (Keeps(), r"loggers is a list: \[logger\], got .*Keeps"),
+        (Loggers, r"loggers is a list: \[logger\], got <class"),
+        (None, r"loggers is a list: \[logger\], got None"),
         ([Keeps], r"It is a class: make one, Keeps\(…\)"),
         (
             [Keeps(), lambda name, step, fields: None],

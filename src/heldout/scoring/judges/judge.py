@@ -315,13 +315,12 @@ class Judge:
         for label, text in question.inputs.items():
             if not isinstance(text, str):
                 continue
-            # What cannot be seen is escaped, and grows.
-            length = len(text) if len(text) > self._longest else len(readable(text))
+            length = len(readable(text))  # what cannot be seen is escaped, and grows
             if length > self._longest:
-                as_sent = "" if length == len(text) else " as it is sent"
                 raise InvalidInput(
-                    f"the {label} has {length} characters{as_sent}, and the judge is given at most "
-                    f"{self._longest} of one text (it is never cut): Judge(longest=…) allows more"
+                    f"the {label} has {length} characters as it is sent, and the judge is given at "
+                    f"most {self._longest} of one text (it is never cut): Judge(longest=…) allows "
+                    "more"
                 )
 
     async def close(self) -> None:

@@ -45,40 +45,52 @@ class Malformed(ValueError):
 def json_object(
     reply: str, finish_reason: str | None = None, *, judged: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The object that a reply consists of; `judged` are the texts that it could quote."""
+    """Parse the object that a reply consists of.
+
+    Args:
+        reply: The judge's reply.
+        finish_reason: Why it ended; "length" is malformed.
+        judged: The texts that it could quote.
+
+    Returns:
+        The object.
+
+    Raises:
+        Malformed: The reply is anything else.
+    """
     if finish_reason == "length":
         raise Malformed("it was cut off at the length limit before it ended. Be shorter.")
     if len(reply) > LONGEST_REPLY:
         raise Malformed(f"it has {len(reply)} characters; at most {LONGEST_REPLY} are read.")
     whole = reply.strip().removeprefix("\ufeff").strip()
-    if (written := _alone(whole)) is not None:
+    answer = without_reasoning(whole)
+    if (text := _strip_fence(whole)) is not None:
         try:
             # Before anything is taken out: a reason may well quote a <think> tag.
-            return _object(written)
+            return _decode_object(text)
         except Malformed:
-            if without_reasoning(whole) in ("", whole):
+            if answer in ("", whole):
                 raise
-    said = without_reasoning(whole)
-    if not said:
+    if not answer:
         ended = f" (finish reason {finish_reason})" if finish_reason not in (None, "stop") else ""
         what = "reasoning that never ended, or nothing after it" if whole else "no text"
         raise Malformed(f"there was {what}{ended}.")
-    written = _alone(said)
-    place = whole.rfind(said)
-    if written is None or place < 0 or not _END_MARKS.fullmatch(whole, place + len(said)):
+    text = _strip_fence(answer)
+    start = whole.rfind(answer)
+    if text is None or start < 0 or not _END_MARKS.fullmatch(whole, start + len(answer)):
         raise Malformed("it is not one JSON object: there is text beside it, or no object at all.")
-    found = _object(written)
-    before = whole[:place].rstrip()
-    if before and not _is_reasoning(before) and _could_be_quoted(found, judged):
+    parsed = _decode_object(text)
+    before = whole[:start].rstrip()
+    if before and not _is_reasoning(before) and _could_be_quoted(parsed, judged):
         raise Malformed(
             "there is text before the JSON object, and what was judged has such an object, too. "
             "The object must be all there is."
         )
-    return found
+    return parsed
 
 
-def _alone(text: str) -> str | None:
-    """The object, where it is the whole text or all that is in its only fence."""
+def _strip_fence(text: str) -> str | None:
+    """Return the object, where it is the whole text or all that is in its only fence."""
     if text.startswith("{") and text.endswith("}"):
         return text
     block = _FENCED.fullmatch(text)
@@ -86,26 +98,26 @@ def _alone(text: str) -> str | None:
 
 
 def _is_reasoning(before: str) -> bool:
-    """Whether it is blocks that open and close, and nothing else.
+    """Tell whether it is blocks that open and close, and nothing else.
 
-    Less its last character, the last block is one that never closes, and then nothing is said. A
+    Less its last character, the last block is one that never closes, and then nothing is left. A
     close alone is text without it.
     """
     opens = "<|" if "<|channel|>" in before else _REASONING_OPENS
     return before.startswith(opens) and not without_reasoning(before[:-1])
 
 
-def _could_be_quoted(found: dict[str, Any], judged: Sequence[str]) -> bool:
-    keys = [re.escape(json.dumps(key, ensure_ascii=False)[1:-1]) for key in found]
-    named = re.compile(f"[\"'](?:{'|'.join(keys)})")
-    return any(_CLOSES.search(text) or named.search(text) for text in judged)
+def _could_be_quoted(parsed: dict[str, Any], judged: Sequence[str]) -> bool:
+    keys = [re.escape(json.dumps(key, ensure_ascii=False)[1:-1]) for key in parsed]
+    quoted_key = re.compile(f"[\"'](?:{'|'.join(keys)})")
+    return any(_CLOSES.search(text) or quoted_key.search(text) for text in judged)
 
 
-def _object(text: str) -> dict[str, Any]:
+def _decode_object(text: str) -> dict[str, Any]:
     try:
         value = _decode(text)
         # msgspec takes the last of two equal keys: {"verdict": …, "verdict": …} would be a guess.
-        json.loads(text, object_pairs_hook=_no_key_twice, parse_int=str, parse_float=str)
+        json.loads(text, object_pairs_hook=_refuse_repeated_keys, parse_int=str, parse_float=str)
     except Malformed:
         raise
     except (ValueError, msgspec.MsgspecError, RecursionError) as problem:
@@ -113,6 +125,6 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> None:
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> None:
     if len({key for key, _ in pairs}) < len(pairs):
         raise Malformed("one of its objects has the same key twice.")

@@ -1,11 +1,10 @@
 """Where results of evals go: your function, standard output, or a tracker.
 
-An asynchronous eval of step 30 may finish when the trainer is at step 50, after that of step 40. A
-logger puts each result at its own step, and costs the trainer none of its points. A skip is shown,
-and is never a score.
+A background eval of step 30 may finish when training is at step 50. A logger records each result
+at its own step, without costing the trainer any of its points. A skip is shown, never as a score.
 
 base          Loggers: a thread and a bounded queue for each logger; CallableLogger, StdoutLogger
-wandb         WandbLogger: in a run of its own, in the trainer's group
+wandb         WandbLogger: in a second run, in the trainer's group
 trackio       TrackioLogger: in the trainer's run
 tensorboard   TensorboardLogger: in a run next to the trainer's
 mlflow        MlflowLogger: in the trainer's run

@@ -2,10 +2,10 @@
 
 `CallableLogger` and `StdoutLogger`, which need no tracker, are here, too.
 
-`Loggers` gives each logger a thread and a bounded queue of its own. `Loggers.log` copies a result
-into every queue and returns: it neither waits nor raises. A logger that raises has lost that
-result; one that hangs keeps only its own results waiting. What a logger did not get is counted by
-reason, the first of each kind is a warning, and `close` reports all of it.
+`Loggers` gives each logger its own thread and bounded queue. `Loggers.log` copies a result into
+every queue and returns: it neither waits nor raises. A logger that raises loses that result; one
+that hangs delays only its own results. Lost results are counted by reason, the first of each kind
+is a warning, and `close` reports all of them.
 
 A call that holds Python's global interpreter lock stops every thread; no queue helps against that.
 """
@@ -42,7 +42,7 @@ V = TypeVar("V")
 
 
 class Logger(Protocol):
-    """Where results go. Called from one thread, which is not the trainer's."""
+    """A destination of results. Called from one thread, which is not the trainer's."""
 
     def log(self, name: str, step: int, fields: Fields) -> None:
         """Store one result or skip. May raise and may be slow: `Loggers` handles both.
@@ -59,13 +59,13 @@ class Logger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoggerReport:
-    """What one logger got.
+    """What one logger stored and lost.
 
     Attributes:
         logger: Its class.
         got: How many results it stored.
         lost: How many it did not store, by reason.
-        problem: What went wrong when it was closed: it may not have stored all that it got.
+        problem: What went wrong when it was closed; stored results may then be lost.
     """
 
     logger: str
@@ -75,7 +75,7 @@ class LoggerReport:
 
     @property
     def n_lost(self) -> int:
-        """How many results it did not store."""
+        """Number of results that it did not store."""
         return sum(self.lost.values())
 
     @property
@@ -91,7 +91,7 @@ class LoggerReport:
 
 
 class LoggersReport(tuple[LoggerReport, ...]):
-    """What each of several loggers got, in the order of `Loggers(...)`."""
+    """The reports of several loggers, in the order of `Loggers(...)`."""
 
     __slots__ = ()
 
@@ -105,11 +105,11 @@ class LoggersReport(tuple[LoggerReport, ...]):
 
 
 class Loggers:
-    """Several loggers, none of which holds up training or another.
+    """Several loggers, none of which delays training or another logger.
 
     Args:
         loggers: Objects with `log(name, step, fields)` and `close()`.
-        capacity: How many results may wait for one logger; further ones are dropped, counted.
+        capacity: How many results may wait for one logger; further ones are dropped and counted.
 
     Raises:
         InvalidInput: One of them is not a logger, or `capacity` is below 1.
@@ -140,13 +140,14 @@ class Loggers:
             thread.put((name, step, dict(fields)))
 
     def close(self, timeout: float = 60.0) -> LoggersReport:
-        """Let every logger store what waits for it, and close it. In a forked child, do nothing.
+        """Let every logger store its queued results, and close it. Does nothing in a forked child.
 
         Args:
-            timeout: Seconds for all of them together. What still waits then is lost, and counted.
+            timeout: Seconds for all of them together. Results still queued then are lost and
+                counted.
 
         Returns:
-            One report per logger. Those that are not complete are warnings, too.
+            One report per logger. Those that are not complete are also logged as warnings.
         """
         is_first = not self._closed and os.getpid() == self._pid
         if is_first:
@@ -275,9 +276,9 @@ class _LoggerThread:
 
 
 def checked_loggers(loggers: Iterable[Logger]) -> tuple[Logger, ...]:
-    """The loggers of a list; InvalidInput, with what to write, where there are others in it."""
+    """Return a list of loggers; InvalidInput, with a hint, if something else is in it."""
     if not isinstance(loggers, Iterable):
-        raise InvalidInput(f"loggers are several, in a list: [logger], got {loggers!r:.100}")
+        raise InvalidInput(f"loggers is a list: [logger], got {loggers!r:.100}")
     checked = tuple(loggers)
     for logger in checked:
         hint = ""
@@ -296,10 +297,9 @@ def checked_loggers(loggers: Iterable[Logger]) -> tuple[Logger, ...]:
 def split_fields(fields: Fields) -> tuple[dict[str, float | int], dict[str, str]]:
     """Split a result into finite numbers, which trackers can plot, and texts.
 
-    Names lose `eval_`; `step` and what is None are left out. `skipped` is 1 where there is no
-    result, and then no other number could be taken for a score. `partial` is 1 where the result is
-    of fewer samples, and `partial_reason` says why. What is neither a finite number nor a text is
-    named in `left_out`.
+    Names lose the prefix `eval_`; `step` and None are left out. A skip has `skipped` 1, and no
+    score. `partial` is 1 if the result is over fewer samples, with `partial_reason`. Values that
+    are neither finite numbers nor texts are named in `left_out`.
     """
     numbers: dict[str, float | int] = {}
     texts: dict[str, str] = {}
@@ -331,7 +331,7 @@ def with_prefix(name: str, fields: Mapping[str, V]) -> dict[str, V]:
 
 
 def one_line(text: str) -> str:
-    """Spell out line ends and terminal codes: a reason may quote a model's text."""
+    """Escape line ends and terminal codes: a reason may quote a model's text."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

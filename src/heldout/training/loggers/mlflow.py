@@ -1,7 +1,7 @@
 """MlflowLogger: results to MLflow, in the trainer's run.
 
-MLflow stores a metric at the step that it is given, whenever it comes, and shows as the latest that
-of the largest step. Texts become tags, `<name>/reason/<step>`.
+MLflow stores a metric at any step, in any order, and shows the one with the largest step as the
+latest. Texts become tags, `<name>/reason/<step>`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
 
 class MlflowLogger:
-    """Results in the trainer's run.
+    """Logs results to the trainer's run.
 
     Args:
-        run_id: The trainer's run, or a function that returns its id, for a run that begins later.
-            None is the active run of the thread that makes the logger.
+        run_id: Id of the trainer's run, or a function that returns it, for a run that starts later.
+            Default: the active run of the thread that makes the logger.
 
     Raises:
         InvalidInput: MLflow is not installed, or this thread has no active run.
@@ -72,5 +72,5 @@ class MlflowLogger:
 
 
 def valid_key(key: str) -> str:
-    """Spell out what MLflow refuses in names: `pass@1` is `pass_x40_1`."""
+    """Escape characters that MLflow refuses in names: `pass@1` is `pass_x40_1`."""
     return re.sub(r"[^A-Za-z0-9_\-. :/]", lambda match: f"_x{ord(match[0]):x}_", key)

@@ -1,11 +1,11 @@
 """TensorboardLogger: results as TensorBoard's event files, in a run next to the trainer's.
 
-TensorBoard reads an earlier step as a training run that was restarted from there. Its default
-loader (the data server) drops the points of a series from that step on, and of two files in one
-folder TensorBoard follows the newer. So results have a folder of their own, and a late one is
-written as what it is taken for: a restart from its step, followed by the later points once more.
+TensorBoard treats an earlier step as a restart from there: its default loader (the data server)
+drops the points of a series from that step on. And of two files in one folder it follows the newer.
+So results have their own folder, and a late result is written as a restart from its step, followed
+by the later points again.
 
-Needs the package `tensorboard` alone, not torch.
+Needs only the package `tensorboard`, not torch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NO_STEP = 2**62  # a step that no point has
 
 
 class TensorboardLogger:
-    """Results under `<logdir>/heldout`; texts are on the text dashboard.
+    """Logs results under `<logdir>/heldout`, texts to the text dashboard.
 
-    Results that are in the folder already are kept.
+    Existing results in the folder are kept.
 
     Args:
-        logdir: The trainer's, a local folder.
+        logdir: The trainer's log directory, a local folder.
 
     Raises:
         InvalidInput: tensorboard is not installed, or `logdir` is not a path.
@@ -50,7 +50,7 @@ class TensorboardLogger:
                 "pip install 'heldout[tensorboard]'"
             ) from None
         if not isinstance(logdir, str | Path):
-            raise InvalidInput(f"logdir is a folder, the trainer's, got {logdir!r:.100}")
+            raise InvalidInput(f"logdir is the trainer's log directory, got {logdir!r:.100}")
         self._event_pb2, self._summary_pb2 = event_pb2, summary_pb2
         self._text_metadata, self._tensor_util = metadata, tensor_util
         self._record_writer = RecordWriter

@@ -1,8 +1,8 @@
 """TrackioLogger: results to trackio, in the trainer's run.
 
-trackio stores a row at the step that it is given, whenever it comes. It writes every half second
-and tries once: where another process holds the project's lock for 10 s, a batch of rows is lost,
-the trainer's and ours. trackio keeps a note of that, which `close` reports.
+trackio stores rows at any step, in any order. It writes every half second and tries once: if
+another process holds the project's lock for 10 s, a batch of rows is lost, the trainer's included.
+`close` reports that.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ note, nothing is noticed."""
 
 
 class TrackioLogger:
-    """Results in the trainer's run.
+    """Logs results to the trainer's run.
 
-    The trainer must log with `step=`, as those of transformers and TRL do: trackio's own counter
-    would go on from the largest step of an eval.
+    The trainer must log with `step=`, as transformers and TRL do: trackio's own counter would
+    continue from the largest step of an eval.
 
     Args:
-        run: What `trackio.init` returned, or a function that returns it, for a run that begins
-            later. None is the run of the thread that makes the logger.
+        run: The run that `trackio.init` returned, or a function that returns it, for a run that
+            starts later. Default: the run of the thread that makes the logger.
 
     Raises:
         InvalidInput: trackio is not installed, or this thread has no run.
@@ -48,7 +48,7 @@ class TrackioLogger:
         self._run = run if run is not None else context_vars.current_run.get()
         if self._run is None:
             raise InvalidInput(
-                "there is no trackio run in this thread; call trackio.init first, or give its run, "
+                "there is no trackio run in this thread; call trackio.init first, or pass its run, "
                 "or a function that returns it"
             )
 

@@ -1,10 +1,9 @@
-"""WandbLogger: results to Weights & Biases, in a run of their own.
+"""WandbLogger: results to Weights & Biases, in a second run.
 
-A wandb run has one step counter, which only goes up. What is logged for an earlier step is dropped
-(`step=`) or overwritten (`commit=False`); with a step metric of its own (`define_metric`) it is
-kept, but advances the counter, and the trainer's next point is dropped instead. In a second run
-nothing is dropped: rows are in the order in which they come, with the step as their horizontal
-axis.
+A wandb run has one step counter, which only goes up. A row for an earlier step is dropped (`step=`)
+or overwritten (`commit=False`). With its own step metric (`define_metric`) it is kept, but advances
+the counter, and the trainer's next row is dropped. In a second run nothing is dropped: rows are in
+the order in which they come, with the step as x-axis.
 """
 
 from __future__ import annotations
@@ -15,29 +14,28 @@ from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
 STEP_KEY = "train/global_step"
-"""What the trainers of transformers and TRL call the step, so that charts share their axis."""
+"""Name of the step in transformers and TRL, so that charts share their x-axis."""
 
 
 class WandbLogger:
-    """Results in a second run, in the group of the trainer's run.
+    """Logs results to a second run, in the group of the trainer's run.
 
-    In the workspace, group by `group` and choose `step_key` as the horizontal axis. A trainer's run
-    without a group cannot be given one: results are then in the group named by its id, and that id
-    is in their config as `trainer_run`. The second run begins with the first result.
+    In the workspace, group by `group` and choose `step_key` as the x-axis. If the trainer's run has
+    no group, results are in a group named by its id, which is in their config as `trainer_run`. The
+    second run starts with the first result.
 
     Args:
-        run: The trainer's run, which project, entity, group, mode and directory are taken from.
-            None is the run that is active when the first result comes, or else was active when the
-            logger was made.
-        project: Instead of the trainer's.
-        step_key: The name of the step.
+        run: The trainer's run, whose project, entity, group, mode and directory are used. Default:
+            the run that is active at the first result, or else when the logger is made.
+        project: Project to use instead of the trainer's.
+        step_key: Name of the step.
 
     Raises:
         InvalidInput: wandb is not installed, or `run` is not a run.
     """
 
     run: Any = None
-    """The run that results are in; None before the first."""
+    """The run with the results; None before the first."""
 
     def __init__(
         self, run: Any = None, *, project: str | None = None, step_key: str = STEP_KEY

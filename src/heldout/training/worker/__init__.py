@@ -1,6 +1,6 @@
-"""Evals in a process of their own.
+"""Evals in a separate process.
 
-client          EvalWorker: what the training run holds of it
+client          EvalWorker: the training run's side
 server          the worker's process
 messages        the protocol between the two
 weight_buffer   weights in memory that both processes share

@@ -1,11 +1,11 @@
-"""EvalWorker: evaluates a model in training in a process of its own.
+"""EvalWorker: evaluates a model in training in a separate process.
 
     worker = EvalWorker("evals.py:policy", environment={"CUDA_VISIBLE_DEVICES": "1"})
 
 `policy()` is called once, in the worker, and returns `(model, runner builder)`. For each eval the
-weights of the model in training replace that model's own, through shared memory. Nothing that an
-eval does reaches the training: no random number, no setting of torch, no wait for the interpreter,
-no crash. What goes wrong there is a skip with its reason, and the next eval has a new worker.
+weights of the model in training replace that model's own, through shared memory. Nothing in the
+worker affects training: no random numbers, settings of torch, waits for the interpreter or crashes.
+A failure is a skip with its reason, and the next eval starts a new worker.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ EXIT_SECONDS = 3.0
 LOG_LINES = 8
 LOG_BYTES = 4096
 RETRY_EVERY = 10
-"""After two failures that are alike, `policy()` is called at one in so many evals."""
+"""After two equal failures, `policy()` is called only at one in this many evals."""
 
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHER_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_", "ACCELERATE_USE_", "FSDP_")
@@ -95,24 +95,25 @@ class WorkerSnapshot:
 
 
 class EvalWorker:
-    """Evaluates in a process of its own, with the weights of the model in training.
+    """Evaluates the weights of the model in training in a separate process.
 
-    Where `policy()` has failed twice in a row for the same reason, it is called again only at every
-    tenth eval; the others are skips at once.
+    If `policy()` fails twice in a row for the same reason, it is called again only at every tenth
+    eval; the others are skips.
 
     Args:
         spec: "file.py:function" or "module:function". The function is called once, in the worker,
             and returns a model of the same kind and a runner builder.
         slots: How many snapshots there may be at once: one that is evaluated, and others that wait.
-        start_timeout: Seconds until `policy()` must have returned, or weights been loaded.
-        environment: Variables added to this process's own for the worker; None removes one.
-        copy: "trainable" hands over what is trained, and checks that the rest is the same; "all"
-            hands over everything.
+        start_timeout: Seconds for `policy()`, and for loading weights.
+        environment: Variables to add to this process's environment for the worker; None removes
+            one.
+        copy: "trainable" sends what is trained, and checks that the rest is equal; "all" sends
+            everything.
         on: Another machine to run it on, as `heldout.cluster.RayNode` does; by default this one.
 
     Raises:
-        InvalidInput: An argument is not one of these, the file does not exist, or this already is
-            a worker.
+        InvalidInput: An argument is invalid, the file does not exist, or this process is itself a
+            worker.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class EvalWorker:
         if INSIDE_WORKER in os.environ:
             raise InvalidInput(
                 "an EvalWorker was made inside of an eval worker: put the training behind "
-                "`if __name__ == '__main__':`, or policy() into a file of its own"
+                "`if __name__ == '__main__':`, or policy() into another file"
             )
         self.spec = _check_spec(spec)
         if not isinstance(slots, int) or slots < 1:
@@ -378,13 +379,11 @@ def _check_spec(spec: str) -> str:
     """The spec with an absolute path. Nothing of it is imported."""
     source, _, name = str(spec).rpartition(":")
     if not source or not name.isidentifier():
-        raise InvalidInput(
-            f"an eval worker is given 'file.py:function' or 'module:function', got {spec!r:.100}"
-        )
+        raise InvalidInput(f"spec is 'file.py:function' or 'module:function', got {spec!r:.100}")
     if source.endswith(".py"):
         path = Path(source).absolute()  # the working directory may change
         if not path.is_file():
-            raise InvalidInput(f"{path} does not exist; it was to define {name}()")
+            raise InvalidInput(f"{path} does not exist; it should define {name}()")
         return f"{path}:{name}"
     return spec
 
