@@ -234,9 +234,7 @@ def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None
         history = list_history(path.parent) if TIMESTAMP.fullmatch(path.name) else []
         paths |= dict.fromkeys(history if every and history else [path])
     for path in paths:
-        run_dir = RunDir(path)
-        if has_writer(run_dir.curve if run_dir.curve.exists() else run_dir.journal):
-            raise RunBusy(f"{path} is being written by another process; stop that first")
+        _refuse_busy(path)
     if not yes:
         if as_json or not sys.stdin.isatty():
             raise click.UsageError("there is nobody to ask here: add --yes")
@@ -257,6 +255,12 @@ def _describe_entry(entry: RunEntry) -> str:
     return f"{entry.kind} of {_format_time(entry.when)}, {entry.status}{mean}"
 
 
+def _refuse_busy(path: Path) -> None:
+    run = RunDir(path)
+    if has_writer(run.curve if run.curve.exists() else run.journal):
+        raise RunBusy(f"{path} is being written by another process; stop that first")
+
+
 def remove_run(path: Path) -> list[str]:
     """Remove the files of a run, and its directory if nothing else is in it.
 
@@ -267,8 +271,10 @@ def remove_run(path: Path) -> list[str]:
         Names of other files, which stay.
 
     Raises:
+        RunBusy: Another process writes it.
         RunDirectoryError: A file cannot be removed.
     """
+    _refuse_busy(path)
     try:
         for name in RUN_FILES:
             (path / name).unlink(missing_ok=True)
