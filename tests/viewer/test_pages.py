@@ -82,7 +82,7 @@ def test_a_runs_numbers_are_those_of_show(
         assert " ".join(row[0].split()) in printed
         assert row[1] in printed
         assert row[2] in printed
-    for line in lines_of(run["notes"]):
+    for line in lines_of([*run["notes"], *run["about"]]):
         assert line in printed
 
 
@@ -284,7 +284,7 @@ def test_a_comparison_is_that_of_the_command_line(
     ]
     printed = command("compare", *runs, "--by", "level")
     assert page["sentence"] in printed
-    for line in lines_of(page["blocks"]):
+    for line in lines_of([*page["blocks"], *page["slice_blocks"]]):
         assert line in printed
     assert (page["gained"], page["lost"]) == (shown["gained_total"], shown["lost_total"])
     assert {"key": "endpoint.name", "a": "base-1b", "b": "tuned-1b"} in page["config"]
