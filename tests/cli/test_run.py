@@ -241,8 +241,8 @@ def test_an_endpoint_of_the_wrong_form_is_refused_with_the_forms_there_are(
     ("arguments", "said"),
     [
         (["--max-samples", "many"], "'many' is not a valid integer"),
-        (["--max-samples", "-1"], "max_samples is a whole number >= 1, got -1"),
-        (["--max-concurrent", "0"], "max_concurrent is a whole number >= 1, got 0"),
+        (["--limit", "-1"], "'--max-samples': -1 is not in the range x>=1"),
+        (["--max-concurrent", "0"], "Invalid value for '--max-concurrent': 0 is not in the range"),
         (["--repair"], "--repair goes with --resume"),
         (["--nonsense"], "No such option"),
     ],

@@ -135,7 +135,7 @@ class _RunCommand(click.Command):
     "--limit",
     "max_samples",
     formerly=["--max-samples"],
-    type=int,
+    type=click.IntRange(min=1),
     metavar="N",
     help="Only the first N samples.",
 )
@@ -143,7 +143,7 @@ class _RunCommand(click.Command):
     "--epochs",
     "repeats",
     formerly=["--repeats"],
-    type=int,
+    type=click.IntRange(min=1),
     metavar="N",
     help="Attempts of each sample.",
 )
@@ -155,7 +155,9 @@ class _RunCommand(click.Command):
     metavar="KEY=VALUE",
     help="A parameter of load_dataset in FILE: -T split=test.",
 )
-@click.option("--max-concurrent", type=int, metavar="N", help="Items in flight at once.")
+@click.option(
+    "--max-concurrent", type=click.IntRange(min=1), metavar="N", help="Items in flight at once."
+)
 @click.option("--name", metavar="NAME", help="Name of the run.  [default: the name of FILE]")
 @click.option("--tag", "tags", multiple=True, metavar="WORD", help="A tag; see heldout list --tag.")
 @click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")
