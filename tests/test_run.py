@@ -113,7 +113,9 @@ def test_settings_go_by_their_plain_names() -> None:
         ({"name": "a/b"}, "name is one directory, not a path"),
         ({"name": "a@2"}, "an @ is for a run that exists"),
         ({"name": "?"}, "experiment_name becomes a directory"),
-        ({"score_fn": None}, "score_fn is a function"),
+        ({"score_fn": SAMPLES}, "score_fn is a function (trajectory, sample) -> Score, got list"),
+        ({"samples": [{"question": "?"}]}, "load_jsonl(PATH, ground_truth=COLUMN) makes them"),
+        ({"model": ""}, "hf:PATH, smollm2"),
     ],
 )
 def test_what_is_no_setting_is_refused_before_anything_is_made(
@@ -123,6 +125,14 @@ def test_what_is_no_setting_is_refused_before_anything_is_made(
         heldout.run(**{"samples": SAMPLES, "score_fn": is_right, "model": yes, **settings})
     assert message in str(refused.value)
     assert not list(tmp_path.glob("outputs/evals/*"))
+
+
+def test_a_score_function_that_always_raises_leaves_answers_to_rescore() -> None:
+    def broken(trajectory: Trajectory, sample: Sample) -> bool:
+        raise ValueError("a bug")
+
+    with pytest.raises(SystemicFailure, match="`heldout rescore` .*; the last: .*a bug"):
+        heldout.run(SAMPLES, broken, model=yes)
 
 
 def test_an_eval_that_refuses_its_samples_leaves_no_directory(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_list_fits_the_terminal_and_names_what_it_leaves_out(columns: int) -> 
 def test_a_run_is_removed_only_if_that_is_confirmed(heldout: Heldout) -> None:
     refused = heldout("rm", "six")
     assert refused.code == 2
-    assert "there is nobody to ask here: add --yes" in refused.err
+    assert "cannot ask for confirmation without a terminal: add --yes" in refused.err
     assert heldout("rm", "six", "--yes").out == f"Removed {RUN}-2.\n"
     assert listed(heldout, "six") == ["six@1"]
     removed = json.loads(heldout("rm", "six", "other", "--yes", "--json").out)

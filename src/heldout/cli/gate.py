@@ -62,8 +62,8 @@ CORRECTED, DISPUTED = "†", "‡"
 CHECKS_NAMED = 3
 """Checks that the conclusion names."""
 WHY_ANOTHER_NUMBER = (
-    "How many samples would decide is for the difference measured here and its distance from the "
-    "bound; `heldout power` plans for a true difference that you choose, so its number is another."
+    "The number of samples is for the difference measured here and its distance from the bound; "
+    "`heldout power` names another, since it plans for a true difference that you choose."
 )
 
 

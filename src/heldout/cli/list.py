@@ -237,7 +237,7 @@ def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None
         _refuse_busy(path)
     if not yes:
         if as_json or not sys.stdin.isatty():
-            raise click.UsageError("there is nobody to ask here: add --yes")
+            raise click.UsageError("cannot ask for confirmation without a terminal: add --yes")
         for path in paths:
             click.echo(printable(f"{path}: {_describe_entry(read_entry(path))}"))
         click.confirm(f"Remove {count(len(paths), 'run')}?", abort=True)

@@ -45,7 +45,7 @@ COMMANDS = {
     "power": ("power", "Plan how many samples it takes to detect a difference."),
     "rescore": ("rescore", "Score the saved trajectories of a run with another scorer."),
     "sql": ("sql", "Query the results of a run in SQL."),
-    "curve": ("curve", "Watch, plot, compare or stop the curve of a training run."),
+    "curve": ("curve", "Watch or plot a training curve, list its flips, stop the run."),
     "agent": ("agent", "Evaluate an agent over a fixed number of episodes."),
     "aggregate": ("aggregate", "Aggregate training runs (seeds) over tasks, with intervals."),
     "tool-calls": ("tool_calls", "Send a file of requests, and check the tool calls."),
@@ -69,6 +69,8 @@ ALIASES = {
     "doctor": ("check:template", "check template"),
 }
 """Names of version 0.1 with the command they are now; they go with the next version."""
+FOREIGN_COMMANDS = {"eval": "run", "ls": "list", "logs": "list", "diff": "compare"}
+"""Commands of other programs, with ours."""
 EXIT_CODES = {
     0: "fine",
     1: "the answer is no: the gate fails, the check does not pass",
@@ -111,6 +113,10 @@ class LazyGroup(click.Group):
             click.echo(f"`heldout {name}` is now `heldout {ALIASES[name][1]}`.", err=True)
         elif name not in COMMANDS and not name.startswith("-"):
             near = difflib.get_close_matches(name, COMMANDS, n=1)
+            if name.endswith(".py"):
+                near = [f"run {printable(name)}"]
+            elif name in FOREIGN_COMMANDS:
+                near = [FOREIGN_COMMANDS[name]]
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
             ctx.fail(f"there is no command {printable(name)!r}; {hint}")
         return super().resolve_command(ctx, args)

@@ -58,9 +58,10 @@ FOREIGN_OPTIONS = {
         "are --set temperature=0.7, fields of the request --set sampling.extra_body.KEY=VALUE"
     ),
     ("--model-base-url", "--base-url", "--base_url"): "write --model openai:MODEL@http://host/v1",
-    ("--gen_kwargs", "--temperature", "--top-p", "--top_p", "--max-tokens", "--max_tokens"): (
-        "write --set temperature=0.7, --set top_p=0.9, --set max_tokens=256"
-    ),
+    ("--gen_kwargs",): "write --set temperature=0.7, --set top_p=0.9, --set max_tokens=256",
+    ("--temperature",): "write --set temperature=0.7",
+    ("--top-p", "--top_p"): "write --set top_p=0.9",
+    ("--max-tokens", "--max_tokens"): "write --set max_tokens=256",
     ("--seed",): "write --set seed=1",
     ("--stop-seqs", "--stop"): "write --set stop=A,B",
     ("--num_fewshot", "--num-fewshot", "-f"): (
@@ -77,8 +78,7 @@ FOREIGN_OPTIONS = {
     ("--use_cache", "--use-cache", "--cache_requests"): "write --cache",
     ("--max-retries",): "write --set retries=N",
     ("--fail-on-error", "--no-fail-on-error"): (
-        "write --set on_error=raise to stop at the first error, or --set max_error_rate=0.1; an "
-        "errored item is never a 0 that nobody sees"
+        "write --set on_error=raise to stop at the first error, or --set max_error_rate=0.1"
     ),
     ("--timeout", "--time-limit"): "write --set timeout=SECONDS, for each item",
     ("--message-limit",): "write --set max_turns=N",
@@ -142,7 +142,7 @@ class _RunCommand(click.Command):
     "--limit",
     "max_samples",
     formerly=["--max-samples"],
-    type=int,
+    type=click.IntRange(min=1),
     metavar="N",
     help="Only the first N samples.",
 )
@@ -150,7 +150,7 @@ class _RunCommand(click.Command):
     "--epochs",
     "repeats",
     formerly=["--repeats"],
-    type=int,
+    type=click.IntRange(min=1),
     metavar="N",
     help="Attempts of each sample.",
 )
@@ -162,12 +162,14 @@ class _RunCommand(click.Command):
     metavar="KEY=VALUE",
     help="A parameter of load_dataset in FILE: -T split=test.",
 )
-@click.option("--max-concurrent", type=int, metavar="N", help="Items in flight at once.")
+@click.option(
+    "--max-concurrent", type=click.IntRange(min=1), metavar="N", help="Items in flight at once."
+)
 @click.option("--name", metavar="NAME", help="Name of the run.  [default: the name of FILE]")
 @click.option("--tag", "tags", multiple=True, metavar="WORD", help="A tag; see heldout list --tag.")
 @click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")
 @click.option("--output-dir", metavar="DIR", help="Where runs are made.  [default: outputs/evals]")
-@click.option("--resume", is_flag=True, help="Continue the latest run of this name.")
+@click.option("--resume", is_flag=True, help="Continue the latest run of this name, if any.")
 @click.option(
     "--overwrite", is_flag=True, help="Remove the latest run of this name once this one is done."
 )
