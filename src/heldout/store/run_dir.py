@@ -266,9 +266,9 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             and isinstance(is_now, dict)
             and was.get("name") == is_now.get("name")
         ):
-            found.append(
-                f"the code of {was.get('name') or key}, or of something it uses, has changed"
-            )
+            name = was.get("name")
+            function = key if name in (None, key) else f"{name} ({key})"
+            found.append(f"the code of {function}, or of something it uses, has changed")
         else:
             found.append(f"{key} was {_short(was)}, is now {_short(is_now)}")
     return found
