@@ -12,6 +12,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -40,7 +41,7 @@ from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirecto
 from heldout.store.columns import as_text
 from heldout.store.journal import has_writer
 from heldout.store.report import EvalReport, threshold_of
-from heldout.store.run_dir import RunDir
+from heldout.store.run_dir import RunDir, RunInfo
 from heldout.store.runs import describe_model, holds_run, list_history, read_entry
 from heldout.training.curve import (
     CurvePoint,
@@ -204,6 +205,7 @@ class Pages:
             "parent": (config.get("parent") or {}).get("run"),
             "unfinished": summary.get("complete") is False,
             "asked": info.asked,
+            "resume": _resume_command(info) if report.status == "interrupted" else None,
             "summary": summary,
             "table": plain_blocks([b for b in blocks if isinstance(b, TextTable)])[0],
             "notes": plain_blocks(line for line in lines if line.style != "dim"),
@@ -746,6 +748,15 @@ def _describe_columns(table: RunTable) -> Plain:
             "p95": float(np.nanpercentile(seconds, 95)),
         }
     return answer
+
+
+def _resume_command(info: RunInfo) -> str | None:
+    """Give the command that goes on with a run, where `heldout run` began it."""
+    command = info.command or []
+    if "run" not in command or not command[command.index("run") - 1].endswith("heldout"):
+        return None
+    again = [part for part in command[command.index("run") :] if part != "--resume"]
+    return f"heldout {shlex.join([*again, '--resume'])}"
 
 
 def _describe_function(function: Any) -> str | None:

@@ -88,7 +88,7 @@ export class Runs extends Page {
       <td class="soft">${oneLine(run.model, 40)}${run.tags.map((tag) => html` <span class="badge">${visible(tag)}</span>`)}</td>
       <td class="num ${run.unfinished ? "soft" : ""}">${number(run.mean)}</td>
       <td class=${run.unfinished ? "soft" : ""}>${interval(run.low, run.high)}</td>
-      <td>${curve ? html`<${Sparkline} points=${run.spark} />` : bounded ? html`<${Bar} value=${run.mean} low=${run.low} high=${run.high} />` : null}</td>
+      <td>${curve ? html`<${Sparkline} points=${run.spark} />` : bounded ? html`<${Bar} value=${run.mean} low=${run.low} high=${run.high} second=${run.errors ? run.mean_scored : null} />` : null}</td>
       <td class="num">${count(run.n)}${run.unfinished && run.asked ? html`<span class="soft"> of ${count(run.asked)}</span>` : ""}</td>
       <td class="num">${run.errors ? html`<span class="errored"><${Sign} outcome="errored" />${count(run.errors)}</span>` : count(run.errors)}</td>
       <td>${curve ? html`<span class="badge ${run.verdict || ""}">${run.verdict || "no verdict"}</span> <span class="soft">at step ${run.step ?? "–"}${run.status === "finished" ? "" : `, ${run.status}`}</span>` : html`<span class="badge ${run.status}">${run.status}</span>`}</td>
