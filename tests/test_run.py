@@ -9,13 +9,22 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import heldout
-from heldout import EvalReport, Message, Sample, Trajectory
+from heldout import (
+    EvalConfig,
+    EvalDefinition,
+    EvalReport,
+    Message,
+    Sample,
+    Trajectory,
+    evaluate,
+)
 from heldout.analysis import compare
 from heldout.errors import InvalidInput, SystemicFailure
 
@@ -138,6 +147,15 @@ def test_resume_goes_on_with_the_latest_run_of_the_name() -> None:
     assert resumed.summary["n_errors"] == 0
     fresh = heldout.run(SAMPLES, is_right, model=flaky, name="other", resume=True)
     assert fresh.summary["n"] == 4
+
+
+def test_an_executor_runs_the_items_elsewhere() -> None:
+    class Elsewhere:
+        async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
+            return await evaluate(definition, replace(config, note="elsewhere"))
+
+    report = heldout.run(SAMPLES, is_right, model=yes, executor=Elsewhere())
+    assert report.config["note"] == "elsewhere"
 
 
 def test_an_eval_without_an_honest_number_raises_as_evaluate_does() -> None:

@@ -620,7 +620,7 @@ async def attempt_item(
             conversation=conversation,
             turn_file=turn_file,
         )
-        await attempt.run()
+        await attempt.run(timer)
     rolled_out, error = attempt.trajectory, attempt.error
     if attempt.timed_out and policy.last_failure is not None:
         error = f"{error}; the last answer was: {policy.last_failure}"

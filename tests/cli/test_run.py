@@ -656,7 +656,7 @@ def test_a_name_groups_runs_and_resume_continues_the_latest(write: Write, heldou
     assert calls() == ["word3", "word4", "word5"]
     named = ("run", "eval.py", "--name", "mine@1", "--output-dir", "runs", "--resume")
     assert f"saved to runs/mine/{START}\n" in heldout(*named).out
-    assert "an @ is for a run that exists" in heldout("run", "eval.py", "--name", "a@1").err
+    assert "@ and / are for a run that exists" in heldout("run", "eval.py", "--name", "a@1").err
 
 
 def test_overwrite_removes_the_latest_run_once_the_new_one_is_done(

@@ -142,6 +142,22 @@ def test_an_endpoint_that_refuses_every_request_ends_the_run(out: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+def test_items_that_time_out_or_cannot_be_stored_are_errors_as_in_a_local_run(out: Path) -> None:
+    report = run(
+        evals.make_samples(6),
+        out,
+        endpoint=evals.late_answer,
+        score_fn=evals.unstorable,
+        timeout=1.0,
+        executor=RayExecutor(workers=1),
+    )
+    errors = {result.sample_id: str(result.error) for result in report.results if result.error}
+    assert errors.keys() == {"s1", "s2"}
+    assert errors["s1"] == "timeout: not done after 1 s (in endpoint)"
+    assert errors["s2"].startswith("store: the result of sample 's2' holds a value")
+
+
+@pytest.mark.usefixtures("cluster")
 def test_a_run_that_is_cancelled_closes_the_environments_of_its_workers(
     out: Path, tmp_path: Path
 ) -> None:

@@ -79,6 +79,8 @@ EXIT_CODES = {
 }
 OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)
 """Errors of standard output: a full disk, or a stream that was closed."""
+REFUSAL_CHARACTERS = 3000
+"""Characters of a refusal in Markdown: its end says what to do."""
 JSON_COMMANDS = ("agent", "env")
 """Commands that print JSON without being asked."""
 
@@ -194,8 +196,11 @@ def run_cli(arguments: list[str]) -> int:
     if not failure.shown:
         # On one line: a name from a file could pass for a message of its own.
         click.echo(printable(failure.message.replace("\n", "\\n")), err=True)
-    if "--json" in arguments or (arguments and arguments[0] in JSON_COMMANDS):
-        _print_json_error(failure)
+    with suppress(OSError, ValueError):  # the problem may be that nothing can be written
+        if "--json" in arguments or (arguments and arguments[0] in JSON_COMMANDS):
+            _print_json_error(failure)
+        elif "--markdown" in arguments and arguments[0] == "gate":
+            _print_refusal(failure)
     return failure.code
 
 
@@ -256,8 +261,17 @@ def _print_json_error(failure: _Failure) -> None:
     from heldout.cli._tables import print_json
 
     message = failure.message.removeprefix("Error: ")
-    with suppress(OSError, ValueError):  # the problem may be that nothing can be written
-        print_json({"error": {"kind": failure.kind, "message": message, "hint": failure.hint}})
+    print_json({"error": {"kind": failure.kind, "message": message, "hint": failure.hint}})
+
+
+def _print_refusal(failure: _Failure) -> None:
+    """Say in Markdown that there is no verdict, or the job summary of a refused run is empty."""
+    from heldout.cli._tables import escape_markdown
+
+    reason = failure.message.removeprefix("Error: ")
+    if failure.kind == "internal_error":
+        reason = "an internal error of heldout, which the log has"
+    click.echo(f"### No verdict\n\n{escape_markdown(reason, longest=REFUSAL_CHARACTERS)}")
 
 
 def forget_stdout() -> None:

@@ -31,7 +31,7 @@ from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, describe_error, load_module
 from heldout.cli._options import bind_parameters, parse_key_values, parse_value, renamed_option
 from heldout.config import EvalConfig, Sampling, base_config
-from heldout.errors import EvalFailed, EvalFileError, InvalidInput, RunDirectoryError
+from heldout.errors import EvalFailed, EvalFileError, InvalidInput, RunBusy, RunDirectoryError
 from heldout.prices import Price
 from heldout.store.run_dir import RunDir
 from heldout.types import Sample
@@ -272,7 +272,8 @@ def _run_eval(
     if overwrite and earlier:
         from heldout.cli.list import remove_run
 
-        remove_run(earlier[-1])
+        with suppress(RunBusy):  # another process writes it
+            remove_run(earlier[-1])
     return report
 
 
@@ -288,7 +289,7 @@ def run_directory(config: EvalConfig) -> Iterator[tuple[EvalConfig, Path]]:
         pass, the directory is taken back at the end.
 
     Raises:
-        InvalidInput: The name has an @, which is for runs that exist.
+        InvalidInput: The name has an @ or a /, which are for runs that exist.
         RunDirectoryError: The directory cannot be made.
         KeyboardInterrupt: As raised inside, with where the results so far are.
     """
@@ -301,9 +302,9 @@ def run_directory(config: EvalConfig) -> Iterator[tuple[EvalConfig, Path]]:
         with suppress(RunDirectoryError):
             path = find_run(root / name)
     if path is None:
-        if "@" in name:
+        if "@" in name or "/" in name:
             raise InvalidInput(
-                f"--name {name}: an @ is for a run that exists, and there is none to resume"
+                f"--name {name}: @ and / are for a run that exists, and there is none to resume"
             )
         path = new_run_dir(name, root)
     config = replace(config, experiment_name=str(path.relative_to(root)))
