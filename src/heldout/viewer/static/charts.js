@@ -26,7 +26,7 @@ export const Bar = ({ value, low, high, second = null, from = 0, to = 1 }) => {
   if (value === null || value === undefined) return null;
   const x = scale(from, to, 2, 118);
   const clip = (v) => Math.max(2, Math.min(118, x(v)));
-  return html`<svg class="bar" viewBox="0 0 120 14" width="120" height="14" aria-hidden="true">
+  return html`<svg class="bar" viewBox="0 0 120 14" width="100" height="14" aria-hidden="true">
     <line class="axis" x1="2" x2="118" y1="7" y2="7" />
     ${low === null || low === undefined ? null : html`<line class="whisker" x1=${clip(low)} x2=${clip(high)} y1="7" y2="7" />`}
     ${second === null || second === undefined ? null : html`<circle class="dot hollow" cx=${clip(second)} cy="7" r="3"><title>without errored items</title></circle>`}
@@ -89,7 +89,7 @@ export const Sparkline = ({ points }) => {
   const x = scale(Math.min(...steps), Math.max(...steps), 2, 118);
   const y = scale(Math.min(...values), Math.max(...values), 20, 3);
   const band = [...points.map((p) => `${x(p[0])},${y(p[3] ?? p[1])}`), ...[...points].reverse().map((p) => `${x(p[0])},${y(p[2] ?? p[1])}`)];
-  return html`<svg class="spark" viewBox="0 0 120 23" width="120" height="23" aria-hidden="true">
+  return html`<svg class="spark" viewBox="0 0 120 23" width="100" height="23" aria-hidden="true">
     <polygon class="band" points=${band.join(" ")} />
     <polyline class="mean" points=${points.map((p) => `${x(p[0])},${y(p[1])}`).join(" ")} />
   </svg>`;
