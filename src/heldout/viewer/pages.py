@@ -38,7 +38,7 @@ from heldout.cli._tables import Table as TextTable
 from heldout.cli.show import build_report, build_slices
 from heldout.cli.show import in_order as order_slices
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
-from heldout.store.columns import as_text
+from heldout.store.columns import METADATA, as_text
 from heldout.store.journal import has_writer
 from heldout.store.report import EvalReport, threshold_of
 from heldout.store.run_dir import RunDir, RunInfo
@@ -562,9 +562,6 @@ class Pages:
         return changes, now
 
 
-METADATA_FIELD = "metadata."
-
-
 def _is_live(path: Path) -> bool:
     run = RunDir(path)
     try:
@@ -785,7 +782,7 @@ def _completions(table: RunTable) -> list[str]:
     terms += [f"{metric}<" for metric in table.metrics]
     if len(table) <= 100_000:
         for key in table.metadata_keys[:12]:
-            column = table.column(METADATA_FIELD + key)
+            column = table.column(METADATA + key)
             texts = column.values if column.numbers is None else ()
             terms += [f"{quote(key)}:{quote(text)}" for text in sorted(texts[:VALUES])]
     else:
