@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,17 @@ def test_an_unfinished_run_says_so(pages: Pages) -> None:
     run = pages.run("shop-killed")
     assert run["unfinished"]
     assert lines_of(run["notes"])[0].startswith("Not finished: interrupted after 37 of 60 items")
+
+
+def test_an_interrupted_run_says_how_to_go_on(pages: Pages, tmp_path: Path, folder: Path) -> None:
+    assert pages.run("shop-killed")["resume"] is None  # a test began it
+    shutil.copytree(folder / "shop-killed", tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    info = run.read_info()
+    info.command = ["/usr/bin/heldout", "run", "my eval.py", "--set", "retries=2"]
+    run.write_info(info)
+    resume = Pages([tmp_path]).run("run")["resume"]
+    assert resume == "heldout run 'my eval.py' --set retries=2 --resume"
 
 
 def test_slices_are_those_of_the_command_line(pages: Pages, folder: Path, command: Command) -> None:

@@ -12,6 +12,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,10 +38,10 @@ from heldout.cli._tables import Table as TextTable
 from heldout.cli.show import build_report, build_slices
 from heldout.cli.show import in_order as order_slices
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
-from heldout.store.columns import as_text
+from heldout.store.columns import METADATA, as_text
 from heldout.store.journal import has_writer
 from heldout.store.report import EvalReport, threshold_of
-from heldout.store.run_dir import RunDir
+from heldout.store.run_dir import RunDir, RunInfo
 from heldout.store.runs import describe_model, holds_run, list_history, read_entry
 from heldout.training.curve import (
     CurvePoint,
@@ -204,6 +205,7 @@ class Pages:
             "parent": (config.get("parent") or {}).get("run"),
             "unfinished": summary.get("complete") is False,
             "asked": info.asked,
+            "resume": _resume_command(info) if report.status == "interrupted" else None,
             "summary": summary,
             "table": plain_blocks([b for b in blocks if isinstance(b, TextTable)])[0],
             "notes": plain_blocks(line for line in lines if line.style != "dim"),
@@ -560,9 +562,6 @@ class Pages:
         return changes, now
 
 
-METADATA_FIELD = "metadata."
-
-
 def _is_live(path: Path) -> bool:
     run = RunDir(path)
     try:
@@ -748,6 +747,15 @@ def _describe_columns(table: RunTable) -> Plain:
     return answer
 
 
+def _resume_command(info: RunInfo) -> str | None:
+    """Give the command that goes on with a run, where `heldout run` began it."""
+    command = info.command or []
+    if "run" not in command or not command[command.index("run") - 1].endswith("heldout"):
+        return None
+    again = [part for part in command[command.index("run") :] if part != "--resume"]
+    return f"heldout {shlex.join([*again, '--resume'])}"
+
+
 def _describe_function(function: Any) -> str | None:
     if not isinstance(function, Mapping):
         return None
@@ -774,7 +782,7 @@ def _completions(table: RunTable) -> list[str]:
     terms += [f"{metric}<" for metric in table.metrics]
     if len(table) <= 100_000:
         for key in table.metadata_keys[:12]:
-            column = table.column(METADATA_FIELD + key)
+            column = table.column(METADATA + key)
             texts = column.values if column.numbers is None else ()
             terms += [f"{quote(key)}:{quote(text)}" for text in sorted(texts[:VALUES])]
     else:

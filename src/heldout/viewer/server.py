@@ -327,7 +327,7 @@ async def serve(
     await runner.setup()
     site = web.SockSite(runner, bound)
     await site.start()
-    shown = f"[{host}]" if ":" in host else host
+    shown = allow_hosts[0] if allow_hosts else f"[{host}]" if ":" in host else host
     on_ready(f"http://{shown}:{actual}/" + (f"#token={secret}" if secret else ""))
     try:
         await asyncio.Event().wait()

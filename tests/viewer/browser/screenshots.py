@@ -45,7 +45,7 @@ def take(folder: Path) -> None:
             for name, (route, height, last) in PAGES.items():
                 for scheme in ("light", "dark") if name == "curve" else ("light",):
                     page = browser.new_page(
-                        viewport={"width": 1180, "height": height}, color_scheme=scheme
+                        viewport={"width": 1240, "height": height}, color_scheme=scheme
                     )
                     page.goto(server.address)
                     page.locator("table.runs").wait_for()

@@ -92,6 +92,7 @@ export class Compare extends Page {
           </div>
           <h2>B − A, ${found.metric}</h2>
           <${Forest} at=${0} rows=${[...slices, ...readings]} detectable=${found.minimum_detectable} sign=${true} />
+          ${slices.length && second ? html`<p class="soft">Slices are drawn of what was scored; their numbers below have both readings.</p>` : null}
           <p class="toolbar">
             ${isExport() ? null : html`<${Select} label="metric" value=${params.get("metric") || "reward"} options=${["reward", "passed", ...found.metrics]} onChange=${(metric) => set({ metric: metric === "reward" ? "" : metric })} />`}
             ${found.keys.length ? html`<${Select} label="slices by" value=${by} none="no key" options=${found.keys} onChange=${(key) => set({ by: key })} />` : null}
