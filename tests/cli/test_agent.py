@@ -139,6 +139,7 @@ def test_every_step_can_be_written_down(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "said"),
     [
         (("NoSuch-v9", "--policy", "my_policy:push"), "there is no environment 'NoSuch-v9'"),
+        (("CartPole-v9", "--policy", "my_policy:push"), "`v1` ]. One of your own is module:ID"),
         (("CartPole-v1", "--policy", "nowhere:push"), "there is no module 'nowhere'"),
         (("CartPole-v1", "--policy", "my_policy"), "--policy is module:function"),
         (("CartPole-v1", "--policy", "my_policy:pull"), "has no function 'pull'"),

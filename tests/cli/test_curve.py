@@ -659,11 +659,19 @@ def test_stop_leaves_its_reason_for_the_training(writer: CurveWriter, heldout: H
 
 
 def test_stop_says_that_nobody_seems_to_be_there(run: Path, heldout: Heldout) -> None:
+    RunDir(RUN).write_info(RunInfo.new(CONFIG, {}))
     outcome = heldout("curve", "stop", "rl_eval")
     assert outcome.code == 0
     assert "No process seems to be writing it now" in outcome.err
     assert heldout("curve", "stop", "nowhere").code == 2
     assert not Path("nowhere").exists()
+
+
+def test_stop_refuses_a_training_run_that_has_finished(run: Path, heldout: Heldout) -> None:
+    outcome = heldout("curve", "stop", "rl_eval", "--reason", "too late")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "outputs/evals/rl_eval has finished: there is no training run to stop" in outcome.err
+    assert stop_requested(RUN) is None
 
 
 # --- Following ----------------------------------------------------------------------------------

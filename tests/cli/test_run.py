@@ -290,6 +290,7 @@ def test_a_run_of_another_config_is_not_resumed(finished: Outcome, heldout: Held
     outcome = heldout("run", "eval.py", "--resume", "--set", "sampling.temperature=1")
     assert outcome.code == 2
     assert "sampling.temperature was 0.0, is now 1.0" in outcome.err
+    assert outcome.err.endswith("leave out --resume to begin a new run\n")
 
 
 def test_a_damaged_line_stops_a_resumption_until_it_is_repaired(

@@ -50,6 +50,8 @@ def test_runs_are_found_three_levels_deep_and_links_are_not_followed(tmp_path: P
     save_results(tmp_path / "outside", [result])
     (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
     assert list(scan_runs([tmp_path / "root"])) == ["a/b/c"]
+    save_results(tmp_path / "root" / "a" / "b" / "c" / "2026-11-15T22-08-31", [result])
+    assert list(scan_runs([tmp_path / "root"])) == ["a/b/c", "a/b/c/2026-11-15T22-08-31"]
     assert list(scan_runs([tmp_path / "outside"])) == ["outside"]
     assert scan_runs([tmp_path / "nowhere"]) == {}
 

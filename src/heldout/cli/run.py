@@ -31,7 +31,14 @@ from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, describe_error, load_module
 from heldout.cli._options import bind_parameters, parse_key_values, parse_value, renamed_option
 from heldout.config import EvalConfig, Sampling, base_config
-from heldout.errors import EvalFailed, EvalFileError, InvalidInput, RunBusy, RunDirectoryError
+from heldout.errors import (
+    EvalFailed,
+    EvalFileError,
+    InvalidInput,
+    ResumeMismatch,
+    RunBusy,
+    RunDirectoryError,
+)
 from heldout.prices import Price
 from heldout.store.run_dir import RunDir
 from heldout.types import Sample
@@ -293,6 +300,7 @@ def run_directory(config: EvalConfig) -> Iterator[tuple[EvalConfig, Path]]:
     Raises:
         InvalidInput: The name has an @ or a /, which are for runs that exist.
         RunDirectoryError: The directory cannot be made.
+        ResumeMismatch: The run belongs to other samples or another config.
         KeyboardInterrupt: As raised inside, with where the results so far are.
     """
     from heldout.store.runs import find_run, new_run_dir
@@ -314,6 +322,9 @@ def run_directory(config: EvalConfig) -> Iterator[tuple[EvalConfig, Path]]:
         yield config, path
     except KeyboardInterrupt:
         raise interrupted(path if RunDir(path).exists() else None) from None
+    except ResumeMismatch as mismatch:
+        message = str(mismatch).replace("choose another experiment_name", "leave out --resume")
+        raise ResumeMismatch(f"{message} to begin a new run") from None
     finally:
         for directory in (path, *missing):
             with suppress(OSError):  # it is not empty: there is a run

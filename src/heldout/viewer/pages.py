@@ -41,7 +41,7 @@ from heldout.store.columns import as_text
 from heldout.store.journal import has_writer
 from heldout.store.report import EvalReport, threshold_of
 from heldout.store.run_dir import RunDir
-from heldout.store.runs import describe_model, holds_run, read_entry
+from heldout.store.runs import describe_model, holds_run, list_history, read_entry
 from heldout.training.curve import (
     CurvePoint,
     Outcome,
@@ -110,6 +110,7 @@ def scan_runs(roots: Sequence[Path]) -> dict[str, Path]:
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
     if holds_run(folder):
         yield folder
+        yield from (run for run in list_history(folder) if run != folder and not run.is_symlink())
         return
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
@@ -162,14 +163,15 @@ class Pages:
         Raises:
             UnknownRun: There is none.
         """
-        for known in (self._known, self._scan()):
-            if name in known:
-                return known[name]
-            curve, _, selector = name.rpartition("@")
-            label, colon, step = selector.rpartition(":")
-            is_curve = curve in known and RunDir(known[curve]).curve.exists()
-            if is_curve and re.fullmatch("[0-9]{1,16}", step):
-                return find_step(known[curve], int(step), label=label if colon else None)
+        curve, _, selector = name.rpartition("@")
+        label, colon, step = selector.rpartition(":")
+        known = self._known
+        if not {name, curve} & known.keys():
+            known = self._scan()
+        if name in known:
+            return known[name]
+        if curve in known and RunDir(known[curve]).curve.exists() and step.isdecimal():
+            return find_step(known[curve], int(step[:16]), label=label if colon else None)
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UnknownRun(f"there is no run {name!r:.200}{hint}")
