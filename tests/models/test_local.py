@@ -727,7 +727,7 @@ def test_a_function_is_known_by_the_weights_of_the_model_in_it(
     asked, model = [Sample("s", {"prompt": "w1"})], torch.nn.Linear(2, 2)
     run(evaluated(asked, make(model), tmp_path))
     run(evaluated(asked, make(copy.deepcopy(model)), tmp_path, resume=True))
-    with pytest.raises(ResumeMismatch, match="or not the model in it"):
+    with pytest.raises(ResumeMismatch, match="or the model in it, has changed"):
         run(evaluated(asked, make(torch.nn.Linear(2, 2)), tmp_path, resume=True))
 
 
