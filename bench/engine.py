@@ -74,7 +74,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--case", choices=("async", "plain", "latency"), help="measure one alone")
     args = parser.parse_args()
-    count = 500 if args.quick else 5000
+    count = 500 if args.quick else 10_000
     if args.case:
         print(json.dumps(anyio.run(measure, args.case, count)))
         return

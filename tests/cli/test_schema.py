@@ -87,15 +87,16 @@ def test_watch_streams_points_and_ends_with_the_state_of_the_training(
     *points, last = outcome.out.splitlines()
     check("curve watch", "\n".join(points))
     assert [json.loads(line)["step"] for line in points] == [0, 50, 100, 150]
-    state = json.loads(last)["training"]
-    assert state["state"] == "finished"
-    assert state == json.loads(heldout("show", "rl_eval", "--json").out)["training"]
+    shown = json.loads(heldout("show", "rl_eval", "--json").out)["training"]
+    for state in (json.loads(last)["training"], shown):
+        assert state["state"] == "finished"
+        assert state["last_point"] == json.loads(points[-1])["time"]
 
 
 def test_there_is_a_schema_of_every_command(heldout: Heldout) -> None:
     described = {name.split()[0].split("-")[0] for name in SCHEMAS}
     described |= {name.split()[0] for name in SCHEMAS}
-    assert {*COMMANDS} - described == {"schema"}
+    assert {*COMMANDS} - described == {"schema", "view"}
     every = json.loads(heldout("schema").out)
     for name, schema in every.items():
         jsonschema.Draft202012Validator.check_schema(schema)

@@ -90,12 +90,20 @@ async def endless_answer(messages: list[Message]) -> str:
     return ""
 
 
+async def late_answer(messages: list[Message]) -> str:
+    """Never answers when it is asked for 1."""
+    number = neighbour.last_word(messages[-1].text)
+    if number == "1":
+        await anyio.sleep(600)
+    return number
+
+
 async def refusing_answer(messages: list[Message]) -> str:
     raise FatalEndpointError("401: no such key")
 
 
-def nan_outcome(trajectory: Trajectory, sample: Sample) -> Score:
-    value: Any = object() if sample.ground_truth == "3" else "fine"
+def unstorable(trajectory: Trajectory, sample: Sample) -> Score:
+    value: Any = object() if sample.ground_truth == "2" else "fine"
     return Score((Metric("correct", 1.0, weight=1.0, metadata={"value": value}),))
 
 

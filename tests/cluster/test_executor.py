@@ -137,8 +137,24 @@ def test_samples_are_pulled_as_they_are_needed_and_no_more_than_max_concurrent_r
 
 @pytest.mark.usefixtures("cluster")
 def test_an_endpoint_that_refuses_every_request_ends_the_run(out: Path) -> None:
-    with pytest.raises(SystemicFailure, match="refuses every request.*401: no such key"):
+    with pytest.raises(SystemicFailure, match="cannot answer any request.*401: no such key"):
         run(evals.make_samples(500), out, endpoint=evals.refusing_answer)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_items_that_time_out_or_cannot_be_stored_are_errors_as_in_a_local_run(out: Path) -> None:
+    report = run(
+        evals.make_samples(6),
+        out,
+        endpoint=evals.late_answer,
+        score_fn=evals.unstorable,
+        timeout=1.0,
+        executor=RayExecutor(workers=1),
+    )
+    errors = {result.sample_id: str(result.error) for result in report.results if result.error}
+    assert errors.keys() == {"s1", "s2"}
+    assert errors["s1"] == "timeout: not done after 1 s (in endpoint)"
+    assert errors["s2"].startswith("store: the result of sample 's2' holds a value")
 
 
 @pytest.mark.usefixtures("cluster")

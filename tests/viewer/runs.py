@@ -311,7 +311,7 @@ def make_unfinished(folder: Path, n: int = 37, asked: int = 60) -> None:
 
 def make_damaged(folder: Path) -> None:
     """`damaged`: a run.json that is none."""
-    (folder / "damaged").mkdir()
+    (folder / "damaged").mkdir(parents=True)
     (folder / "damaged" / "run.json").write_text("{not json")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ def import_ray() -> Any:
     Raises:
         InvalidInput: It is not installed.
     """
+    if "ray" not in sys.modules and find_token():
+        # Ray sends the token only where it is told to, and `ray start` asks for it.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
     except ImportError as missing:
@@ -40,6 +44,16 @@ def import_ray() -> Any:
             "pip install 'heldout[ray]'"
         ) from None
     return ray
+
+
+def find_token() -> str:
+    """Find the token of the user's clusters, where Ray looks for it; empty where there is none."""
+    token = os.environ.get("RAY_AUTH_TOKEN", "")
+    if not token:
+        default = Path.home() / ".ray" / "auth_token"
+        with suppress(OSError):
+            token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", default)).read_text().strip()
+    return token
 
 
 @contextmanager
@@ -75,8 +89,11 @@ def connected(address: str | None) -> Iterator[Any]:
     try:
         ray.init(address, logging_level=logging.WARNING, **options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+        hint = ""
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            hint = " (if it asks for a token, set RAY_AUTH_TOKEN and RAY_AUTH_MODE=token)"
         raise InvalidInput(
-            f"cannot connect to a Ray cluster at {address}: {' '.join(str(problem).split())}"
+            f"cannot connect to a Ray cluster at {address}: {' '.join(str(problem).split())}{hint}"
         ) from None
     try:
         yield ray

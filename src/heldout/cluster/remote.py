@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from heldout.cluster._ray import PROBE_SECONDS
+from heldout.cluster._ray import PROBE_SECONDS, find_token
 from heldout.cluster.job import MARK, FileStart, Header, TransferEnd, find_runs, list_run
 from heldout.cluster.travel import zip_folder
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
@@ -235,12 +235,7 @@ def _connect(address: str) -> Any:
 
 
 def _auth_headers() -> dict[str, str] | None:
-    """Return the token of a cluster that asks for one: Ray reads it only where it is told to."""
-    token = os.environ.get("RAY_AUTH_TOKEN", "")
-    if not token:
-        default = Path.home() / ".ray" / "auth_token"
-        with suppress(OSError):
-            token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", default)).read_text().strip()
+    token = find_token()
     return {"Authorization": f"Bearer {token}"} if token else None
 
 

@@ -18,14 +18,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from heldout.analysis import Comparison, compare
-from heldout.analysis.passes import summarize_report
-from heldout.cli import compare as compare_text
 from heldout.cli._curves import (
     CORRECTED_EVALS,
     describe_point,
@@ -37,7 +34,6 @@ from heldout.cli._curves import (
 from heldout.cli._load import find_step
 from heldout.cli._tables import Block, Line, Span
 from heldout.cli._tables import Table as TextTable
-from heldout.cli.curve import describe_flips, has_passes, point_at
 from heldout.cli.show import build_report, build_slices
 from heldout.cli.show import in_order as order_slices
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
@@ -45,7 +41,7 @@ from heldout.store.columns import as_text
 from heldout.store.journal import has_writer
 from heldout.store.report import EvalReport, threshold_of
 from heldout.store.run_dir import RunDir
-from heldout.store.runs import describe_model, holds_run, read_entry
+from heldout.store.runs import describe_model, holds_run, list_history, read_entry
 from heldout.training.curve import (
     CurvePoint,
     Outcome,
@@ -54,11 +50,12 @@ from heldout.training.curve import (
     sample_rewards,
     stop_requested,
 )
-from heldout.training.flips import flips
-from heldout.training.verdicts import best_checkpoint, stored_kind, terms_of, verdicts
 from heldout.types import EvalResult, Message, Trajectory
 from heldout.viewer.tables import Items, Recent, RunTable, stamp
 from heldout.viewer.where import OUTCOMES, parse, picked_by, quote
+
+if TYPE_CHECKING:  # the others are imported by the first request that needs them
+    from heldout.analysis import Comparison
 
 __all__ = ["NotComparable", "Pages", "UnknownRun", "scan_runs"]
 
@@ -113,6 +110,7 @@ def scan_runs(roots: Sequence[Path]) -> dict[str, Path]:
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
     if holds_run(folder):
         yield folder
+        yield from (run for run in list_history(folder) if run != folder and not run.is_symlink())
         return
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
@@ -144,7 +142,7 @@ class Pages:
         for name, path in known.items():
             key = (path, stamp(path), _is_live(path))
             rows.append(self._rows.get(key, partial(_row, name, path)))
-        rows.sort(key=lambda row: row["started"] or "", reverse=True)
+        rows.sort(key=lambda row: (row["started"] or "", row["name"]), reverse=True)
         return {"runs": rows, "roots": [str(root) for root in self.roots], "state": state}
 
     def _scan(self) -> dict[str, Path]:
@@ -165,14 +163,15 @@ class Pages:
         Raises:
             UnknownRun: There is none.
         """
-        for known in (self._known, self._scan()):
-            if name in known:
-                return known[name]
-            curve, _, selector = name.rpartition("@")
-            label, colon, step = selector.rpartition(":")
-            is_curve = curve in known and RunDir(known[curve]).curve.exists()
-            if is_curve and re.fullmatch("[0-9]{1,16}", step):
-                return find_step(known[curve], int(step), label=label if colon else None)
+        curve, _, selector = name.rpartition("@")
+        label, colon, step = selector.rpartition(":")
+        known = self._known
+        if not {name, curve} & known.keys():
+            known = self._scan()
+        if name in known:
+            return known[name]
+        if curve in known and RunDir(known[curve]).curve.exists() and step.isdecimal():
+            return find_step(known[curve], int(step[:16]), label=label if colon else None)
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UnknownRun(f"there is no run {name!r:.200}{hint}")
@@ -188,6 +187,8 @@ class Pages:
 
     def run(self, name: str) -> Plain:
         """Give the summary of a run."""
+        from heldout.analysis.passes import summarize_report
+
         state, table = self.state([name]), self.table(name)
         report, info = table.report, table.info
         summary = summarize_report(report)
@@ -205,7 +206,8 @@ class Pages:
             "asked": info.asked,
             "summary": summary,
             "table": plain_blocks([b for b in blocks if isinstance(b, TextTable)])[0],
-            "notes": plain_blocks(lines),
+            "notes": plain_blocks(line for line in lines if line.style != "dim"),
+            "about": plain_blocks(line for line in lines if line.style == "dim"),
             "pass_threshold": report.pass_threshold,
             "scorer": _describe_function(info.functions.get("score_fn")),
             "sampling": _describe_sampling(config.get("sampling")),
@@ -346,8 +348,10 @@ class Pages:
 
     def compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Plain:
         """Compare run B with run A."""
+        from heldout.cli import compare as compare_text
+
         comparison = self._compare(a, b, by, metric, allow)
-        report = compare_text._report(comparison, None, markdown=False)
+        report = compare_text.build_comparison(replace(comparison, by=()))
         overall = comparison.overall
         around = overall.interval
         side_a, side_b = self.table(a), self.table(b)
@@ -373,6 +377,7 @@ class Pages:
             "lost": len(comparison.lost),
             "blocks": plain_blocks(report.blocks),
             "by": by,
+            "slice_blocks": plain_blocks(compare_text.slice_blocks(comparison)) if by else [],
             "slices": [_slice(part) for part in compare_text.sort_slices(comparison.slices)[:200]],
             "keys": [key for key in side_a.metadata_keys if key in side_b.metadata_keys],
             "config": _config_differences(comparison),
@@ -403,6 +408,8 @@ class Pages:
         return {"total": len(changes), "rows": rows}
 
     def _compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Comparison:
+        from heldout.analysis import compare
+
         tables = self.table(a), self.table(b)
         key = (a, b, by, metric, tuple(allow), *(table.stamp for table in tables))
         named = [_named(table.report, name) for table, name in zip(tables, (a, b), strict=True)]
@@ -427,6 +434,9 @@ class Pages:
 
     def curve_flips(self, name: str, label: str, from_step: int, to_step: int) -> Plain:
         """Say what changed between two points of a curve."""
+        from heldout.cli.curve import describe_flips, has_passes, point_at
+        from heldout.training.flips import flips
+
         run = read_curve(self.path(name))
         _, points = _points_of(run.points, label)
         results = [point for point in points if point.has_result]
@@ -615,6 +625,8 @@ def _row(name: str, path: Path) -> Plain:
 
 
 def _curve_row(path: Path) -> Plain:
+    from heldout.training.verdicts import stored_kind
+
     results = [point for point in read_curve(path).points if point.has_result]
     first = [point for point in results if point.label == results[0].label]
     kinds = [kind for point in first if (kind := stored_kind(point))]
@@ -717,7 +729,7 @@ def _describe_columns(table: RunTable) -> Plain:
         "outcomes": table.count_outcomes(everything),
         "histogram": histogram,
         "keys": table.metadata_keys,
-        "samples": len(np.unique(table.id_hashes)),
+        "samples": len(table) if table.repeats == 1 else len(np.unique(table.id_hashes)),
         "repeats": table.repeats,
     }
     if not np.isnan(completion).all():
@@ -1061,6 +1073,8 @@ def _points_of(points: Sequence[CurvePoint], label: str) -> tuple[str, list[Curv
 
 
 def _describe_curve(path: Path, label: str, metric: str) -> Plain:
+    from heldout.training.verdicts import best_checkpoint, terms_of, verdicts
+
     run = read_curve(path)
     label, points = _points_of(run.points, label)
     config = run.info.config if run.info else {}
@@ -1111,6 +1125,8 @@ def _describe_curve(path: Path, label: str, metric: str) -> Plain:
 
 
 def _describe_point(point: CurvePoint, metric: str, most: int) -> Plain:
+    from heldout.training.verdicts import stored_kind
+
     value, bounds = point.value_and_interval(metric)
     errors = point.number("n_errors")
     return {

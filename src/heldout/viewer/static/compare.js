@@ -97,6 +97,7 @@ export class Compare extends Page {
             ${found.keys.length ? html`<${Select} label="slices by" value=${by} none="no key" options=${found.keys} onChange=${(key) => set({ by: key })} />` : null}
           </p>
           <${Blocks} blocks=${found.blocks.slice(2)} />
+          ${found.slice_blocks.length ? this.sliceTables(found.slice_blocks) : null}
           ${found.paired ? this.flips(found) : null}
         </section>
         <aside>
@@ -111,6 +112,12 @@ export class Compare extends Page {
             : html`<p class="soft">Nothing.</p>`}
         </aside>
       </div>`;
+  }
+
+  /** Both readings' tables are folded, since they are drawn above; what one has to know of them is not. */
+  sliceTables(blocks) {
+    const end = blocks.findLastIndex((block) => block.columns) + 1;
+    return html`<details><summary>Slices in numbers</summary><${Blocks} blocks=${blocks.slice(0, end)} /></details><${Blocks} blocks=${blocks.slice(end)} />`;
   }
 
   flips(found) {

@@ -74,12 +74,12 @@ export class Run extends Page {
         </section>
         <aside>
           <h2>About this run</h2>
+          <${Blocks} blocks=${run.about} />
           <${Facts} rows=${[
             ["score function", run.scorer && visible(run.scorer)],
             ["passes from", `reward ≥ ${run.pass_threshold}`],
             ["sampling", run.sampling && visible(run.sampling)],
             ["samples", run.samples && `${count(run.samples)}${run.repeats > 1 ? `, ${run.repeats} attempts each` : ""}`],
-            ["tokens", run.tokens && `${count(run.tokens.prompt)} in, ${count(run.tokens.completion)} out`],
             ["tokens per item", run.tokens && `median ${count(run.tokens.median)}, p95 ${count(Math.round(run.tokens.p95))}`],
             ["time per item", run.seconds && `median ${duration(run.seconds.median)}, p95 ${duration(run.seconds.p95)}`],
             ["started", run.started && html`<time datetime=${run.started} title=${run.started}>${ago(run.started)}</time>`],
