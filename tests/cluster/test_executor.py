@@ -306,7 +306,12 @@ def test_an_address_without_a_cluster_is_refused_at_once(
     began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        other = threading.Thread(target=lambda: listening.accept()[0].sendall(b"220 mail ready"))
+
+        def greet() -> None:
+            with listening.accept()[0] as connection:
+                connection.sendall(b"220 mail ready")
+
+        other = threading.Thread(target=greet)
         other.start()
         with pytest.raises(InvalidInput, match=f"no Ray cluster at 127.0.0.1:{port}: .*is no Ray"):
             run(evals.make_samples(2), out, executor=RayExecutor(f"127.0.0.1:{port}"))
