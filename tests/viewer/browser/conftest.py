@@ -29,9 +29,12 @@ def unavailable(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(folder: Path) -> Iterator[Browser]:
-    """A Chromium. Runs are made first: while Playwright runs, this thread has an event loop."""
+    """A Chromium, for one module: while Playwright runs, this thread has an event loop of its own.
+
+    So runs are made first, and tests of other modules, which start loops, come after its end.
+    """
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
