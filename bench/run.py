@@ -31,9 +31,10 @@ BENCHMARKS = {
     "scoring": "scoring.py",
     "monitor": "monitor.py",
     "startup": "startup.py",
+    "view": "view.py",
     "cluster": "cluster.py",
 }
-NEEDS_PEERS = {"engine", "startup", "stats"}
+NEEDS_PEERS = {"engine", "startup", "stats", "view"}
 TABLES = HERE.parent / "BENCHMARKS.md"
 
 

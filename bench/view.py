@@ -135,13 +135,13 @@ def measure_inspect(browser: Any, peers: Path, folder: Path, quick: bool) -> Non
             port = free.getsockname()[1]
         command: list[str | Path] = [python.parent / "inspect", "view", "start"]
         options_ = ["--log-dir", logs, "--port", str(port)]
-        with served([*command, *options_], r"http://\S+|Inspect View") as (_, started):
+        with served([*command, *options_], r"Running on") as (_, started):
             emit("inspect view: command to first answer", started, "s")
             meter = Meter(browser.new_page())
             log = next(logs.glob("*.eval")).name
             page = f"http://127.0.0.1:{port}/#/logs/{log}/samples/"
             try:
-                seconds = meter.time_until(page, "text=q00", limit)
+                seconds = meter.time_until(page, "text=q000000", limit)
             except TimeoutError:
                 say(f"inspect view with {count:,} samples showed no row in {limit} s")
                 meter.page.close()

@@ -29,16 +29,16 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def capitals(tmp_path: Path) -> None:
+def quiz(tmp_path: Path) -> None:
     """The data the README's eval file asks for, and an answer to it that needs no model."""
     rows = [
         {"question": f"Capital of {c}?", "answer": a, "difficulty": d}
         for c, a, d in (("France", "Paris", "easy"), ("Chad", "N'Djamena", "hard"))
     ]
-    (tmp_path / "capitals.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (tmp_path / "quiz.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
 
 
-@pytest.mark.usefixtures("capitals")
+@pytest.mark.usefixtures("quiz")
 @pytest.mark.parametrize("page", [*PAGES, *GRADERS])
 def test_the_code_blocks_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -49,10 +49,10 @@ def test_the_code_blocks_of_a_page_run(
     for kind, code in blocks(page):
         assert kind in ("python", "sh", "text"), f"{page}: a block of kind {kind!r}"
         if kind == "python":
-            if code.startswith("# capitals.py"):
+            if code.startswith("# quiz.py"):
                 # Run by the commands that follow it, on a model that is quicker to have.
                 answer = "import heldout\nconfig = heldout.EvalConfig(endpoint=lambda m: 'Paris')\n"
-                (tmp_path / "capitals.py").write_text(code + answer)
+                (tmp_path / "quiz.py").write_text(code + answer)
             exec(compile(code, f"{page}", "exec"), namespace)
         elif kind == "sh":
             for line in code.splitlines():

@@ -807,7 +807,7 @@ def test_a_changed_constant_that_a_score_function_uses_is_noticed(
 
 def test_another_endpoint_function_is_named_as_such(run_eval: RunEval) -> None:
     run_eval(make_samples(2), endpoint=lambda messages: "1")
-    with pytest.raises(ResumeMismatch, match="the endpoint function is not the one it was"):
+    with pytest.raises(ResumeMismatch, match="the model function, or the model in it, has changed"):
         run_eval(make_samples(2), endpoint=lambda messages: "2", resume=True)
     run_eval(make_samples(2), endpoint=lambda messages: "1", resume=True)
 

@@ -35,17 +35,18 @@ def half_done() -> RunProgress:
 
 
 def test_it_says_counts_mean_with_its_denominator_errors_and_items_in_flight() -> None:
-    assert half_done().status() == "8 in flight, mean 0.500 (0.299 … 0.701) over 20, 1 error"
+    assert half_done().status() == "mean 0.500 (0.299 … 0.701) over 20, 1 error"
     line = drawn(half_done(), width=140)
-    for part in ("capitals", "━", "20/100", "0:00:00", "8 in flight, mean 0.500", "1 error"):
+    for part in ("capitals", "━", "20/100", "0:00:00", "8 in flight", "mean 0.500", "1 error"):
         assert part in line
 
 
 def test_before_the_first_result_there_is_no_mean() -> None:
     progress = RunProgress(1)
     progress.in_flight = 16
-    assert progress.status() == "16 in flight, mean –"
+    assert progress.status() == "mean –"
     assert "0/?" in drawn(progress)
+    assert "16 in flight" in drawn(progress)
 
 
 def test_where_everything_errored_there_is_no_mean() -> None:
@@ -84,6 +85,7 @@ def test_a_narrow_terminal_gets_the_parts_that_matter_most() -> None:
     line = drawn(half_done(), width=75)
     assert "capitals" not in line
     assert "20/100" in line
+    assert "0:00:00" in line
     assert "mean 0.500 (0.299 … 0.701)" in line
 
 

@@ -9,13 +9,22 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import heldout
-from heldout import EvalReport, Message, Sample, Trajectory
+from heldout import (
+    EvalConfig,
+    EvalDefinition,
+    EvalReport,
+    Message,
+    Sample,
+    Trajectory,
+    evaluate,
+)
 from heldout.analysis import compare
 from heldout.errors import InvalidInput, SystemicFailure
 
@@ -104,7 +113,9 @@ def test_settings_go_by_their_plain_names() -> None:
         ({"name": "a/b"}, "name is one directory, not a path"),
         ({"name": "a@2"}, "an @ is for a run that exists"),
         ({"name": "?"}, "experiment_name becomes a directory"),
-        ({"score_fn": None}, "score_fn is a function"),
+        ({"score_fn": SAMPLES}, "score_fn is a function (trajectory, sample) -> Score, got list"),
+        ({"samples": [{"question": "?"}]}, "load_jsonl(PATH, ground_truth=COLUMN) makes them"),
+        ({"model": ""}, "hf:PATH, smollm2"),
     ],
 )
 def test_what_is_no_setting_is_refused_before_anything_is_made(
@@ -114,6 +125,14 @@ def test_what_is_no_setting_is_refused_before_anything_is_made(
         heldout.run(**{"samples": SAMPLES, "score_fn": is_right, "model": yes, **settings})
     assert message in str(refused.value)
     assert not list(tmp_path.glob("outputs/evals/*"))
+
+
+def test_a_score_function_that_always_raises_leaves_answers_to_rescore() -> None:
+    def broken(trajectory: Trajectory, sample: Sample) -> bool:
+        raise ValueError("a bug")
+
+    with pytest.raises(SystemicFailure, match="`heldout rescore` .*; the last: .*a bug"):
+        heldout.run(SAMPLES, broken, model=yes)
 
 
 def test_an_eval_that_refuses_its_samples_leaves_no_directory(tmp_path: Path) -> None:
@@ -138,6 +157,15 @@ def test_resume_goes_on_with_the_latest_run_of_the_name() -> None:
     assert resumed.summary["n_errors"] == 0
     fresh = heldout.run(SAMPLES, is_right, model=flaky, name="other", resume=True)
     assert fresh.summary["n"] == 4
+
+
+def test_an_executor_runs_the_items_elsewhere() -> None:
+    class Elsewhere:
+        async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
+            return await evaluate(definition, replace(config, note="elsewhere"))
+
+    report = heldout.run(SAMPLES, is_right, model=yes, executor=Elsewhere())
+    assert report.config["note"] == "elsewhere"
 
 
 def test_an_eval_without_an_honest_number_raises_as_evaluate_does() -> None:

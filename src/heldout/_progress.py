@@ -93,11 +93,11 @@ class RunProgress:
         """Say what is known so far: the mean with its interval and denominator, and errors.
 
         Returns:
-            `8 in flight, mean 0.500 (0.299 … 0.701) over 20, 1 error`, and the cost so far.
+            `mean 0.500 (0.299 … 0.701) over 20, 1 error`.
         """
         with self._lock:
             self._fold()
-            parts = [f"{self.in_flight} in flight"] if self.in_flight else []
+            parts = []
             mean = self._moments.mean
             if mean is None or self.errors == self.done:
                 parts.append("mean –")
@@ -107,10 +107,14 @@ class RunProgress:
                 parts.append(f"mean {mean:.3f}{bar} over {self._moments.n}")
             if self.errors:
                 parts.append(f"{self.errors} error{'s' * (self.errors > 1)}")
-            if self._price is not None:
-                cost = self._price.cost(self.prompt_tokens, self.completion_tokens)
-                parts.append(f"cost {cost:.4g}")
             return ", ".join(parts)
+
+    @property
+    def cost(self) -> float | None:
+        """What the tokens so far cost; None without a price."""
+        if self._price is None:
+            return None
+        return self._price.cost(self.prompt_tokens, self.completion_tokens)
 
     def _fold(self) -> None:
         if self._fresh:
@@ -156,6 +160,11 @@ def show_progress(progress: RunProgress, name: str, *, wanted: bool) -> Iterator
 
 BAR = 20
 """Columns of the bar."""
+PARTS = (
+    *("count", "status", "elapsed", "tokens", "in flight", "left", "cost"),
+    *("name", "speed", "bar"),
+)
+"""What a line shows, as far as there is room: the first matter most."""
 SPARE = 3
 """Columns for the ^C that a terminal echoes: a line that wraps is not redrawn cleanly."""
 
@@ -195,12 +204,15 @@ def make_line(
             "count": f"{progress.done}/{total}",
             "speed": _format_speed(speed),
             "tokens": _format_tokens(progress.completion_tokens, task.elapsed),
-            "time": _format_time(task, speed),
+            "elapsed": "in " * task.finished + str(timedelta(seconds=int(task.elapsed or 0))),
+            "left": _format_time_left(task, speed),
+            "in flight": f"{progress.in_flight} in flight" if progress.in_flight else "",
             "status": progress.status(),
+            "cost": "" if progress.cost is None else f"cost {progress.cost:.4g}",
         }
         room, shown = width - SPARE, set()
         texts["status"] = cut(texts["status"], max(1, room - len(texts["count"]) - 2))
-        for part in ("count", "status", "time", "tokens", "name", "speed", "bar"):
+        for part in PARTS:
             if texts[part] and len(texts[part]) + 1 <= room:
                 room -= len(texts[part]) + 1
                 shown.add(part)
@@ -227,11 +239,7 @@ def _format_tokens(tokens: int, elapsed: float | None) -> str:
     return f"{tokens / elapsed:,.0f} tokens/s"
 
 
-def _format_time(task: Task, speed: float) -> str:
-    elapsed = timedelta(seconds=int(task.elapsed or 0))
-    if task.finished:
-        return f"in {elapsed}"
-    remaining = task.remaining
-    if not speed or remaining is None:
-        return str(elapsed)
-    return f"{elapsed}, {timedelta(seconds=int(remaining / speed))} left"
+def _format_time_left(task: Task, speed: float) -> str:
+    if task.finished or not speed or task.remaining is None:
+        return ""
+    return f"{timedelta(seconds=int(task.remaining / speed))} left"

@@ -71,7 +71,7 @@ def check_model_name(name: str) -> None:
     if (kind in KINDS and model and kind != "smollm2") or name == "smollm2":
         return
     raise InvalidInput(
-        f"endpoint {name!r} is not one of openai:MODEL, openai:MODEL@http://host/v1, "
+        f"model {name!r} is not one of openai:MODEL, openai:MODEL@http://host/v1, "
         f"PROVIDER:MODEL ({', '.join(SERVERS[1:])}, litellm), hf:PATH, smollm2"
         + _suggest(name, kind, model)
     )
@@ -101,6 +101,8 @@ def model_name(endpoint: Mapping[str, Any]) -> str | None:
 def _suggest(name: str, kind: str, model: str) -> str:
     if kind in KINDS:  # openai: without a model, smollm2:x
         return ""
+    if kind.endswith(".py"):  # as --scorer takes a function
+        return "; set a function in the eval file: config = EvalConfig(endpoint=FUNCTION)"
     is_tag = re.search(r"\d", kind) is not None  # llama3:8b, which is near to "ollama"
     if model and not is_tag and (near := difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.75)):
         return f"; did you mean {near[0]}:{model}?"
@@ -110,7 +112,7 @@ def _suggest(name: str, kind: str, model: str) -> str:
     for pattern, form in _FAMILIES:
         if pattern.match(name):
             return f"; write {form.format(name)}"
-    if slash or Path(name).is_dir():
+    if slash or (name and Path(name).is_dir()):
         return (
             f"; write hf:{name} to load it here, or vllm:{name} or openrouter:{name} for a server"
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from heldout._aio import Here, run_in_loop_thread
 from heldout.config import EvalConfig, Sampling, base_config
-from heldout.engine import evaluate
+from heldout.engine import Executor, evaluate
 from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
 from heldout.models import AnswerFn, Endpoint
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
@@ -45,6 +45,7 @@ def run(
     prepare_messages: PrepareMessages | None = None,
     environment_factory: EnvironmentFactory | None = None,
     config: EvalConfig = base_config,
+    executor: Executor | None = None,
     **settings: Any,
 ) -> EvalReport:
     """Run every sample and score what came of it: `evaluate` as a plain call.
@@ -63,6 +64,7 @@ def run(
         prepare_messages: Makes a sample's opening messages; without it the sample's input does.
         environment_factory: Makes a sample's environment; without it there is one model turn.
         config: Where settings come from that are not passed.
+        executor: Runs the items elsewhere, as `heldout.cluster.RayExecutor` does.
         **settings: Fields of `EvalConfig` and `Sampling` by name: `max_concurrent=32`,
             `max_tokens=64`, `resume=True` (to go on with the latest run of that name, if there is
             one), …
@@ -86,7 +88,7 @@ def run(
     config = replace(config, experiment_name=str(path.relative_to(root)))
 
     async def main(here: Here) -> EvalReport:
-        return await evaluate(definition, config)
+        return await evaluate(definition, config, executor=executor)
 
     try:
         report = run_in_loop_thread(main)

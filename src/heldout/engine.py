@@ -359,11 +359,11 @@ class Run:
             hint = ""
             if self.errors_in_scoring == errors:
                 hint = (
-                    ". The answers are kept: `heldout rescore` scores them with a mended score "
-                    "function, and does not call the model"
+                    " (`heldout rescore` scores the saved answers with a fixed score function, "
+                    "without calling the model)"
                 )
             raise SystemicFailure(
-                f"{every} errored, so there is no mean; the last: {self.last_error}{hint}"
+                f"{every} errored, so there is no mean{hint}; the last: {self.last_error}"
             )
         if limit is not None and errors > limit * self.item_count:
             raise SystemicFailure(
@@ -501,12 +501,12 @@ class Run:
         self.errors_in_scoring += failed_in_scoring(result.error)
         if isinstance(problem, FatalEndpointError):
             raise SystemicFailure(
-                f"the endpoint refuses every request, so the eval was stopped: {problem}"
+                f"the model cannot answer any request, so the eval was stopped: {problem}"
             ) from problem
         if isinstance(root_of(problem), FatalEndpointError):
             raise SystemicFailure(
-                f"what the score function asks can answer nothing, so the eval was stopped: "
-                f"{problem}"
+                "the model that the score function calls cannot answer any request, so the eval "
+                f"was stopped: {problem}"
             ) from problem
         if self.config.on_error == "raise":
             raise ItemFailed(

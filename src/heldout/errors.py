@@ -197,7 +197,7 @@ class FatalEndpointError(EndpointError):
     """No other request will be answered either (401, unknown model)."""
 
 
-# RecursionError: whoever writes the text or value decides how deeply it is nested.
+# RecursionError: the author of a text or value decides how deeply it is nested.
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 """What decoding raises for text that is not the JSON it should be."""
 UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionError, OverflowError)

@@ -141,7 +141,7 @@ def check_score_fn(score_fn: ScoreFn | None) -> ScoreFn:
     """
     if not callable(score_fn):
         raise InvalidInput(
-            f"score_fn is a function (trajectory, sample) -> Score, got {score_fn!r}"
+            "score_fn is a function (trajectory, sample) -> Score, got " + type(score_fn).__name__
         )
     if version_of(score_fn) is not None and "answer" in inspect.signature(score_fn).parameters:
         name = getattr(score_fn, "__name__", "it")

@@ -139,6 +139,7 @@ def test_every_step_can_be_written_down(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "said"),
     [
         (("NoSuch-v9", "--policy", "my_policy:push"), "there is no environment 'NoSuch-v9'"),
+        (("CartPole-v9", "--policy", "my_policy:push"), "`v1` ]. One of your own is module:ID"),
         (("CartPole-v1", "--policy", "nowhere:push"), "there is no module 'nowhere'"),
         (("CartPole-v1", "--policy", "my_policy"), "--policy is module:function"),
         (("CartPole-v1", "--policy", "my_policy:pull"), "has no function 'pull'"),
@@ -454,3 +455,50 @@ def test_an_evaluation_that_fails_leaves_no_empty_directory(
     code, _, _ = run(capsys, *policy, "--save", "runs/x")
     assert code == 4
     assert not Path("runs").exists()
+
+
+# --- Arguments and devices ----------------------------------------------------------------------
+
+
+def test_arguments_of_the_environment_come_from_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("--env-arg", "sutton_barto_reward=true", "--env-arg", "render_mode=null")
+    code, found, err = run(capsys, *CARTPOLE, *arguments)
+    assert code == 0, err
+    assert found["env_args"] == {"sutton_barto_reward": True, "render_mode": None}
+    assert found["mean_return"] == -1.0
+    code, found, err = run(capsys, *CARTPOLE, "--env-arg", "wind=1")
+    assert (code, found) == (2, {})
+    assert "gymnasium.make('CartPole-v1', wind=1) has to work" in err
+    assert "--env-arg takes KEY=VALUE" in run(capsys, *CARTPOLE, "--env-arg", "wind")[2]
+
+
+@pytest.mark.parametrize(
+    ("top", "act"),
+    [
+        ("raise RuntimeError('Found no NVIDIA driver on your system')", "return 0"),
+        ("", "raise AssertionError('Torch not compiled with CUDA enabled')"),
+        ("", "import torch; torch.zeros(1).to('cuda')"),
+    ],
+)
+def test_a_missing_gpu_is_skipped_on_request_whatever_the_policy(
+    capsys: pytest.CaptureFixture[str], top: str, act: str
+) -> None:
+    Path("gpu_policy.py").write_text(f"{top}\ndef act(observations):\n    {act}\n")
+    sys.modules.pop("gpu_policy", None)
+    arguments = ("CartPole-v1", "--policy", "gpu_policy:act")
+    code, found, err = run(capsys, *arguments)
+    assert code in (2, 4), err
+    assert found == {}
+    sys.modules.pop("gpu_policy", None)
+    code, found, _ = run(capsys, *arguments, "--skip-missing")
+    assert code == 0
+    assert "needs a GPU that is not here" in found["skipped"]
+
+
+def test_a_device_that_is_not_here_is_skipped_for_a_function_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, found, _ = run(capsys, *CARTPOLE, "--device", "cuda", "--skip-missing")
+    assert (code, [*found]) == (0, ["skipped"])

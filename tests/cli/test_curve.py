@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from heldout import Message
 from heldout.cli._braille import Dot, Series, draw_curves, make_ticks
 from heldout.cli._curves import build_curve_table, format_age, format_n
 from heldout.cli._load import find_curve, list_steps
@@ -249,6 +250,23 @@ def test_an_ordinary_run_has_no_steps(finished: Said, heldout: Heldout) -> None:
         assert outcome.code == 2
         assert "nothing was evaluated there during training" in outcome.err
     assert heldout("curve", "watch", "six", "--once").code == 2
+
+
+def test_json_says_whether_a_training_run_is_alive_finished_or_stale(
+    run: Path, heldout: Heldout
+) -> None:
+    def state() -> str:
+        shown = json.loads(heldout("show", "rl_eval", "--json").out)["training"]
+        return str(shown["state"])
+
+    assert state() == "finished"
+    info = RunDir(RUN).read_info()
+    info.status = "running"
+    RunDir(RUN).write_info(info)
+    assert state() == "stale"
+    writer = CurveWriter(CURVE)
+    assert state() == "alive"
+    writer.close()
 
 
 def test_a_live_run_says_so(writer: CurveWriter, heldout: Heldout) -> None:
@@ -536,6 +554,33 @@ def test_flips_as_json(run: Path, heldout: Heldout) -> None:
     assert shown["p_value"] == 1
 
 
+def test_flips_have_question_target_and_answers_where_conversations_were_saved(
+    run: Path, heldout: Heldout
+) -> None:
+    for step, said in ((200, "Lyon"), (250, "Paris")):
+        messages = (Message("user", "Capital of\nFrance?"), Message("assistant", said))
+        save(result("a", *messages, truth="Paris"), path=str(RUN / f"steps/00000{step}"))
+    append(point(200, 0.0, 1.0, run="steps/00000200"), point(250, 1.0, 1.0, run="steps/00000250"))
+    arguments = ("curve", "flips", "rl_eval", "--from", "200", "--to", "250")
+    assert heldout(*arguments).out.splitlines()[1:6] == [
+        "gained a  0.000 → 1.000",
+        "question  Capital of France?",
+        "target    Paris",
+        "at 200    Lyon",
+        "at 250    Paris",
+    ]
+    (flip,) = json.loads(heldout(*arguments, "--json").out)["gained"]
+    assert (flip["answer_before"], flip["answer_after"]) == ("Lyon", "Paris")
+
+
+def test_flips_lists_as_many_as_are_asked_for(run: Path, heldout: Heldout) -> None:
+    append(point(200, *[0.0] * 12), point(250, *[1.0] * 12))
+    arguments = ("curve", "flips", "rl_eval", "--from", "200", "--to", "250")
+    assert "10 of 12 are listed; --limit N lists more, --json all." in heldout(*arguments).out
+    assert "are listed" not in heldout(*arguments, "-n", "12").out
+    assert len(json.loads(heldout(*arguments, "--json").out)["gained"]) == 12
+
+
 def test_flips_uses_the_threshold_of_the_run(run: Path, heldout: Heldout) -> None:
     RunDir(RUN).write_info(RunInfo.new({**CONFIG, "pass_threshold": -1}, {}))
     assert "0 gained, 0 lost, 3 still pass" in heldout("curve", "flips", "rl_eval").out
@@ -614,11 +659,19 @@ def test_stop_leaves_its_reason_for_the_training(writer: CurveWriter, heldout: H
 
 
 def test_stop_says_that_nobody_seems_to_be_there(run: Path, heldout: Heldout) -> None:
+    RunDir(RUN).write_info(RunInfo.new(CONFIG, {}))
     outcome = heldout("curve", "stop", "rl_eval")
     assert outcome.code == 0
     assert "No process seems to be writing it now" in outcome.err
     assert heldout("curve", "stop", "nowhere").code == 2
     assert not Path("nowhere").exists()
+
+
+def test_stop_refuses_a_training_run_that_has_finished(run: Path, heldout: Heldout) -> None:
+    outcome = heldout("curve", "stop", "rl_eval", "--reason", "too late")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "outputs/evals/rl_eval has finished: there is no training run to stop" in outcome.err
+    assert stop_requested(RUN) is None
 
 
 # --- Following ----------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_a_list_fits_the_terminal_and_names_what_it_leaves_out(columns: int) -> 
 def test_a_run_is_removed_only_if_that_is_confirmed(heldout: Heldout) -> None:
     refused = heldout("rm", "six")
     assert refused.code == 2
-    assert "there is nobody to ask here: add --yes" in refused.err
+    assert "cannot ask for confirmation without a terminal: add --yes" in refused.err
     assert heldout("rm", "six", "--yes").out == f"Removed {RUN}-2.\n"
     assert listed(heldout, "six") == ["six@1"]
     removed = json.loads(heldout("rm", "six", "other", "--yes", "--json").out)
@@ -160,3 +160,30 @@ def test_repair_moves_damaged_lines_aside(finished: Outcome, heldout: Heldout) -
     assert json.loads(outcome.out) == {"path": str(RUN), "moved": [4]}
     assert outcome.err == f"Moved damaged line 4 of {RUN}/results.jsonl to results.damaged.\n"
     assert "interrupted after 5 of 6 items" in heldout("show", "six").out
+
+
+# --- Tokens and cost ----------------------------------------------------------------------------
+
+
+def test_tokens_and_cost_are_in_run_show_list_and_compare(write: Write, heldout: Heldout) -> None:
+    completion = "Completion(Message('assistant', word), usage=Usage(200_000, 1000))"
+    text = "from heldout import Completion, Message, Usage\n"
+    path = write(**{"    return word": f"    return {completion}"})
+    path.write_text(text + path.read_text())
+    priced = ("--set", "price.input=1", "--set", "price.output=10")
+    ran = heldout("run", "eval.py", *priced)
+    assert "\ntokens: 1,200,000 in, 6,000 out; cost: 1.26\n" in ran.out
+    free = json.loads(heldout("run", "eval.py", "--json").out)
+    assert free["usage"] == {
+        "n": 6,
+        "prompt_tokens": 1_200_000,
+        "completion_tokens": 6000,
+        "cost": None,
+    }
+    assert heldout("show", "six@1").out == ran.out
+    rows = [line.split() for line in heldout("list").out.splitlines() if "six@" in line]
+    assert [row[8] for row in rows] == ["1.21M", "1.21M"]
+    assert {row[9] for row in rows} == {"1.26", "–"}
+    assert listed(heldout, "--sort", "cost") == ["six@1", "six@2"]
+    compared = heldout("compare", "six@1", "six@2").out
+    assert "0 errored; tokens: 1,200,000 in, 6,000 out; cost: 1.26\n" in compared

@@ -211,7 +211,8 @@ def test_an_option_of_its_own_wins_over_set(write: Write, heldout: Heldout) -> N
         ("sampling.top_p=2", "sampling.top_p is a finite number from 0 to 1, got 2.0"),
         ("sampling.stop=[1]", "--set sampling.stop takes tuple[str, ...]"),
         ("experiment_name=../up", "experiment_name becomes a directory"),
-        ("endpoint=nobody", "endpoint 'nobody' is not one of openai:MODEL"),
+        ("endpoint=nobody", "model 'nobody' is not one of openai:MODEL"),
+        ("endpoint=eval.py:f", "set a function in the eval file: config = EvalConfig("),
     ],
 )
 def test_a_wrong_setting_is_refused_before_anything_runs(
@@ -232,7 +233,7 @@ def test_an_endpoint_of_the_wrong_form_is_refused_with_the_forms_there_are(
     write()
     outcome = heldout("run", "eval.py", "--endpoint", endpoint)
     assert outcome.code == 2
-    assert f"endpoint {endpoint!r} is not one of openai:MODEL" in outcome.err
+    assert f"model {endpoint!r} is not one of openai:MODEL" in outcome.err
     assert "hf:PATH, smollm2" in outcome.err
 
 
@@ -240,8 +241,8 @@ def test_an_endpoint_of_the_wrong_form_is_refused_with_the_forms_there_are(
     ("arguments", "said"),
     [
         (["--max-samples", "many"], "'many' is not a valid integer"),
-        (["--max-samples", "-1"], "max_samples is a whole number >= 1, got -1"),
-        (["--max-concurrent", "0"], "max_concurrent is a whole number >= 1, got 0"),
+        (["--limit", "-1"], "'--max-samples': -1 is not in the range x>=1"),
+        (["--max-concurrent", "0"], "Invalid value for '--max-concurrent': 0 is not in the range"),
         (["--repair"], "--repair goes with --resume"),
         (["--nonsense"], "No such option"),
     ],
@@ -289,6 +290,7 @@ def test_a_run_of_another_config_is_not_resumed(finished: Outcome, heldout: Held
     outcome = heldout("run", "eval.py", "--resume", "--set", "sampling.temperature=1")
     assert outcome.code == 2
     assert "sampling.temperature was 0.0, is now 1.0" in outcome.err
+    assert outcome.err.endswith("leave out --resume to begin a new run\n")
 
 
 def test_a_damaged_line_stops_a_resumption_until_it_is_repaired(
@@ -628,7 +630,8 @@ def test_a_toml_file_that_is_wrong_is_refused(
         ("--num_fewshot", "prepare_messages(sample) in FILE"),
         ("--batch_size", "write --max-concurrent N"),
         ("--log-dir", "write --output-dir DIR"),
-        ("--temperature", "write --set temperature=0.7"),
+        ("--temperature", "write --set temperature=0.7\n"),
+        ("--max_tokens", "write --set max_tokens=256\n"),
         ("--max-connections", "write --max-concurrent N"),
         ("--fail-on-error", "--set on_error=raise"),
     ],
@@ -656,7 +659,7 @@ def test_a_name_groups_runs_and_resume_continues_the_latest(write: Write, heldou
     assert calls() == ["word3", "word4", "word5"]
     named = ("run", "eval.py", "--name", "mine@1", "--output-dir", "runs", "--resume")
     assert f"saved to runs/mine/{START}\n" in heldout(*named).out
-    assert "an @ is for a run that exists" in heldout("run", "eval.py", "--name", "a@1").err
+    assert "@ and / are for a run that exists" in heldout("run", "eval.py", "--name", "a@1").err
 
 
 def test_overwrite_removes_the_latest_run_once_the_new_one_is_done(

@@ -10,8 +10,10 @@ import pytest
 
 from heldout.cli.main import ALIASES, COMMANDS, EXIT_CODES
 from heldout.cli.schema import SCHEMAS, build_schema
+from heldout.training.curve import CurveWriter
 from tests.cli.conftest import Heldout, Outcome, Write
-from tests.cli.test_curve import run as run  # the fixture of a curve
+from tests.cli.test_curve import run as run  # the fixtures of a curve
+from tests.cli.test_curve import writer as writer
 
 
 def check(name: str, out: str) -> None:
@@ -58,7 +60,6 @@ def test_what_a_command_prints_keeps_to_its_schema(
         ("show-curve", ["curve", "show", "rl_eval"]),
         ("curve flips", ["curve", "flips", "rl_eval"]),
         ("curve plot", ["curve", "plot", "rl_eval", "-o", "x.svg"]),
-        ("curve stop", ["curve", "stop", "rl_eval"]),
     ],
 )
 def test_what_a_command_prints_of_a_curve_keeps_to_its_schema(
@@ -69,6 +70,16 @@ def test_what_a_command_prints_of_a_curve_keeps_to_its_schema(
     check(name, outcome.out)
 
 
+def test_what_stop_prints_keeps_to_its_schema(writer: CurveWriter, heldout: Heldout) -> None:
+    outcome = heldout("curve", "stop", "rl_eval", "--json")
+    assert outcome.code == 0, outcome.err
+    check("curve stop", outcome.out)
+
+
+def test_the_schema_of_curve_show_is_that_of_a_curve(heldout: Heldout) -> None:
+    assert heldout("schema", "curve", "show").out == heldout("schema", "show-curve").out != ""
+
+
 def test_watch_streams_points_and_ends_with_the_state_of_the_training(
     run: Path, heldout: Heldout
 ) -> None:
@@ -76,15 +87,16 @@ def test_watch_streams_points_and_ends_with_the_state_of_the_training(
     *points, last = outcome.out.splitlines()
     check("curve watch", "\n".join(points))
     assert [json.loads(line)["step"] for line in points] == [0, 50, 100, 150]
-    state = json.loads(last)["training"]
-    assert state["state"] == "finished"
-    assert state == json.loads(heldout("show", "rl_eval", "--json").out)["training"]
+    shown = json.loads(heldout("show", "rl_eval", "--json").out)["training"]
+    for state in (json.loads(last)["training"], shown):
+        assert state["state"] == "finished"
+        assert state["last_point"] == json.loads(points[-1])["time"]
 
 
 def test_there_is_a_schema_of_every_command(heldout: Heldout) -> None:
     described = {name.split()[0].split("-")[0] for name in SCHEMAS}
     described |= {name.split()[0] for name in SCHEMAS}
-    assert {*COMMANDS} - described == {"schema"}
+    assert {*COMMANDS} - described == {"schema", "view"}
     every = json.loads(heldout("schema").out)
     for name, schema in every.items():
         jsonschema.Draft202012Validator.check_schema(schema)

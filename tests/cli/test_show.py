@@ -103,7 +103,7 @@ def test_show_failures_prints_the_first_items_that_did_not_pass(
     outcome = heldout("show", "six", "--failures", "1")
     assert outcome.out.splitlines() == [
         "── q4",
-        "reward     0.000   correct 0.000 × 1   length 5.000",
+        "reward     0.000   correct 0.000 (weight 1)   length 5.000",
         "user       say word4",
         "assistant  word4",
         "target     other",
@@ -177,7 +177,7 @@ def test_failures_show_errors_tools_reasoning_and_turns_that_were_cut_off(heldou
         "user       ?",
         "",
         "── b, repeat 1",
-        "reward     0.000   correct 0.000 × 1",
+        "reward     0.000   correct 0.000 (weight 1)",
         "user       two",
         "           lines",
         "reasoning  let me see",

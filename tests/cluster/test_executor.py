@@ -137,7 +137,7 @@ def test_samples_are_pulled_as_they_are_needed_and_no_more_than_max_concurrent_r
 
 @pytest.mark.usefixtures("cluster")
 def test_an_endpoint_that_refuses_every_request_ends_the_run(out: Path) -> None:
-    with pytest.raises(SystemicFailure, match="refuses every request.*401: no such key"):
+    with pytest.raises(SystemicFailure, match="cannot answer any request.*401: no such key"):
         run(evals.make_samples(500), out, endpoint=evals.refusing_answer)
 
 

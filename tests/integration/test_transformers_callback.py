@@ -349,7 +349,7 @@ def test_a_skip_is_visible_and_never_looks_like_a_score(tmp_path: Path) -> None:
 def test_an_eval_without_a_model_is_a_skip(tmp_path: Path) -> None:
     evals = make_evals(tmp_path, model_getter=lambda: None)
     make_trainer(tmp_path, HeldoutCallback(evals), steps=2).train()
-    assert evals.history[0].skipped == "there is no model yet"
+    assert evals.history[0].skipped == "there is no model: pass it to maybe_run, or a model_getter"
 
 
 def test_an_eval_that_ended_early_says_so(tmp_path: Path) -> None:

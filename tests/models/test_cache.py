@@ -430,8 +430,9 @@ def test_the_command_shows_and_clears_the_cache(own_folder: Path) -> None:
         cache.put(b"k", b"turn")
     shown = CliRunner().invoke(command, [])
     assert f"{default_path()}: 1 turn, 0.0 MB, stored" in shown.output
-    as_json = CliRunner().invoke(command, ["show", "--json"])
-    assert json.loads(as_json.stdout)["entries"] == 1
+    for arguments in (["show", "--json"], ["--json", "show"], ["--json"]):
+        as_json = CliRunner().invoke(command, arguments)
+        assert json.loads(as_json.stdout)["entries"] == 1
     kept = CliRunner().invoke(command, ["clear", "--older-than", "1"])
     assert "removed 0 turns" in kept.output
     cleared = CliRunner().invoke(command, ["clear"])

@@ -622,7 +622,7 @@ def test_a_model_that_was_overwritten_is_another_one(run: Run, tmp_path: Path) -
     first = run(evaluated(asked, f"hf:{folder}", tmp_path / "a"))
     run(evaluated(asked, f"hf:{folder}", tmp_path / "a", resume=True))
     overwrite(folder)
-    with pytest.raises(ResumeMismatch, match=r"the model is not the one it was \(version \w{16},"):
+    with pytest.raises(ResumeMismatch, match=r"the model has changed \(version \w{16},"):
         run(evaluated(asked, f"hf:{folder}", tmp_path / "a", resume=True))
     second = run(evaluated(asked, f"hf:{folder}", tmp_path / "b"))
     versions = [report.config["endpoint"]["version"] for report in (first, second)]
@@ -688,7 +688,7 @@ def test_a_model_in_memory_is_known_by_its_weights(run: Run, tmp_path: Path) -> 
     run(evaluated(asked, LocalEndpoint(*tiny_model()), tmp_path, resume=True))
     with torch.no_grad():
         model.lm_head.weight[0, 0] += 1
-    with pytest.raises(ResumeMismatch, match="the model is not the one it was"):
+    with pytest.raises(ResumeMismatch, match="the model has changed"):
         run(evaluated(asked, LocalEndpoint(model, tokenizer), tmp_path, resume=True))
 
 
@@ -727,7 +727,7 @@ def test_a_function_is_known_by_the_weights_of_the_model_in_it(
     asked, model = [Sample("s", {"prompt": "w1"})], torch.nn.Linear(2, 2)
     run(evaluated(asked, make(model), tmp_path))
     run(evaluated(asked, make(copy.deepcopy(model)), tmp_path, resume=True))
-    with pytest.raises(ResumeMismatch, match="or not the model in it"):
+    with pytest.raises(ResumeMismatch, match="or the model in it, has changed"):
         run(evaluated(asked, make(torch.nn.Linear(2, 2)), tmp_path, resume=True))
 
 

@@ -190,22 +190,10 @@ PAGES: Mapping[str, Page] = {
         "Tool calls",
         (tool_calls.grade_calls, tool_calls.score_calls),
         "from heldout.scoring import Rubric, grade_calls, part\n\n"
-        'score_fn = Rubric(part(grade_calls, name="called"))\n\n\n'
-        "# Targets of BFCL, where an empty string among the values makes an argument optional:\n"
-        "def from_bfcl(ground_truth):\n"
-        "    return [\n"
-        "        {\n"
-        '            "name": name,\n'
-        '            "accepted": arguments,\n'
-        '            "optional": [key for key, values in arguments.items() if "" in values],\n'
-        "        }\n"
-        "        for call in ground_truth\n"
-        "        for name, arguments in call.items()\n"
-        "    ]\n\n\n"
-        'targets = from_bfcl([{"weather": {"city": ["Oslo"], "unit": ["C", ""]}}])\n'
-        'assert targets[0]["optional"] == ["unit"]',
+        'score_fn = Rubric(part(grade_calls, name="called"))',
         (
             Table(of_calls.GRADED, "`grade_calls`", ("calls", "target")),
+            Table(of_calls.BFCL, "With BFCL's ground truth as the target", ("calls", "target")),
             Table(of_calls.FOLDED, "With `ignore_case=True`", ("calls", "target")),
             Table(
                 of_calls.VALID, "Valid against the tool's parameters", ("arguments", "parameters")

@@ -124,7 +124,7 @@ REPEATED = (
     ),
     *("<answer>1", "<|channel|>final<|message|>", "```\n", " and ", "\0", "\ud800"),
     *("\u0301", "\u0301\u0316"),
-    *("\u200d", "ﷺ", "a", "a ", "C or "),
+    *("\u200d", "ﷺ", "a", "a ", "C or ", "<!--"),
 )
 """What a megabyte is made of."""
 
@@ -334,17 +334,8 @@ def test_a_key_that_stands_twice_is_read_one_way_only() -> None:
     assert same_calls([call(twice)], [call('{"x": 5}')])
 
 
-def doubling(levels: int) -> dict[str, Any]:
-    """A schema of a few lines that says 2 ** levels things."""
-    definitions: dict[str, Any] = {f"d{levels}": {"type": "integer"}}
-    for level in range(levels):
-        below = {"$ref": f"#/$defs/d{level + 1}"}
-        definitions[f"d{level}"] = {"anyOf": [below, below]}
-    return {"$defs": definitions, "$ref": "#/$defs/d0"}
-
-
-def test_schemas_that_explode_are_refused() -> None:
-    for schema in (doubling(40), {"$ref": "http://127.0.0.1:1/"}, {"pattern": "("}):
+def test_schemas_that_cannot_be_used_are_refused() -> None:
+    for schema in ({"$ref": "http://127.0.0.1:1/"}, {"pattern": "("}):
         with pytest.raises(InvalidInput):
             grade_json('"x"', schema=schema)
 

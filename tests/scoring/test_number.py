@@ -117,16 +117,16 @@ def test_an_equation_is_what_stands_behind_its_last_sign() -> None:
         assert value(text) is None or text.startswith("7 ="), text
 
 
-def test_scales_are_read_and_those_unknown_make_no_number() -> None:
+def test_scales_are_read_and_those_that_are_not_clear_make_no_number() -> None:
     for text in (
-        *("3 Million", "3 MILLION", "3 Millionen", "$3M", "300万", r"3\text{ million}"),
+        *("3 Million", "3 MILLION", "3 millions", "$3M", "300万", r"3\text{ million}"),
         *("0.003 billion", "3000k"),
     ):
         assert value(text) == 3_000_000, text
     assert value("3亿") == 300_000_000
     assert value("5 dozen") == 60
     assert value("50 Percent") == 50
-    for text in ("3 millones", "3 milhões", "3 миллиона", "3百万", "3M", "3B"):
+    for text in ("3百万", "3M", "3B"):  # 3 metres? 3 million?
         assert value(text) is None, text
 
 

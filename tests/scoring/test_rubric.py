@@ -309,7 +309,7 @@ def test_a_judge_that_refuses_every_request_stops_the_run(run_eval: RunEval) -> 
     async def judge() -> float:
         raise FatalEndpointError("401: no such key")
 
-    said = "what the score function asks can answer nothing.*401"
+    said = "the score function calls cannot answer any request.*401"
     with pytest.raises(SystemicFailure, match=said):
         run_eval(make_samples(50), Rubric(part(judge, name="judge")), max_concurrent=1)
 
@@ -322,7 +322,7 @@ def test_one_inside_another_rubric_stops_it_too_and_a_users_own_error_does_not(
 
     inner = Rubric(part(judge, name="judge"))
     outer = Rubric(part(lambda trajectory, sample: inner(trajectory, sample), name="outer"))
-    with pytest.raises(SystemicFailure, match="can answer nothing.*outer: judge: .*401"):
+    with pytest.raises(SystemicFailure, match="cannot answer any request.*outer: judge: .*401"):
         run_eval(make_samples(50), outer, max_concurrent=1)
 
     def own(answer: str) -> float:
@@ -354,7 +354,7 @@ def test_what_a_rubric_is_known_by_is_stored_with_the_report(run_eval: RunEval) 
         "name": "correct",
         "weight": 2,
         "function": "grade_number",
-        "version": 2,
+        "version": 3,
         "options": {"relative": 0.5},
     }
     assert (length["name"], length["function"]) == ("len_of", "len_of")

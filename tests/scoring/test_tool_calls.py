@@ -18,7 +18,7 @@ from heldout.scoring.tool_calls import (
 )
 from heldout.stats import wilson
 from heldout.types import Completion, Message, Sample, Stop, ToolCall, ToolSpec, Trajectory
-from tests.scoring.examples.tool_calls import FOLDED, GRADED, PARAMETERS, SAME, TOOL, VALID
+from tests.scoring.examples.tool_calls import BFCL, FOLDED, GRADED, PARAMETERS, SAME, TOOL, VALID
 
 TOOLS = (ToolSpec(TOOL, parameters=PARAMETERS), ToolSpec("stop"))
 
@@ -263,6 +263,13 @@ def test_the_examples_of_graded_calls_hold(example):
     assert (grade.value, grade.extracted) == (example.value, example.extracted)
 
 
+@pytest.mark.parametrize("example", BFCL, ids=lambda e: e.why)
+def test_the_examples_of_bfcl_targets_hold(example):
+    calls = [call(**given) for given in json.loads(example.answer)]
+    grade = grade_calls(trajectory(*calls), example.target)
+    assert (grade.value, grade.extracted) == (example.value, example.extracted)
+
+
 @pytest.mark.parametrize("example", FOLDED, ids=lambda e: e.answer)
 def test_the_examples_with_case_folded_hold(example):
     calls = trajectory(*(call(**given) for given in json.loads(example.answer)))
@@ -334,4 +341,4 @@ def test_a_trajectory_without_a_model_turn_cannot_be_judged():
 
 
 def test_the_ready_made_ones_are_known_by_their_version():
-    assert (version_of(grade_calls), version_of(score_calls)) == (2, 1)
+    assert (version_of(grade_calls), version_of(score_calls)) == (3, 1)

@@ -222,7 +222,7 @@ def test_a_slice_is_to_the_last_bit_the_summary_of_its_results_alone(tmp_path: P
         for i in range(400)
     ]
     slices = saved(tmp_path / "run", given, repeats=1).summarize(by="key")
-    for (key,), summary in slices.items():
+    for key, summary in slices.items():
         own = [each for each in given if each.metadata["key"] == key]
         assert summary == summarize_results(own)
         tally = Tally(0.5)  # one at a time, as a stream comes
@@ -312,7 +312,7 @@ def test_a_text_is_not_the_value_that_it_reads_as(value: str, tmp_path: Path) ->
     ]
     report = saved(tmp_path / "run", given, repeats=1)
     expected = ["true", json.dumps(value), "1", "easy", "[1]", json.dumps(value)]
-    slices = {(label,) for label in expected}
+    slices = set(expected)
     assert listed(table_of_results(given, ["level"]).keys) == {"level": expected}
     for one in (report, from_journal(report)):
         assert listed(table_of(one, ["level"]).keys) == {"level": expected}

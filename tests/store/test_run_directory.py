@@ -299,7 +299,7 @@ def test_a_damaged_line_in_the_middle_is_named_and_moved_aside_on_request(
     content = path.read_bytes().splitlines(keepends=True)
     content[3] = content[3][:40] + b"\x00garbage" + content[3][48:]
     path.write_bytes(b"".join(content))
-    with pytest.raises(DamagedJournal, match=r"line 4.*--repair") as raised:
+    with pytest.raises(DamagedJournal, match=r"line 4.*heldout repair") as raised:
         list(EvalReport.load(tmp_path / "run").results)
     assert raised.value.line == 4
     with pytest.raises(DamagedJournal, match="line 4"):

@@ -82,9 +82,9 @@ def test_the_tenth_run_of_one_second_is_later_than_the_second() -> None:
         ("capital", "there is no run at capital, nor at outputs/evals/capital; did you mean capit"),
         ("capital@1", "there is no run at capital, nor at outputs/evals/capital; did you mean cap"),
         ("plain@2", "outputs/evals/plain is one run, so there is no @2 of it"),
-        ("outputs", "outputs is not a run directory"),
+        ("outputs", "outputs is not a run itself; name one in it: outputs/evals/plain"),
         ("sweep", "there is no run at sweep"),
-        ("outputs/evals/sweep", "holds several: name one of outputs/evals/sweep/seed0, "),
+        ("outputs/evals/sweep", "is not a run itself; name one in it: outputs/evals/sweep/seed0, "),
     ],
 )
 def test_a_run_that_is_not_there_is_an_error_that_names_those_that_are(

@@ -153,7 +153,7 @@ def test_across_first_leaves_the_others_alone(seen: Any, tmp_path: Path) -> None
     [
         ("builder_raises_on_one", "rank 1: runner_builder: RuntimeError: this one cannot"),
         ("getter_raises_on_one", "rank 1: model: RuntimeError: this one cannot"),
-        ("no_model_on_one", "rank 1: there is no model yet"),
+        ("no_model_on_one", "rank 1: there is no model"),
         ("what_one_says_cannot_be_sent", "rank 1: "),
         ("one_cannot_be_put_back", "rank 1: RuntimeError: a flag is not what it was"),
         ("scoring_is_not_admitted", "rank 0: the curve in "),

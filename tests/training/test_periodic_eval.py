@@ -143,7 +143,7 @@ def test_a_model_that_comes_late_skips_one_cadence_only(tmp_path: Path) -> None:
     evals = PeriodicEval(questions(), builder(), every_steps=10, run_dir=tmp_path / "run")
     skipped = evals.maybe_run(10)
     assert skipped is not None
-    assert skipped.skipped == "there is no model yet"
+    assert skipped.skipped == "there is no model: pass it to maybe_run, or a model_getter"
     assert skipped.summary is None
     evals.model_getter = Model
     assert evals.maybe_run(20).reward == 0.5  # type: ignore[union-attr]

@@ -262,7 +262,7 @@ def test_a_score_function_that_raises_is_an_error_of_its_item(
 
 
 def test_a_model_that_cannot_be_copied_is_refused_and_takes_no_slot(worker: EvalWorker) -> None:
-    for model, said in ((None, "there is no model yet"), (object(), "a model with weights")):
+    for model, said in ((None, "there is no model"), (object(), "a model with weights")):
         for _ in range(2):
             with pytest.raises(InvalidInput, match=said):
                 worker.try_snapshot(model, step=1)

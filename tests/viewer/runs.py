@@ -196,6 +196,7 @@ def make_repeated(folder: Path) -> None:
         wrong = chance(text, tries[text]) > 0.3 + 0.6 * chance(text)
         return f"Let me add them.\n\nAnswer: {left + right + (10 if wrong else 0)}"
 
+    policy.__qualname__ = "adder"
     config = EvalConfig(
         endpoint=policy, experiment_name="arithmetic", output_dir=str(folder), repeats=4,
         max_concurrent=1, progress=False,
@@ -311,7 +312,7 @@ def make_unfinished(folder: Path, n: int = 37, asked: int = 60) -> None:
 
 def make_damaged(folder: Path) -> None:
     """`damaged`: a run.json that is none."""
-    (folder / "damaged").mkdir()
+    (folder / "damaged").mkdir(parents=True)
     (folder / "damaged" / "run.json").write_text("{not json")
 
 

@@ -16,7 +16,8 @@ import pytest
 from heldout import EvalResult, Message, Metric, Sample, Score, Trajectory
 from heldout.errors import InvalidInput
 from heldout.viewer import export
-from heldout.viewer.export import export_runs, join_modules
+from heldout.viewer.assets import join_modules
+from heldout.viewer.export import export_runs
 from heldout.viewer.pages import Pages
 from tests.viewer.conftest import HOSTILE, Command
 from tests.viewer.runs import save_results
@@ -169,5 +170,5 @@ def test_readers_without_script_see_the_summary(
 ) -> None:
     noscript = page.decode().split("<noscript>")[1].split("</noscript>")[0]
     assert "<h2>shop-base</h2>" in noscript
-    assert "<td>reward</td>" in noscript
+    assert "<td>reward" in noscript
     assert "conversations inside" in noscript

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ def test_runs_are_found_three_levels_deep_and_links_are_not_followed(tmp_path: P
     save_results(tmp_path / "outside", [result])
     (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
     assert list(scan_runs([tmp_path / "root"])) == ["a/b/c"]
+    save_results(tmp_path / "root" / "a" / "b" / "c" / "2026-11-15T22-08-31", [result])
+    assert list(scan_runs([tmp_path / "root"])) == ["a/b/c", "a/b/c/2026-11-15T22-08-31"]
     assert list(scan_runs([tmp_path / "outside"])) == ["outside"]
     assert scan_runs([tmp_path / "nowhere"]) == {}
 
@@ -82,7 +85,7 @@ def test_a_runs_numbers_are_those_of_show(
         assert " ".join(row[0].split()) in printed
         assert row[1] in printed
         assert row[2] in printed
-    for line in lines_of(run["notes"]):
+    for line in lines_of([*run["notes"], *run["about"]]):
         assert line in printed
 
 
@@ -90,6 +93,17 @@ def test_an_unfinished_run_says_so(pages: Pages) -> None:
     run = pages.run("shop-killed")
     assert run["unfinished"]
     assert lines_of(run["notes"])[0].startswith("Not finished: interrupted after 37 of 60 items")
+
+
+def test_an_interrupted_run_says_how_to_go_on(pages: Pages, tmp_path: Path, folder: Path) -> None:
+    assert pages.run("shop-killed")["resume"] is None  # a test began it
+    shutil.copytree(folder / "shop-killed", tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    info = run.read_info()
+    info.command = ["/usr/bin/heldout", "run", "my eval.py", "--set", "retries=2"]
+    run.write_info(info)
+    resume = Pages([tmp_path]).run("run")["resume"]
+    assert resume == "heldout run 'my eval.py' --set retries=2 --resume"
 
 
 def test_slices_are_those_of_the_command_line(pages: Pages, folder: Path, command: Command) -> None:
@@ -284,7 +298,7 @@ def test_a_comparison_is_that_of_the_command_line(
     ]
     printed = command("compare", *runs, "--by", "level")
     assert page["sentence"] in printed
-    for line in lines_of(page["blocks"]):
+    for line in lines_of([*page["blocks"], *page["slice_blocks"]]):
         assert line in printed
     assert (page["gained"], page["lost"]) == (shown["gained_total"], shown["lost_total"])
     assert {"key": "endpoint.name", "a": "base-1b", "b": "tuned-1b"} in page["config"]

@@ -206,7 +206,7 @@ def describe_function_change(a: LoadedRun, b: LoadedRun, name: str) -> str | Non
         return f"{name} is not the same rubric: {'; '.join(parts)}"
     names = [f.get("name") if isinstance(f, dict) else None for f in (function_a, function_b)]
     if names[0] == names[1]:
-        return f"{name} ({names[0]}), or what it uses, is not the same code"
+        return f"the code of {names[0] or name}, or of something it uses, differs"
     return _describe_change(name, *names)
 
 

@@ -340,7 +340,7 @@ class _Parser:
 def _calls_in(value: Any, raw: str) -> list[_Call]:
     """Read a JSON value as one call, or as a list of calls."""
     if isinstance(value, list) and value:
-        return [_call_in(item, _dump_json(item)) for item in value]
+        return [_call_in(item, _dump_json(item, raw)) for item in value]
     return [_call_in(value, raw)]
 
 
@@ -361,7 +361,7 @@ def _call(name: str, arguments: Any, raw: str) -> _Call:
     elif isinstance(arguments, str):  # JSON in a string, as chat APIs have it
         text = _replace_surrogates(arguments)
     else:
-        text = "{}" if arguments is None else _dump_json(arguments)
+        text = "{}" if arguments is None else _dump_json(arguments, raw)
     return _Call(_replace_surrogates(name), text)
 
 
@@ -463,8 +463,11 @@ def _skip(pattern: re.Pattern[str], text: str, start: int) -> int:
     return match.end() if match else start
 
 
-def _dump_json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+def _dump_json(value: Any, raw: str) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:  # a value that could just be decoded
+        return raw
     # Half an emoji ("\ud83d") can be written in JSON, but not stored as text.
     return text if _replace_surrogates(text) == text else json.dumps(value)
 

@@ -222,7 +222,7 @@ def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Ca
         raise explain_missing_module(problem, env.rpartition(":")[0], env) from None
     except gymnasium.error.UnregisteredEnv as problem:
         raise InvalidInput(
-            f"there is no environment {env!r}: {one_line(problem)}. One of your own is "
+            f"there is no environment {env!r}: {one_line(problem).rstrip('.')}. One of your own is "
             "module:ID, of the module that registers it"
         ) from None
     except Exception as problem:

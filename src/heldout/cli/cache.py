@@ -18,11 +18,17 @@ DAY = 86400.0
 
 
 @click.group("cache", invoke_without_command=True)
+@json_option
 @click.pass_context
-def command(context: click.Context) -> None:
-    """Show or empty the cache of model turns that `heldout run --cache` uses."""
+def command(context: click.Context, as_json: bool) -> None:
+    """Show or empty the cache of model turns that `heldout run --cache` uses.
+
+    Without COMMAND, show the default cache file.
+    """
     if context.invoked_subcommand is None:
-        context.invoke(show)
+        context.invoke(show, as_json=as_json)
+    elif as_json:
+        context.default_map = {"show": {"as_json": True}, "clear": {"as_json": True}}
 
 
 @command.command("show", short_help="Print size, entries and age of cache files.")

@@ -167,7 +167,7 @@ def command(
         condition = {"where": where, "n_of": selected} if selected else {}
         print_json(comparison_json(comparison, flips) | condition)
     else:
-        report = _report(comparison, flips, markdown=as_markdown)
+        report = build_comparison(comparison, flips, markdown=as_markdown)
         lines = [
             Line(f"{side}: {describe_selection(picked)}", style="yellow")
             for side, picked in zip("AB", reports, strict=True)
@@ -202,7 +202,19 @@ def name_options_in_errors(
         raise
 
 
-def _report(comparison: Comparison, flips: int | None, *, markdown: bool) -> Report:
+def build_comparison(
+    comparison: Comparison, flips: int | None = None, *, markdown: bool = False
+) -> Report:
+    """Build what `heldout compare` prints.
+
+    Args:
+        comparison: The comparison.
+        flips: Samples that flipped to list each way; None lists some in Markdown alone.
+        markdown: Whether it is for Markdown.
+
+    Returns:
+        The report in rows.
+    """
     blocks: list[Block] = [
         side_line("A", comparison.a),
         side_line("B", comparison.b),

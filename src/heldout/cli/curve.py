@@ -656,7 +656,12 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
 
 @command.command("stop")
 @click.argument("run")
-@click.option("--reason", default="heldout curve stop", metavar="TEXT", help="Saved in the curve.")
+@click.option(
+    "--reason",
+    default="heldout curve stop",
+    metavar="TEXT",
+    help="Passed to the training run, and shown by `curve show`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 def stop(run: str, reason: str, as_json: bool) -> None:
     """Ask the training run that writes RUN to stop.
@@ -666,8 +671,10 @@ def stop(run: str, reason: str, as_json: bool) -> None:
     from heldout.training.curve import STOP_NAME, request_stop
 
     path = find_curve(run) or open_curve(run).path  # raises: it says what is wrong
-    request_stop(path, reason)
     is_alive = has_writer(path / CURVE_NAME)
+    if not is_alive and _has_finished(path):
+        raise InvalidInput(f"{path} has finished: there is no training run to stop")
+    request_stop(path, reason)
     if as_json:
         print_json({"path": str(path / STOP_NAME), "reason": reason, "alive": is_alive})
     else:
@@ -681,3 +688,9 @@ def stop(run: str, reason: str, as_json: bool) -> None:
             ),
             err=True,
         )
+
+
+def _has_finished(path: Path) -> bool:
+    with suppress(HeldoutError, OSError):  # a run with a damaged run.json can be stopped, too
+        return RunDir(path).read_info().status == "complete"
+    return False

@@ -1,15 +1,13 @@
 """`heldout gate RUN`: may it replace the baseline? For CI: the exit code is the verdict.
 
-0 passes, 1 fails, 3 is inconclusive; 2 and 4 are no verdict at all (see `cli/main.py`). With
---markdown, that there is no verdict is printed as Markdown, too, or the job summary of a refused
-run would be empty.
+0 passes, 1 fails, 3 is inconclusive; 2 and 4 are no verdict at all (see `cli/main.py`, which also
+prints a refusal as Markdown for --markdown).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +23,6 @@ from heldout.cli._tables import (
     Span,
     Table,
     code,
-    escape_markdown,
     print_json,
     print_report,
 )
@@ -65,47 +62,12 @@ CORRECTED, DISPUTED = "†", "‡"
 CHECKS_NAMED = 3
 """Checks that the conclusion names."""
 WHY_ANOTHER_NUMBER = (
-    "How many samples would decide is for the difference measured here and its distance from the "
-    "bound; `heldout power` plans for a true difference that you choose, so its number is another."
+    "The number of samples is for the difference measured here and its distance from the bound; "
+    "`heldout power` names another, since it plans for a true difference that you choose."
 )
-REFUSAL_CHARACTERS = 3000
-"""Characters of a refusal in Markdown: its end says what to do."""
 
 
-class _Gate(click.Command):
-    """A command that prints in Markdown that there is no verdict, where Markdown was asked for."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _refusal_as_markdown("--markdown" in args and "--json" not in args):
-            return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _refusal_as_markdown(ctx.params["as_markdown"] and not ctx.params["as_json"]):
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _refusal_as_markdown(wanted: bool) -> Iterator[None]:
-    from heldout.errors import HeldoutError
-
-    try:
-        yield
-    except click.exceptions.Exit:
-        raise
-    except Exception as problem:
-        if wanted:
-            reason = "an internal error of heldout, which the log has"
-            if isinstance(problem, click.ClickException):
-                reason = problem.format_message()
-            elif isinstance(problem, HeldoutError):
-                reason = str(problem)
-            with suppress(OSError):  # the problem may be that nothing can be written
-                text = escape_markdown(reason, longest=REFUSAL_CHARACTERS)
-                click.echo(f"### No verdict\n\n{text}")
-        raise
-
-
-@click.command("gate", cls=_Gate)
+@click.command("gate")
 @click.argument("run")
 @click.option("--baseline", metavar="RUN", help="The run to compare it with.")
 @click.option(

@@ -166,7 +166,7 @@ def _build_list(
         RankedColumn("tokens", [_format_tokens(e) for e in entries], 1),
         RankedColumn("cost", ["–" if e.cost is None else format_cost(e.cost) for e in entries], 1),
         RankedColumn("when", [_format_time(e.when) for e in entries], 6, "left"),
-        RankedColumn("status", [e.status for e in entries], 6, "left"),
+        RankedColumn("status", [_format_status(e) for e in entries], 6, "left"),
         RankedColumn("tags", [", ".join(e.tags) for e in entries], 3, "left"),
         RankedColumn("commit", [_format_commit(e) for e in entries], 2, "left"),
         RankedColumn("note", [cut(e.note or "", 40) for e in entries], 0, "left"),
@@ -190,7 +190,11 @@ def _build_list(
 def _format_n(entry: RunEntry) -> str:
     if entry.n is None:
         return "–" if entry.asked is None else f"– of {entry.asked}"
-    return f"{entry.n} at {entry.step}" if entry.step is not None else str(entry.n)
+    return str(entry.n)
+
+
+def _format_status(entry: RunEntry) -> str:
+    return entry.status if entry.step is None else f"{entry.status}, step {entry.step}"
 
 
 def _format_tokens(entry: RunEntry) -> str:
@@ -230,12 +234,10 @@ def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None
         history = list_history(path.parent) if TIMESTAMP.fullmatch(path.name) else []
         paths |= dict.fromkeys(history if every and history else [path])
     for path in paths:
-        run_dir = RunDir(path)
-        if has_writer(run_dir.curve if run_dir.curve.exists() else run_dir.journal):
-            raise RunBusy(f"{path} is being written by another process; stop that first")
+        _refuse_busy(path)
     if not yes:
         if as_json or not sys.stdin.isatty():
-            raise click.UsageError("there is nobody to ask here: add --yes")
+            raise click.UsageError("cannot ask for confirmation without a terminal: add --yes")
         for path in paths:
             click.echo(printable(f"{path}: {_describe_entry(read_entry(path))}"))
         click.confirm(f"Remove {count(len(paths), 'run')}?", abort=True)
@@ -253,6 +255,12 @@ def _describe_entry(entry: RunEntry) -> str:
     return f"{entry.kind} of {_format_time(entry.when)}, {entry.status}{mean}"
 
 
+def _refuse_busy(path: Path) -> None:
+    run = RunDir(path)
+    if has_writer(run.curve if run.curve.exists() else run.journal):
+        raise RunBusy(f"{path} is being written by another process; stop that first")
+
+
 def remove_run(path: Path) -> list[str]:
     """Remove the files of a run, and its directory if nothing else is in it.
 
@@ -263,8 +271,10 @@ def remove_run(path: Path) -> list[str]:
         Names of other files, which stay.
 
     Raises:
+        RunBusy: Another process writes it.
         RunDirectoryError: A file cannot be removed.
     """
+    _refuse_busy(path)
     try:
         for name in RUN_FILES:
             (path / name).unlink(missing_ok=True)

@@ -45,7 +45,7 @@ COMMANDS = {
     "power": ("power", "Plan how many samples it takes to detect a difference."),
     "rescore": ("rescore", "Score the saved trajectories of a run with another scorer."),
     "sql": ("sql", "Query the results of a run in SQL."),
-    "curve": ("curve", "Watch, plot, compare or stop the curve of a training run."),
+    "curve": ("curve", "Watch or plot a training curve, list its flips, stop the run."),
     "agent": ("agent", "Evaluate an agent over a fixed number of episodes."),
     "aggregate": ("aggregate", "Aggregate training runs (seeds) over tasks, with intervals."),
     "tool-calls": ("tool_calls", "Send a file of requests, and check the tool calls."),
@@ -69,6 +69,8 @@ ALIASES = {
     "doctor": ("check:template", "check template"),
 }
 """Names of version 0.1 with the command they are now; they go with the next version."""
+FOREIGN_COMMANDS = {"eval": "run", "ls": "list", "logs": "list", "diff": "compare"}
+"""Commands of other programs, with ours."""
 EXIT_CODES = {
     0: "fine",
     1: "the answer is no: the gate fails, the check does not pass",
@@ -79,6 +81,8 @@ EXIT_CODES = {
 }
 OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)
 """Errors of standard output: a full disk, or a stream that was closed."""
+REFUSAL_CHARACTERS = 3000
+"""Characters of a refusal in Markdown: its end says what to do."""
 JSON_COMMANDS = ("agent", "env")
 """Commands that print JSON without being asked."""
 
@@ -109,6 +113,10 @@ class LazyGroup(click.Group):
             click.echo(f"`heldout {name}` is now `heldout {ALIASES[name][1]}`.", err=True)
         elif name not in COMMANDS and not name.startswith("-"):
             near = difflib.get_close_matches(name, COMMANDS, n=1)
+            if name.endswith(".py"):
+                near = [f"run {printable(name)}"]
+            elif name in FOREIGN_COMMANDS:
+                near = [FOREIGN_COMMANDS[name]]
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
             ctx.fail(f"there is no command {printable(name)!r}; {hint}")
         return super().resolve_command(ctx, args)
@@ -194,8 +202,11 @@ def run_cli(arguments: list[str]) -> int:
     if not failure.shown:
         # On one line: a name from a file could pass for a message of its own.
         click.echo(printable(failure.message.replace("\n", "\\n")), err=True)
-    if "--json" in arguments or (arguments and arguments[0] in JSON_COMMANDS):
-        _print_json_error(failure)
+    with suppress(OSError, ValueError):  # the problem may be that nothing can be written
+        if "--json" in arguments or (arguments and arguments[0] in JSON_COMMANDS):
+            _print_json_error(failure)
+        elif "--markdown" in arguments and arguments[0] == "gate":
+            _print_refusal(failure)
     return failure.code
 
 
@@ -256,8 +267,17 @@ def _print_json_error(failure: _Failure) -> None:
     from heldout.cli._tables import print_json
 
     message = failure.message.removeprefix("Error: ")
-    with suppress(OSError, ValueError):  # the problem may be that nothing can be written
-        print_json({"error": {"kind": failure.kind, "message": message, "hint": failure.hint}})
+    print_json({"error": {"kind": failure.kind, "message": message, "hint": failure.hint}})
+
+
+def _print_refusal(failure: _Failure) -> None:
+    """Say in Markdown that there is no verdict, or the job summary of a refused run is empty."""
+    from heldout.cli._tables import escape_markdown
+
+    reason = failure.message.removeprefix("Error: ")
+    if failure.kind == "internal_error":
+        reason = "an internal error of heldout, which the log has"
+    click.echo(f"### No verdict\n\n{escape_markdown(reason, longest=REFUSAL_CHARACTERS)}")
 
 
 def forget_stdout() -> None:

@@ -174,13 +174,13 @@ def notes(plan: Plan) -> list[str]:
     lines = []
     if not plan.variance_known:
         lines.append(
-            "without repeats it is unknown how much of the variance more repeats would average "
-            "out, hence a range; run a few samples a few times each"
+            "with one attempt per sample, the variance between attempts is unknown, hence the "
+            "ranges; run a few samples several times (--epochs) to narrow them"
         )
     if plan.correlation_assumed:
         lines.append(
-            "how alike the other run will be is unknown, and it is assumed to be unlike; a second "
-            "run on these samples (--baseline) replaces that guess, and usually asks for fewer"
+            "the two runs are assumed to be uncorrelated, the worst case; with a second run on "
+            "these samples (--baseline) the correlation is estimated, and usually fewer are needed"
         )
     lines += [f"{run} is not finished: what ends first may vary less" for run in plan.unfinished]
     if plan.clusters is not None:
@@ -192,7 +192,7 @@ def notes(plan: Plan) -> list[str]:
         )
     lines.append(
         f"this is for a true difference of {number(plan.detect)}; an inconclusive `heldout gate` "
-        "plans for the difference that it measured and its distance from the bound, so its number "
-        "is another"
+        "names another number, since it plans for the difference that it measured and its distance "
+        "from the bound"
     )
     return lines

@@ -31,7 +31,14 @@ from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, describe_error, load_module
 from heldout.cli._options import bind_parameters, parse_key_values, parse_value, renamed_option
 from heldout.config import EvalConfig, Sampling, base_config
-from heldout.errors import EvalFailed, EvalFileError, InvalidInput, RunDirectoryError
+from heldout.errors import (
+    EvalFailed,
+    EvalFileError,
+    InvalidInput,
+    ResumeMismatch,
+    RunBusy,
+    RunDirectoryError,
+)
 from heldout.prices import Price
 from heldout.store.run_dir import RunDir
 from heldout.types import Sample
@@ -51,9 +58,10 @@ FOREIGN_OPTIONS = {
         "are --set temperature=0.7, fields of the request --set sampling.extra_body.KEY=VALUE"
     ),
     ("--model-base-url", "--base-url", "--base_url"): "write --model openai:MODEL@http://host/v1",
-    ("--gen_kwargs", "--temperature", "--top-p", "--top_p", "--max-tokens", "--max_tokens"): (
-        "write --set temperature=0.7, --set top_p=0.9, --set max_tokens=256"
-    ),
+    ("--gen_kwargs",): "write --set temperature=0.7, --set top_p=0.9, --set max_tokens=256",
+    ("--temperature",): "write --set temperature=0.7",
+    ("--top-p", "--top_p"): "write --set top_p=0.9",
+    ("--max-tokens", "--max_tokens"): "write --set max_tokens=256",
     ("--seed",): "write --set seed=1",
     ("--stop-seqs", "--stop"): "write --set stop=A,B",
     ("--num_fewshot", "--num-fewshot", "-f"): (
@@ -70,8 +78,7 @@ FOREIGN_OPTIONS = {
     ("--use_cache", "--use-cache", "--cache_requests"): "write --cache",
     ("--max-retries",): "write --set retries=N",
     ("--fail-on-error", "--no-fail-on-error"): (
-        "write --set on_error=raise to stop at the first error, or --set max_error_rate=0.1; an "
-        "errored item is never a 0 that nobody sees"
+        "write --set on_error=raise to stop at the first error, or --set max_error_rate=0.1"
     ),
     ("--timeout", "--time-limit"): "write --set timeout=SECONDS, for each item",
     ("--message-limit",): "write --set max_turns=N",
@@ -135,7 +142,7 @@ class _RunCommand(click.Command):
     "--limit",
     "max_samples",
     formerly=["--max-samples"],
-    type=int,
+    type=click.IntRange(min=1),
     metavar="N",
     help="Only the first N samples.",
 )
@@ -143,7 +150,7 @@ class _RunCommand(click.Command):
     "--epochs",
     "repeats",
     formerly=["--repeats"],
-    type=int,
+    type=click.IntRange(min=1),
     metavar="N",
     help="Attempts of each sample.",
 )
@@ -155,12 +162,14 @@ class _RunCommand(click.Command):
     metavar="KEY=VALUE",
     help="A parameter of load_dataset in FILE: -T split=test.",
 )
-@click.option("--max-concurrent", type=int, metavar="N", help="Items in flight at once.")
+@click.option(
+    "--max-concurrent", type=click.IntRange(min=1), metavar="N", help="Items in flight at once."
+)
 @click.option("--name", metavar="NAME", help="Name of the run.  [default: the name of FILE]")
 @click.option("--tag", "tags", multiple=True, metavar="WORD", help="A tag; see heldout list --tag.")
 @click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")
 @click.option("--output-dir", metavar="DIR", help="Where runs are made.  [default: outputs/evals]")
-@click.option("--resume", is_flag=True, help="Continue the latest run of this name.")
+@click.option("--resume", is_flag=True, help="Continue the latest run of this name, if any.")
 @click.option(
     "--overwrite", is_flag=True, help="Remove the latest run of this name once this one is done."
 )
@@ -272,7 +281,8 @@ def _run_eval(
     if overwrite and earlier:
         from heldout.cli.list import remove_run
 
-        remove_run(earlier[-1])
+        with suppress(RunBusy):  # another process writes it
+            remove_run(earlier[-1])
     return report
 
 
@@ -288,8 +298,9 @@ def run_directory(config: EvalConfig) -> Iterator[tuple[EvalConfig, Path]]:
         pass, the directory is taken back at the end.
 
     Raises:
-        InvalidInput: The name has an @, which is for runs that exist.
+        InvalidInput: The name has an @ or a /, which are for runs that exist.
         RunDirectoryError: The directory cannot be made.
+        ResumeMismatch: The run belongs to other samples or another config.
         KeyboardInterrupt: As raised inside, with where the results so far are.
     """
     from heldout.store.runs import find_run, new_run_dir
@@ -301,9 +312,9 @@ def run_directory(config: EvalConfig) -> Iterator[tuple[EvalConfig, Path]]:
         with suppress(RunDirectoryError):
             path = find_run(root / name)
     if path is None:
-        if "@" in name:
+        if "@" in name or "/" in name:
             raise InvalidInput(
-                f"--name {name}: an @ is for a run that exists, and there is none to resume"
+                f"--name {name}: @ and / are for a run that exists, and there is none to resume"
             )
         path = new_run_dir(name, root)
     config = replace(config, experiment_name=str(path.relative_to(root)))
@@ -311,6 +322,9 @@ def run_directory(config: EvalConfig) -> Iterator[tuple[EvalConfig, Path]]:
         yield config, path
     except KeyboardInterrupt:
         raise interrupted(path if RunDir(path).exists() else None) from None
+    except ResumeMismatch as mismatch:
+        message = str(mismatch).replace("choose another experiment_name", "leave out --resume")
+        raise ResumeMismatch(f"{message} to begin a new run") from None
     finally:
         for directory in (path, *missing):
             with suppress(OSError):  # it is not empty: there is a run

@@ -290,7 +290,7 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
 
     `heldout schema error` is that of errors, `heldout schema curve watch` that of a subcommand.
     """
-    name = " ".join(names)
+    name = {"curve show": "show-curve"}.get(" ".join(names), " ".join(names))
     if not name:
         print_json({known: build_schema(known) for known in SCHEMAS})
         return

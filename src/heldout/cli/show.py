@@ -782,7 +782,7 @@ def _format_score(result: EvalResult) -> Text:
 
     line = Text(number(result.score.reward))
     for metric in result.score.metrics:
-        weight = f" × {metric.weight:g}" if metric.weight else ""
+        weight = f" (weight {metric.weight:g})" if metric.weight else ""
         line.append(printable(f"   {metric.name} {number(metric.value)}{weight}"), "dim")
     return line
 

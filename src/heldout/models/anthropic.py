@@ -87,10 +87,9 @@ class AnthropicEndpoint(ServerEndpoint):
             "model": self.model,
             "max_tokens": sampling.max_tokens or DEFAULT_MAX_TOKENS + _thinking_budget(extra),
             "messages": self._turns_of(messages[opening:]),
+            "temperature": sampling.temperature,
             "stream": sampling.stream,
         }
-        if sampling.temperature is not None:
-            body["temperature"] = sampling.temperature
         if opening:
             body["system"] = "\n\n".join(message.text for message in messages[:opening])
         if sampling.top_p is not None:

@@ -182,7 +182,7 @@ class ServerEndpoint:
 
         Returns:
             The body: the API's fields, with those of `extra` and `sampling.extra_body` over them.
-            A field that is None there is left out.
+            A field that is None is left out.
         """
         extra = {**self._extra, **(sampling.extra_body or {})}
         body = {**self._fields(messages, sampling, tools, extra), **extra}
@@ -408,10 +408,9 @@ class HTTPEndpoint(ServerEndpoint):
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [self._message(m) for m in messages],
+            "temperature": sampling.temperature,
             "stream": sampling.stream,
         }
-        if sampling.temperature is not None:
-            body["temperature"] = sampling.temperature
         if sampling.stream:
             body["stream_options"] = {"include_usage": True}
         if sampling.top_p is not None:

@@ -56,10 +56,9 @@ class ResponsesEndpoint(ServerEndpoint):
         body: dict[str, Any] = {
             "model": self.model,
             "input": [item for m in messages for item in self._items(m, is_stored)],
+            "temperature": sampling.temperature,
             "stream": sampling.stream,
         }
-        if sampling.temperature is not None:
-            body["temperature"] = sampling.temperature
         if sampling.top_p is not None:
             body["top_p"] = sampling.top_p
         if sampling.max_tokens is not None:

@@ -16,21 +16,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal, NamedTuple
 
 from heldout._format import cut
-from heldout.chat.reasoning import fenced, lowered, without_reasoning
+from heldout.chat.reasoning import fenced, without_reasoning
 from heldout.types import Trajectory
 
 MAX_VALUE = 2000
 """Characters of one line, or of an unclosed tag, that are read."""
 _MAX_BOX = 20_000  # characters of a box; a longer one counts as unclosed
-_TAIL = 400  # characters at the end of a text in another script that are looked at first
-_MAX_PLACES = 200  # places of each kind that are looked at, from the end of the text
+_MAX_PLACES = 400  # places that are looked at, from the end of the text
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 # --- The reply ----------------------------------------------------------------------------------
 
@@ -90,42 +94,40 @@ class Statement(NamedTuple):
     kind: Literal["words", "box", "tag", "hashes", "key"]
     start: int
     """Where the statement begins in the text."""
-    end: int
-    """Where the search for the value ended: behind a box or tag, else near the value."""
     is_sentence: bool = False
     """Whether it is a sentence (`the answer is …`), which may be a remark about the answer."""
-
-
-def statements(text: str) -> Iterator[Statement]:
-    """Find the answers stated in a text.
-
-    A statement is denied by `not`, `if`, `wrong` or `incorrect` directly before the answer, by `is
-    wrong` behind it, or by a question mark. Programs in code blocks, struck out text and comments
-    state nothing. Where the text goes on to make up a next question (`Question: …`), it ends there
-    if an answer was stated before.
-
-    Args:
-        text: A reply without reasoning (`answer_text`).
-
-    Yields:
-        Each statement, the last one first.
-    """
-    text = visible_text(text)
-    if "\n" in text and (":" in text or "：" in text):
-        for question in islice(_NEXT_QUESTION.finditer(text, 0, 20_000), 20):
-            before = text[: question.start()].strip()
-            if before and next(_backwards(before), None) is not None:
-                yield from _backwards(before)
-                return
-            if before and len(before) <= 60 and "\n" not in before and before[-1] not in ":：!":
-                yield Statement(clean(before), "words", 0, len(before))
-                break
-    yield from _backwards(text)
 
 
 _NEXT_QUESTION = re.compile(
     r"\n[ \t#*>]{0,6}(?:Question|Q|Problem|Exercise|User|Human)\b ?\d{0,3}[*_ ]{0,3}[:：]"
 )
+
+
+def statements(text: str) -> Iterator[Statement]:
+    """Find the answers stated in a text.
+
+    Programs in code blocks, struck out text and comments state nothing. Where the text goes on to
+    make up a next question (`Question: …`), it ends there if an answer was stated before; a few
+    words that stand alone before it are an answer that goes before all others.
+
+    Args:
+        text: A reply without reasoning (`answer_text`).
+
+    Returns:
+        The statements, the last one first.
+    """
+    text = visible_text(text)
+    if text.find("\n") != text.rfind("\n"):
+        for question in islice(_NEXT_QUESTION.finditer(text, 0, 20_000), 20):
+            before = text[: question.start()].strip()
+            if before and next(_backwards(before), None) is not None:
+                return _backwards(before)
+            if before and len(before) <= 60 and "\n" not in before and before[-1] not in ":：!":
+                return chain([Statement(clean(before), "words", 0)], _backwards(text))
+    if text[:1] in ("{", "`") and _JSON.fullmatch(text):  # its other keys state nothing
+        keys = [statement for statement in _backwards(text) if statement.kind == "key"]
+        return iter(keys) if keys else _backwards(text)
+    return _backwards(text)
 
 
 def last_statement(text: str) -> Statement | None:
@@ -152,9 +154,9 @@ def stated_answer(text: str) -> str | None:
     It looks for the last `\boxed{…}`, `<answer>…</answer>`, `"answer": …` (also `final_answer` and
     `correct_answer`), `#### 7` or `Answer: …`, whichever comes last, and without any of those for
     the last sentence `the answer is …`. A label or sentence states the rest of its sentence, or
-    what stands below it. It is denied by `not`, `if` or `wrong` directly before the answer, by `is
-    wrong` behind it, or by a question mark. A box that never closes is no answer, and no earlier
-    statement replaces it.
+    what stands below it; of `not A but B` it states B. It states nothing with `not`, `if` or
+    `wrong` directly before it (`I don't think the answer is A`), with `is wrong` behind it, or as a
+    question. A box that never closes is no answer, and no earlier statement replaces it.
 
     Args:
         text: A reply without reasoning.
@@ -166,67 +168,78 @@ def stated_answer(text: str) -> str | None:
     return statement.value if statement else None
 
 
-_Reader = Callable[[str, int], Statement | None]
+# Parts of what announces an answer, and how many letters of it stand before them: no search has to
+# fold case. Words of other scripts are looked for where their first character occurs; other words
+# in Latin letters count behind all else, and only where a plain text has no `answer`.
+_MARKS = {"nswer": 1, "NSWER": 1, "\\boxed": 0, "####": 0}
+_OTHER_WORDS = {
+    **{"ans": 0, "Ans": 0, "ntwo": 1, "sposta": 2, "spuesta": 2, "evap": 1, "awaban": 1},
+}
+_OTHER_SCRIPTS = {
+    **{"éponse": 1, "ź": 8, "anıt": 1, "твет": 1, "ідповідь": 1, "πάντηση": 1, "áp án": 1},
+    **{
+        "答": 0,
+        "正解": 0,
+        "답": 0,
+        "جابة": 0,
+        "جواب": 0,
+        "उत्तर": 0,
+        "উত্তর": 0,
+        "คำตอบ": 0,
+        "תשובה": 0,
+    },
+}
+_OFFSETS = {**_MARKS, **_OTHER_WORDS, **_OTHER_SCRIPTS}
+_JSON = re.compile(r"(?:`{3,9}(?:json)?\s{0,9})?\{.*\}\s{0,9}`{0,9}", re.DOTALL | re.IGNORECASE)
 
 
 def _backwards(text: str) -> Iterator[Statement]:
     searched = _without_programs(text)
-    if text[:1] in ("{", "`") and _JSON.fullmatch(text):  # its other keys state nothing
-        read = (reader(text, at) for at, reader in _places(searched, 0))
-        if keys := [statement for statement in read if statement and statement.kind == "key"]:
-            yield from keys
+    first = _MARKS
+    if not text.isascii():
+        first = first | {mark: 0 for mark in _OTHER_SCRIPTS if mark[0] in text}
+    has_answer = False
+    for group in (first, _OTHER_WORDS):
+        if has_answer and text.isascii():
             return
-    # Searching other scripts is slow, and their end mostly has the answer.
-    starts = (0,) if text.isascii() or len(text) <= _TAIL else (len(text) - _TAIL, 0)
-    limit = len(text)
-    for start in starts:
-        for at, reader in _places(searched, start):
-            if at < limit and (statement := reader(text, at)):
+        marks = {mark: at for mark in group if (at := searched.rfind(mark)) >= 0}
+        has_answer = "nswer" in marks
+        limit = len(text)
+        for _ in range(_MAX_PLACES):
+            if not marks:
+                break
+            mark = max(marks, key=marks.__getitem__) if len(marks) > 1 else next(iter(marks))
+            at = marks.pop(mark)
+            if (before := searched.rfind(mark, 0, at)) >= 0:
+                marks[mark] = before
+            if at < limit and (statement := _read(text, at, mark)):
                 limit = statement.start
                 yield statement
 
 
-def _places(text: str, start: int) -> list[tuple[int, _Reader]]:
-    """Find where a statement may be, the last place first, and what reads it there."""
-    low = lowered(text[start:])
-    pieces: list[tuple[str, _Reader]] = [("answer", _read_answer)] if "answer" in low else []
-    if "ox" in low:
-        pieces += [("oxed", _read_box), ("fbox", _read_box)]
-    if "#" in low:
-        pieces.append(("####", _read_hashes))
-    if "answer" not in low or not text.isascii():
-        for guard, words in _ASCII_WORDS if text.isascii() else _ALL_WORDS:
-            if guard in low:
-                pieces += [(word, _READERS[word]) for word in words]
-    places = [(start + at, reader) for piece, reader in pieces for at in _find_all(low, piece)]
-    places.sort(key=_place, reverse=True)
-    return places
+def _read(text: str, at: int, mark: str) -> Statement | None:
+    if mark == "\\boxed":
+        return _read_box(text, at)
+    return _read_hashes(text, at) if mark == "####" else _read_word(text, at - _OFFSETS[mark])
 
 
-def _place(place: tuple[int, _Reader]) -> int:
-    return place[0]
+# --- Boxes, hashes, keys and tags ---------------------------------------------------------------
 
-
-def _find_all(text: str, piece: str) -> list[int]:
-    """Find the last places of a piece."""
-    places: list[int] = []
-    at = len(text)
-    while len(places) < _MAX_PLACES and (at := text.rfind(piece, 0, at)) >= 0:
-        places.append(at)
-    return places
-
-
-# --- Boxes --------------------------------------------------------------------------------------
-
-_OPENED = re.compile(r"\s{0,3}(?:\{|(?<=[\sd])([^\W_])(?![\w}]))")
+_BOX = re.compile(r"\\boxed\s{0,3}(?:\{|(?<=[\sd])([^\W_])(?![\w}]))")
 _BRACES = re.compile(r"[{}]|\\.", re.DOTALL)
+_AND = r"\\(?:text|mbox)\s?\{\s*(?:and|or)\s*\}"
 _JOINED = re.compile(
-    r"(?:[\s$]|\\[()])*(?:[,;/|]|\\q?quad|\\lor|,?\s*(?:and|or|\\(?:text|mbox)\s?\{\s*(?:and|or)\s*\})"
-    r"(?:\s(?:maybe|possibly|perhaps|also))?)(?:[\s$]|\\[()]|\\q?quad"
-    r"|\\(?:text|mbox)\s?\{\s*(?:and|or)\s*\})*",
+    rf"(?:[\s$]|\\[()])*(?:[,;/|]|\\q?quad|\\lor|,?\s*(?:and|or|{_AND}))(?:\s\w{{4,8}})?"
+    rf"(?:[\s$]|\\[()]|\\q?quad|{_AND})*",
     re.IGNORECASE,
 )
 _MAX_GAP, _MAX_JOINED = 60, 16
+_PERCENT = re.compile(r"[\s$]{0,4}\\?%")
+_HASHES = re.compile(r"####[ \t]{0,4}([-+−$€£]{0,2}\d[\d.,/ ]{0,60}%?(?<![. ]))[. \t]*(?=\n|\Z)")
+_KEY = re.compile(r'"(?:final|correct)?[_ -]?answer"\s{0,20}:\s{0,20}', re.IGNORECASE)
+_TAG = re.compile(r"<((?:final[_-]?)?answer)>", re.IGNORECASE)
+_RAW = re.compile(r'"\s{0,9}([^"\n]{0,2000}[^"\s])\s{0,9}"')
+_decoder = json.JSONDecoder()
 
 
 class Box(NamedTuple):
@@ -240,250 +253,187 @@ class Box(NamedTuple):
 
 def last_box(text: str) -> Box | None:
     r"""Find the last `\boxed{…}` with its backslash and braces, as a format check wants it."""
-    for at in _find_all(text, "\\boxed"):
-        if box := _box_at(text, at + 2):
-            return box
+    at = len(text)
+    for _ in range(_MAX_PLACES):
+        at = text.rfind("\\boxed", 0, at)
+        if at < 0 or (box := _box_at(text, at)):
+            return box if at >= 0 else None
     return None
 
 
-def _box_at(text: str, name: int) -> Box | None:
-    r"""Read the box whose `oxed`, or `fbox`, stands at a place."""
-    start = name - 1
-    if text.startswith("b", start) and text.startswith("\\", start - 1):
-        start -= 1
-    # `\b` is what a careless JSON reader makes of the beginning, and others drop the backslash.
-    if start < 0 or text[start] not in ("\\b\b" if text[name] == "o" else "\\"):
-        return None
-    opened = _OPENED.match(text, name + 4)
+def _box_at(text: str, at: int) -> Box | None:
+    opened = _BOX.match(text, at)
     if opened is None:
         return None
-    if opened[1]:  # without a backslash, `boxed a gift` is no box
-        return Box(opened[1], start, opened.end()) if text[start] != "b" else None
+    if opened[1]:
+        return Box(opened[1], at, opened.end())
     depth = 1
     for brace in _BRACES.finditer(text, opened.end(), opened.end() + _MAX_BOX):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if brace[0] == "{":
+            depth += 1
+        elif brace[0] == "}":
+            depth -= 1
         if not depth:
-            return Box(text[opened.end() : brace.start()].strip(), start, brace.end())
-    return Box(None, start, len(text))
+            return Box(text[opened.end() : brace.start()].strip(), at, brace.end())
+    return Box(None, at, len(text))
 
 
 def _read_box(text: str, at: int) -> Statement | None:
     r"""Read a box, with those joined to it: `\boxed{1} \text{ and } \boxed{2}` is `1, 2`."""
-    box = _box_at(text, at)
-    if box is None:
+    first = last = _box_at(text, at)
+    if first is None or last is None:
         return None
-    if box.inside is None:
-        return Statement(None, "box", box.start, box.end)
-    values = [clean(box.inside)]
-    first = box
-    while len(values) < _MAX_JOINED and (before := _joined_box(text, first)):
+    if first.inside is None:
+        return Statement(None, "box", first.start)
+    values = [clean(first.inside)]
+    while len(values) < _MAX_JOINED:
+        at = text.rfind("\\boxed", max(0, first.start - _MAX_GAP - 200), first.start)
+        before = _box_at(text, at) if at >= 0 else None
+        if not before or not before.inside or not 0 < first.start - before.end <= _MAX_GAP:
+            break
+        if not _JOINED.fullmatch(text, before.end, first.start):
+            break
         first = before
-        values.insert(0, clean(before.inside or ""))
+        values.insert(0, clean(before.inside))
     value = ", ".join(dict.fromkeys(filter(None, values)))
-    return Statement(value, "box", first.start, box.end) if value else None
-
-
-def _joined_box(text: str, box: Box) -> Box | None:
-    """Find the box that is joined to another, if any is."""
-    if "}" not in text[max(0, box.start - _MAX_GAP) : box.start]:
-        return None
-    window = max(0, box.start - _MAX_GAP - 200)
-    name = max(text.rfind("oxed", window, box.start), text.rfind("fbox", window, box.start))
-    before = _box_at(text, name) if name > 0 else None
-    if before is None or before.inside is None or not 0 < box.start - before.end <= _MAX_GAP:
-        return None
-    return before if _JOINED.fullmatch(text, before.end, box.start) else None
-
-
-# --- Hashes, keys and tags ----------------------------------------------------------------------
-
-_HASHES = re.compile(r"####[ \t]{0,4}([-+−$€£]{0,2}\d[\d.,/ ]{0,60}%?(?<![. ]))[. \t]*(?=\n|\Z)")
-_KEY = re.compile(r"([\"'])(?:final|correct)?[_ -]?answer\1\s{0,20}:\s{0,20}", re.IGNORECASE)
-_JSON = re.compile(r"(?:`{3,9}(?:json)?\s{0,9})?\{.*\}\s{0,9}`{0,9}", re.DOTALL | re.IGNORECASE)
-_IS_KEY = re.compile(r"[\"']\s{0,20}:")
-_TAG = re.compile(r"<((?:final[_-]?)?answer)>", re.IGNORECASE)
-_decoder = json.JSONDecoder()
+    if value and "%" not in value and _PERCENT.match(text, last.end):
+        value += "\\%"
+    return Statement(value, "box", first.start) if value else None
 
 
 def _read_hashes(text: str, at: int) -> Statement | None:
     hashes = _HASHES.match(text, at) if at == 0 or text[at - 1] == "\n" else None
-    return Statement(hashes[1], "hashes", at, hashes.end()) if hashes else None
+    return Statement(hashes[1], "hashes", at) if hashes else None
 
 
-def _read_key(text: str, at: int) -> Statement | None:
-    start = max(text.rfind('"', max(0, at - 10), at), text.rfind("'", max(0, at - 10), at), 0)
-    key = _KEY.match(text, start)
-    if key is None:
-        return None
+def _read_key(text: str, key: re.Match[str]) -> Statement | None:
     piece = text[key.end() : key.end() + 5 * MAX_VALUE]
-    if piece[:1] == "'":
-        close = piece.find("'", 1)
-        value = piece[1:close].strip() if close > 0 else ""
-        return Statement(value or None, "key", start, key.end() + max(close, 0))
     try:
         content, length = _decoder.raw_decode(piece)
     except (ValueError, RecursionError):
-        return None
+        raw = _RAW.match(piece)  # LaTeX with its backslashes as they are
+        return Statement(raw[1], "key", key.start()) if raw else None
     value = content.strip() if isinstance(content, str) else piece[:length]
-    end = key.end() + length
-    return Statement(None if content is None or not value else value, "key", start, end)
+    return Statement(None if content is None or not value else value, "key", key.start())
 
 
-def _read_tag(text: str, at: int) -> Statement | None:
-    opened = _TAG.match(text, max(0, text.rfind("<", max(0, at - 8), at)))
-    if opened is None or opened.end() <= at:
+def _read_tag(text: str, start: int) -> Statement | None:
+    opened = _TAG.match(text, start)
+    if opened is None:
         return None
-    start, end = opened.span()
-    inside = text[end : end + 10 * MAX_VALUE]
+    inside = text[opened.end() : opened.end() + 10 * MAX_VALUE]
+    close = re.search(f"</{opened[1]}>", inside, re.IGNORECASE)
     # Without a closing tag, generation was stopped at it.
-    close = lowered(inside).find(f"</{opened[1].lower()}>")
-    value = clean(inside[: close if close >= 0 else MAX_VALUE])
-    return Statement(value, "tag", start, end + max(close, 0)) if value else None
+    value = clean(inside[: close.start() if close else MAX_VALUE])
+    return Statement(value, "tag", start) if value else None
 
 
 # --- Labels and sentences -----------------------------------------------------------------------
 
-# Words that announce an answer besides `answer`, by a part of them that most texts do not have.
-_ASCII_WORDS = (
-    *(("ans", ("ans",)), ("antwo", ("antwort", "antwoord")), ("svar", ("svar",))),
-    *(("sposta", ("resposta", "risposta")), ("respuesta", ("respuesta",))),
-    *(("cevap", ("cevap",)), ("jawaban", ("jawaban",))),
-)
-_ALL_WORDS = (
-    *_ASCII_WORDS,
-    *(("é", ("réponse",)), ("odpow", ("odpowiedź",)), ("odpov", ("odpověď",))),
-    *(("ı", ("yanıt",)), ("ответ", ("ответ",)), ("відп", ("відповідь",)), ("ά", ("απάντηση",))),
-    *(("đ", ("đáp án",)), ("â", ("câu trả lời",)), ("解", ("解答", "正解"))),
-    *(("答", ("答案", "答え", "回答", "正答", "答")), ("답", ("정답", "답변", "답"))),
-    *(("ج", ("الإجابة", "الاجابة", "الجواب", "إجابة")), ("उ", ("उत्तर",)), ("উ", ("উত্তর",))),
-    *(("ค", ("คำตอบ",)), ("ת", ("תשובה",))),
-)
-_IS = (
-    r"is|are|was|(?:would|should|must|will|has to|have to|seems to|appears to|turns out to) be"
-    r"|comes (?:out )?to(?: be)?|becomes|equals|ist|sind|lautet|lauten|est|sont|es|son|é|è|são|är"
-    r"|er|adalah|ialah|jest|je|ni|là|είναι"
-)
-_ADVERBS = (
-    r"thus|therefore|then|clearly|simply|indeed|just|actually|(?:most )?(?:probably|likely)|now"
-    r"|definitely|obviously|certainly|exactly|equal to|in fact"
-)
-_QUALIFIERS = (
-    r"choice|option|key|letter|value|here|correct[ae]|correta|corretta|exact[ae]|esatta|juste"
-    r"|finale?|yang (?:benar|tepat)|sahihi|đúng|cuối cùng|الصحيحة|الصحيح|النهائية|הנכונה|הסופית"
-)
-_SEPARATOR = re.compile(
-    rf"(?:s|es|en|et|nya|\(s\)|ที่ถูกต้อง)?(?:[ _](?:{_QUALIFIERS})){{0,2}}"
-    r"(?: ?\((?![^\W\d_]\))[^()\n]{0,40}\))?"  # (in km), but not (C)
-    r"(?P<markup>[*_`~\"'”’\])]{0,8}[ \t]{0,8})"
-    r"(?:(?P<colon>(?:(?<=\s)(?:in|for|to|of) [^\n.:?!]{1,40}(?=[:：]))?"
-    r"(?:[:：=＝]|->|=>|→|⇒|】[:：]?)(?:</?[biu]>|</?strong>)?[*_]{0,4})"
-    r"|(?P<dash>[-–—](?=\s))"
-    r"|(?P<is>(?:,? (?:then|therefore|thus|in [^\n,.:]{1,30}), )?"
-    r"(?:(?:to|for|of|in|that|from|among|I|we|you) "
-    r"(?:[^\n.:?!\"“]{0,30}(?:\"[^\"\n]{1,200}\"|“[^”\n]{1,200}”)|[^\n.:?!\"“]{1,80}?) )?"
-    rf"(?:{_IS})(?![\w'’])(?! not\b| still | yet )"
-    rf"(?:,? (?:{_ADVERBS})\b,?)?(?: ?[:：])?[*_]{{0,4}}"
-    r"(?: (?:la|le|el|a|o|η|die)(?= [(\[*]{0,4}[^\W\d_](?!\w)))?)"
-    r"|(?P<particle>(?:应该是|應該是|应该选|应为|應為|是|为|為|选择|选|選|は|が|는|은|이|가|हैं|है|هي|هو"
-    r"|คือ|হল|হলো|היא|הוא)[:：,，、]?[*_]{0,4})"
-    r"|(?P<copula>(?<=\s)(?=[(\[*]{0,3}[^\W_]{1,3}[)\]*]{0,3} (?:है|हैं)(?!\w)))"
-    r"|(?P<cell>\|(?=[^|\n]{0,2000}\w)(?![^\n]{0,2000}\n[ \t|:]{0,200}--))"
-    r"|(?P<heading>(?=\n|\Z))"
-    r"|(?P<bare>(?<=[\s*_])(?=[(\[*]{0,3}[^\W\d_][)\]*.]{0,4}[ \t]*(?:\n|\Z)"
-    r"|[-+−$€£¥]{0,2}[0-9]\S{0,40}[ \t]*(?:\n|\Z))))",
+_WORD = re.compile(
+    r"(?<![^\W_])(?:answers?|ans|antwort(?:en)?|antwoord|r[ei]sposta|respuesta|cevap"
+    r"|jawaban(?:nya)?|réponse|odpowiedź|yanıt|ответ|відповідь|απάντηση|đáp án)(?![^\W_])"
+    r"|答[案え]?|正解|답변?|جابة|جواب|उत्तर|উত্তর|คำตอบ(?:ที่ถูกต้อง)?|תשובה",
     re.IGNORECASE,
 )
-_SENTENCES = ("is", "particle", "copula")
-_DETERMINER = (
-    r"(?:the|my|our|la|le|die|de|el|and|so|thus|hence|therefore|final|correct|short|best|right|is)"
+_GAP = (  # choice, correcta, (in km), to the question; but not (C)
+    r"(?:\(s\))?(?:[ _](?!(?:the|this|a|these|it|is|are|was)\b)[^\W\d_]{1,12}){0,2}?"
+    r"(?: ?\((?![^\W\d_]\))[^()\n]{0,40}\))?"
+    r"(?: (?:to|for|of|in|that|from|I|we) "
+    r"(?:[^\n.:?!\"“]|\"[^\"\n]{1,200}\"|“[^”\n]{1,200}”){1,80}?)?"
 )
-_LINE_START = re.compile(  # what may stand before a heading, a dash or a table cell
-    rf"[\s#>*_`~\-•|\[(\"'“]{{0,12}}(?:{_DETERMINER}[\s,*_`]{{1,4}}){{0,4}}\Z", re.IGNORECASE
+_ADVERB = (
+    r"(?:thus|therefore|then|clearly|simply|indeed|just|actually|(?:most )?(?:probably|likely)|now"
+    r"|definitely|exactly|equal to)"
 )
-_LABEL_START = re.compile(rf"(?:\A|[^\w\s]|\b{_DETERMINER})\Z", re.IGNORECASE)
-_DENYING = frozenset(("not", "if", "wrong", "incorrect", "cannot"))
-_BETWEEN = frozenset(
-    ("the", "my", "our", "a", "an", "this", "that", "final", "correct", "right", "be", "is")
+_LINK = re.compile(
+    rf"(?P<sentence>{_GAP}[*_]{{0,4}},? (?:{_ADVERB},? )?"
+    r"(?:is|IS|are|was|(?:would|should|must|will|has to|seems to|appears to|turns out to) be"
+    r"|becomes|comes (?:out )?to(?: be)?|equals|ist|sind|lautet|est|es|son|é|è|är|er|adalah|jest"
+    r"|là|είναι)(?![\w'’])(?! still | yet )"
+    rf"(?:,? {_ADVERB}\b,?)?[:：]?[*_]{{0,4}}"
+    r"(?: (?:la|le|el|a|o|die)(?= [(*]{0,4}[^\W\d_](?!\w)))?"
+    rf"|{_GAP}\s?(?:应该是|應該是|应为|是|为|為|选|選|は|が|는|은|이|가|है|هي|هو|คือ|হল|היא|הוא)"
+    r"[:：,，、]?[*_]{0,4}"
+    r"|\s(?=[(\[*]{0,3}\w{1,3}[)\]*]{0,3} है))"
+    rf"|(?P<label>{_GAP}[*_`~\"'”’\])]{{0,8}}[ \t]{{0,8}}(?:[:：=＝]|->|=>|→|】[:：]?)"
+    r"(?:</?[biu]>|</?strong>)?[*_]{0,4})"
+    r"|(?P<line>[*_`~]{0,8}[ \t]{1,8}[-–—](?=\s)"
+    r"|[*_ ]{0,8}(?P<cell>\|)(?=[^|\n]{0,2000}\w)(?![^\n]{0,2000}\n[ \t|:]{0,200}--)"
+    r"|[*_`~]{0,8}[ \t]{0,8}(?=\n|\Z)"
+    r"|[*_]{0,8}[ \t]{1,8}[*_]{0,8}"
+    r"(?=[(\[]{0,3}(?:[^\W\d_]|[-+−$€£]{0,2}\d\S{0,40})[)\]*_.]{0,4}[ \t]*(?:\n|\Z)))"
 )
+_DETERMINERS = _words(
+    "the my our la le die de el and so thus hence therefore final correct short best right is"
+)
+_DENYING = _words("not if wrong incorrect cannot")
+_BETWEEN = _words("the my our a an this that final correct right be is think believe say")
 _DENIED_BEHIND = re.compile(
     r"\S{1,24}\s(?:is|was|are)(?:n['’]t|\s(?:\w{1,12}\s)?(?:not|wrong|incorrect))\b", re.IGNORECASE
 )
+_NOT = re.compile(r"not\b(?P<but>[^.;\n]{1,60}?\bbut\s+(?:rather\s)?)?", re.IGNORECASE)
 
 
-def _read_answer(text: str, at: int) -> Statement | None:
-    behind = text[at + 6 : at + 7]
-    if behind == ">":
-        return _read_tag(text, at)
-    if behind in ('"', "'") and _IS_KEY.match(text, at + 6):
-        return _read_key(text, at)
-    return _read_words(text, at, "answer")
-
-
-def _make_reader(word: str) -> _Reader:
-    def read(text: str, at: int) -> Statement | None:
-        is_answer = word == "ans" and text[at : at + 6].lower() == "answer"
-        return None if is_answer else _read_words(text, at, word)
-
-    return read
-
-
-_READERS = {word: _make_reader(word) for _, words in _ALL_WORDS for word in words}
-
-
-def _read_words(text: str, at: int, word: str) -> Statement | None:
-    """Read the label or sentence that a word at a place announces."""
-    plain = word.isascii()
-    if plain and at and text[at - 1].isalnum():
-        return None  # part of another word
-    separator = _SEPARATOR.match(text, at + len(word))
-    if separator is None:
+def _read_word(text: str, start: int) -> Statement | None:
+    """Read the tag, key, label or sentence that has a word for `answer` at a place."""
+    mark = text[start + 6 : start + 7]
+    if mark == ">":
+        return _read_tag(text, max(0, text.rfind("<", max(0, start - 8), start)))
+    if mark == '"':
+        quote = text.rfind('"', max(0, start - 10), start)
+        if key := _KEY.match(text, max(0, quote)):
+            return _read_key(text, key)
+    word = _WORD.match(text, start) if start >= 0 else None
+    if word is None:
         return None
-    kind = separator.lastgroup
-    if kind == "dash" and not separator["markup"]:
-        return None  # answer-dependent
-    before = text[max(text.rfind("\n", max(0, at - 80), at) + 1, at - 80, 0) : at]
-    if before and not before.isspace():
-        if kind == "colon":
-            fits = not plain or bool(_LABEL_START.search(before.rstrip(" *_`\t")))
-        elif kind in _SENTENCES or (kind == "dash" and not plain):
-            fits = True
-        else:
-            fits = bool(_LINE_START.match(before))
-        if not fits or _is_denied(before):
+    end = word.end()
+    link = _LINK.match(text, end)
+    if link is None:
+        return None
+    kind = link.lastgroup
+    before = text[max(text.rfind("\n", max(0, start - 80), start) + 1, start - 80, 0) : start]
+    if before.strip(" *_#>\t") and not _is_fit(before, kind, word[0].isascii()):
+        return None
+    end = link.end()
+    if kind == "sentence" and (denied := _NOT.match(text, end + (text[end : end + 1] == " "))):
+        if not denied["but"]:
             return None
-    end = separator.end()
-    close = text.find("|", end, end + MAX_VALUE) if kind == "cell" else -1
+        end = denied.end()
+    close = text.find("|", end, end + MAX_VALUE) if link["cell"] else -1
     value = clean(text[end:close]) if close >= 0 else _value_at(text, end)
-    is_sentence = kind in _SENTENCES
     if not value or _DENIED_BEHIND.match(value):
         return None
+    is_sentence = kind == "sentence"
     if value[-1] == "?" and len(value) > 1 and (is_sentence or " " not in value):
         return None
-    return Statement(value, "words", at, end, is_sentence)
+    return Statement(value, "words", start, is_sentence)
 
 
-def _is_denied(before: str) -> bool:
-    """Tell whether `not`, `if` or `wrong` stands directly before an announcing word."""
-    for word in reversed(before.split()[-4:]):
-        word = word.strip("*_").lower()
-        if word in _DENYING or word.endswith(("n't", "n’t")):
-            return True
-        if word not in _BETWEEN:
+def _is_fit(before: str, kind: str | None, is_ascii: bool) -> bool:
+    """Tell whether what stands before it on its line lets a label or sentence state an answer."""
+    words = before.lower().split()
+    for word in reversed(words[-6:]):
+        if word.strip("*_") in _DENYING or word.endswith(("n't", "n’t")):
             return False
-    return False
+        if word.strip("*_") not in _BETWEEN:
+            break
+    if kind == "sentence" or not is_ascii:
+        return True
+    if kind == "label":
+        last = before.rstrip(" *_`\t").lower()
+        return not last[-1:].isalnum() or last.split()[-1].strip("*_`") in _DETERMINERS
+    return all(word.strip("#>*_`~-•|[(\"'“,") in {"", *_DETERMINERS} for word in words)
 
 
 # --- Values -------------------------------------------------------------------------------------
 
 _BULLET = re.compile(r"(?:[-*•>+]|\d{1,2}[.)])\s+")
-_STOP = re.compile("[.!?。！？]")
 _SENTENCE_END = re.compile(r"[.!?][\"'”’)*_]{0,4}(?=\s)|[。！？](?=.)")
-_ABBREVIATIONS = frozenset(
-    ("st", "dr", "mr", "mrs", "ms", "jr", "sr", "prof", "vs", "etc", "mt", "ft", "inc", "co", "ltd")
-)
+_ABBREVIATIONS = _words("st dr mr mrs ms jr sr prof vs etc mt ft inc co no")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # p.m, U.S, C
 _NEXT_SENTENCE = re.compile(
-    r"\s*[*_]{0,3}(?:the|it|its|it's|this|that|these|he|she|they|we|i|you|there|in|so|but|because"
+    r"[*_]{0,3}(?:the|it|its|it's|this|that|these|he|she|they|we|i|you|there|in|so|but|because"
     r"|since|however|therefore|thus|hence|note|as|options?)\b",
     re.IGNORECASE,
 )
@@ -493,8 +443,6 @@ _BELOW = re.compile(r"(?:as follows|the following|below|here)\W{0,4}\Z", re.IGNO
 def _value_at(text: str, at: int) -> str | None:
     """Read what is stated at a place: the rest of the sentence, or what comes next below."""
     line, end = _line_at(text, at)
-    if len(line) < 4 and line.isalnum():
-        return line
     value = first_sentence(line)
     if value and not _BELOW.match(value):
         return value
@@ -507,12 +455,9 @@ def _value_at(text: str, at: int) -> str | None:
             block = next(fenced(text[at : at + 10 * MAX_VALUE]), None)
             if block:
                 return text[at + block.inner : at + block.inner_end] if block.closed else None
-        if line in ("$$", "\\["):
-            close = text.find("$$" if line == "$$" else "\\]", at + len(line))
-            return clean(text[at + len(line) : close]) if close >= 0 else None
         if _BULLET.match(line):
             return _items(text[at : at + 10 * MAX_VALUE])
-        if value := first_sentence(line):
+        if line not in ("$$", "\\[") and (value := first_sentence(line)):
             return value
     return None
 
@@ -525,11 +470,10 @@ def _line_at(text: str, at: int) -> tuple[str, int]:
 def _items(text: str) -> str | None:
     """Read a list, one item per line: the first item alone would be half an answer."""
     items: list[str] = []
-    for line in text.split("\n"):
-        bullet = _BULLET.match(line.strip())
-        if bullet:
-            items.append(first_sentence(line.strip()[bullet.end() :]))
-        elif line.strip():
+    for line in map(str.strip, text.split("\n")):
+        if bullet := _BULLET.match(line):
+            items.append(first_sentence(line[bullet.end() :]))
+        elif line:
             break
     return "\n".join(filter(None, items)) or None
 
@@ -537,14 +481,11 @@ def _items(text: str) -> str | None:
 @lru_cache(maxsize=4096)  # answers are short, and few of them differ
 def first_sentence(line: str) -> str:
     """Return the first sentence of a line, without the markup around it."""
-    close = line.find("</")
-    if close >= 0 and line[close:].lower().startswith("</answer>"):
-        line = line[:close]
-    if _STOP.search(line, 0, len(line) - 1):
-        for stop in islice(_SENTENCE_END.finditer(line), 20):
-            if _ends_sentence(line, stop):
-                return clean(line[: stop.end()])
-    return clean(line)
+    for stop in islice(_SENTENCE_END.finditer(line), 20):
+        if _ends_sentence(line, stop):
+            line = line[: stop.end()]
+            break
+    return clean(line.removesuffix("</answer>"))
 
 
 def _ends_sentence(line: str, stop: re.Match[str]) -> bool:
@@ -552,23 +493,21 @@ def _ends_sentence(line: str, stop: re.Match[str]) -> bool:
     words = line[max(0, stop.start() - 80) : stop.start()].split()
     word = words[-1].lower().lstrip("(*_\"'") if words else ""
     behind = line[stop.end() : stop.end() + 40].lstrip()
-    if not word or word in _ABBREVIATIONS or (word == "no" and behind[:1].isdigit()):
+    if not word or (word in _ABBREVIATIONS and (word != "no" or behind[:1].isdigit())):
         return False
-    if line[stop.start()] == "!" and word[-1:].isdigit() and behind[:1] in tuple("=+-×/*<>"):
+    if line[stop.start()] == "!" and word[-1].isdigit() and behind[:1] in tuple("=+-×/*<>"):
         return False
     return not _INITIALS.fullmatch(word) or bool(_NEXT_SENTENCE.match(behind))
 
 
-_HTML = re.compile(
-    r"</?(?:b|i|u|em|strong|p|br|code|span|mark|div|li|td|sup|sub|h[1-6])\s{0,3}/?>", re.IGNORECASE
-)
+_HTML = re.compile(r"</?(?:b|i|u|em|strong|p|br|code|span|mark|div|li|td|sup|sub|h[1-6])\s{0,3}/?>")
 _PAIRS = {'"': '"', "“": "”", "'": "'", "‘": "’", "$": "$", "_": "_", "«": "»", "「": "」"}
-_LATEX = (
-    *(("\\(", "\\)"), ("\\[", "\\]"), ("\\text{", "}"), ("\\mathrm{", "}")),
-    *(("\\textbf{", "}"), ("\\mathbf{", "}")),
+_LATEX = re.compile(
+    r"\\\((.*)\\\)|\\\[(.*)\\\]|\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}", re.DOTALL
 )
 _STOPS = ".。,;"
-_FIRST, _LAST = frozenset((*_PAIRS, *"*`\\<.,;:- ")), frozenset((*_STOPS, *"*`_> "))
+_FIRST = frozenset((*_PAIRS, *"*`\\<.,;:- "))
+_LAST = frozenset(_STOPS + "*`_> ")
 
 
 def clean(value: str) -> str:
@@ -581,89 +520,49 @@ def clean(value: str) -> str:
         The bare value; "" where there is nothing but marks.
     """
     value = value.strip()
-    if _is_bare(value):  # as most are
-        return value
-    if value.count(".") > 1 and not value.strip(" .*_`"):
-        return ""
     for _ in range(12):  # each round takes one layer off
+        if value and value[0] not in _FIRST and value[-1] not in _LAST:  # as most are
+            return value
         before = value
-        value = value.strip().strip("*`").strip()
+        value = value.strip(" \n\t\r*`")
         if len(value) > 1 and value[-1] in _STOPS:
-            value = value[:-1]
+            value = value[:-1].strip(".") if value.endswith("..") else value[:-1]
         if len(value) > 1 and value[-1] == "_" and value.count("_") == 1:
             value = value[:-1]
         first = value[:1]
-        if len(value) > 1 and _PAIRS.get(first) == value[-1] and _wraps(value, first):
-            value = value[1:-1]
-        elif first == "\\":
-            value = _without_latex(value)
+        if first in _PAIRS and len(value) > 1 and value[-1] == _PAIRS[first]:
+            inside = value[1:-1]
+            if _PAIRS[first] not in inside or inside[:1] == first:  # `"a" and "b"` stays
+                value = inside
+        elif first == "\\" and (latex := _LATEX.fullmatch(value)):
+            value = latex[latex.lastindex or 0]
         elif first == "<" and (tag := _HTML.match(value)):
             value = value[tag.end() :]
         if value[-1:] == ">" and (tag := _HTML.fullmatch(value, max(0, value.rfind("<")))):
             value = value[: tag.start()]
-        if _is_bare(value):
-            return value
         if value == before:
             break
-    return value if value.strip(".,;:-*_`\"'$ ") or value in ("-", ",", ".", ";", ":") else ""
-
-
-def _is_bare(value: str) -> bool:
-    return bool(value) and value[0] not in _FIRST and value[-1] not in _LAST
-
-
-def _wraps(value: str, mark: str) -> bool:
-    """Tell whether the marks at both ends belong together, as they do not in `"a" and "b"`."""
-    return _PAIRS[mark] not in value[1:-1] or value == mark * 2 or value[1:2] == mark
-
-
-def _without_latex(value: str) -> str:
-    for opening, closing in _LATEX:
-        if value.startswith(opening) and value.endswith(closing):
-            inner = value[len(opening) : -len(closing)]
-            if closing not in inner:
-                return inner
-    return value
+    return value if value.strip(".,;:-*_`\"'$ ") or value in (*".,;:-",) else ""
 
 
 # --- What states nothing ------------------------------------------------------------------------
 
-_STRUCK = re.compile(r"(?<!~)~~(?![\s~])[^~\n]{1,400}(?<!\s)~~(?!~)")
-_PROSE = frozenset(
-    (
-        "",
-        "json",
-        "text",
-        "txt",
-        "plaintext",
-        "markdown",
-        "md",
-        "latex",
-        "tex",
-        "math",
-        "xml",
-        "yaml",
-    )
+_HIDDEN = re.compile(
+    r"(?<!~)~~(?![\s~])[^~\n]{1,400}(?<!\s)~~(?!~)|<!--(?:(?!<!--|-->)[\s\S]){0,2000}-->"
 )
+_PROSE = _words("json text txt plaintext markdown md latex tex math xml yaml") | {""}
 
 
 def visible_text(text: str) -> str:
     """Blank out what is struck out or a comment, every other character at its place."""
-    if "~" in text and "~~" in text:
-        text = _STRUCK.sub(lambda struck: " " * len(struck[0]), text)
-    if "<" not in text or "<!--" not in text:
+    if not ("~" in text and "~~" in text) and not ("<" in text and "<!--" in text):
         return text
-    parts: list[str] = []
-    at = 0
-    while (start := text.find("<!--", at)) >= 0 and (end := text.find("-->", start)) >= 0:
-        parts += (text[at:start], " " * (end + 3 - start))
-        at = end + 3
-    return "".join((*parts, text[at:]))
+    return _HIDDEN.sub(lambda hidden: " " * len(hidden[0]), text)
 
 
 def _without_programs(text: str) -> str:
     """Blank out programs in code blocks: `print("Answer:", x)` states nothing."""
-    if ("`" not in text or "```" not in text) and ("~" not in text or "~~~" not in text):
+    if "`" not in text and "~" not in text:
         return text
     parts: list[str] = []
     at = 0
@@ -707,8 +606,5 @@ def last_code_block(text: str, *languages: str) -> str | None:
         The code; None where there is no such block.
     """
     names = {language.lower() for language in languages}
-    code = None
-    for block in fenced(text):
-        if block.closed and (not names or block.language in names):
-            code = text[block.inner : block.inner_end]
-    return code
+    blocks = [block for block in code_blocks(text) if block.closed]
+    return next((b.code for b in reversed(blocks) if not names or b.language in names), None)

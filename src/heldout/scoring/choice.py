@@ -13,7 +13,6 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import MAX_VALUE, answer_text, clean, shown, statements, visible_text
@@ -32,8 +31,8 @@ _ORDERS = (
 )
 _SOUNDS = {"अ": "A", "ब": "B", "स": "C", "द": "D", "Б": "B"}
 # Letters of other scripts that look like Latin ones. A Cyrillic В may be B, or the third of a list.
-_CJK = "\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3"  # letters that words stand next to, unspaced
 _ALIKE = dict(zip("АСЕНІЈКМОРЅТХΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "ACEHIJKMOPSTXABEZHIKMNOPTYX", strict=True))
+_CJK = "\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3"  # letters that words stand next to, unspaced
 
 
 @lru_cache(maxsize=256)
@@ -55,6 +54,13 @@ def _glyphs_of(letters: str) -> tuple[dict[str, str], re.Pattern[str]]:
     return glyphs, re.compile(rf"(?<!{word})[{re.escape(''.join(glyphs))}](?!{word})")
 
 
+def _in_letters(text: str, letters: str) -> str:
+    if text.isascii() and letters.isascii():
+        return text
+    glyphs, alone = _glyphs_of(letters)
+    return alone.sub(lambda glyph: glyphs[glyph[0]], _fold(text))
+
+
 def _fold(text: str) -> str:
     """Write full-width and styled letters as plain ones; circled digits stay."""
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
@@ -66,13 +72,6 @@ def _fold(text: str) -> str:
 def _fold_character(character: str) -> str:
     is_number = unicodedata.category(character) == "No"
     return character if is_number else unicodedata.normalize("NFKC", character)
-
-
-def _in_letters(text: str, letters: str) -> str:
-    if text.isascii() and letters.isascii():
-        return text
-    glyphs, alone = _glyphs_of(letters)
-    return alone.sub(lambda glyph: glyphs[glyph[0]], _fold(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +114,18 @@ def shuffled(options: Sequence[str], key: str, *, letters: str = LETTERS) -> Shu
 
 _OPEN, _CLOSE = r"[\s*_`\"'“(\[{（【「<$]{0,8}", r"[*_`\"'”)\]}）】」>$]{0,8}"
 _OPTION = (
-    r"(?:(?:(?i:the|la|el|le|die|a|o)\s|l['’])?(?i:option|choice|letter|answer|statement|opción"
-    r"|opção|alternativa|letra|opzione|réponse|respuesta|вариант|选项|選項|選択肢|الخيار|विकल्प)\s?"
-    r"|(?:la|le)\s)?"
+    r"(?:(?:(?i:the|la|el|le|die)\s|l['’])?(?i:option|choice|letter|answer|statement|opción|opção"
+    r"|alternativa|letra|opzione|réponse|вариант|选项|選項|選択肢|الخيار|विकल्प)\s?|(?:la|le)\s)?"
 )
-_CONNECTORS = (
-    r"(?:is|are|was|and|or|because|since|as|for|due|given|with|which|by|but|rather|not|instead|if"
-    r"|over|at|maybe|ist|est|es|weil|porque|car)\b"
-)
-_PRAISE = (
-    r"(?:(?:only|most|single)\s)?[*_]{0,2}(?:correct|right|best|appropriate|plausible|likely|true"
-    r"|answer|richtig)\b(?!-)"
+_AND = r"(?:(?i:and|or|also|maybe|possibly|but|und|oder|et|ou|y|o)|[^\x00-\x7f–—]{1,6})"
+_BEHIND = (
+    r"is|are|was|and|or|because|since|as|for|due|given|with|which|by|but|rather|not|instead|if|over"
+    r"|at|maybe|ist|est|es|weil|porque|car"
 )
 _PHRASE = re.compile(  # directly before the letter
-    r"(?:\b(?:option|choice|letter)[*_]{0,2}\s(?:is|would be|must be|should be)"
-    r"|\b(?:option|choice|correct|selection|verdict|conclusion|pick|guess)[*_]{0,2}\s?[:：][*_]{0,2}"
-    r"|\b(?:corr|right|best)\w{0,5}\s(?:\w{1,20}\s){0,3}(?:is|are|would be|must be|es|é|è|est)"
+    r"(?:\b(?:option|choice|letter|correct|selection|verdict|conclusion|pick|guess)[*_]{0,2}\s?[:：]"
+    r"|\b(?:corr\w{2,6}|right|best|appropriate|option|choice|letter)[*_]{0,2}\s(?:\w{1,20}\s){0,3}"
+    r"(?:is|are|would be|must be|should be|es|é|è|est)"
     r"|\b(?:go(?:ing)? with|choose|chose|pick|select|leaves?|leaving|think|believe|say|guess)"
     r"|\b(?:it|this|that|which)(?:['’]s|\s(?:is|must be|has to be|should be|would be|can only be))"
     r"|\b(?:therefore|thus|hence|so)(?=[\s,])|\brichtig ist|вариант —|选择?|選|选项是|選択肢は"
@@ -141,8 +136,9 @@ _PHRASE = re.compile(  # directly before the letter
 )
 _CALLED = re.compile(  # directly behind the letter
     r"[*_`\"')\]}$]{0,6}(?:[.:)]{1,2}[*_]{0,2}\s[^.;\n]{1,80}?|,[^.;,\n]{1,80},)?[*_]{0,3}\s"
-    r"(?:(?:is|are|must be|would be|seems|appears(?: to be)?|as|ist)\s)?"
-    rf"(?:(?:therefore|thus|indeed|clearly)\s)?(?:the\s)?{_PRAISE}"
+    r"(?:(?:is|are|must be|would be|seems|appears(?: to be)?|as|ist)\s)?(?:therefore\s|thus\s)?"
+    r"(?:the\s)?(?:(?:only|most)\s)?[*_]{0,2}"
+    r"(?:correct|right|best|appropriate|plausible|likely|true|answer|richtig)\b(?!-)"
 )
 _DENIED = re.compile(
     r"(?:\b(?:not|never|if|wrong|incorrect|nor|neither|or|cannot)|n['’]t)\s"
@@ -155,12 +151,6 @@ _NAME = re.compile(  # Vitamin C, Plan B: the letter belongs to the word before 
     r"\b(?!(?:Option|Choice|Answer|Letter|Statement|So|Thus|Hence|Therefore|That|Then|Only|And|But"
     r"|Since|Because|While|If|Is|Die|Antwort)\s)[A-Z][a-z]+\s[(\[*]{0,3}\Z"
 )
-_EXPLAINS = re.compile(
-    r"\b(?:because|since|as|not|rather|over|instead|unlike|while|whereas|both|all|which|due|given"
-    r"|weil|porque|car)\b|[;\n]|(?<=\w\w)\.\s|因为|而不是",
-    re.IGNORECASE,
-)
-_JOINS = re.compile(r"\s*(?:[,/&|]|(?:or|and)\b)")
 _TEXT_COMMAND = re.compile(r"\\(?:text[a-z]{0,4}|math[a-z]{2}|mbox|bf|rm)\s?\{([^{}]*)\}")
 
 
@@ -168,6 +158,10 @@ _TEXT_COMMAND = re.compile(r"\\(?:text[a-z]{0,4}|math[a-z]{2}|mbox|bf|rm)\s?\{([
 class _Patterns:
     head: re.Pattern[str]
     """A letter at the beginning of a value."""
+    joined: re.Pattern[str]
+    """A further letter, behind a comma, a slash, `and` or `or`."""
+    spaced: re.Pattern[str]
+    """A further letter behind nothing but a space."""
     tail: re.Pattern[str]
     """A letter in brackets at its end."""
     alone: re.Pattern[str]
@@ -186,17 +180,25 @@ def _patterns_of(letters: str) -> _Patterns:
     letter = "[" + re.escape(letters + letters.lower()) + "]"
     # Not C++, A's, C-section, B.C., 3.14, 1,000, F = ma, A^{-1}, B(x), A dog.
     end = (
-        rf"(?=\s*\Z|[.:)：](?![^\W\d_]\.|\w)|[,;](?!\d)|[。，；、!？{_CJK}]|\s+{_CONNECTORS}|\s[-–—(&]"
+        r"(?=\s*\Z|[.:)：](?![^\W\d_]\.|\w)|[,;](?!\d)|[。，；、!？"
+        rf"{_CJK}]|\s+(?:{_BEHIND})\b|\s[-–—(&]"
         rf"|\s*[/|&–—-]\s*{letter}(?!\w)|\s+[*(]{{0,3}}{upper}(?!\w)(?!\s*[=^])|\s(?=[^\x00-\x7f])|\n)"
     )
     bare = rf"[*_`\"'(\[{{$]{{0,6}}{letter}{_CLOSE}"
     return _Patterns(
         head=re.compile(
-            rf"{_OPEN}(?:(?i:either|both)\s)?{_OPTION}{_OPEN}(?P<letter>{letter})(?P<close>{_CLOSE}){end}"
+            rf"{_OPEN}(?:(?i:either|both)\s)?{_OPTION}{_OPEN}({letter})(?P<close>{_CLOSE}){end}"
         ),
+        joined=re.compile(
+            rf"(?:\s*[,/|&]\s*(?:{_AND}\s)?|\s*[(,]?\s*{_AND}\s(?:{_AND}\s)?|[–—-]){_OPEN}{_OPTION}"
+            rf"({letter}){_CLOSE}(?:{end}|(?<=[^AaIi])(?![\w'’+^-]))"
+        ),
+        spaced=re.compile(rf"\s[*(]{{0,3}}({upper}){_CLOSE}{end}"),
         tail=re.compile(rf"[(\[]\s?(?:option\s)?({upper})\s?[)\]][\s.*_]{{0,4}}\Z"),
         alone=re.compile(rf"{_OPTION}{bare}(?:(?:\s?[,/&]\s?|\s(?:and|or)\s){bare}){{0,25}}[.。]?"),
-        any=re.compile(rf"(?<![A-Za-z0-9_'’\\])({upper})(?![A-Za-z0-9_+#'’^]|-\w|\s?=|\.[A-Za-z])"),
+        any=re.compile(
+            rf"({upper})(?<![A-Za-z0-9_'’\\].)(?![A-Za-z0-9_+#'’^]|-\w|\s?=|\.[A-Za-z])", re.DOTALL
+        ),
         marked=re.compile(rf"(?<![\w'’])(?:\(({upper})\)|({upper})[.):](?!\w))"),
         lines=re.compile(rf"^[ \t>*_-]{{0,8}}[(\[]?({upper})[*_]{{0,2}}[).:\]]", re.MULTILINE),
     )
@@ -228,16 +230,17 @@ def read_choice(
         if len(value) == 1 and value in letters:  # as most are
             return frozenset(value)
         named = _named(value[:MAX_VALUE], letters, tuple(options))
-        if named or len(value.strip("()[]*")) == 1:  # a letter that is no option
+        bare = value.strip("()[]*")
+        if named or (len(bare) == 1 and bare.isalpha()):  # a letter that is no option
             return named
     text = _in_letters(visible_text(text)[-_MAX_TEXT:], letters)
-    return _phrased(text, letters) or _by_lines(text, letters, options)
+    return _called_right(text, letters) or _by_lines(text, letters, tuple(options))
 
 
 @lru_cache(maxsize=4096)
 def _named(value: str, letters: str, options: tuple[str, ...]) -> frozenset[str]:
     """Read the options that a stated value names."""
-    if options and (letter := _by_text(value, letters, options)):
+    if letter := _by_text(value, letters, options):
         return frozenset(letter)
     value = _in_letters(value, letters)
     if "\\" in value:
@@ -246,50 +249,30 @@ def _named(value: str, letters: str, options: tuple[str, ...]) -> frozenset[str]
     head = patterns.head.match(value)
     if head is None:
         if tail := patterns.tail.search(value, max(0, len(value) - 20)):
-            before = _by_text(value[: tail.start()], letters, options)
-            return frozenset((tail[1], *before))
+            return frozenset((tail[1], *_by_text(value[: tail.start()], letters, options)))
         word = value.strip(" ()[]{}.*")
-        if 1 < len(word) <= len(letters) and word.isalpha() and set(word) <= set(letters):
-            return frozenset(word if all(a < b for a, b in pairwise(word)) else ())
-        return _phrased(value, letters)
-    written = head["letter"]
-    letter = written if written in letters else written.upper()
-    rest = value[head.end("close") :]
-    others = _others(head, rest, letters)
-    words = rest.lstrip(" .:)：-–—*_")
-    if words != rest and not others:  # `C) London` is both
-        others = frozenset(_by_text(words, letters, options))
-    return others | {letter}
-
-
-def _others(head: re.Match[str], rest: str, letters: str) -> frozenset[str]:
-    """Find letters named besides the first one, up to what explains it."""
-    if not rest.strip(" .*_"):
-        return frozenset()
-    if explained := _EXPLAINS.search(rest, rest[:1] == "."):
-        rest = rest[: explained.start()]
-    rest = re.sub(r"\((?!or\b|\w\))[^()]*\)", "", rest)
-    patterns = _patterns_of(letters)
-    if (
-        rest[:1] in (".", ":", "：")
-        or rest[:3] in (" - ", " – ", " — ")
-        or (")" in head["close"] and not _JOINS.match(rest))
+        if 1 < len(word) <= len(letters) and word.isalpha() and {*word} <= {*letters}:  # AC
+            return frozenset(word if [*word] == sorted({*word}) else ())
+        return _called_right(value, letters)
+    named = {head[1]}
+    at = head.end()
+    is_marked = ")" in head["close"] or value[at : at + 1] in (".", ":", "：")
+    while joined := patterns.joined.match(value, at) or (
+        not is_marked and patterns.spaced.match(value, at)
     ):
-        # Behind `C)` is the option's text, in which only another marked letter is one.
-        return frozenset(map("".join, patterns.marked.findall(rest[1:])))
-    named = {
-        letter[1]
-        for letter in patterns.any.finditer(rest)
-        if letter[1] not in "AI"
-        or not re.match(r"\s(?!or\b|and\b|is\b)[a-z]", rest[letter.end() :])
-    }
-    if head["letter"] in letters.lower():
-        lower = re.compile(rf"(?<![\w'’])[{re.escape(letters.lower())}](?![\w'’])")
-        named |= {letter.upper() for letter in lower.findall(rest)}
-    return frozenset(named)
+        named.add(joined[1])
+        at = joined.end()
+    if value.startswith((" is ", " are "), at):  # A is correct and B is correct
+        named |= _called_right(value[at:], letters)
+    words = value[at:].lstrip(" .:)：-–—*_")
+    if is_marked:  # behind `C)` is the option's text, in which another marked letter is one
+        named.update(map("".join, patterns.marked.findall(words)))
+    if words != value[at:]:
+        named.update(_by_text(words, letters, options))
+    return frozenset(letter if letter in letters else letter.upper() for letter in named)
 
 
-def _phrased(text: str, letters: str) -> frozenset[str]:
+def _called_right(text: str, letters: str) -> frozenset[str]:
     """Find the last letter called the answer by a phrase, with others of the same sentence."""
     if not any(letter in text for letter in letters):
         return frozenset()
@@ -314,25 +297,30 @@ def _phrased(text: str, letters: str) -> frozenset[str]:
     return frozenset(named)
 
 
-def _by_lines(text: str, letters: str, options: Sequence[str]) -> frozenset[str]:
-    """Read a last line that is a letter, a first or last line like `C) Paris`, or a text."""
-    patterns = _patterns_of(letters)
+def _by_lines(text: str, letters: str, options: tuple[str, ...]) -> frozenset[str]:
+    """Read last lines that are letters, a first or last line like `C) Paris`, or a text."""
     if not options and not any(letter in text for letter in letters):
         return frozenset()
-    lines = [line.strip() for line in text.split("\n")]
-    alone = [line for line in lines if len(line) < 60 and patterns.alone.fullmatch(line)]
-    if alone and alone[-1] is lines[-1]:
-        return frozenset().union(*(_named(line, letters, ()) for line in alone))
+    patterns = _patterns_of(letters)
+    alone: frozenset[str] = frozenset()
+    for line in reversed(text.rsplit("\n", 2 * len(letters))):
+        if line.strip() and not (len(line) < 60 and patterns.alone.fullmatch(line.strip())):
+            break
+        alone |= _named(line.strip(), letters, ())
+    if alone:
+        return alone
     listed = len(set(patterns.lines.findall(text))) > 1
-    if not listed or (len(lines) > 1 and not lines[1]):
-        for line in lines[:1] if listed else (lines[-1], lines[0]):
+    first, _, rest = text.partition("\n")
+    last = text[text.rfind("\n") + 1 :].strip()
+    if not listed or rest[:1] in ("", "\n"):
+        for line in (first,) if listed else (last, first):
             mark = patterns.lines.match(line)
             if mark and not (mark[1] == "A" and line[mark.end() - 1] == ":"):  # a dialogue
-                return _named(line, letters, tuple(options))
-    return frozenset() if listed else _by_last_sentence(lines[-1], letters, options)
+                return _named(line.strip(), letters, options)
+    return frozenset() if listed else _by_last_sentence(last, letters, options)
 
 
-def _by_text(value: str, letters: str, options: Sequence[str]) -> str:
+def _by_text(value: str, letters: str, options: tuple[str, ...]) -> str:
     """Return the letter of the one option whose text is the value, or its first clause; or ""."""
     if not options:
         return ""
@@ -340,32 +328,30 @@ def _by_text(value: str, letters: str, options: Sequence[str]) -> str:
     plain = _plain(value)
     for clause in (plain, re.split(r", | because | since | [–—] ", plain, maxsplit=1)[0]):
         if texts.count(clause) == 1:
-            has_other = any(
-                text and text != clause and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", plain)
-                for text in texts
-            )
-            return "" if has_other and clause != plain else letters[texts.index(clause)]
+            others = [text for text in texts if text not in ("", clause)]
+            if clause != plain and any(_is_in(other, plain) for other in others):
+                return ""
+            return letters[texts.index(clause)]
     return ""
 
 
-def _by_last_sentence(line: str, letters: str, options: Sequence[str]) -> frozenset[str]:
+def _by_last_sentence(line: str, letters: str, options: tuple[str, ...]) -> frozenset[str]:
     """Find the one option whose text a last sentence ends with, as in `So it is Paris`."""
     sentence = re.split(r"(?<=\w\w)[.!?;]\s", line[-300:])[-1]
     if not options or re.search(r"\b(?:not|if|wrong|incorrect)\b|n['’]t\b|\?", sentence):
         return frozenset()
     plain = _plain(sentence).replace("*", "")
-    places = {
-        letter: place
-        for letter, text in zip(letters, map(_plain, options), strict=False)
-        if text and (place := re.search(rf"(?<!\w){re.escape(text)}(?!\w)", plain))
-    }
-    if len(places) != 1:
-        return frozenset()
-    letter, place = places.popitem()
-    ends = re.match(rf"\Z|\s(?:is|are)\s(?:the\s)?{_PRAISE}", plain[place.end() :])
-    return frozenset(letter) if ends else frozenset()
+    plain = re.sub(r"\s(?:is|are)\s(?:the\s)?(?:correct|right|best)\b.*", "", plain)
+    named = [i for i, text in enumerate(map(_plain, options)) if text and _is_in(text, plain)]
+    is_end = len(named) == 1 and plain.endswith(_plain(options[named[0]]))
+    return frozenset(letters[named[0]] if is_end else ())
 
 
+def _is_in(text: str, sentence: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(text)}(?!\w)", sentence) is not None
+
+
+@lru_cache(maxsize=4096)
 def _plain(text: str) -> str:
     return " ".join(_fold(clean(text)).casefold().split())
 
@@ -398,7 +384,7 @@ def _check(
         raise InvalidInput(f"`originals` maps each shown letter to its own, got {originals!r:.100}")
 
 
-@grader(version=2, check=_check)
+@grader(version=3, check=_check)
 def grade_choice(
     answer: str | None,
     target: str | Collection[str],
@@ -414,8 +400,9 @@ def grade_choice(
     that names none is passed over. Where nothing stated names one, it takes the last letter that a
     phrase calls the answer (`I would go with C`, `option C is correct`), a last line that is a
     letter, a first or last line like `C) Paris`, or the option's text at the end of the last
-    sentence. A letter in running text never counts, nor does one behind `not`, `if` or `wrong`. Two
-    letters in one statement are two answers, and so are a letter and another option's text: a 0.
+    sentence. A letter in running text never counts, nor does one behind `not`, `if` or `wrong`; of
+    `not A but B`, B counts. Two letters joined by a comma, a slash, a space, `and` or `or` are two
+    answers, and so are a letter and another option's text: a 0.
 
     Args:
         answer: The reply.
@@ -433,21 +420,13 @@ def grade_choice(
     if options or len(letters) != 4:
         _check(letters=letters, options=options, originals=originals)
     shown_letters = letters[: len(options)] if options else letters
-    if not isinstance(target, Collection):
-        raise InvalidInput(
-            f"the target is an option's letter, got {target!r:.100}; of an index, it is "
-            f"{letters[:4]!r}[index]"
-        )
-    correct = frozenset([target]) if isinstance(target, str) else frozenset(target)
-    known = frozenset(originals.values() if originals else shown_letters)
-    if not correct or not correct <= known:
-        raise InvalidInput(
-            f"the target {target!r:.100} is not among the option letters {''.join(sorted(known))!r}"
-        )
+    correct = _correct_letters(target, shown_letters, originals)
     named = read_choice(answer, shown_letters, options=options)
     if not named:
         nothing = answer_text(answer) is None
         return NO_ANSWER if nothing else Grade(0.0, None, "no option is named as the answer")
+    if len(named) == 1 and not originals:
+        return Grade(float(named == correct), *named)
     notes = []
     chosen = named
     if originals:
@@ -463,3 +442,22 @@ def grade_choice(
     if isinstance(target, str) and len(named) > 1:
         notes.append("more than one option is named")
     return Grade(float(chosen == correct), shown(", ".join(sorted(chosen))), "; ".join(notes))
+
+
+def _correct_letters(
+    target: str | Collection[str], letters: str, originals: Mapping[str, str] | None
+) -> frozenset[str]:
+    if isinstance(target, str) and len(target) == 1 and target in letters and not originals:
+        return frozenset(target)
+    if not isinstance(target, Collection):
+        raise InvalidInput(
+            f"the target is an option's letter, got {target!r:.100}; of an index, it is "
+            f"{letters[:4]!r}[index]"
+        )
+    correct = frozenset([target]) if isinstance(target, str) else frozenset(target)
+    known = frozenset(originals.values() if originals else letters)
+    if not correct or not correct <= known:
+        raise InvalidInput(
+            f"the target {target!r:.100} is not among the option letters {''.join(sorted(known))!r}"
+        )
+    return correct

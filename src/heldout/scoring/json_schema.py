@@ -6,8 +6,7 @@ every answer. What is limited, and how:
     a $ref          to anything outside the schema is refused; nothing is ever fetched or opened
     an answer       is read up to a size and a depth (formats.py), and checked in one pass
     a `pattern`     runs on a linear engine; with look-around, up to a number of steps
-    a schema        has a size, and a size with its $refs written out (a few lines of them that
-                    refer to each other can stand for billions)
+    a schema        has a size; it comes from the author of an eval, and is not distrusted further
 
 Formats such as "email" are annotations here, as the specification has it from 2019 on; give
 `formats=True` to check them. The draft is the one that `$schema` names, else 2020-12.
@@ -19,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
@@ -34,9 +32,6 @@ KEPT = 512
 
 LARGEST_SCHEMA = 2**20
 """Bytes of a schema."""
-
-LARGEST_WRITTEN_OUT = 200_000
-"""Objects and lists in a schema with its $refs written out."""
 
 PATTERN_STEPS = 100_000
 """Of backtracking, for a `pattern` that has look-around or back-references."""
@@ -107,8 +102,6 @@ def _compiled(content: bytes, formats: bool) -> Schema:
     if len(content) > LARGEST_SCHEMA:
         raise InvalidInput(f"a schema has at most {LARGEST_SCHEMA} bytes, this one {len(content)}")
     schema = msgspec.json.decode(content)
-    if isinstance(schema, dict):
-        _refuse_bombs(schema)
     try:
         validator = jsonschema_rs.validator_for(
             schema,
@@ -118,7 +111,14 @@ def _compiled(content: bytes, formats: bool) -> Schema:
         )
     except ValueError as error:  # of which jsonschema_rs.ValidationError is one
         what = _short(getattr(error, "message", str(error)))
-        raise InvalidInput(f"not a JSON schema: {what}; it is {_short(content.decode())}") from None
+        hint = (
+            "; nothing is fetched: put what a $ref names under $defs"
+            if b'"$ref"' in content
+            else ""
+        )
+        raise InvalidInput(
+            f"not a JSON schema: {what}{hint}; it is {_short(content.decode())}"
+        ) from None
     return Schema(validator, jsonschema_rs.ValidationError)
 
 
@@ -164,83 +164,6 @@ def grade_json(answer: str | None, *, schema: Mapping[str, Any] | bool | Schema)
     if schema.accepts(value):
         return Grade(1.0, text)
     return Grade(0.0, text, schema.problem(value) or "the schema does not accept it")
-
-
-# --- Bombs --------------------------------------------------------------------------------------
-
-
-_REFS = ("$ref", "$dynamicRef", "$recursiveRef")
-
-
-def _refuse_bombs(schema: Any) -> None:
-    try:
-        size = _written_out(schema, _targets(schema), {})
-    except RecursionError:
-        raise InvalidInput("the schema, or a chain of its $refs, is nested too deeply") from None
-    if size > LARGEST_WRITTEN_OUT:
-        raise InvalidInput(
-            f"with its $refs written out the schema has over {LARGEST_WRITTEN_OUT} parts; "
-            "checking against it could take hours"
-        )
-
-
-def _targets(schema: Any) -> dict[str, list[Any]]:
-    """Collect the parts by what a $ref may call them: JSON pointers, anchors and ids.
-
-    A part with an id of its own is a document of its own, from which pointers may start again:
-    one name can stand for several parts.
-    """
-    targets: dict[str, list[Any]] = {}
-    roots, seen = [schema], {id(schema)}
-    while roots:
-        todo = [("#", roots.pop())]
-        while todo:
-            pointer, part = todo.pop()
-            names = [pointer]
-            if isinstance(part, dict):
-                names += [f"#{part[k]}" for k in ("$anchor", "$dynamicAnchor") if k in part]
-                names += [str(part[k]).removesuffix("#") for k in ("$id", "id") if k in part]
-                if "$id" in part and id(part) not in seen:
-                    seen.add(id(part))
-                    roots.append(part)
-                inner = [(k.replace("~", "~0").replace("/", "~1"), v) for k, v in part.items()]
-            else:
-                inner = [(str(position), item) for position, item in enumerate(part)]
-            for name in names:
-                targets.setdefault(name, []).append(part)
-            todo += [(f"{pointer}/{k}", v) for k, v in inner if isinstance(v, dict | list)]
-    return targets
-
-
-def _written_out(part: Any, targets: Mapping[str, list[Any]], sizes: dict[int, int]) -> int:
-    """Count the parts, each $ref as what it refers to.
-
-    Within a cycle a $ref counts as one: there, the package remembers what it has checked.
-    """
-    if not isinstance(part, dict | list):
-        return 0
-    if id(part) in sizes:
-        return sizes[id(part)]
-    sizes[id(part)] = 1
-    total = 1
-    for inner in part.values() if isinstance(part, dict) else part:
-        total += _written_out(inner, targets, sizes)
-    for ref in (part[key] for key in _REFS if key in part) if isinstance(part, dict) else ():
-        if isinstance(ref, str):
-            total += sum(_written_out(x, targets, sizes) for x in _referred(ref, targets))
-    sizes[id(part)] = total
-    return total
-
-
-def _referred(ref: str, targets: Mapping[str, list[Any]]) -> list[Any]:
-    base, _, fragment = unquote(ref).partition("#")
-    for name in (f"#{fragment}", base) if fragment else (base or "#", base.rpartition("/")[2]):
-        if name in targets:
-            return targets[name]
-    raise InvalidInput(
-        f"$ref {_short(ref)!r} is not a part of the schema; nothing is fetched, so put what it "
-        "refers to under $defs, and write '#/$defs/…'"
-    )
 
 
 def _path(parts: list[str | int]) -> str:

@@ -123,7 +123,7 @@ def _list_below(text: str) -> str:
 Compare = Callable[[Sequence[str], Sequence[str]], float]
 
 
-@grader(version=2)
+@grader(version=3)
 def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
     """Grade a list whose items have to be the target's, in the same order.
 
@@ -153,7 +153,7 @@ def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> G
     return _graded(answer, target, overlap if partial else same)
 
 
-@grader(version=2)
+@grader(version=3)
 def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
     """Grade a list whose items have to be the target's, in any order and however often.
 
@@ -218,7 +218,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-@grader(version=2)
+@grader(version=3)
 def grade_spans(
     answer: str | None, target: Spans | Sequence[Spans], *, exact: bool = False
 ) -> Grade:

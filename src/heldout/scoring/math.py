@@ -28,7 +28,7 @@ from heldout.scoring.answers import answer_text, clean, statements
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.process_pool import Pool
 
-VERSION = 2
+VERSION = 3
 """Goes up with every change of what is extracted or held equal."""
 PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy")
 """They decide as well: scores of other versions of them may differ."""
@@ -254,15 +254,9 @@ def _target_expression(target: str) -> str:
 
 # --- What an answer states ------------------------------------------------------------------------
 
-_JOINT = re.compile(
-    r"(?:[\s$.]|\\[,;!]|\\q?quad)*(?:,|;|\\q?quad|and|or|\\text\{\s*(?:and|or)\s*\})"
-    r"(?:[\s$,]|\\[,;!]|\\q?quad|and\b|or\b|\\text\{\s*(?:and|or)\s*\})*",
-    re.IGNORECASE,
-)
 _BEGINS = re.compile(r"[^A-Za-z]|[A-Za-z](?![A-Za-z])|[A-Z]{2,4}\s?=")
 """An expression. A sentence that begins otherwise (`the answer is divisible by 7`) is a remark
 where something else is stated."""
-_PERCENT = re.compile(r"[\s$]{0,4}\\?%")
 _IN_PARTS = re.compile(
     r"\A(?:[*#>-]|\d{1,2}[.)]) |[?？]\Z|\n(?![\s\S]{0,999}\\end)|\$[^$]+\$[^$]+\$"
 )
@@ -279,23 +273,12 @@ def stated_expressions(text: str, *, last: bool) -> list[str]:
         Statements, the last one first; none where nothing is stated, or where the last statement
         is a box that never closes.
     """
-    text = text.replace("\boxed", "\\boxed")
     stated: list[str] = []
     remarks: list[str] = []
-    start = -1  # of the box before
     for statement in islice(statements(text), MAX_STATEMENTS):
-        if statement.value is None or len(statement.value) > MAX_LENGTH:
-            break
         value = statement.value
-        if statement.kind == "box":
-            if _PERCENT.match(text, statement.end) and "%" not in value:
-                value += "\\%"
-            if start >= 0 and start - statement.end < 60 and _is_joint(text, statement.end, start):
-                if value not in stated[-1].split(", "):
-                    stated[-1] = f"{value}, {stated[-1]}"
-                start = statement.start
-                continue
-            start = statement.start
+        if value is None or len(value) > MAX_LENGTH:
+            break
         is_remark = statement.is_sentence and not _BEGINS.match(value)
         (remarks if is_remark else stated).append(value)
     stated += remarks
@@ -308,10 +291,6 @@ def stated_expressions(text: str, *, last: bool) -> list[str]:
         if bare and (is_word or not _has_words(_TEXT.sub("", bare))):
             return [bare]
     return [_TAIL + text[-MAX_LENGTH:].strip()] if last else []
-
-
-def _is_joint(text: str, start: int, end: int) -> bool:
-    return _JOINT.fullmatch(text, start, end) is not None
 
 
 _TAIL = "\0"
@@ -516,8 +495,7 @@ _TASK = re.compile(
     r"|(?<![\\A-Za-z])(?:gcd|lcm|det|max|min|floor|ceil|lim|sum|mod)(?=\s?[({_\\]|\s\d)"
 )
 _TASK_NAME = re.compile(r"[\\\\{}()\s_]")
-_NUMERAL = re.compile(r"\(?([0-9A-Fa-f]{1,200})\)?_\s?\{?\s?(\d{1,2}|[a-z]{3,6})\s?\}?")
-_BASES = {"two": "2", "three": "3", "five": "5", "six": "6", "eight": "8", "ten": "10"}
+_BASE = re.compile(r"\d\)?_\s?\{?\s?(\d{1,2}|two|three|five|six|eight|ten)\s?\}?\Z")
 _MORE_DIGITS = re.compile(r"\\[lcd]?dots(?![A-Za-z])|\.\.\.|…")
 
 
@@ -527,98 +505,58 @@ class _Different(Exception):
 
 def _compare(answer: str, gold: str, options: _Options) -> bool | None:
     """Tell whether two expressions are equal; None where the answer cannot be read."""
-    if (same := _same_numeral(answer, gold)) is not None:
-        return same
     if _MORE_DIGITS.search(answer) and not _MORE_DIGITS.search(gold):
         raise _Different("digits are left out")
+    base, gold_base = _BASE.search(answer), _BASE.search(gold)
+    if base and base[1] != (gold_base[1] if gold_base else "10"):
+        raise _Different("in another base")
     exact, *rounded = (side.strip() for side in _APPROXIMATELY.split(answer))
     if rounded and _NAME.fullmatch(exact):
         answer = f"{exact}={rounded[-1]}"
     elif rounded:
         return _compare(exact, gold, options) or _compare(rounded[-1], gold, options)
-    ours, theirs = _values(answer, options), _values(gold, options)
-    if options.strict and ours.names and theirs.names:
-        names = {name for name in (*ours.names, *theirs.names) if len(name) == 1}
-        if names - ({*ours.names} & {*theirs.names}):
-            raise _Different("other names than the target's")
-    if theirs.is_equation or (ours.is_equation and re.search("[A-Za-z]", theirs.text)):
-        mine, wanted = answer, gold
-    elif ours.is_equation:
-        raise _Different("an equation, and not a value")
-    else:
-        mine, wanted = ours.text, theirs.text
-        if len(theirs.names) > 1 and {*ours.names} == {*theirs.names}:
-            by_name = dict(zip(ours.names, ours.values, strict=True))
-            mine = f"({', '.join(by_name[name] for name in theirs.names)})"
+    is_equation, is_gold_equation = len(_split(answer, "=")) > 1, len(_split(gold, "=")) > 1
+    if is_gold_equation and not (is_equation and re.search("[A-Za-z]", gold)):
+        is_gold_equation = (value := _solved(gold, options)) is None
+        gold = value or gold
+    if is_equation and not is_gold_equation:
+        value = _solved(answer, options)
+        if value is None and not re.search("[A-Za-z]", gold):
+            raise _Different("an equation, and not a value")
+        if value and _is_tuple(gold) and len(_split(value, ",;")) > 1:
+            raise _Different("several answers, where the target is one")
+        answer = value or answer
     if not options.unevaluated:
-        for task in _TASK.findall(mine):
-            if _TASK_NAME.sub("", task) not in _TASK_NAME.sub("", wanted):
+        for task in _TASK.findall(answer):
+            if _TASK_NAME.sub("", task) not in _TASK_NAME.sub("", gold):
                 raise _Different(f"not carried out: {task}")
-    if options.strict and wanted.startswith("\\{") and _is_tuple(mine):
+    if options.strict and gold.startswith("\\{") and _is_tuple(answer):
         raise _Different("in order, where the target is a set")
-    if ours.has_alternatives and _is_tuple(wanted):
-        raise _Different("several answers, where the target is one")
-    return _any_equal(mine, wanted, options)
+    return _any_equal(answer, gold, options)
 
 
-def _any_equal(answer: str, gold: str, options: _Options) -> bool | None:
-    """Compare with and without percent signs, where one side has them and the other has not."""
-    answers, golds = [answer], [gold]
-    if "%" in answer + gold:
-        answers, golds = _without_percent(answer), _without_percent(gold)
-        if "%" in answer and "%" in gold:
-            answers, golds = answers[:1], golds[:1]
-    found = [_read(text) for text in answers]
-    wanted = [_read(text) for text in golds]
-    if found[0] is None:
-        return None
-    if wanted[0] is None:
-        raise _Different("the target cannot be read: only what is written alike equals it")
-    return any(_is_equal(one, other, options) for one in wanted for other in found)
-
-
-def _without_percent(text: str) -> list[str]:
-    bare = text.replace("\\%", "").replace("%", "").strip()
-    return [bare, f"\\frac{{{bare}}}{{100}}"] if "%" in text else [bare]
-
-
-class _Values(NamedTuple):
-    text: str
-    """A value, or several: in brackets where they are the components of one."""
-    names: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()
-    is_equation: bool = False
-    has_alternatives: bool = False
-
-
-def _values(text: str, options: _Options) -> _Values:
-    """Take the values out of x = 5, x = 48/2 = 24, x = 1, y = 2 or x = 7, 8."""
-    parts = _split(text, ",;")
-    if len(_split(text, "=")) == 1:
-        return _Values(text)
+def _solved(text: str, options: _Options) -> str | None:
+    """Take the values out of x = 5, 5 = x, x = 48/2 = 24, x = 7, 8 or x = 1, y = 2."""
     names: list[str] = []
     values: list[str] = []
-    for part in parts:
+    for part in _split(text, ",;"):
         sides = _split(part, "=")
-        if len(sides) == 2 and _NAME.fullmatch(sides[1]) and not _NAME.fullmatch(sides[0]):
+        if _NAME.fullmatch(sides[-1]) and not _NAME.fullmatch(sides[0]):
             sides.reverse()
-        if _NAME.fullmatch(sides[0]) and len(sides) > 1:
+        if len(sides) > 1 and (_NAME.fullmatch(sides[0]) or _TASK.search(sides[0])):
             names.append(sides.pop(0))
         elif len(sides) == 1 and names:
             names.append(names[-1])
-        elif len(parts) > 1:
-            return _Values(text, is_equation=True)
-        elif _TASK.search(sides[0]):
-            sides.pop(0)  # of a task that is carried out, what comes out
         if any(not _any_equal(side, sides[-1], options) for side in sides[:-1]):
-            return _Values(text, is_equation=True)
+            return None
         values.append(sides[-1])
+    if names and len(names) < len(values):  # 5, x = 1
+        return None
     if len({*names}) < 2:
-        return _Values(", ".join(values), tuple(names[:1]), has_alternatives=len(values) > 1)
-    if "".join(sorted(names)) in _ALPHABET:
-        pairs = sorted(zip(names, values, strict=True))
-        names, values = [name for name, _ in pairs], [value for _, value in pairs]
-    return _Values(f"({', '.join(values)})", tuple(names), tuple(values))
+        return ", ".join(values)
+    if "".join(sorted(names)) in _ALPHABET:  # x and y, a, b and c: components of one
+        values = [value for _, value in sorted(zip(names, values, strict=True))]
+    return f"({', '.join(values)})"
 
 
 def _split(text: str, separators: str) -> list[str]:
@@ -626,9 +564,11 @@ def _split(text: str, separators: str) -> list[str]:
     parts, depth, start = [], 0, 0
     for place, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
-        if character in separators and depth <= 0:
-            if character == "=" and text[place - 1 : place] in ("<", ">", "!", ":", "\\"):
-                continue
+        if (
+            character in separators
+            and depth <= 0
+            and text[place - 1 : place] not in tuple("<>!:\\")
+        ):
             parts.append(text[start:place].strip())
             start = place + 1
     return [*parts, text[start:].strip()]
@@ -642,21 +582,25 @@ def _is_tuple(text: str) -> bool:
     return len(_split(inside, ",;")) == 1 < len(_split(inside[1:-1], ",;"))
 
 
-def _same_numeral(answer: str, gold: str) -> bool | None:
-    """Compare numbers in a base other than ten; None where neither names one."""
-    mine, wanted = _NUMERAL.fullmatch(answer.strip()), _NUMERAL.fullmatch(gold.strip())
-    if mine is None and wanted is None:
+def _any_equal(answer: str, gold: str, options: _Options) -> bool | None:
+    """Compare with and without percent signs, where one side has them and the other has not."""
+    answers, golds = [answer], [gold]
+    if "%" in answer + gold:
+        answers, golds = _without_percent(answer), _without_percent(gold)
+        if "%" in answer and "%" in gold:
+            answers, golds = answers[:1], golds[:1]
+    values = [_read(text) for text in answers]
+    gold_values = [_read(text) for text in golds]
+    if values[0] is None:
         return None
-    digits, base = _numeral(mine, answer)
-    gold_digits, gold_base = _numeral(wanted, gold)
-    if not digits.isalnum() or not gold_digits.isalnum():
-        return None
-    return digits == gold_digits and (mine is None or base == gold_base)
+    if gold_values[0] is None:
+        raise _Different("the target cannot be read: only what is written alike equals it")
+    return any(_is_equal(gold, value, options) for gold in gold_values for value in values)
 
 
-def _numeral(match: re.Match[str] | None, text: str) -> tuple[str, str]:
-    digits, base = (match[1], match[2]) if match else (text.strip(), "10")
-    return digits.lower().lstrip("0"), _BASES.get(base, base)
+def _without_percent(text: str) -> list[str]:
+    bare = text.replace("\\%", "").replace("%", "").strip()
+    return [bare, f"\\frac{{{bare}}}{{100}}"] if "%" in text else [bare]
 
 
 # --- math-verify ----------------------------------------------------------------------------------
@@ -682,7 +626,8 @@ def _read(text: str) -> Any:
 def _is_equal(gold: Any, answer: Any, options: _Options) -> bool:
     """Ask math-verify; the target comes first: an equation is no number, but may have one."""
     sympy = import_module("sympy")
-    if isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq):
+    sides = [side for each in (gold, answer) if isinstance(each, sympy.Eq) for side in each.args]
+    if len(sides) == 4 and all(isinstance(side, sympy.Expr) for side in sides):
         factor = sympy.simplify((gold.lhs - gold.rhs) / (answer.lhs - answer.rhs))
         if factor.is_number and factor.is_nonzero:
             return True

@@ -4,14 +4,14 @@ Numbers are read with their sign (`-5`, `−5`, `minus 5`), currency, percent, t
 `1.234.567`, `1 234`, `1'234`, `12,34,567`, `1{,}234`), decimal commas where they can be nothing
 else (`0,5`, `1.234,56`), fractions (`3/4`, `1 1/2`, `½`, `\frac{3}{4}`), powers of ten (`1.2e3`,
 `1.2 × 10^3`, `10⁶`), scales (`3 million`, `5 dozen`, `3万`) and units, and in words from `zero` to
-`ninety-nine`. A number is a `Fraction`, so `29.00` is 29 and big numbers keep their last digit.
+`ninety-nine`. (The package text2num reads more words, but verdicts must not depend on what else is
+installed.) A number is a `Fraction`, so `29.00` is 29 and big numbers keep their last digit.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -38,38 +38,29 @@ class Number(NamedTuple):
 # --- What numbers look like ---------------------------------------------------------------------
 
 _VULGAR = {
-    sign: Fraction(ratio)
-    for sign, ratio in zip(
-        "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞",
-        (
-            *("1/2", "1/3", "2/3", "1/4", "3/4", "1/5", "2/5", "3/5", "4/5", "1/6", "5/6"),
-            *("1/8", "3/8", "5/8", "7/8"),
-        ),
-        strict=True,
-    )
+    **{"½": Fraction(1, 2), "⅓": Fraction(1, 3), "⅔": Fraction(2, 3), "¼": Fraction(1, 4)},
+    **{"¾": Fraction(3, 4), "⅛": Fraction(1, 8), "⅜": Fraction(3, 8), "⅝": Fraction(5, 8)},
 }
 _SCALES = {
     **{"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9},
-    **{"trillion": 10**12, "millionen": 10**6, "milliarden": 10**9, "lakh": 10**5, "crore": 10**7},
-    **{"万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8, "k": 10**3, "m": 10**6, "b": 10**9},
+    **{"trillion": 10**12, "万": 10**4, "亿": 10**8, "k": 10**3, "m": 10**6, "b": 10**9},
 }
-_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
-_SMALL += " fifteen sixteen seventeen eighteen nineteen"
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_WORDS = {word: value for value, word in enumerate(_SMALL.split())}
+_NAMES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+    " sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"
+)
+_WORDS = {word: n if n < 20 else 10 * (n - 18) for n, word in enumerate(str.split(_NAMES))}
 _WORDS |= {
-    word if not unit else f"{word}{gap}{_SMALL.split()[unit]}": 20 + 10 * place + unit
-    for place, word in enumerate(_TENS.split())
-    for unit in range(10)
-    for gap in " -"
+    f"{ten} {one}": value + unit
+    for ten, value in _WORDS.items()
+    for one, unit in _WORDS.items()
+    if value >= 20 and 0 < unit < 10
 }
-_MINUS, _RAISED = "-−–", "⁰¹²³⁴⁵⁶⁷⁸⁹"
-_MONEY = r"(?:\\?\$|€|£|¥|₹)"
+_MINUS, _RAISED, _VULGARS = "-−–", "⁰¹²³⁴⁵⁶⁷⁸⁹", "".join(_VULGAR)
 _SEPARATOR = r"(?:[.,'’\u00a0\u202f\u2009٫٬]|\{,\}|,?\\[,!;])"
-_VULGARS = "".join(_VULGAR)
 _POWER = rf"(?:(?:\^|\*\*)\s?[{{(]?(?P<%s>[-−+]?\d{{1,4}})[}})]?|(?P<%s>[⁻⁺]?[{_RAISED}]{{1,4}}))"
 _NUMBER = re.compile(
-    rf"(?P<sign>(?<![\w)\]}}%])[-+−–])?(?P<money>{_MONEY}\s?(?P<sign2>[-−])?)?"
+    r"(?P<sign>(?<![\w)\]}%])[-+−–])?(?P<money>(?:\\?\$|€|£|¥|₹)\s?(?P<sign2>[-−])?)?"
     r"(?:\\[dtc]?frac\s?(?:\{\s?(?P<n>[-−]?\d{1,400})\s?\}\s?\{\s?(?P<d>[-−]?\d{1,400})\s?\}"
     r"|(?P<n1>\d)(?P<d1>\d))"
     rf"|(?P<digits>\d{{1,3}}(?:\s\d{{3}})+(?![\d])|\d+(?:{_SEPARATOR}\d+)*|\.\d+)"
@@ -82,27 +73,28 @@ _NUMBER = re.compile(
     r"|\s?\\[dtc]?frac\s?\{\s?(?P<n3>\d{1,9})\s?\}\s?\{\s?(?P<d3>\d{1,9})\s?\})?"
     rf"|(?P<vulgar2>[{_VULGARS}]))"
     r"(?P<percent>\s?(?:\\?%|％|(?i:per\s?cent)\b))?"
-    r"(?:(?P<scale>[\s-]{0,2}(?:(?i:dozen|hundred|thousand|millionen|million|milliarden|billion"
-    r"|trillion|lakh|crore)s?\b|[万萬亿億]))|(?P<short>(?<=\d)[kKMB]\b))?"
+    r"(?:(?P<scale>[\s-]{0,2}(?:(?i:dozen|hundred|thousand|million|billion|trillion)s?\b|[万亿]))"
+    r"|(?P<short>(?<=\d)[kKMB]\b))?"
 )
 _BEGINS = re.compile(rf"[-+−–$€£¥₹\\.\d{_VULGARS}]")
-_NEGATIVE = re.compile(r"\b(?:minus|negative)\s\Z", re.IGNORECASE)
 _DIGIT = re.compile(rf"[\d{_VULGARS}]")
-_RAISED_DIGITS = str.maketrans(_RAISED + "⁻⁺−", "0123456789-+-")
-_SEPARATORS = str.maketrans("٫٬’", ".''")
-_JOINTS = re.compile(r"\{,\}|,?\\[,!;]|[\s\u00a0\u202f\u2009]")
+_PLAIN_DIGITS = str.maketrans(_RAISED + "⁻⁺−", "0123456789-+-")
+_JOINTS = re.compile(r"\{,\}|,?\\[,!;]|[\s\u00a0\u202f\u2009’٬]")
 _GROUPED_BY_SPACES = re.compile(r"\d{1,3}(?:'\d{3})+")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{2,3})*,\d{3}")
 _MAX_DIGITS = 400
 
 
-def _matches(text: str, at: int = 0) -> Iterator[re.Match[str]]:
+def _matches(text: str) -> list[re.Match[str]]:
     """Find what looks like a number, much faster than by the pattern alone."""
+    matches: list[re.Match[str]] = []
+    at = 0
     while begins := _BEGINS.search(text, at):
         match = _NUMBER.match(text, begins.start())
         at = match.end() if match else begins.end()
         if match:
-            yield match
+            matches.append(match)
+    return matches
 
 
 def _read(match: re.Match[str], decimal: Decimal, in_box: bool) -> Number | None:
@@ -111,10 +103,9 @@ def _read(match: re.Match[str], decimal: Decimal, in_box: bool) -> Number | None
     if value is None:
         return None
     start, end = match.span()
-    if match.string[start - 1 : start] == " " and (
-        word := _NEGATIVE.search(match.string, max(0, start - 9), start)
-    ):
-        start, value = word.start(), -value
+    before = match.string[max(0, start - 9) : start].lower()
+    if before.endswith(("minus ", "negative ")):
+        start, value = start - len(before.split()[-1]) - 1, -value
     return Number(value, match["percent"] is not None, match.string[start:end].strip(), start, end)
 
 
@@ -130,19 +121,19 @@ def _value_of(written: str, decimal: Decimal, in_box: bool) -> Fraction | None:
         value = _VULGAR[part["vulgar2"]]
     else:
         value = _ratio(part["n"] or part["n1"], part["d"] or part["d1"])
-    exponent = part["e"] or part["ten"] or part["ten2"]
-    power = part["power"] or part["power2"]
+    exponent, power = part["e"] or part["ten"] or part["ten2"], part["power"] or part["power2"]
     if value is None:
         return None
     if part["over"]:
-        value = value / int(part["over"]) if int(part["over"]) else None
+        fraction = _ratio("1", part["over"])
+        value = None if fraction is None else value * fraction
     elif part["vulgar"] or part["half"]:
         value += _VULGAR[part["vulgar"] or "½"]
     elif part["n2"] or part["n3"]:
         fraction = _ratio(part["n2"] or part["n3"], part["d2"] or part["d3"])
         value = value + fraction if fraction is not None and fraction < 1 else None
     elif exponent or power:
-        size = int(_plain(exponent or power))
+        size = int((exponent or power).translate(_PLAIN_DIGITS))
         if abs(size) > _MAX_DIGITS or (power and value != 10):
             return None  # 2^10 would have to be calculated
         value = Fraction(10) ** size * (1 if power else value)
@@ -155,17 +146,13 @@ def _value_of(written: str, decimal: Decimal, in_box: bool) -> Fraction | None:
 
 
 def _ratio(above: str, below: str) -> Fraction | None:
-    lower = int(_plain(below))
-    return Fraction(int(_plain(above)), lower) if lower else None
-
-
-def _plain(digits: str) -> str:
-    return digits.translate(_RAISED_DIGITS)
+    lower = int(below.translate(_PLAIN_DIGITS))
+    return Fraction(int(above.translate(_PLAIN_DIGITS)), lower) if lower else None
 
 
 def _decimal(written: str, decimal: Decimal, in_box: bool) -> Fraction | None:
     """Read digits with separators."""
-    digits = _JOINTS.sub("'", written.translate(_SEPARATORS))
+    digits = _JOINTS.sub("'", written.replace("٫", "."))
     if len(digits) > _MAX_DIGITS:
         return None
     if decimal == ",":
@@ -192,8 +179,12 @@ def _decimal(written: str, decimal: Decimal, in_box: bool) -> Fraction | None:
 
 _SIMPLE = re.compile(r"-?\$?(?:[0-9]{1,15}|[0-9]{1,3}(?:,[0-9]{3}){1,5})(?:\.[0-9]{1,15})?%?")
 _LATEX_TEXT = re.compile(r"\\(?:text[a-z]{0,4}|math[a-z]{2}|mbox|rm)\s?\{([^{}]*)\}")
-_DEGREES = re.compile(r"\s?\^\s?\{?\s?\\circ\s?\}?|\\degree|°")
-_UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\s?\{?\s?[-−]?\d\s?\}?")
+_UNIT_MARKS = re.compile(  # degrees, and the powers of units
+    r"\s?\^\s?\{?\s?\\circ\s?\}?|\\degree|°|(?<=[A-Za-z}])\^\s?\{?\s?[-−]?\d\s?\}?"
+)
+_MARKUP = re.compile(
+    r"(?<!\w)\*\*|\*\*(?!\w)|</?[a-z]{1,10}>|<<[^<>\n]{0,80}>>"
+)  # GSM8K's <<2*3=6>>
 _EQUALS = re.compile(r"=|≈|\\approx")
 _EQUATIONS = re.compile(r"=[^=]*(?:[,;]|\band\b|\bor\b)[\s$\\(]{0,4}[^\W\d_]\w{0,8}\s?=")
 _EXPLAINS = re.compile(
@@ -201,23 +192,21 @@ _EXPLAINS = re.compile(
 )
 _HEAD = re.compile(
     r"[\s*_(\[{$~\"'“]{0,8}(?:(?:about|approximately|approx\.?|around|roughly|exactly|only|just|US"
-    r"|USD|EUR|GBP|CHF|Rs\.?|INR)[\s:]{0,2}){0,2}[*_($\\]{0,4}\Z",
+    r"|USD|EUR|GBP|Rs\.?)[\s:]{0,2}){0,2}[*_($\\]{0,4}\Z",
     re.IGNORECASE,
 )
-_BAD_BEFORE = re.compile(  # an expression, a time, a bound or a denial
-    r"[√^_±{]\s?\Z|(?:[\d)\]}]|\b[a-z]) ?[*]\s?\Z|[\w)\]}%] ?[+/×÷·−–-]\s?\(?\Z|[-−–]\(?\Z|\w\(\Z"
-    r"|\d:\Z|[<>≤≥≠]=?\s?\$?\Z|\\(?!text|quad|approx|[,;!(\[$ ])[a-z]{1,12}\s?[{(]?\s?\Z"
-    r"|(?:\b(?:not|never|wrong|if)|n['’]t)\s(?:\w{1,8}\s){0,3}[$*_(]{0,3}\Z",
-    re.IGNORECASE,
+_BAD_BEFORE = re.compile(  # in an expression, a time or a bound
+    r"(?:[√^_±{]|(?:[\d)\]}]|\b[a-z]) ?[*]|[\w)\]}%] ?[+/×÷·−–-]|[<>≤≥≠]=?|!=)\s?[$(]?\Z"
+    r"|[-−–]\(?\Z|\w\(\Z|\d:\Z"
 )
-_BAD_BEHIND = re.compile(  # the same, and scales that are not known
-    r"\s?(?:[π√±^×÷·⋅]|[+*](?=\s?[\w(\\])(?!\*)|[-−–]\s?[\d(\\]|/\s?(?:[\d(\\]|[a-z]\b))"
+_COMMAND = re.compile(r"\\(?!text|quad|approx)[a-z]{1,12}\s?[{(]?\s?\Z")  # \ln 2
+_BAD_BEHIND = re.compile(
+    r"\s?(?:[π√±^×÷·⋅]|[+*](?=\s?[\w(\\])|[-−–]\s?[\d(\\]|/\s?(?:[\d(\\]|[a-z]\b))"
     r"|\s?\\(?!text|quad|[,;!)\]%$ ]|mathrm)[a-z]|[!(](?=\w)|[:/.,]\d|_?\{|_\d"
-    r"|[xyznieabc](?![^\W\d_])|\s(?:pi|squared|cubed)\b|\.{2,}|…"
-    r"|\s?(?i:mill?[oó]n|milh|milj|mily|mln|bill?[hoó]n|милл|млн|млрд|тыс|triệu|百|千)"
+    r"|[xyznieabc](?![^\W\d_])|\s(?:pi|squared|cubed)\b|\.{2,}|…|百|千"
     r"|\s(?:is|was)(?:n['’]t|\s(?:\w+\s)?(?:not|wrong|incorrect))\b|[\w*_ $]{0,20}\?"
 )
-_MARK_BEFORE = re.compile(r"(?:</?\w{1,10}|<<[^<>]{0,60}>)>\Z")  # <b>, and GSM8K's <<2*3=6>>
+_DENYING = frozenset(("not", "if", "wrong"))
 _ORDINALS = ("st", "nd", "rd", "th")
 _CLOSED = re.compile(r"[^,;()\[\]]{0,40}[)\]]")
 
@@ -245,18 +234,17 @@ def _parse(text: str, decimal: Decimal, in_box: bool, at_head: bool) -> Number |
         whole, _, part = text.replace("$", "").replace(",", "").rstrip("%").partition(".")
         value = Fraction(int(whole + part), 10 ** len(part))
         return Number(value, text[-1] == "%", text)
-    if "\\" in text or "^" in text or "°" in text:
-        text = _LATEX_TEXT.sub(r" \1 ", _UNIT_POWER.sub("", _DEGREES.sub(" ", text)))
-    if _EQUATIONS.search(text):
-        return None
+    text = _LATEX_TEXT.sub(r" \1 ", _UNIT_MARKS.sub("", _MARKUP.sub("", text)))
     first = _DIGIT.search(text)
     if first is None:
         return _word_number(text)
+    if _EQUATIONS.search(text):
+        return None
     if explained := _EXPLAINS.search(text, first.end()):
         text = text[: explained.start()]
-    if not _EQUALS.search(text):
-        return _only(text, decimal, in_box, at_head)
     sides = _EQUALS.split(text)
+    if len(sides) == 1:
+        return _only(text, decimal, in_box, at_head)
     if any(side.rstrip().endswith(("<", ">", "!")) for side in sides):
         return None
     sides = [side for side in sides if _DIGIT.search(side)]
@@ -295,22 +283,30 @@ def _is_attached(text: str, match: re.Match[str]) -> bool:
 
 
 def _is_unfit(before: str, behind: str) -> bool:
-    if before[-1:] == ">":
-        before = _MARK_BEFORE.sub("", before)
-    if before and _BAD_BEFORE.search(before[-40:]):
+    """Tell whether a number is part of an expression, a time or a pair, or is denied."""
+    near = before[-40:].lower()
+    if not near.rstrip(" $")[-1:].isalpha() and _BAD_BEFORE.search(near[-6:]):
         return True
+    if "\\" in near and _COMMAND.search(near):
+        return True
+    if "no" in near or "n't" in near or "n’t" in near or "if" in near or "wrong" in near:
+        for word in reversed(near[near.rfind("\n") + 1 :].split()[-4:]):
+            bare = word.strip("*_$")
+            if bare in _DENYING or bare.endswith(("n't", "n’t")):
+                return True
+            if bare and not bare.isalnum():
+                break
     half = before[-1:] in ("(", "[") and not _CLOSED.match(behind)  # of a pair
     return bool(half or (behind and _BAD_BEHIND.match(behind)))
 
 
 def _word_number(text: str) -> Number | None:
-    words = text.strip(" .*_\n").lower() if len(text) < 40 else ""
+    words = text.strip(" .*_\n").lower().replace("-", " ") if len(text) < 40 else ""
     bare = words.removeprefix("minus ").removeprefix("negative ")
     if bare not in _WORDS:
         return None
-    return Number(
-        Fraction(_WORDS[bare] * (1 if bare == words else -1)), False, text.strip(" .*_\n")
-    )
+    sign = 1 if bare == words else -1
+    return Number(Fraction(_WORDS[bare] * sign), False, text.strip(" .*_\n"))
 
 
 # --- The last number of a text ------------------------------------------------------------------
@@ -318,18 +314,7 @@ def _word_number(text: str) -> Number | None:
 _WINDOWS = (40, 600)  # characters before its last digit in which the last number begins
 _MAX_SKIPPED = 20
 _DIGITS_ALIKE = bytes(48 if 48 <= c < 58 else 32 for c in range(256))
-_NUMBERING = re.compile(r"[ \t>*_#]{0,6}\Z")
-
-
-def _number_at(text: str, last: int) -> tuple[int, str, re.Match[str]]:
-    """Find the number that a digit belongs to; with it, what is around it and where that begins."""
-    for window in _WINDOWS:
-        start = max(0, last - window)
-        near = text[start : last + 60]
-        *_, match = [candidate for candidate in _matches(near) if candidate.start() <= last - start]
-        if start == 0 or match.start() > 9:  # else there may be half a number
-            break
-    return start, near, match
+_NUMBERING = re.compile(r".*\n[ \t>*_#]{0,6}\Z", re.DOTALL)
 
 
 def last_number(text: str, *, decimal: Decimal = ".") -> Number | None:
@@ -344,23 +329,32 @@ def last_number(text: str, *, decimal: Decimal = ".") -> Number | None:
         expression, or has `not`, `if`, `wrong` or a sign like `<` before it.
     """
     text = visible_text(text)
+    end = len(text)
     for _ in range(_MAX_SKIPPED):
-        if text.isascii():
-            last = text.encode().translate(_DIGITS_ALIKE).rfind(b"0")
-        else:
-            digit = _DIGIT.search(text[::-1])
-            last = len(text) - 1 - digit.start() if digit else -1
+        last = _last_digit(text, end)
         if last < 0:
             return None
-        start, near, match = _number_at(text, last)
+        for window in _WINDOWS:
+            start = max(0, last - window)
+            near = text[start : min(end, last + 30)]
+            if "*" in near or "<" in near:
+                near = _MARKUP.sub(lambda mark: " " * len(mark[0]), near)
+            match = [match for match in _matches(near) if match.start() <= last - start][-1]
+            if start == 0 or match.start() > 9:  # else there may be half a number
+                break
         before, behind = near[: match.start()], near[match.end() :]
-        line = before[before.rfind("\n") + 1 :]
-        numbering = "\n" in before and re.match(r"[.)]\s", behind) and _NUMBERING.match(line)
+        numbering = behind[:2] in (". ", ") ", ".\n") and _NUMBERING.match(before)
         if not numbering and not _is_attached(near, match):
-            number = _read(match, decimal, in_box=False)
-            return None if _is_unfit(before, behind) else number
-        text = text[: start + match.start()]
+            return None if _is_unfit(before, behind) else _read(match, decimal, in_box=False)
+        end = start + match.start()
     return None
+
+
+def _last_digit(text: str, end: int) -> int:
+    if text.isascii():
+        return text.encode().translate(_DIGITS_ALIKE).rfind(b"0", 0, end)
+    digit = _DIGIT.search(text[:end][::-1])
+    return end - 1 - digit.start() if digit else -1
 
 
 # --- Grading ------------------------------------------------------------------------------------
@@ -375,7 +369,7 @@ def _check(*, absolute: Any = 0.0, relative: Any = 0.0, decimal: Any = ".", **_:
         raise InvalidInput(f"decimal is '.' or ',', got {decimal!r:.100}")
 
 
-@grader(version=2, check=_check)
+@grader(version=3, check=_check)
 def grade_number(
     answer: str | None,
     target: float | str | Fraction,

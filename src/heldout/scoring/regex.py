@@ -36,9 +36,6 @@ and milliseconds mostly."""
 MOST_SECONDS = 2.0
 """For finding the last match. One search is bounded by its steps; each match takes another."""
 
-MANY = 20_000
-"""Matches that are looked at one after another."""
-
 _MEMORY = 2**21  # of a compiled pattern, and of what it caches while it runs
 _HALVES = re.compile("[\ud800-\udfff]")
 
@@ -150,43 +147,18 @@ def _compiled(pattern: str, ignore_case: bool) -> Any:
 
 
 def _last(expression: Any, text: bytes) -> Any:
-    """Find the last match.
-
-    Of very many matches, a bisection finds the highest place with a match behind it, and the search
-    goes on from a little before that.
-    """
+    """Find the last match, within a time: `a.*b|a` reads to the end for every single a."""
     deadline = time.monotonic() + MOST_SECONDS
-    last, ended = _last_from(expression, text, 0, deadline)
-    if ended:
-        return last
-    low, high = last.start(), len(text)
-    while low < high:
-        _refuse_late(expression, text, deadline)
-        middle = (low + high + 1) // 2
-        if (behind := expression.search(text, middle)) is not None:
-            low = behind.start()
-        else:
-            high = middle - 1
-    return _last_from(expression, text, max(0, low - MANY // 2), deadline)[0]
-
-
-def _last_from(expression: Any, text: bytes, start: int, deadline: float) -> tuple[Any, bool]:
-    """Return the last of up to MANY matches, and whether there are no more."""
     last = None
-    for count, last in enumerate(expression.finditer(text, start), 1):
-        if count > MANY:
-            return last, False
-        _refuse_late(expression, text, deadline)
-    return last, True
-
-
-def _refuse_late(expression: Any, text: bytes, deadline: float) -> None:
-    """Stop a search that takes too long: `a.*b|a` reads to the end for every single a."""
-    if time.monotonic() > deadline:
-        raise InvalidInput(
-            f"the last match of {expression.pattern[:200]!r} in {len(text)} bytes was not found "
-            f"within {MOST_SECONDS:g} s; a pattern that is sure sooner where it ends helps"
-        )
+    for match in expression.finditer(text):
+        last = match
+        if time.monotonic() > deadline:
+            raise InvalidInput(
+                f"the last match of {expression.pattern[:200]!r} in {len(text)} bytes was not "
+                f"found within {MOST_SECONDS:g} s; a pattern that is sure sooner where it ends "
+                "helps"
+            )
+    return last
 
 
 def _refuse_long(expression: Any, text: bytes) -> None:

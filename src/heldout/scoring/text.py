@@ -179,7 +179,7 @@ def _check(
         raise InvalidInput(f"at_most is a number of words from 1 on, or None, got {at_most!r:.100}")
 
 
-@grader(version=2, check=_check)
+@grader(version=3, check=_check)
 def grade_exact(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """Grade an answer that has to be the target, character for character.
 
@@ -198,14 +198,14 @@ def grade_exact(answer: str | None, target: Targets, *, read: Read = "stated") -
     Raises:
         InvalidInput: The target is empty or no text.
     """
-
-    def same(text: str, reference: str, stated: bool) -> float:
-        return float(text == reference.strip() or (stated and text == clean(reference)))
-
-    return _best(answer, target, read, same)
+    return _best(answer, target, read, _is_same)
 
 
-@grader(version=2, check=_check)
+def _is_same(text: str, target: str) -> float:
+    return float(text == target.strip() or text == clean(target))
+
+
+@grader(version=3, check=_check)
 def grade_match(
     answer: str | None, target: Targets, *, location: Location = "end", read: Read = "stated"
 ) -> Grade:
@@ -229,10 +229,8 @@ def grade_match(
     """
     if location not in ("end", "begin", "exact"):
         _check(location=location)
-        return _best(answer, target, read, lambda text, reference, _: _includes(text, reference))
-    return _best(
-        answer, target, read, lambda text, reference, _: _matches(text, reference, location)
-    )
+        return _best(answer, target, read, _includes)
+    return _best(answer, target, read, lambda text, target: _matches(text, target, location))
 
 
 def _matches(text: str, target: str, location: str) -> float:
@@ -253,7 +251,7 @@ def _matches(text: str, target: str, location: str) -> float:
     return float(part == reference)
 
 
-@grader(version=2, check=_check)
+@grader(version=3, check=_check)
 def grade_includes(
     answer: str | None, target: Targets, *, read: Read = "whole", at_most: int | None = None
 ) -> Grade:
@@ -277,11 +275,11 @@ def grade_includes(
     """
     _check(read=read, at_most=at_most)
     if at_most is not None:
-        text, _ = _read(answer, read)
+        text = _read(answer, read)
         words = len(_UNSPACED.sub(r" \g<0> ", text).split()) if text else 0
         if text and words > at_most:
             return Grade(0.0, shown(text), f"{words} words, at most {at_most} are looked at")
-    return _best(answer, target, read, lambda text, reference, _: _includes(text, reference))
+    return _best(answer, target, read, _includes)
 
 
 _MAX_NEAR = 20
@@ -324,13 +322,12 @@ def _within(reference: list[str], prediction: list[str]) -> bool:
 
 _PUNCTUATION = string.punctuation.encode()
 _SQUAD_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_LOWERED = bytes(
+_SQUAD = bytes(
     32 if chr(c).isspace() else c + 32 if 65 <= c < 91 else c * (32 < c < 127) for c in range(256)
 )
-_NOT_ROUGE = bytes(c if c < 128 and chr(c).isalnum() else 32 for c in range(256))
-_ARTICLE_NEEDLES = (b" a ", b" an ", b" the ")
-_FEW = 16  # words of a target that are looked for one by one
-_ALIKE = bytes(32 if c == 32 else 97 for c in range(256))
+_ROUGE = bytes(c if c < 128 and chr(c).isalnum() else 32 for c in range(256))
+_LETTERS_ALIKE = bytes(32 if c == 32 else 97 for c in range(256))
+_FEW = 16  # words of a target that are counted one by one
 
 
 def squad_tokens(text: str) -> list[str]:
@@ -341,20 +338,25 @@ def squad_tokens(text: str) -> list[str]:
 
 def rouge_tokens(text: str) -> list[str]:
     """Split a text as rouge-score does: the runs of a to z and 0 to 9, in lower case."""
-    return _rouge_bytes(text).decode().split()
+    return text.lower().encode("ascii", "replace").translate(_ROUGE).decode().split()
 
 
-def _rouge_bytes(text: str) -> bytes:
-    return text.lower().encode("ascii", "replace").translate(_NOT_ROUGE)
+# No list of words is made, which is what takes the time in a long text: each word is counted with
+# the spaces around it.
 
 
-def _squad_bytes(text: str) -> bytes | None:
-    """Return the words of a plain text between spaces; None where only the script's way will do."""
-    flat = text.encode().translate(_LOWERED, _PUNCTUATION) if text.isascii() else b"\0"
-    return None if b"\0" in flat else flat
+def _count_words(flat: bytes) -> int:
+    return flat.translate(_LETTERS_ALIKE).count(b" a")
 
 
-@grader(version=2, check=_check)
+def _count_word(flat: bytes, word: bytes) -> int:
+    count = flat.count(word)
+    if count and word + word[1:] in flat:  # `the the` has one space for both
+        return flat.replace(b" ", b"  ").count(word)
+    return count
+
+
+@grader(version=3, check=_check)
 def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """Grade the words that answer and target share: the F1 of SQuAD's script, on every pair.
 
@@ -374,12 +376,10 @@ def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> G
         InvalidInput: The target is empty or no text.
     """
     references = _targets(target)
-    text, _ = _read(answer, read)
+    text = _read(answer, read)
     if text is None:
         return NO_ANSWER
-    flat = _squad_bytes(text)
-    value = max([_squad_f1(text, flat, reference) for reference in references])
-    return Grade(value, shown(text))
+    return Grade(max([_squad_f1(text, reference) for reference in references]), shown(text))
 
 
 @lru_cache(maxsize=1024)
@@ -389,27 +389,15 @@ def _squad_target(target: str) -> tuple[list[str], list[tuple[bytes, int]]]:
     return reference, [(b" %b " % word.encode(), n) for word, n in Counter(reference).items()]
 
 
-def _squad_f1(text: str, flat: bytes | None, target: str) -> float:
+def _squad_f1(text: str, target: str) -> float:
     reference, times = _squad_target(target)
-    if flat is None or not reference or len(times) > _FEW:
+    flat = text.encode().translate(_SQUAD, _PUNCTUATION) if text.isascii() else b"\0"
+    if b"\0" in flat or not reference or len(times) > _FEW:
         return token_f1(squad_tokens(text), reference)
-    # No list of the words is made, which is what takes the time in a long text.
     flat = b" %b " % flat
-    count = _count_words(flat) - sum([_times(flat, article) for article in _ARTICLE_NEEDLES])
-    common = sum([min(_times(flat, needle), n) for needle, n in times])
-    return _f1(common, count, len(reference))
-
-
-def _count_words(flat: bytes) -> int:
-    return flat.translate(_ALIKE).count(b" a")
-
-
-def _times(flat: bytes, needle: bytes) -> int:
-    """Count how often a word stands between spaces."""
-    times = flat.count(needle)
-    if times and needle + needle[1:] in flat:  # `the the` has one space for both
-        return flat.replace(b" ", b"  ").count(needle)
-    return times
+    articles = sum([_count_word(flat, word) for word in (b" a ", b" an ", b" the ")])
+    common = sum([min(_count_word(flat, word), n) for word, n in times])
+    return _f1(common, _count_words(flat) - articles, len(reference))
 
 
 def token_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
@@ -427,7 +415,7 @@ def _f1(common: int, prediction: int, reference: int) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-@grader(version=2, check=_check)
+@grader(version=3, check=_check)
 def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") -> Grade:
     """Grade the words that answer and target share in order: rouge-score's ROUGE-L F-measure.
 
@@ -446,19 +434,22 @@ def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") 
         InvalidInput: The target is empty or no text.
     """
     references = _targets(target)
-    text, _ = _read(answer, read)
+    text = _read(answer, read)
     if text is None:
         return NO_ANSWER
-    flat = _rouge_bytes(text)
-    value = max(_rouge_f1(flat, _rouge_target(reference)) for reference in references)
-    has_words = flat.strip() and any(map(_rouge_target, references))
-    return Grade(value, shown(text), "" if has_words else "ROUGE reads only words of a-z and 0-9")
+    graded = [_rouge_f1(text, _rouge_target(reference)) for reference in references]
+    has_words = any(map(_rouge_target, references)) and (any(graded) or rouge_tokens(text))
+    note = "" if has_words else "ROUGE reads only words of a-z and 0-9"
+    return Grade(max(graded), shown(text), note)
 
 
-def _rouge_f1(flat: bytes, reference: list[str]) -> float:
-    if not reference or len(reference) > _FEW:
-        return rouge_l(flat.decode().split(), reference)
-    flat = b" %b " % flat
+_rouge_target = lru_cache(maxsize=1024)(rouge_tokens)
+
+
+def _rouge_f1(text: str, reference: list[str]) -> float:
+    if len(reference) > _FEW:
+        return rouge_l(rouge_tokens(text), reference)
+    flat = b" %b " % text.lower().encode("ascii", "replace").translate(_ROUGE)
     places: list[tuple[int, str]] = []
     for word in set(reference):
         needle = b" %b " % word.encode()
@@ -468,9 +459,6 @@ def _rouge_f1(flat: bytes, reference: list[str]) -> float:
             at = flat.find(needle, at + len(needle) - 1)
     shared = [word for _, word in sorted(places)]
     return _f1(_common_length(reference, shared), _count_words(flat), len(reference))
-
-
-_rouge_target = lru_cache(maxsize=1024)(rouge_tokens)
 
 
 def rouge_l(prediction: Sequence[str], reference: Sequence[str]) -> float:
@@ -500,13 +488,14 @@ def _common_length(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def _best(
-    answer: str | None, target: Targets, read: Read, value: Callable[[str, str, bool], float]
+    answer: str | None, target: Targets, read: Read, compare: Callable[[str, str], float]
 ) -> Grade:
+    """Grade with the target that suits best."""
     references = _targets(target)
-    text, stated = _read(answer, read)
+    text = _read(answer, read)
     if text is None:
         return NO_ANSWER
-    return Grade(max([value(text, reference, stated) for reference in references]), shown(text))
+    return Grade(max([compare(text, reference) for reference in references]), shown(text))
 
 
 def _targets(target: Any) -> list[str]:
@@ -527,12 +516,12 @@ def _targets(target: Any) -> list[str]:
     return references
 
 
-def _read(answer: str | None, read: Read) -> tuple[str | None, bool]:
-    """Return what is graded, and whether it was stated."""
+def _read(answer: str | None, read: Read) -> str | None:
+    """Return what is graded."""
     if read not in ("stated", "whole"):
         _check(read=read)
     text = answer_text(answer)
     if text is None or read == "whole":
-        return text, False
+        return text
     statement = last_statement(text)
-    return (statement.value, True) if statement else (text, False)
+    return statement.value if statement else text

@@ -25,7 +25,7 @@ is Wilson's of J, sent through the same function.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -236,19 +236,21 @@ def score_calls(trajectory: Trajectory, sample: Sample) -> Score:
     return Score(tuple(metrics))
 
 
-@grader(version=2)
+@grader(version=3)
 def grade_calls(
     trajectory: Trajectory, target: Any, *, ordered: bool = False, ignore_case: bool = False
 ) -> Grade:
     """Grade 1 where the last model turn calls what the target calls, as often, and nothing else.
 
-    The target is a list of calls, as chat APIs have them ({"function": {"name", "arguments"}}) or
-    shorter ({"name", "arguments"}), with arguments as JSON text or as the value itself, or a
-    message with `tool_calls`. An empty list: the turn must not call. Arguments are compared as JSON
-    values. Where several values are right, a call of the target has `accepted` instead of
-    `arguments`, a list of values for each argument, and in `optional` the arguments that may be
-    left out: {"name": "weather", "accepted": {"city": ["Oslo", "Oslo, Norway"], "days": [1]},
-    "optional": ["days"]}. An argument that the target does not name is wrong.
+    The target is a list of calls, or a message with `tool_calls`. A call is written as chat APIs
+    have it ({"function": {"name", "arguments"}}) or shorter ({"name", "arguments"}), with arguments
+    as JSON text or as the value itself. An empty list: the turn must not call. Arguments are
+    compared as JSON values, and one that the target does not name is wrong. Where several values
+    are right, a call has `accepted` instead of `arguments`, a list of values for each argument, and
+    in `optional` those that may be left out: {"name": "weather", "accepted": {"city": ["Oslo",
+    "Oslo, Norway"], "days": [1]}, "optional": ["days"]}. BFCL's ground truth is taken as it is:
+    {"weather": {"city": ["Oslo", "Oslo, Norway"], "days": [1, ""]}}, where "" stands for an
+    argument that may be left out, and an object among the values holds lists of them in turn.
 
     Args:
         trajectory: The trajectory.
@@ -266,7 +268,7 @@ def grade_calls(
     calls = _last_turn(trajectory).tool_calls
     shown = "; ".join(_written(call) for call in calls[:MOST_LISTED])
     extracted = cut(shown, 500) if calls else None
-    if _are_accepted(calls, expected, ordered=ordered, ignore_case=ignore_case):
+    if _are_accepted(calls, expected, ordered=ordered):
         return Grade(1.0, extracted)
     if sorted(call.name for call in calls) == sorted(each.name for each in expected):
         return Grade(0.0, extracted, "the same tools, with other arguments or in another order")
@@ -278,39 +280,26 @@ class _Expected(NamedTuple):
     """A call of the target."""
 
     name: str
-    accepted: Mapping[str, frozenset[Hashable]] | Hashable
-    """The accepted values of each argument; or all arguments at once, where they are no object."""
-    optional: frozenset[str] = frozenset()
+    accepts_arguments: Callable[[Any], bool]
 
-    def accepts(self, call: ToolCall, ignore_case: bool) -> bool:
+    def accepts(self, call: ToolCall) -> bool:
         if call.name != self.name:
             return False
         try:
-            arguments = parse_json(call.arguments)
+            return self.accepts_arguments(parse_json(call.arguments))
         except NotJSON:
             return False
-        if not isinstance(self.accepted, Mapping):
-            return _comparable(arguments, ignore_case) == self.accepted
-        if not isinstance(arguments, dict) or not arguments.keys() <= self.accepted.keys():
-            return False
-        return self.accepted.keys() - arguments.keys() <= self.optional and all(
-            _comparable(value, ignore_case) in self.accepted[name]
-            for name, value in arguments.items()
-        )
 
 
 def _are_accepted(
-    calls: Sequence[ToolCall], expected: Sequence[_Expected], *, ordered: bool, ignore_case: bool
+    calls: Sequence[ToolCall], expected: Sequence[_Expected], *, ordered: bool
 ) -> bool:
     """Match each call to a call of the target of its own."""
     if len(calls) != len(expected):
         return False
-    fits = [
-        [place for place, each in enumerate(expected) if each.accepts(call, ignore_case)]
-        for call in calls
-    ]
     if ordered:
-        return all(place in places for place, places in enumerate(fits))
+        return all(each.accepts(call) for each, call in zip(expected, calls, strict=True))
+    fits = [[place for place, each in enumerate(expected) if each.accepts(call)] for call in calls]
     owner: dict[int, int] = {}
 
     def find_place(call: int, tried: set[int]) -> bool:
@@ -340,37 +329,67 @@ def _expected_calls(target: Any, ignore_case: bool) -> list[_Expected]:
 
 def _expected_call(call: Any, ignore_case: bool) -> _Expected:
     if isinstance(call, Mapping) and "accepted" in call:
-        name, accepted = call.get("name"), call["accepted"]
-        optional = call.get("optional", ())
-        if (
-            not isinstance(name, str)
-            or not isinstance(accepted, Mapping)
-            or not all(isinstance(each, list | tuple) and each for each in accepted.values())
-            or isinstance(optional, str)
-            or not {*optional} <= accepted.keys()
-        ):
-            raise InvalidInput(
-                "a call of the target that accepts several values has a name, for each argument a "
-                "list of them, and optional names some of these: "
-                '{"name": "weather", "accepted": {"city": ["Oslo"], "days": [1, 2]}, "optional": '
-                f'["days"]}}; got {call!r:.200}'
-            )
-        values = {
-            key: frozenset(_comparable(value, ignore_case) for value in each)
-            for key, each in accepted.items()
-        }
-        return _Expected(name, values, frozenset(optional))
+        return _with_accepted(call, ignore_case)
+    if isinstance(call, Mapping) and len(call) == 1 and not call.keys() & {"function", "arguments"}:
+        ((name, accepted),) = call.items()
+        if isinstance(accepted, Mapping) and all(isinstance(v, list) for v in accepted.values()):
+            return _Expected(name, lambda arguments: _fits(arguments, accepted, ignore_case))
     if not isinstance(call, ToolCall):
         message = message_of({"role": "assistant", "tool_calls": [call]}, "the target")
         (call,) = message.tool_calls
     try:
-        arguments = parse_json(call.arguments)
+        expected = _comparable(parse_json(call.arguments), ignore_case)
     except NotJSON:  # it would equal nothing, however right the answer
         raise InvalidInput(f"the target's arguments are not JSON: {_written(call)}") from None
-    if not isinstance(arguments, dict):
-        return _Expected(call.name, _comparable(arguments, ignore_case))
-    exact = {key: frozenset([_comparable(v, ignore_case)]) for key, v in arguments.items()}
-    return _Expected(call.name, exact)
+    return _Expected(call.name, lambda arguments: _comparable(arguments, ignore_case) == expected)
+
+
+def _with_accepted(call: Mapping[str, Any], ignore_case: bool) -> _Expected:
+    name, accepted, optional = call.get("name"), call["accepted"], call.get("optional", ())
+    if (
+        not isinstance(name, str)
+        or not isinstance(accepted, Mapping)
+        or not all(isinstance(values, list | tuple) and values for values in accepted.values())
+        or isinstance(optional, str)
+        or not {*optional} <= accepted.keys()
+    ):
+        raise InvalidInput(
+            "a call of the target that accepts several values has a name, for each argument a "
+            "list of them, and optional names some of these: "
+            '{"name": "weather", "accepted": {"city": ["Oslo"], "days": [1, 2]}, "optional": '
+            f'["days"]}}; got {call!r:.200}'
+        )
+
+    def accepts(arguments: Any) -> bool:
+        if not isinstance(arguments, dict) or not arguments.keys() <= accepted.keys():
+            return False
+        return accepted.keys() - arguments.keys() <= {*optional} and all(
+            any(
+                _comparable(value, ignore_case) == _comparable(v, ignore_case)
+                for v in accepted[key]
+            )
+            for key, value in arguments.items()
+        )
+
+    return _Expected(name, accepts)
+
+
+def _fits(value: Any, accepted: Any, ignore_case: bool) -> bool:
+    """Compare a value with one of BFCL's: its objects hold lists of values, "" for none."""
+    if isinstance(accepted, Mapping):
+        if not isinstance(value, dict) or not value.keys() <= accepted.keys():
+            return False
+        return all(
+            any(_fits(value[key], option, ignore_case) for option in options)
+            if key in value
+            else "" in options
+            for key, options in accepted.items()
+        )
+    if isinstance(accepted, list | tuple) and isinstance(value, list):
+        return len(value) == len(accepted) and all(
+            _fits(item, other, ignore_case) for item, other in zip(value, accepted, strict=True)
+        )
+    return _comparable(value, ignore_case) == _comparable(accepted, ignore_case)
 
 
 def _written(call: ToolCall) -> str:

@@ -195,9 +195,9 @@ class Ledger:
             ResumeMismatch: The run to be resumed holds another one in its place.
         """
         if not isinstance(sample, Sample):
-            raise InvalidInput(
-                f"samples are heldout.Sample, got {type(sample).__name__} at position {index}"
-            )
+            kind = type(sample).__name__
+            hint = "; load_jsonl(PATH, ground_truth=COLUMN) makes them" if kind == "dict" else ""
+            raise InvalidInput(f"samples are heldout.Sample, got {kind} at position {index}{hint}")
         content = encode_sample(sample)
         check_stored(sample, content)
         self._cursor.execute("INSERT OR IGNORE INTO seen VALUES (?)", (sample.id,))

@@ -235,7 +235,7 @@ class RunDir:
         ]
         if different:
             raise ResumeMismatch(
-                f"{self.path} cannot be resumed, its results would not belong together: "
+                f"{self.path} cannot be resumed, since its results would not belong together: "
                 + "; ".join(different)
                 + ". Undo the change, or choose another experiment_name"
             )
@@ -258,15 +258,17 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         if was == is_now:
             continue
         if key == "endpoint.source":
-            found.append("the endpoint function is not the one it was, or not the model in it")
+            found.append("the model function, or the model in it, has changed")
         elif key == "endpoint.version":
-            found.append(f"the model is not the one it was (version {was}, now {is_now})")
+            found.append(f"the model has changed (version {was}, now {is_now})")
         elif (
             isinstance(was, dict)
             and isinstance(is_now, dict)
             and was.get("name") == is_now.get("name")
         ):
-            found.append(f"{key} ({was.get('name')}), or what it uses, is not what it was")
+            name = was.get("name")
+            function = key if name in (None, key) else f"{name} ({key})"
+            found.append(f"the code of {function}, or of something it uses, has changed")
         else:
             found.append(f"{key} was {_short(was)}, is now {_short(is_now)}")
     return found

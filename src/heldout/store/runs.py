@@ -78,10 +78,10 @@ def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
     if not path.exists():
         nor = f", nor at {root / path}" if len(path.parts) == 1 else ""
         raise RunDirectoryError(f"there is no run at {path}{nor}{_suggest(path, root)}")
-    inside = [str(run) for run in _walk(path, 1)]
+    inside = [str(run) for run in _walk(path, 2)]
     if inside:
         shown = ", ".join(inside[:3]) + (", …" if len(inside) > 3 else "")
-        raise RunDirectoryError(f"{path} is not a run but holds several: name one of {shown}")
+        raise RunDirectoryError(f"{path} is not a run itself; name one in it: {shown}")
     raise RunDirectoryError(f"{path} is not a run directory: it has no run.json")
 
 

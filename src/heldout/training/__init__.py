@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from heldout._lazy import lazy
 
 if TYPE_CHECKING:
+    from heldout._fingerprint import set_version
     from heldout.training.curve import CurvePoint, current_points, read_points
     from heldout.training.dispatcher import (
         AsyncEvalDispatcher,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from heldout.training.worker import EvalWorker
 
 _MODULES = {
+    "heldout._fingerprint": ("set_version",),
     "heldout.training.curve": (
         "CurvePoint",
         "current_points",
@@ -79,6 +81,7 @@ __all__ = [
     "live_model",
     "read_points",
     "set_async_eval_dispatcher",
+    "set_version",
 ]
 
 __getattr__, __dir__ = lazy(__name__, _MODULES)

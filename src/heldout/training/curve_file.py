@@ -520,5 +520,5 @@ def _check_functions(path: Path, before: Mapping[str, Any], now: Mapping[str, An
             f"the curve in {path} was measured with another {' and another '.join(changed)}, so "
             "new points cannot be compared with it. Undo the change, or use another run_dir. (If a "
             "function changes between launches without changing results, by a port or a path, give "
-            "it a version: heldout._fingerprint.set_version)"
+            "it a version: heldout.training.set_version)"
         )

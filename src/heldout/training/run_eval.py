@@ -264,7 +264,7 @@ def _run_here(
                     stack.enter_context(background_thread())
                     weights = snapshot.weights
                 if model is None:
-                    part.skipped = "there is no model yet"
+                    part.skipped = "there is no model: pass it to maybe_run, or a model_getter"
             except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
                 part.skipped = f"model: {describe(problem)}"
             try:

@@ -22,8 +22,8 @@ import msgspec
 
 import heldout
 from heldout.errors import HeldoutError, InvalidInput
+from heldout.viewer.assets import BUNDLE, read_assets
 from heldout.viewer.pages import FLIPS, Pages, scan_runs
-from heldout.viewer.server import read_assets
 
 MOST_RUNS = 12
 MOST_ROWS = 100_000
@@ -218,61 +218,9 @@ def _refuse_secrets(data: bytes) -> None:
 # --- The file -----------------------------------------------------------------------------------
 
 
-def join_modules(sources: dict[str, str], main: str) -> str:
-    """Join ES modules to one script.
-
-    Args:
-        sources: The text of each module, by path. Modules import names from each other, and export
-            declarations or one list of names.
-        main: The module that the page begins with; it may wait at its top level.
-
-    Returns:
-        A script in which each module is a function that returns what it exports.
-    """
-    order: list[str] = []
-
-    def visit(path: str) -> None:
-        if path in order:
-            return
-        folder = path.rpartition("/")[0]
-        for imported in _IMPORT.finditer(sources[path]):
-            visit(f"{folder}/{imported['from']}" if folder else imported["from"])
-        order.append(path)
-
-    visit(main)
-    parts = ["const modules = {};"]
-    for path in order:
-        body = _IMPORT.sub(_as_constant, sources[path])
-        names = {name: name for name in _EXPORT.findall(body)}
-        body = _EXPORT.sub(lambda match: match[0].removeprefix("export "), body)
-        for listed in _EXPORT_LIST.findall(body):
-            pairs = [pair.split(" as ") for pair in listed.split(",")]
-            names |= {pair[-1].strip(): pair[0].strip() for pair in pairs}
-        body = _EXPORT_LIST.sub("", body)
-        exported = ", ".join(f"{name}: {local}" for name, local in names.items())
-        wait = "async " if path == main else ""
-        parts.append(
-            f'modules["{path}"] = ({wait}() => {{\n{body}\nreturn {{ {exported} }};\n}})();'
-        )
-    return "\n".join(parts)
-
-
-_IMPORT = re.compile(
-    r'^import (?:\* as (?P<all>\w+)|\{(?P<names>[^}]*)\}) from "\./(?P<from>[^"]+)";$', re.M
-)
-_EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.M)
-_EXPORT_LIST = re.compile(r"export\s*\{([^}]*)\};?")
-
-
-def _as_constant(match: re.Match[str]) -> str:
-    names = match["all"] or "{" + match["names"].replace(" as ", ": ") + "}"
-    return f'const {names} = modules["{match["from"]}"];'
-
-
 def _make_page(data: bytes, answers: Answers, inside: int, whole: int) -> bytes:
     assets = {path: asset.body.decode() for path, asset in read_assets().items()}
-    modules = {path: text for path, text in assets.items() if path.endswith(".js")}
-    script = "\n" + join_modules(modules, "app.js") + "\n"
+    script = "\n" + assets[BUNDLE] + "\n"
     if "</script" in script.lower() or "<!--" in script:
         raise AssertionError("the joined script would end too early")
     style = "\n" + assets["app.css"]

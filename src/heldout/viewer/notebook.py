@@ -52,9 +52,9 @@ def comparison_html(comparison: Comparison) -> str:
     Returns:
         HTML without script.
     """
-    from heldout.cli.compare import _report, slice_name, sort_slices
+    from heldout.cli.compare import build_comparison, slice_name, sort_slices
 
-    report = _report(comparison, None, markdown=False)
+    report = build_comparison(comparison)
     marks: list[Mark] = []
     for part in sort_slices(comparison.slices):
         around = part.simultaneous_interval

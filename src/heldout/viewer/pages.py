@@ -12,20 +12,18 @@ import difflib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from heldout.analysis import Comparison, compare
-from heldout.analysis.passes import summarize_report
-from heldout.cli import compare as compare_text
 from heldout.cli._curves import (
     CORRECTED_EVALS,
     describe_point,
@@ -37,15 +35,14 @@ from heldout.cli._curves import (
 from heldout.cli._load import find_step
 from heldout.cli._tables import Block, Line, Span
 from heldout.cli._tables import Table as TextTable
-from heldout.cli.curve import describe_flips, has_passes, point_at
 from heldout.cli.show import build_report, build_slices
 from heldout.cli.show import in_order as order_slices
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
-from heldout.store.columns import as_text
+from heldout.store.columns import METADATA, as_text
 from heldout.store.journal import has_writer
 from heldout.store.report import EvalReport, threshold_of
-from heldout.store.run_dir import RunDir
-from heldout.store.runs import describe_model, holds_run, read_entry
+from heldout.store.run_dir import RunDir, RunInfo
+from heldout.store.runs import describe_model, holds_run, list_history, read_entry
 from heldout.training.curve import (
     CurvePoint,
     Outcome,
@@ -54,11 +51,12 @@ from heldout.training.curve import (
     sample_rewards,
     stop_requested,
 )
-from heldout.training.flips import flips
-from heldout.training.verdicts import best_checkpoint, stored_kind, terms_of, verdicts
 from heldout.types import EvalResult, Message, Trajectory
 from heldout.viewer.tables import Items, Recent, RunTable, stamp
 from heldout.viewer.where import OUTCOMES, parse, picked_by, quote
+
+if TYPE_CHECKING:  # the others are imported by the first request that needs them
+    from heldout.analysis import Comparison
 
 __all__ = ["NotComparable", "Pages", "UnknownRun", "scan_runs"]
 
@@ -113,6 +111,7 @@ def scan_runs(roots: Sequence[Path]) -> dict[str, Path]:
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
     if holds_run(folder):
         yield folder
+        yield from (run for run in list_history(folder) if run != folder and not run.is_symlink())
         return
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
@@ -144,7 +143,7 @@ class Pages:
         for name, path in known.items():
             key = (path, stamp(path), _is_live(path))
             rows.append(self._rows.get(key, partial(_row, name, path)))
-        rows.sort(key=lambda row: row["started"] or "", reverse=True)
+        rows.sort(key=lambda row: (row["started"] or "", row["name"]), reverse=True)
         return {"runs": rows, "roots": [str(root) for root in self.roots], "state": state}
 
     def _scan(self) -> dict[str, Path]:
@@ -165,14 +164,15 @@ class Pages:
         Raises:
             UnknownRun: There is none.
         """
-        for known in (self._known, self._scan()):
-            if name in known:
-                return known[name]
-            curve, _, selector = name.rpartition("@")
-            label, colon, step = selector.rpartition(":")
-            is_curve = curve in known and RunDir(known[curve]).curve.exists()
-            if is_curve and re.fullmatch("[0-9]{1,16}", step):
-                return find_step(known[curve], int(step), label=label if colon else None)
+        curve, _, selector = name.rpartition("@")
+        label, colon, step = selector.rpartition(":")
+        known = self._known
+        if not {name, curve} & known.keys():
+            known = self._scan()
+        if name in known:
+            return known[name]
+        if curve in known and RunDir(known[curve]).curve.exists() and step.isdecimal():
+            return find_step(known[curve], int(step[:16]), label=label if colon else None)
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UnknownRun(f"there is no run {name!r:.200}{hint}")
@@ -188,6 +188,8 @@ class Pages:
 
     def run(self, name: str) -> Plain:
         """Give the summary of a run."""
+        from heldout.analysis.passes import summarize_report
+
         state, table = self.state([name]), self.table(name)
         report, info = table.report, table.info
         summary = summarize_report(report)
@@ -203,9 +205,11 @@ class Pages:
             "parent": (config.get("parent") or {}).get("run"),
             "unfinished": summary.get("complete") is False,
             "asked": info.asked,
+            "resume": _resume_command(info) if report.status == "interrupted" else None,
             "summary": summary,
             "table": plain_blocks([b for b in blocks if isinstance(b, TextTable)])[0],
-            "notes": plain_blocks(lines),
+            "notes": plain_blocks(line for line in lines if line.style != "dim"),
+            "about": plain_blocks(line for line in lines if line.style == "dim"),
             "pass_threshold": report.pass_threshold,
             "scorer": _describe_function(info.functions.get("score_fn")),
             "sampling": _describe_sampling(config.get("sampling")),
@@ -346,8 +350,10 @@ class Pages:
 
     def compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Plain:
         """Compare run B with run A."""
+        from heldout.cli import compare as compare_text
+
         comparison = self._compare(a, b, by, metric, allow)
-        report = compare_text._report(comparison, None, markdown=False)
+        report = compare_text.build_comparison(replace(comparison, by=()))
         overall = comparison.overall
         around = overall.interval
         side_a, side_b = self.table(a), self.table(b)
@@ -373,6 +379,7 @@ class Pages:
             "lost": len(comparison.lost),
             "blocks": plain_blocks(report.blocks),
             "by": by,
+            "slice_blocks": plain_blocks(compare_text.slice_blocks(comparison)) if by else [],
             "slices": [_slice(part) for part in compare_text.sort_slices(comparison.slices)[:200]],
             "keys": [key for key in side_a.metadata_keys if key in side_b.metadata_keys],
             "config": _config_differences(comparison),
@@ -403,6 +410,8 @@ class Pages:
         return {"total": len(changes), "rows": rows}
 
     def _compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Comparison:
+        from heldout.analysis import compare
+
         tables = self.table(a), self.table(b)
         key = (a, b, by, metric, tuple(allow), *(table.stamp for table in tables))
         named = [_named(table.report, name) for table, name in zip(tables, (a, b), strict=True)]
@@ -427,6 +436,9 @@ class Pages:
 
     def curve_flips(self, name: str, label: str, from_step: int, to_step: int) -> Plain:
         """Say what changed between two points of a curve."""
+        from heldout.cli.curve import describe_flips, has_passes, point_at
+        from heldout.training.flips import flips
+
         run = read_curve(self.path(name))
         _, points = _points_of(run.points, label)
         results = [point for point in points if point.has_result]
@@ -550,9 +562,6 @@ class Pages:
         return changes, now
 
 
-METADATA_FIELD = "metadata."
-
-
 def _is_live(path: Path) -> bool:
     run = RunDir(path)
     try:
@@ -615,6 +624,8 @@ def _row(name: str, path: Path) -> Plain:
 
 
 def _curve_row(path: Path) -> Plain:
+    from heldout.training.verdicts import stored_kind
+
     results = [point for point in read_curve(path).points if point.has_result]
     first = [point for point in results if point.label == results[0].label]
     kinds = [kind for point in first if (kind := stored_kind(point))]
@@ -717,7 +728,7 @@ def _describe_columns(table: RunTable) -> Plain:
         "outcomes": table.count_outcomes(everything),
         "histogram": histogram,
         "keys": table.metadata_keys,
-        "samples": len(np.unique(table.id_hashes)),
+        "samples": len(table) if table.repeats == 1 else len(np.unique(table.id_hashes)),
         "repeats": table.repeats,
     }
     if not np.isnan(completion).all():
@@ -734,6 +745,15 @@ def _describe_columns(table: RunTable) -> Plain:
             "p95": float(np.nanpercentile(seconds, 95)),
         }
     return answer
+
+
+def _resume_command(info: RunInfo) -> str | None:
+    """Give the command that goes on with a run, where `heldout run` began it."""
+    command = info.command or []
+    if "run" not in command or not command[command.index("run") - 1].endswith("heldout"):
+        return None
+    again = [part for part in command[command.index("run") :] if part != "--resume"]
+    return f"heldout {shlex.join([*again, '--resume'])}"
 
 
 def _describe_function(function: Any) -> str | None:
@@ -762,7 +782,7 @@ def _completions(table: RunTable) -> list[str]:
     terms += [f"{metric}<" for metric in table.metrics]
     if len(table) <= 100_000:
         for key in table.metadata_keys[:12]:
-            column = table.column(METADATA_FIELD + key)
+            column = table.column(METADATA + key)
             texts = column.values if column.numbers is None else ()
             terms += [f"{quote(key)}:{quote(text)}" for text in sorted(texts[:VALUES])]
     else:
@@ -1061,6 +1081,8 @@ def _points_of(points: Sequence[CurvePoint], label: str) -> tuple[str, list[Curv
 
 
 def _describe_curve(path: Path, label: str, metric: str) -> Plain:
+    from heldout.training.verdicts import best_checkpoint, terms_of, verdicts
+
     run = read_curve(path)
     label, points = _points_of(run.points, label)
     config = run.info.config if run.info else {}
@@ -1111,6 +1133,8 @@ def _describe_curve(path: Path, label: str, metric: str) -> Plain:
 
 
 def _describe_point(point: CurvePoint, metric: str, most: int) -> Plain:
+    from heldout.training.verdicts import stored_kind
+
     value, bounds = point.value_and_interval(metric)
     errors = point.number("n_errors")
     return {

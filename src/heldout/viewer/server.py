@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import hashlib
 import hmac
 import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from heldout.errors import HeldoutError
+from heldout.viewer.assets import read_assets
 from heldout.viewer.pages import NotComparable, Pages, UnknownRun
 from heldout.viewer.where import BadFilter
 
@@ -48,45 +47,11 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 POLL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 15.0
 MOST_CONNECTIONS = 32
 LARGEST = 1 << 20
 """Bytes of an answer: everything large is sent in pieces."""
-
-
-class Asset(NamedTuple):
-    """A file of the page."""
-
-    body: bytes
-    gzipped: bytes
-    content_type: str
-    etag: str
-
-
-def read_assets() -> dict[str, Asset]:
-    """Read the files of the page.
-
-    Returns:
-        Them by path, "vendor/…" included.
-    """
-    assets: dict[str, Asset] = {}
-
-    def add(folder: Any, prefix: str) -> None:
-        for entry in folder.iterdir():
-            if entry.is_dir():
-                add(entry, f"{prefix}{entry.name}/")
-                continue
-            suffix = "." + entry.name.rsplit(".", 1)[-1]
-            if suffix in TYPES:
-                body = entry.read_bytes()
-                packed = gzip.compress(body, mtime=0)
-                etag = hashlib.sha256(body).hexdigest()[:16]
-                assets[prefix + entry.name] = Asset(body, packed, TYPES[suffix], etag)
-
-    add(resources.files("heldout.viewer") / "static", "")
-    return assets
 
 
 class Viewer:
@@ -362,7 +327,7 @@ async def serve(
     await runner.setup()
     site = web.SockSite(runner, bound)
     await site.start()
-    shown = f"[{host}]" if ":" in host else host
+    shown = allow_hosts[0] if allow_hosts else f"[{host}]" if ":" in host else host
     on_ready(f"http://{shown}:{actual}/" + (f"#token={secret}" if secret else ""))
     try:
         await asyncio.Event().wait()

@@ -40,7 +40,7 @@ from heldout.store.parquet import ParquetFile
 from heldout.store.report import EvalReport, Results, repeats_of
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
-from heldout.viewer.where import Column, Mask, Term, evaluate, parse
+from heldout.viewer.where import CONTAINED, Column, Mask, Term, evaluate, parse
 
 Items = NDArray[np.int64]
 """Numbers of items, in dataset order from 0."""
@@ -250,7 +250,8 @@ class RunTable:
         rewards = self.rewards
         match field:
             case "id":
-                return Column(codes=np.arange(len(self), dtype=np.int32), values=self.ids)
+                numbers = np.arange(len(self), dtype=np.int32)
+                return Column(codes=numbers, values=self.ids, lowered=_lower(self.ids))
             case "reward":
                 return Column(numbers=rewards)
             case "passed":
@@ -267,7 +268,8 @@ class RunTable:
         if self.columns[name] == "string":
             with self._lock:
                 codes, values = self._file.read_codes(name)
-            return Column(codes=codes.astype(np.int32), values=values)
+            lowered = _lower(values) if field in CONTAINED else ()
+            return Column(codes=codes.astype(np.int32), values=values, lowered=lowered)
         (array,) = self._read(name)
         if self.columns[name] == "bool":
             flags = np.ma.filled(array.astype(np.int32), -1)
@@ -416,6 +418,10 @@ class RunTable:
     def _text(self, item: int) -> str:
         (result,) = self.read([item])
         return "\n".join(texts_of(result)).lower()
+
+
+def _lower(values: Sequence[str]) -> list[str]:
+    return [value.lower() for value in values]
 
 
 def texts_of(result: EvalResult) -> Iterator[str]:

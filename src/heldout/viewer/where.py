@@ -70,6 +70,8 @@ class Column:
     codes: NDArray[np.int32] | None = None
     """-1 where a row has none."""
     values: Sequence[str] = ()
+    lowered: Sequence[str] = ()
+    """The values in lower case, of a column in which parts are looked for."""
 
 
 class BadFilter(InvalidInput):
@@ -191,8 +193,9 @@ def _evaluate_term(term: Term, column: Column) -> Mask:
         return held & ~np.isnan(column.numbers)
     if term.op not in (":", "=", "!="):
         raise BadFilter(f"{term.field} has texts; compare them with : or !=", term.start)
-    if term.field in CONTAINED and term.op == ":":
-        wanted = [term.value.lower() in value.lower() for value in column.values]
+    if column.lowered and term.op == ":":
+        part = term.value.lower()
+        wanted = [part in value for value in column.lowered]
     else:
         wanted = [value == term.value for value in column.values]
     assert column.codes is not None

@@ -23,6 +23,8 @@ CHOICES = (
     Example("I would go with C.", "C", "C", 1.0, "gone with"),
     Example("Hm, I think it's C.", "C", "C", 1.0, "what the last sentence comes down to"),
     Example("I don't think it's C.", "C", None, 0.0, "or does not"),
+    Example("I don't think the answer is C.", "C", None, 0.0, "nor is it stated"),
+    Example("The answer is not A but C.", "C", "C", 1.0, "the one that is not denied"),
     Example('{"why": "A is wrong", "answer": "C"}', "C", "C", 1.0, "JSON"),
     Example(
         *('```json\n{"answer": "C", "why": "the answer is B if it is north"}\n```', "C"),

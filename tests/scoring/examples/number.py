@@ -51,6 +51,8 @@ NUMBERS = (
     Example("The answer is 5?", 5, None, 0.0, "a question"),
     Example(r"\boxed{5 \text{ or } 6}", 5, None, 0.0, "in LaTeX, too"),
     Example("Answer: 5 feet 7 inches", 5, None, 0.0, "half of a length"),
+    Example("Answer: 7 ft 3 in", 87, None, 0.0, "two numbers are not added up"),
+    Example("The answer is not 5 but 7.", 7, "7", 1.0, "the one that is not denied"),
     Example("The answer is 1 hour 30 minutes.", 30, None, 0.0, "half of a time"),
     Example(r"Answer: 2\sqrt{3}", 2, None, 0.0, "an expression"),
     Example(r"\boxed{x+2}", 2, None, 0.0, "another"),
@@ -73,6 +75,7 @@ NUMBERS = (
 LAST_NUMBERS = (
     Example("3 boxes of 4 are 12.", 12, "12", 1.0, "the last, not the first"),
     Example("It falls from 10 to -5 degrees", -5, "-5", 1.0, "with its sign"),
+    Example("It is 7 ft 3 in", 7, "3", 0.0, "whatever its unit"),
     Example("7 + 4 = 11", 11, "11", 1.0, "what a calculation comes to"),
     Example("There are 12.", 12, "12", 1.0, "the only number"),
     Example("She makes 9 * 2 = $<<9*2=18>>18 a day.", 18, "18", 1.0, "GSM8K's calculations"),

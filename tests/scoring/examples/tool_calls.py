@@ -131,6 +131,59 @@ GRADED = (
     ),
 )
 
+TRIP = [
+    {
+        "book": {
+            "city": ["Oslo", "Oslo, Norway"],
+            "room": [{"beds": [1, 2], "view": ["sea", ""]}],
+            "guests": [[{"name": ["Ann"]}, {"name": ["Bo", "Bob"]}]],
+            "days": [3, ""],
+        }
+    }
+]
+
+
+def _book(**arguments: Any) -> tuple[str, str]:
+    """The calls of a turn, and what is extracted of them."""
+    written = json.dumps(arguments)
+    return json.dumps([{"name": "book", "arguments": written}]), f"book({written})"
+
+
+def _bfcl(value: float, why: str, **arguments: Any) -> Example:
+    answer, extracted = _book(**arguments)
+    return Example(answer, TRIP, extracted, value, why)
+
+
+GUESTS = [{"name": "Ann"}, {"name": "Bob"}]
+BFCL = (
+    _bfcl(1.0, "an accepted value of each", city="Oslo", room={"beds": 2}, guests=GUESTS),
+    _bfcl(
+        1.0,
+        "optional ones as well",
+        city="Oslo",
+        room={"beds": 1, "view": "sea"},
+        guests=GUESTS,
+        days=3,
+    ),
+    _bfcl(
+        0.0,
+        "in an object, too, a value has to be accepted",
+        city="Oslo",
+        room={"beds": 3},
+        guests=GUESTS,
+    ),
+    _bfcl(
+        0.0,
+        "what is not optional is missing in an object",
+        city="Oslo",
+        room={"view": "sea"},
+        guests=GUESTS,
+    ),
+    _bfcl(0.0, "what is not named", city="Oslo", room={"beds": 1, "bath": 1}, guests=GUESTS),
+    _bfcl(0.0, "a list in another order", city="Oslo", room={"beds": 1}, guests=GUESTS[::-1]),
+    _bfcl(0.0, "an argument is missing", room={"beds": 1}, guests=GUESTS),
+)
+
 FOLDED = (
     Example(
         json.dumps([{"name": TOOL, "arguments": '{"city": "OSLO"}'}]),

@@ -14,15 +14,15 @@ from tests.viewer.browser.conftest import Server
 from tests.viewer.runs import make_all
 
 PAGES = {
-    "runs": ("#/runs", 470),
-    "run": ("#/run/shop-base?by=level", 860),
-    "samples": ("#/run/shop-base/samples?where=level:hard", 560),
-    "sample": ("#/run/shop-base/sample?id=discount-001", 620),
-    "compare": ("#/compare/shop-base/shop-tuned?by=level", 900),
-    "curve": ("#/curve/grpo-shop", 780),
-    "history": ("#/curve/grpo-shop/sample?id=delivery-002&step=60", 700),
+    "runs": ("#/runs", 470, "table.runs"),
+    "run": ("#/run/shop-base?by=level", 860, ".forest"),
+    "samples": ("#/run/shop-base/samples?where=level:hard", 560, "[role=gridcell]"),
+    "sample": ("#/run/shop-base/sample?id=discount-001", 620, ".turn"),
+    "compare": ("#/compare/shop-base/shop-tuned?by=level", 900, "article.flip"),
+    "curve": ("#/curve/grpo-shop", 780, ".heat"),
+    "history": ("#/curve/grpo-shop/sample?id=delivery-002&step=60", 700, ".turn"),
 }
-"""Routes, and the heights of the pictures."""
+"""Routes, the heights of the pictures, and what is drawn last."""
 
 
 def take(folder: Path) -> None:
@@ -32,25 +32,27 @@ def take(folder: Path) -> None:
         folder: Where to.
     """
     with tempfile.TemporaryDirectory() as runs:
-        make_all(Path(runs))
-        shutil.rmtree(Path(runs) / "damaged")
-        server = Server(Path(runs))
+        pictures = folder.absolute()
+        os.chdir(runs)  # so that no path of this machine is in a picture
+        evals = Path("outputs/evals")
+        make_all(evals)
+        shutil.rmtree(evals / "damaged")
+        server = Server(evals)
         path = os.environ.get("HELDOUT_CHROMIUM") or shutil.which("chromium")
         with sync_playwright() as playwright:
             sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
             browser = playwright.chromium.launch(executable_path=path, args=sandbox)
-            for name, (route, height) in PAGES.items():
+            for name, (route, height, last) in PAGES.items():
                 for scheme in ("light", "dark") if name == "curve" else ("light",):
                     page = browser.new_page(
-                        viewport={"width": 1180, "height": height}, color_scheme=scheme
+                        viewport={"width": 1240, "height": height}, color_scheme=scheme
                     )
                     page.goto(server.address)
                     page.locator("table.runs").wait_for()
                     page.goto(server.origin + route)
-                    page.wait_for_load_state("networkidle" if name != "runs" else "load")
-                    page.wait_for_timeout(500)
+                    page.locator(last).first.wait_for()
                     dark = "-dark" if scheme == "dark" else ""
-                    page.screenshot(path=folder / f"view-{name}{dark}.png")
+                    page.screenshot(path=pictures / f"view-{name}{dark}.png")
                     page.close()
             browser.close()
         server.close()

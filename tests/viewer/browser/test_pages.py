@@ -32,7 +32,7 @@ ROUTES = {
     "sample": "#/run/shop-base/sample?id=price-000",
     "attempt": "#/run/arithmetic/sample?id=sum-03&repeat=2",
     "episode": "#/run/cartpole/sample?id=episode-3",
-    "compare": "#/compare/shop-base/shop-tuned?by=level&kind=gained",
+    "compare": "#/compare/shop-base/shop-tuned?by=level",
     "refused": "#/compare/shop-base/arithmetic",
     "pair": "#/compare/shop-base/shop-tuned/sample?id=price-000",
     "curve": "#/curve/grpo-shop?from=0&to=120",

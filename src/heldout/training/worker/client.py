@@ -163,7 +163,7 @@ class EvalWorker:
         if self._closed:
             raise InvalidInput("the eval worker was closed")
         if model is None:
-            raise InvalidInput("there is no model yet")
+            raise InvalidInput("there is no model: pass it to maybe_run, or a model_getter")
         if not self._free:
             return None
         slot = self._free.popleft()

@@ -1,6 +1,7 @@
 // Requests: JSON by name, and one stream of events. Nothing here knows what a page looks like.
 
 const TOKEN = "heldout-token";
+const SILENCE = 40_000;
 
 /** What is kept between visits; a sandboxed frame keeps nothing. */
 export const stored = {
@@ -123,9 +124,16 @@ export function follow(names, last, onEvent, onState) {
 
   async function read() {
     const extra = last ? { "Last-Event-ID": last } : {};
+    // The server says something every fifteen seconds; a stream that is silent longer is dead.
+    const silence = new AbortController();
+    let timer = setTimeout(() => silence.abort(new Error("silent")), SILENCE);
+    const heard = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => silence.abort(new Error("silent")), SILENCE);
+    };
     const response = await fetch(`api/${address("events", { name: names })}`, {
       headers: { ...headers(), ...extra },
-      signal: stop.signal,
+      signal: AbortSignal.any([stop.signal, silence.signal]),
     });
     if (!response.ok || !response.body) throw new Error(String(response.status));
     onState("live");
@@ -134,6 +142,7 @@ export function follow(names, last, onEvent, onState) {
     let text = "";
     for (;;) {
       const { value, done } = await reader.read();
+      heard();
       if (done) return;
       text += value;
       const blocks = text.split("\n\n");

@@ -22,23 +22,24 @@ const room = (most) => Math.max(300, Math.min(most, document.documentElement.cli
 const scale = (low, high, from, to) => (value) => from + ((value - low) / (high - low || 1)) * (to - from);
 
 /** An interval in a table's cell, on an axis that all rows share. */
-export const Bar = ({ value, low, high, from = 0, to = 1 }) => {
+export const Bar = ({ value, low, high, second = null, from = 0, to = 1 }) => {
   if (value === null || value === undefined) return null;
   const x = scale(from, to, 2, 118);
   const clip = (v) => Math.max(2, Math.min(118, x(v)));
-  return html`<svg class="bar" viewBox="0 0 120 14" width="120" height="14" aria-hidden="true">
+  return html`<svg class="bar" viewBox="0 0 120 14" width="100" height="14" aria-hidden="true">
     <line class="axis" x1="2" x2="118" y1="7" y2="7" />
     ${low === null || low === undefined ? null : html`<line class="whisker" x1=${clip(low)} x2=${clip(high)} y1="7" y2="7" />`}
+    ${second === null || second === undefined ? null : html`<circle class="dot hollow" cx=${clip(second)} cy="7" r="3"><title>without errored items</title></circle>`}
     <circle class="dot" cx=${clip(value)} cy="7" r="3" />
   </svg>`;
 };
 
 /**
- * Intervals one below the other, with a line at `at`.
- * @param {{label: string, value: number | null, low: number | null, high: number | null, strong?: boolean}[]} rows
+ * Intervals one below the other, with a line at `at`. `second` is the mean without what errored.
+ * @param {{label: string, value: number | null, low: number | null, high: number | null, second?: number | null, strong?: boolean}[]} rows
  */
 export const Forest = ({ rows, at = null, detectable = null, sign = false }) => {
-  const values = rows.flatMap((row) => [row.value, row.low, row.high]).filter((v) => v !== null && v !== undefined);
+  const values = rows.flatMap((row) => [row.value, row.low, row.high, row.second]).filter((v) => v !== null && v !== undefined);
   if (at !== null) values.push(at);
   if (detectable !== null) values.push(detectable, -detectable);
   if (!values.length) return null;
@@ -59,6 +60,7 @@ export const Forest = ({ rows, at = null, detectable = null, sign = false }) => 
       const y = 18 + i * 24;
       return html`<text class="label ${row.strong ? "strong" : ""}" x=${left - 10} y=${y + 4} text-anchor="end">${row.label.length > left / 7 ? `${row.label.slice(0, left / 7 - 1)}…` : row.label}</text>
         ${row.low === null || row.low === undefined ? null : html`<line class="whisker" x1=${x(row.low)} x2=${x(row.high)} y1=${y} y2=${y} />`}
+        ${row.second === null || row.second === undefined ? null : html`<circle class="dot hollow" cx=${x(row.second)} cy=${y} r="4" />`}
         ${row.value === null || row.value === undefined ? null : html`<circle class="dot ${row.strong ? "strong" : ""}" cx=${x(row.value)} cy=${y} r=${row.strong ? 5 : 4} />`}`;
     })}
   </svg>`;
@@ -87,7 +89,7 @@ export const Sparkline = ({ points }) => {
   const x = scale(Math.min(...steps), Math.max(...steps), 2, 118);
   const y = scale(Math.min(...values), Math.max(...values), 20, 3);
   const band = [...points.map((p) => `${x(p[0])},${y(p[3] ?? p[1])}`), ...[...points].reverse().map((p) => `${x(p[0])},${y(p[2] ?? p[1])}`)];
-  return html`<svg class="spark" viewBox="0 0 120 23" width="120" height="23" aria-hidden="true">
+  return html`<svg class="spark" viewBox="0 0 120 23" width="100" height="23" aria-hidden="true">
     <polygon class="band" points=${band.join(" ")} />
     <polyline class="mean" points=${points.map((p) => `${x(p[0])},${y(p[1])}`).join(" ")} />
   </svg>`;
@@ -103,7 +105,7 @@ export const Curve = ({ points, chosen, windows, best, onPoint }) => {
   const shown = points.filter((p) => p.mean !== null && p.mean !== undefined);
   const steps = points.map((p) => p.step);
   if (!steps.length) return null;
-  const values = shown.flatMap((p) => [p.mean, p.low ?? p.mean, p.high ?? p.mean]);
+  const values = shown.flatMap((p) => [p.mean, p.low ?? p.mean, p.high ?? p.mean, p.mean_scored ?? p.mean]);
   const [bottom, top] = values.length ? [Math.min(...values), Math.max(...values)] : [0, 1];
   const pad = (top - bottom || 0.1) * 0.08;
   const [first, last] = [Math.min(...steps), Math.max(...steps)];
@@ -132,6 +134,7 @@ export const Curve = ({ points, chosen, windows, best, onPoint }) => {
     )}
     ${shown.map(
       (p) => html`${p.low === null || p.low === undefined ? null : html`<line class="whisker" x1=${x(p.step)} x2=${x(p.step)} y1=${y(p.low)} y2=${y(p.high)} />`}
+        ${p.mean_scored === null ? null : html`<circle class="second" cx=${x(p.step)} cy=${y(p.mean_scored)} r="4" />`}
         <circle class="dot ${p.fewer ? "hollow" : ""} ${chosen.includes(p.step) ? "chosen" : ""} ${p.step === best ? "best" : ""}" cx=${x(p.step)} cy=${y(p.mean)} r=${p.step === best ? 6 : 4}
           tabindex="0" role="button" aria-label="step ${p.step}, mean ${number(p.mean)}" onClick=${() => onPoint(p.step)}
           onKeyDown=${(event) => event.key === "Enter" && onPoint(p.step)}>

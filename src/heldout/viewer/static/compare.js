@@ -92,11 +92,13 @@ export class Compare extends Page {
           </div>
           <h2>B − A, ${found.metric}</h2>
           <${Forest} at=${0} rows=${[...slices, ...readings]} detectable=${found.minimum_detectable} sign=${true} />
+          ${slices.length && second ? html`<p class="soft">Slices are drawn of what was scored; their numbers below have both readings.</p>` : null}
           <p class="toolbar">
             ${isExport() ? null : html`<${Select} label="metric" value=${params.get("metric") || "reward"} options=${["reward", "passed", ...found.metrics]} onChange=${(metric) => set({ metric: metric === "reward" ? "" : metric })} />`}
             ${found.keys.length ? html`<${Select} label="slices by" value=${by} none="no key" options=${found.keys} onChange=${(key) => set({ by: key })} />` : null}
           </p>
           <${Blocks} blocks=${found.blocks.slice(2)} />
+          ${found.slice_blocks.length ? this.sliceTables(found.slice_blocks) : null}
           ${found.paired ? this.flips(found) : null}
         </section>
         <aside>
@@ -111,6 +113,12 @@ export class Compare extends Page {
             : html`<p class="soft">Nothing.</p>`}
         </aside>
       </div>`;
+  }
+
+  /** Both readings' tables are folded, since they are drawn above; what one has to know of them is not. */
+  sliceTables(blocks) {
+    const end = blocks.findLastIndex((block) => block.columns) + 1;
+    return html`<details><summary>Slices in numbers</summary><${Blocks} blocks=${blocks.slice(0, end)} /></details><${Blocks} blocks=${blocks.slice(end)} />`;
   }
 
   flips(found) {

@@ -103,6 +103,7 @@ export class Curve extends Page {
       <p class="legend soft"><span class="key mean"></span> mean ${curve.metric} with its 95% interval
         ${curve.verdict?.windows.length ? html`<span class="key window"></span> the two windows of the verdict` : null}
         ${curve.best && curve.metric === "reward" ? html`<span class="key best"></span> best step` : null}
+        ${results.some((p) => p.mean_scored !== null) ? html`<span class="key second"></span> without errored items, which the mean counts as 0` : null}
         ${results.some((p) => p.fewer) ? html`<span class="key hollow"></span> fewer items than the others` : null}
         ${curve.points.some((p) => !p.result) ? html`<span class="key tick"></span> skipped or in flight` : null}</p>
       ${curve.metrics.length ? html`<p><${Select} label="metric" value=${curve.metric} options=${["reward", "pass_rate", ...curve.metrics]} onChange=${(metric) => set({ metric: metric === "reward" ? "" : metric })} /></p>` : null}

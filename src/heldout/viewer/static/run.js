@@ -62,6 +62,7 @@ export class Run extends Page {
             <div>95% interval ${interval(summary.ci_low, summary.ci_high)}, n ${count(summary.n)}${run.unfinished && run.asked ? ` of ${count(run.asked)}` : ""}</div>
             ${summary.n_errors ? html`<div class="errored">${count(summary.n_errors)} errored, counted as 0; ${number(summary.mean_scored)} (${interval(summary.ci_scored_low, summary.ci_scored_high)}) without them</div>` : null}
           </div>
+          ${run.resume ? html`<p>Go on with it: <code>${visible(run.resume)}</code></p>` : null}
           ${run.unfinished && run.asked ? html`<progress aria-label="finished" value=${summary.n} max=${run.asked}></progress>` : null}
           ${run.outcomes ? html`<${Outcomes} counts=${run.outcomes} />` : null}
           <p class="toolbar"><a class="button primary" href=${samples("")}>All samples</a>
@@ -74,12 +75,12 @@ export class Run extends Page {
         </section>
         <aside>
           <h2>About this run</h2>
+          <${Blocks} blocks=${run.about} />
           <${Facts} rows=${[
             ["score function", run.scorer && visible(run.scorer)],
             ["passes from", `reward ≥ ${run.pass_threshold}`],
             ["sampling", run.sampling && visible(run.sampling)],
             ["samples", run.samples && `${count(run.samples)}${run.repeats > 1 ? `, ${run.repeats} attempts each` : ""}`],
-            ["tokens", run.tokens && `${count(run.tokens.prompt)} in, ${count(run.tokens.completion)} out`],
             ["tokens per item", run.tokens && `median ${count(run.tokens.median)}, p95 ${count(Math.round(run.tokens.p95))}`],
             ["time per item", run.seconds && `median ${duration(run.seconds.median)}, p95 ${duration(run.seconds.p95)}`],
             ["started", run.started && html`<time datetime=${run.started} title=${run.started}>${ago(run.started)}</time>`],
@@ -102,16 +103,18 @@ export class Run extends Page {
       <p><${Select} label="by" value=${by} none="choose a key" options=${run.keys} onChange=${(key) => set({ by: key })} /></p>
       ${this.sliceProblem ? html`<${Problem} problem=${this.sliceProblem} />` : null}
       ${slices
-        ? html`<${Forest} at=${slices.all.mean} rows=${[...slices.rows.slice(0, 40).map((row) => ({ label: label(row), value: row.mean, low: row.low, high: row.high })), { label: "all", value: slices.all.mean, low: slices.all.low, high: slices.all.high, strong: true }]} />
+        ? html`<${Forest} at=${slices.all.mean} rows=${[...slices.rows.slice(0, 40).map((row) => ({ label: label(row), value: row.mean, low: row.low, high: row.high, second: row.errors ? row.mean_scored : null })), { label: "all", value: slices.all.mean, low: slices.all.low, high: slices.all.high, second: slices.all.errors ? slices.all.mean_scored : null, strong: true }]} />
             <${Table} label="slices" onRow=${open} rows=${slices.rows} columns=${[
               { title: by, cell: label },
               { title: "n", numeric: true, cell: (row) => count(row.n) },
               { title: "mean", numeric: true, cell: (row) => number(row.mean) },
               { title: "95% interval", cell: (row) => interval(row.low, row.high) },
+              ...(slices.all.errors ? [{ title: "scored only", numeric: true, cell: (row) => number(row.mean_scored) }] : []),
               { title: "passed", numeric: true, cell: (row) => number(row.pass_rate) },
               { title: "errors", numeric: true, cell: (row) => count(row.errors) },
             ]} />
             ${slices.total > slices.rows.length ? html`<p class="soft">the first ${slices.rows.length} of ${count(slices.total)} values</p>` : null}
+            ${slices.all.errors ? html`<p class="legend soft"><span class="key second"></span> without errored items, which the mean counts as 0</p>` : null}
             ${slices.rows.length > 1 ? html`<p class="soft">${slices.rows.length} slices looked at: some will stand out by chance. Two runs compared by slices are corrected for that.</p>` : null}
             <${Blocks} blocks=${slices.notes.filter((note) => !run.notes.some((known) => known.line === note.line))} />`
         : null}`;

@@ -71,7 +71,7 @@ export class Runs extends Page {
         <button disabled=${this.marked.length !== 2} onClick=${() => this.compare()}>Compare ${this.marked.length === 2 ? "the two marked" : "two runs: mark them"}</button>
       </div>
       <div class="scroll" tabindex="0" role="group" aria-label="runs"><table class="runs">
-        <thead><tr><th scope="col"><span class="hidden">marked</span></th><th scope="col">run</th><th scope="col">model</th><th scope="col" class="num">mean reward</th><th scope="col">95% interval</th><th scope="col"><span class="hidden">chart</span></th><th scope="col" class="num">n</th><th scope="col" class="num">errors</th><th scope="col">status</th><th scope="col">started</th></tr></thead>
+        <thead><tr><th scope="col"><span class="hidden">marked</span></th><th scope="col">run</th><th scope="col">model</th><th scope="col" class="num">mean</th><th scope="col">95% interval</th><th scope="col"><span class="hidden">chart</span></th><th scope="col" class="num">n</th><th scope="col" class="num">errors</th><th scope="col">status</th><th scope="col">started</th></tr></thead>
         <tbody>${this.shown.map((run, i) => this.row(run, i === this.at, bounded))}</tbody>
       </table></div>
       <p class="soft" role="status">${count(this.shown.length)} of ${count(runs.length)} runs${this.marked.length ? `; marked: ${this.marked.join(" and ")}` : ""}${isExport() ? "" : ` · ${roots.join(", ")}`}</p>`;
@@ -88,7 +88,7 @@ export class Runs extends Page {
       <td class="soft">${oneLine(run.model, 40)}${run.tags.map((tag) => html` <span class="badge">${visible(tag)}</span>`)}</td>
       <td class="num ${run.unfinished ? "soft" : ""}">${number(run.mean)}</td>
       <td class=${run.unfinished ? "soft" : ""}>${interval(run.low, run.high)}</td>
-      <td>${curve ? html`<${Sparkline} points=${run.spark} />` : bounded ? html`<${Bar} value=${run.mean} low=${run.low} high=${run.high} />` : null}</td>
+      <td>${curve ? html`<${Sparkline} points=${run.spark} />` : bounded ? html`<${Bar} value=${run.mean} low=${run.low} high=${run.high} second=${run.errors ? run.mean_scored : null} />` : null}</td>
       <td class="num">${count(run.n)}${run.unfinished && run.asked ? html`<span class="soft"> of ${count(run.asked)}</span>` : ""}</td>
       <td class="num">${run.errors ? html`<span class="errored"><${Sign} outcome="errored" />${count(run.errors)}</span>` : count(run.errors)}</td>
       <td>${curve ? html`<span class="badge ${run.verdict || ""}">${run.verdict || "no verdict"}</span> <span class="soft">at step ${run.step ?? "–"}${run.status === "finished" ? "" : `, ${run.status}`}</span>` : html`<span class="badge ${run.status}">${run.status}</span>`}</td>

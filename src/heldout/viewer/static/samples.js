@@ -110,7 +110,7 @@ export class Samples extends Component {
   }
 
   chooser(head) {
-    const chosen = head.extra;
+    const chosen = this.cols.length ? this.cols : head.extra;
     const toggle = (name, on) => set({ cols: on ? [...chosen, name] : chosen.length > 1 ? chosen.filter((n) => n !== name) : ["none"] });
     return html`<details class="chooser"><summary>columns</summary><div>${head.fields.map(
       (name) => html`<label><input type="checkbox" checked=${chosen.includes(name)} onChange=${(event) => toggle(name, event.target.checked)} /> ${visible(name)}</label>`,

@@ -63,8 +63,10 @@ export const oneLine = (text, longest = 200) => {
  * Longest common subsequence of words; where that would take too long, all gone and all new.
  */
 export function wordDiff(before, after) {
-  const a = before.match(/\s+|[^\s]+/g) || [];
-  const b = after.match(/\s+|[^\s]+/g) || [];
+  // Words with the space behind them: spaces of their own would match everywhere.
+  const words = (text) => text.match(/^\s+|\S+\s*/g) || [];
+  const a = words(before);
+  const b = words(after);
   let start = 0;
   while (start < a.length && start < b.length && a[start] === b[start]) start++;
   let end = 0;
