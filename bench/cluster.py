@@ -110,7 +110,7 @@ def run_heldout(
     asked = time.perf_counter()
 
     async def main() -> float:
-        executor = RayExecutor(workers=workers)
+        executor = RayExecutor(workers=workers) if workers else None
         report = await evaluate(stream(), config, score, executor=executor)
         return float(report.summary["mean"])
 
@@ -166,8 +166,9 @@ def measure(case: str, count: int) -> dict[str, Any]:
             ray = connect(2)
             return {"pool": run_pool(ray, count), "heldout": run_heldout(at_once, count, 2)}
         case "latency":
+            alone = run_heldout(after_a_while, count, 0)
             connect(4)
-            return run_heldout(after_a_while, count, 4)
+            return {"alone": alone, "workers": run_heldout(after_a_while, count, 4)}
         case "model":
             connect(2)
             return run_model(count, 2)
@@ -204,12 +205,15 @@ def main() -> None:
     emit("starting two workers", median([run["heldout"]["start"] for run in both]), "s")
     count = 1000 if args.quick else 5000
     ideal = count * LATENCY / IN_FLIGHT
-    wall = median([run["wall"] for run in repeat("latency", count, runs)]) / ideal
-    emit(f"wall, 0.2 s latency, 500 in flight, 4 workers, over the ideal {ideal:.1f} s", wall, "x",
-         target=1.25)  # fmt: skip
-    count = 8 if args.quick else 64
-    one = median([run["wall"] for run in repeat("one", count, runs)])
-    two = median([run["wall"] for run in repeat("model", count, runs)])
+    latency = repeat("latency", count, runs)
+    wall = median([run["workers"]["wall"] for run in latency]) / ideal
+    alone = median([run["alone"]["wall"] for run in latency]) / ideal
+    what = f"wall, 0.2 s latency, 500 in flight, 4 workers, over the ideal {ideal:.1f} s"
+    emit(what, wall, "x", target=1.25)
+    emit("the same without Ray, in one process", alone, "x")
+    count = 8 if args.quick else 32
+    one = repeat("one", count, 1)[0]["wall"]
+    two = repeat("model", count, 1)[0]["wall"]
     emit(f"SmolLM2, {count} answers of 32 tokens, one process", one, "s")
     emit("the same, two workers of one core each", two, "s", ratio=two / one)
 

@@ -242,10 +242,11 @@ def test_random_deaths_of_workers_and_nodes_lose_no_item_and_repeat_none(
 
 
 SCRIPT = """
-import sys, anyio
+import logging, sys, anyio
 from functools import partial
 from pathlib import Path
 sys.path[:0] = [{root!r}, {folder!r}]
+logging.basicConfig()
 from heldout import EvalConfig, evaluate
 from heldout.cluster import RayExecutor
 from tests.cluster import evals
@@ -267,10 +268,9 @@ def test_a_driver_that_is_killed_is_resumed_without_repeating_an_item(
     places = {"root": str(EVALS.parents[2]), "folder": str(EVALS.parent), "out": str(out)}
     script.write_text(SCRIPT.format(**places))
     journal = out / "run" / "results.jsonl"
-    first = subprocess.Popen([sys.executable, script, cluster.address])
-    before = evals.wait_for(journal, 30)
-    first.kill()
-    first.wait()
+    with subprocess.Popen([sys.executable, script, cluster.address]) as first:
+        before = evals.wait_for(journal, 30)
+        first.kill()
     host = cluster.address.rpartition(":")[0]
     client = f"ray://{host}:{cluster.head_node._ray_params.ray_client_server_port}"
     resumed = subprocess.run(
@@ -307,11 +307,11 @@ def test_an_address_without_a_cluster_is_refused_at_once(
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
 
-        def greet() -> None:
+        def answer() -> None:
             with listening.accept()[0] as connection:
                 connection.sendall(b"220 mail ready")
 
-        other = threading.Thread(target=greet)
+        other = threading.Thread(target=answer)
         other.start()
         with pytest.raises(InvalidInput, match=f"no Ray cluster at 127.0.0.1:{port}: .*is no Ray"):
             run(evals.make_samples(2), out, executor=RayExecutor(f"127.0.0.1:{port}"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,9 +32,6 @@ def import_ray() -> Any:
     Raises:
         InvalidInput: It is not installed.
     """
-    if "ray" not in sys.modules and find_token():
-        # Ray sends the token only where it is told to, and `ray start` asks for it.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
     except ImportError as missing:
@@ -91,7 +87,8 @@ def connected(address: str | None) -> Iterator[Any]:
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
         hint = ""
         if os.environ.get("RAY_AUTH_MODE") != "token":
-            hint = " (if it asks for a token, set RAY_AUTH_TOKEN and RAY_AUTH_MODE=token)"
+            # Not set here: in a cluster without tokens, no worker would start.
+            hint = "; if it asks for a token, set RAY_AUTH_MODE=token before Ray is imported"
         raise InvalidInput(
             f"cannot connect to a Ray cluster at {address}: {' '.join(str(problem).split())}{hint}"
         ) from None

@@ -476,6 +476,7 @@ class WorkerPool:
             )
         else:
             self._failed_starts += 1
+            log.warning("a worker died as it started: %s", reason)
         for job in reversed(worker.jobs.values()):
             job.deaths += 1
             if job.deaths >= MAX_DEATHS:
