@@ -462,7 +462,7 @@ def find_offsets(journal: Path) -> Items | None:
     Returns:
         Byte offsets; None where a line does not begin as heldout's own do.
     """
-    data = np.memmap(journal, dtype=np.uint8, mode="r")
+    data = np.memmap(journal, dtype=np.uint8, mode="r").view(np.ndarray)
     ends = np.concatenate(
         [
             np.flatnonzero(data[start : start + PIECE] == ord("\n")) + start
@@ -476,16 +476,16 @@ def find_offsets(journal: Path) -> Items | None:
     width = len(_LINE_START)
     if int(starts[-1]) + width + DIGITS > len(data):
         return None
-    if any((data[starts + i] != byte).any() for i, byte in enumerate(_LINE_START)):
+    # The heads of all lines at once: each is in the cache then, and is touched once.
+    heads = np.lib.stride_tricks.sliding_window_view(data, width + DIGITS)[starts]
+    if (heads[:, :width] != np.frombuffer(_LINE_START, dtype=np.uint8)).any():
         return None
     index = np.zeros(len(starts), dtype=np.int64)
-    open_ = np.ones(len(starts), dtype=np.bool_)
-    for i in range(DIGITS):
-        byte = data[starts + width + i]
-        digit = (byte >= ord("0")) & (byte <= ord("9"))
-        open_ &= digit
-        index = np.where(open_, index * 10 + (byte.astype(np.int64) - ord("0")), index)
-    if open_.any():
+    is_number = np.ones(len(starts), dtype=np.bool_)
+    for digit in heads[:, width:].T.astype(np.int64) - ord("0"):
+        is_number &= (digit >= 0) & (digit <= 9)
+        index = np.where(is_number, index * 10 + digit, index)
+    if is_number.any():  # a number of more digits
         return None
     order = np.argsort(index, kind="stable")  # of equal ones, the later line comes later
     last = np.append(np.diff(index[order]) != 0, True)
