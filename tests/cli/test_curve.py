@@ -269,6 +269,16 @@ def test_json_says_whether_a_training_run_is_alive_finished_or_stale(
     writer.close()
 
 
+def test_json_has_the_newest_verdict_of_each_label(run: Path, heldout: Heldout) -> None:
+    shown = json.loads(heldout("show", "rl_eval", "--json").out)
+    judged = [point for point in shown["points"] if point.get("verdict")]
+    assert judged
+    assert set(shown["verdicts"]) == {point["label"] for point in judged}
+    for label, verdict in shown["verdicts"].items():
+        last = [point for point in judged if point["label"] == label][-1]
+        assert verdict == {"step": last["step"], **last["verdict"]}
+
+
 def test_a_live_run_says_so(writer: CurveWriter, heldout: Heldout) -> None:
     assert re.search(
         r"^Live; the last point came \d+ (s|min) ago\.$", heldout("show", "rl_eval").out, re.M

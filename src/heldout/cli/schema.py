@@ -149,7 +149,13 @@ SCHEMAS: dict[str, tuple[str, Any]] = {
     ),
     "show-curve": (
         "One object for a training run",
-        {"kind": "string curve", "path": "string", "training": TRAINING, "points": [POINT]},
+        {
+            "kind": "string curve",
+            "path": "string",
+            "training": TRAINING,
+            "verdicts": "object the newest verdict by label, with step and best eval so far",
+            "points": [POINT],
+        },
     ),
     "show-items": (
         "One object per line and item, with --failures, --passes or --sample",

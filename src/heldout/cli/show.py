@@ -873,6 +873,7 @@ def _show_curve(
     if verdicts or any(point.has_result and point.verdict is None for point in points):
         groups = group_by_label(points).values()
         points = [point for group in groups for point in judge_curve(group, verdicts)[0]]
+    newest = {point.label: point for point in points if point.verdict is not None}
     points = [point for point in points if step in (None, point.step)]
     if step is not None and not points:
         raise InvalidInput(f"{path} has no eval at step {step}; {steps}")
@@ -882,6 +883,10 @@ def _show_curve(
             "path": str(path),
             "training": training_state(run),
             "superseded": run.superseded,
+            "verdicts": {
+                label: {"step": point.step, **(point.verdict or {})}
+                for label, point in newest.items()
+            },
             "points": [point_as_dict(point, outcomes=outcomes) for point in points],
         }
     )
