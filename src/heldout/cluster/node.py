@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from heldout.cluster._ray import check_fits, connected, describe_cluster, explain_death
-from heldout.cluster.travel import unpack_folder, zip_folder
+from heldout.cluster.travel import remove_folder, unpack_folder, zip_folder
 from heldout.cluster.worker import own_versions
 from heldout.errors import InvalidInput
 from heldout.training.run_eval import reserve_name
@@ -256,6 +256,7 @@ class Relay:
         """End the process, and remove what is left of it."""
         self._process.end(patience)
         shutil.rmtree(self._run_dir, ignore_errors=True)
+        remove_folder()
 
 
 # --- In the training run ------------------------------------------------------------------------

@@ -8,7 +8,6 @@ has no name that a worker could look up is refused before anything starts.
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import importlib.util
 import io
@@ -234,15 +233,22 @@ def unpack_folder(archive: bytes) -> Path:
         archive: Made by `zip_folder`.
 
     Returns:
-        The folder; it is this process's alone and removed when that ends.
+        The folder, which is this process's alone; `remove_folder` removes it.
     """
     folder = Path(tempfile.mkdtemp(prefix="heldout-worker-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with zipfile.ZipFile(io.BytesIO(archive)) as packed:
         packed.extractall(folder)
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     return folder
+
+
+def remove_folder() -> None:
+    """Leave and remove the unpacked folder. Ray kills workers, so that no exit handler runs."""
+    folder = Path.cwd()
+    if folder.name.startswith("heldout-worker-"):
+        os.chdir("/")
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def load_reference(reference: Reference, folder: Path | None) -> Any:

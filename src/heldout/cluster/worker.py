@@ -25,7 +25,7 @@ import heldout
 from heldout._aio import contain_exits, waker
 from heldout._fingerprint import describe_callable
 from heldout._progress import RunProgress
-from heldout.cluster.travel import Reference, load_reference, unpack_folder
+from heldout.cluster.travel import Reference, load_reference, remove_folder, unpack_folder
 from heldout.config import EvalConfig
 from heldout.engine import Item, attempt_item, error_result
 from heldout.errors import (
@@ -163,6 +163,7 @@ class ItemWorker:
     def stop(self) -> None:
         """Cancel what is in flight, so that environments close, and close the endpoint."""
         self._loop.stop()
+        remove_folder()
 
 
 def _load(spec: WorkerSpec, archive: bytes | None) -> tuple[EvalDefinition, Endpoint]:
