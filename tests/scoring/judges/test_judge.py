@@ -489,7 +489,7 @@ def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any]) -> 
 
 
 def test_what_is_no_endpoint_is_refused_at_once() -> None:
-    with pytest.raises(InvalidInput, match="endpoint"):
+    with pytest.raises(InvalidInput, match="model 'gpt-5' is not one of openai:MODEL"):
         Judge("gpt-5")
 
 
