@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import wraps
-from typing import Any, Literal, Protocol, Self, TypeVar
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, Protocol, Self
 
 from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 
-T = TypeVar("T")
 Role = Literal["system", "user", "assistant", "tool"]
 ContentPart = dict[str, Any]
 
@@ -52,35 +50,6 @@ def refuse_nonfinite(value: Any, where: str) -> None:
             refuse_nonfinite(getattr(value, attribute.name), f"{where}.{attribute.name}")
 
 
-def _with_fast_init(cls: type[T]) -> type[T]:
-    """Give a frozen dataclass with slots an `__init__` that takes half the time.
-
-    The usual one sets each field with `object.__setattr__`, which looks up its name; this one calls
-    the setters of the slots. Every item of an eval makes a dozen of these values.
-    """
-    names: dict[str, Any] = {"MISSING": MISSING}
-    parameters, body = [], []
-    for spec in fields(cls):  # type: ignore[arg-type]
-        name = value = spec.name
-        names[f"set_{name}"] = getattr(cls, name).__set__
-        parameter = name
-        if spec.default_factory is not MISSING:
-            names[f"make_{name}"] = spec.default_factory
-            parameter = f"{name}=MISSING"
-            value = f"make_{name}() if {name} is MISSING else {name}"
-        elif spec.default is not MISSING:
-            names[f"default_{name}"] = spec.default
-            parameter = f"{name}=default_{name}"
-        parameters.append(parameter)
-        body.append(f"    set_{name}(self, {value})\n")
-    if hasattr(cls, "__post_init__"):
-        body.append("    self.__post_init__()\n")
-    exec(f"def __init__(self, {', '.join(parameters)}):\n{''.join(body)}", names)
-    setattr(cls, "__init__", wraps(cls.__init__)(names["__init__"]))  # noqa: B010
-    return cls
-
-
-@_with_fast_init
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One held-out item. `id` is unique in an eval; `input` holds what the policy is asked."""
@@ -110,7 +79,6 @@ class Sample:
                 )
 
 
-@_with_fast_init
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A named number. Weight 0 is tracked only; weight > 0 counts towards the reward.
@@ -196,7 +164,6 @@ def weighted_mean(metrics: Iterable[Weighted]) -> float:
     return total / weight if weight else 0.0
 
 
-@_with_fast_init
 @dataclass(frozen=True, slots=True)
 class Score:
     """What a trajectory was worth: its metrics, and the reward they amount to."""
@@ -263,7 +230,6 @@ class ToolCall:
             )
 
 
-@_with_fast_init
 @dataclass(frozen=True, slots=True)
 class Message:
     """One chat message; `content` is text, or a list of content parts as chat APIs have them."""
@@ -306,7 +272,6 @@ class ToolSpec:
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object"})
 
 
-@_with_fast_init
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Why a trajectory ended. Three signals that must not be mixed up.
@@ -344,7 +309,6 @@ class Usage:
         )
 
 
-@_with_fast_init
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Wall seconds of the item, scoring included, and how many requests it took, with retries.
@@ -387,7 +351,6 @@ class TokenTrace:
             )
 
 
-@_with_fast_init
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """What happened: the whole conversation, why it ended, and what came of it.
@@ -431,7 +394,6 @@ class Trajectory:
         return "" if turn is None else without_reasoning(turn.text)
 
 
-@_with_fast_init
 @dataclass(frozen=True, slots=True)
 class EvalResult:
     """One item of an eval, scored or errored. `metadata` includes its sample's."""
@@ -455,7 +417,6 @@ class EvalResult:
         return self.error is None
 
 
-@_with_fast_init
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A policy's turn, as an endpoint returns it."""
