@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import secrets
 import socket
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@contextmanager
+def starting_ray() -> Iterator[None]:
+    """Hold off other test processes: two clusters that start at once may pick the same port."""
+    with (Path(tempfile.gettempdir()) / "heldout-tests-ray.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="module")
 def cluster(_quiet_ray: None) -> Iterator[Any]:
     """Three nodes of two CPUs; this process is connected to them."""
@@ -52,11 +62,11 @@ def cluster(_quiet_ray: None) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     head = {**NODE, "include_dashboard": False, "ray_client_server_port": free_port()}
-    with warnings.catch_warnings():
+    with starting_ray(), warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # of files that Ray leaves open
         nodes = Cluster(initialize_head=True, head_node_args=head)
-    for _ in range(2):
-        nodes.add_node(**NODE)
+        for _ in range(2):
+            nodes.add_node(**NODE)
     ray.init(nodes.address, logging_level=logging.WARNING, log_to_driver=False)
     yield nodes
     ray.shutdown()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from heldout.cluster import run_remote
 from heldout.cluster.job import MARK, find_runs, list_run, pack, run
 from heldout.cluster.remote import INSIDE_JOB, Receiver, choose_local_gpu
 from heldout.errors import EvalFailed, InvalidInput
-from tests.cluster.conftest import NODE, free_port
+from tests.cluster.conftest import NODE, free_port, starting_ray
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,30 +58,30 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def dashboard(_quiet_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of one node with a GPU, as far as Ray knows, and the address of its dashboard."""
-    port = free_port()
-    command = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block",
-        f"--port={free_port()}", f"--dashboard-port={port}", "--include-dashboard=true",
-        f"--dashboard-agent-listen-port={free_port()}", f"--ray-client-server-port={free_port()}",
-        "--num-cpus=2", "--num-gpus=1", '--resources={"accelerator_type:H100": 1}',
-        f"--object-store-memory={NODE['object_store_memory']}",
-        f"--temp-dir={os.environ['RAY_TMPDIR']}/ray",
-    ]  # fmt: skip
+    log = tmp_path_factory.mktemp("ray") / "log"
     # Jobs run the `python` that the path of their node has.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    log = tmp_path_factory.mktemp("ray") / "log"
-    with log.open("w") as output:
-        head = subprocess.Popen(
-            command, env={**os.environ, "PATH": path}, stdout=output, stderr=output
-        )
-    try:
-        while "Ray runtime started" not in log.read_text():
-            assert head.poll() is None, log.read_text()
-            time.sleep(0.1)
+    with ExitStack() as stack:
+        with starting_ray(), log.open("w") as output:
+            port = free_port()
+            command = [
+                sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block",
+                f"--port={free_port()}", f"--dashboard-port={port}", "--include-dashboard=true",
+                f"--dashboard-agent-listen-port={free_port()}",
+                f"--ray-client-server-port={free_port()}",
+                "--num-cpus=2", "--num-gpus=1", '--resources={"accelerator_type:H100": 1}',
+                f"--object-store-memory={NODE['object_store_memory']}",
+                f"--temp-dir={os.environ['RAY_TMPDIR']}/ray",
+            ]  # fmt: skip
+            head = subprocess.Popen(
+                command, env={**os.environ, "PATH": path}, stdout=output, stderr=output
+            )
+            stack.callback(head.wait)
+            stack.callback(head.terminate)
+            while "Ray runtime started" not in log.read_text():
+                assert head.poll() is None, log.read_text()
+                time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
-    finally:
-        head.terminate()
-        head.wait()
 
 
 @pytest.fixture
