@@ -16,7 +16,7 @@ from heldout.errors import InvalidInput, RunDirectoryError
 if TYPE_CHECKING:
     from heldout.store.run_dir import RunInfo
     from heldout.training.curve import CurvePoint
-    from heldout.training.verdicts import StepVerdict
+    from heldout.training.verdicts import Best, StepVerdict, Terms
 
 NOTE_CHARACTERS = 300
 """Characters of a reason that are shown: a traceback would bury the table."""
@@ -317,6 +317,33 @@ def shorten_verdict(verdict: StepVerdict, width: int) -> str:
     return verdict.short()
 
 
+def compute_verdicts(
+    points: Sequence[CurvePoint], terms: Terms
+) -> tuple[list[StepVerdict], Best | None]:
+    """Compute the verdicts and the best eval of a curve of one label.
+
+    Args:
+        points: Its points.
+        terms: The settings of verdicts.
+
+    Returns:
+        A verdict per judged step, and the best eval.
+
+    Raises:
+        InvalidInput: No verdict can be made of its rewards.
+    """
+    from heldout.training.verdicts import best_checkpoint, verdicts
+
+    judged = verdicts(
+        points,
+        effect=terms.effect,
+        alpha=terms.alpha,
+        window=terms.window,
+        bounds=terms.bounds,
+    )
+    return judged, best_checkpoint(points, bounds=terms.bounds, most=CORRECTED_EVALS)
+
+
 def judge_curve(
     points: Sequence[CurvePoint], options: Mapping[str, Any]
 ) -> tuple[list[CurvePoint], list[Line]]:
@@ -333,18 +360,11 @@ def judge_curve(
     """
     import msgspec
 
-    from heldout.training.verdicts import best_as_dict, best_checkpoint, terms_of, verdicts
+    from heldout.training.verdicts import best_as_dict, terms_of
 
     terms = replace(terms_of(points), **options)
     try:
-        judged = verdicts(
-            points,
-            effect=terms.effect,
-            alpha=terms.alpha,
-            window=terms.window,
-            bounds=terms.bounds,
-        )
-        best = best_checkpoint(points, bounds=terms.bounds, most=CORRECTED_EVALS)
+        judged, best = compute_verdicts(points, terms)
     except InvalidInput as problem:  # rewards that no verdict can be made of
         return list(points), [Line(f"no verdict: {problem}", style="yellow")]
     lines = []

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from heldout.cli._curves import (
-    CORRECTED_EVALS,
+    compute_verdicts,
     describe_point,
     describe_status,
     format_n,
@@ -1081,7 +1081,7 @@ def _points_of(points: Sequence[CurvePoint], label: str) -> tuple[str, list[Curv
 
 
 def _describe_curve(path: Path, label: str, metric: str) -> Plain:
-    from heldout.training.verdicts import best_checkpoint, terms_of, verdicts
+    from heldout.training.verdicts import terms_of
 
     run = read_curve(path)
     label, points = _points_of(run.points, label)
@@ -1105,16 +1105,9 @@ def _describe_curve(path: Path, label: str, metric: str) -> Plain:
         "started": run.info.started if run.info else None,
         "conversations": any(point.run for point in results),
     }
+    terms = terms_of(points)
     try:
-        terms = terms_of(points)
-        judged = verdicts(
-            points,
-            effect=terms.effect,
-            alpha=terms.alpha,
-            window=terms.window,
-            bounds=terms.bounds,
-        )
-        best = best_checkpoint(points, bounds=terms.bounds, most=CORRECTED_EVALS)
+        judged, best = compute_verdicts(points, terms)
     except InvalidInput as problem:  # rewards that no verdict can be made of
         return answer | {"verdict": None, "best": None, "no_verdict": str(problem)}
     if judged:
