@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,9 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("heldout")
+
+# Ray reads its token once in a process, and without one it would write one at home.
+os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def make_samples(n: int) -> list[Sample]:

@@ -44,7 +44,6 @@ def test_the_code_blocks_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)  # else Ray would make one at home
     namespace: dict[str, Any] = {"__name__": "__docs__"}
     for kind, code in blocks(page):
         assert kind in ("python", "sh", "text"), f"{page}: a block of kind {kind!r}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import secrets
 import socket
 import sys
 import tempfile
@@ -30,7 +29,6 @@ def _quiet_ray() -> Iterator[None]:
         tempfile.TemporaryDirectory(prefix="h-", ignore_cleanup_errors=True) as folder,
     ):
         patch.setenv("RAY_TMPDIR", folder)
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_DEDUP_LOGS", "0")
         patch.delenv("RAY_ADDRESS", raising=False)
