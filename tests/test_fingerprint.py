@@ -241,7 +241,7 @@ def test_two_helpers_of_one_factory_are_told_apart() -> None:
 
 
 def test_a_counter_in_a_closure_is_no_part_of_it() -> None:
-    calls, hidden, shadowed, judge = 0, 0, 0, None
+    calls, hidden, limit, judge = 0, 0, 0, None
 
     def score(trajectory: Any, sample: Any) -> Any:
         nonlocal calls, judge
@@ -252,20 +252,14 @@ def test_a_counter_in_a_closure_is_no_part_of_it() -> None:
             nonlocal hidden
             hidden += 1
 
-            def own() -> Any:
-                shadowed = 2  # another variable than the one below
-                return lambda: shadowed
-
-            return own
-
-        return count(), shadowed
+        return count(), limit
 
     before = describe_callable(score)
     score(None, None)
     score(None, None)
     assert (calls, hidden) == (2, 2)
     assert describe_callable(score) == before
-    shadowed = 1
+    limit = 1
     assert describe_callable(score) != before
 
 

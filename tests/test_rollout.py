@@ -11,7 +11,7 @@ import pytest
 
 from heldout import Completion, Message, Reply, Sample, Stop, ToolCall, Trajectory, Usage
 from heldout.errors import ContextFull, EnvironmentFailed, InvalidInput
-from heldout.rollout import Conversation, TurnFile, rollout
+from heldout.rollout import Attempt, TurnFile
 
 from .toy import Counter
 
@@ -44,13 +44,18 @@ def policy_of(
     return policy
 
 
+def attempt_of(policy: Any, **settings: Any) -> Attempt:
+    return Attempt(Sample("a", {}), policy, **settings)
+
+
 def roll(
     run: Callable[..., Any], policy: Any, environment: Any = None, **settings: Any
 ) -> Trajectory:
-    async def main() -> Trajectory:
-        return await rollout(policy, QUESTION, environment, **settings)
+    return roll_out(run, attempt_of(policy, **settings), environment)
 
-    trajectory = run(main)
+
+def roll_out(run: Callable[..., Any], attempt: Attempt, environment: Any) -> Trajectory:
+    trajectory = run(attempt.roll_out, QUESTION, environment)
     assert isinstance(trajectory, Trajectory)
     return trajectory
 
@@ -181,13 +186,11 @@ def test_a_stopped_rollout_goes_on_after_its_last_saved_turn(
     whole = roll(run, policy_of(*turns), Saved(), max_turns=4)
     stop_after(run, turn_file(tmp_path), *turns[:2])
     log: list[str] = []
-    conversation = Conversation()
-    settings = {"conversation": conversation, "turn_file": turn_file(tmp_path)}
-    again = roll(run, policy_of(*turns[2:]), Saved(log=log), max_turns=4, **settings)
-    assert again == whole
+    attempt = attempt_of(policy_of(*turns[2:]), max_turns=4, turn_file=turn_file(tmp_path))
+    assert roll_out(run, attempt, Saved(log=log)) == whole
     assert log == ["closed"], "it was opened again"
-    assert conversation.restored_turns == 2
-    assert conversation.seconds_before > 0
+    assert attempt.restored_turns == 2
+    assert attempt.seconds_before > 0
 
 
 @pytest.mark.parametrize("other", ["run", "sample", "damaged", "none"])
@@ -204,11 +207,9 @@ def test_turns_that_are_not_its_own_are_not_gone_on_from(
         file.path.write_bytes(file.path.read_bytes()[:-9])
     else:
         file.remove()
-    conversation = Conversation()
-    settings = {"conversation": conversation, "turn_file": file}
-    trajectory = roll(run, policy_of(add(7)), Saved(), max_turns=1, **settings)
-    assert trajectory.outcome == {"total": 7}
-    assert conversation.restored_turns == 0
+    attempt = attempt_of(policy_of(add(7)), turn_file=file)
+    assert roll_out(run, attempt, Saved()).outcome == {"total": 7}
+    assert attempt.restored_turns == 0
 
 
 def test_an_environment_that_cannot_be_saved_is_refused_before_its_first_turn(
@@ -338,7 +339,7 @@ def test_it_closes_when_cancelled_in_the_middle_of_a_turn(run: Callable[..., Any
             raise AssertionError
 
         async with anyio.create_task_group() as group:
-            group.start_soon(rollout, forever, QUESTION, Counter(log=log))
+            group.start_soon(attempt_of(forever).roll_out, QUESTION, Counter(log=log))
             await started.wait()
             group.cancel_scope.cancel()
 
@@ -346,14 +347,13 @@ def test_it_closes_when_cancelled_in_the_middle_of_a_turn(run: Callable[..., Any
     assert log == ["opening", "closed"]
 
 
-def test_what_was_said_before_a_failure_is_left_in_the_conversation(
+def test_what_was_said_before_a_failure_is_left_in_the_attempt(
     run: Callable[..., Any],
 ) -> None:
-    conversation = Conversation()
-    policy = policy_of("a", RuntimeError("gone"))
+    attempt = attempt_of(policy_of("a", RuntimeError("gone")), max_turns=3)
     with pytest.raises(RuntimeError):
-        roll(run, policy, Counter(), max_turns=3, conversation=conversation)
-    assert [m.text for m in conversation.messages] == ["count", "a", "go on 1"]
+        roll_out(run, attempt, Counter())
+    assert [m.text for m in attempt.messages] == ["count", "a", "go on 1"]
 
 
 def test_a_sample_that_was_cut_by_a_limit_is_scored_on_its_final_state(

@@ -7,13 +7,11 @@ import contextvars
 import functools
 import inspect
 import queue
-import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from contextvars import ContextVar
-from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import anyio
 import sniffio
@@ -24,14 +22,7 @@ T = TypeVar("T")
 
 
 async def settle(value: T | Awaitable[T]) -> T:
-    """Await what a plain or async function returned, if it needs awaiting.
-
-    Args:
-        value: What the function returned.
-
-    Returns:
-        The value, or what came of awaiting it.
-    """
+    """Await what a plain or async function returned, if it needs awaiting."""
     if hasattr(type(value), "__await__"):
         return await cast("Awaitable[T]", value)
     return cast("T", value)
@@ -40,12 +31,7 @@ async def settle(value: T | Awaitable[T]) -> T:
 def is_async(function: Callable[..., Any]) -> bool:
     """Tell whether calling a function gives a coroutine.
 
-    Args:
-        function: A function, a partial of one, or an object with `__call__`. What a decorator wraps
-            does not count: the wrapper is what is called.
-
-    Returns:
-        Whether it is async.
+    What a decorator wraps does not count: the wrapper is what is called.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -53,15 +39,44 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(call)
 
 
-def thread_context() -> contextvars.Context:
-    """Copy the context for another thread, in which no event loop runs yet.
+# --- Event loops --------------------------------------------------------------------------------
 
-    Returns:
-        The copy.
+
+def current_loop() -> Any:
+    """Return the running event loop: an asyncio loop or a trio token."""
+    if sniffio.current_async_library() == "trio":
+        import trio
+
+        return trio.lowlevel.current_trio_token()
+    return asyncio.get_running_loop()
+
+
+def current_clock() -> Callable[[], float]:
+    """Return the clock that the deadlines of this event loop go by.
+
+    It is `anyio.current_time` without the search for the event loop, which takes longer.
     """
-    context = contextvars.copy_context()
-    context.run(sniffio.current_async_library_cvar.set, None)
-    return context
+    if sniffio.current_async_library() == "trio":
+        import trio
+
+        return trio.current_time
+    return asyncio.get_running_loop().time
+
+
+def waker() -> Callable[[Callable[[], object]], None]:
+    """Make a function with which another thread has a function called in this event loop.
+
+    `wake(function)` does not wait for the call.
+    """
+    loop = current_loop()
+    is_asyncio = isinstance(loop, asyncio.AbstractEventLoop)
+    soon = loop.call_soon_threadsafe if is_asyncio else loop.run_sync_soon
+
+    def wake(function: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # the loop is gone, and with it what waited
+            soon(function)
+
+    return wake
 
 
 # --- Threads ------------------------------------------------------------------------------------
@@ -80,25 +95,14 @@ class Threads:
         self._closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function in a thread, and wait for it; cancelled, the thread is given up on.
-
-        Args:
-            function: What to call.
-            *args: Its arguments.
-
-        Returns:
-            What it returned.
-
-        Raises:
-            BaseException: What it raised.
-        """
+        """Call a function in a thread, and wait for it; cancelled, the thread is given up on."""
         self._closed = False
         done, wake = anyio.Event(), waker()
-        result: Result[Any] = Result()
-        call = functools.partial(thread_context().run, function, *args)
+        outcome: list[Outcome] = []
+        call = functools.partial(_thread_context().run, function, *args)
 
         def job() -> None:
-            result.call(call, catch=BaseException)
+            outcome.append(capture(call, BaseException))
             self._idle.append(jobs)
             if self._closed:  # given up on, and done after all
                 self.close()
@@ -113,7 +117,7 @@ class Threads:
             ).start()
         jobs.put(job)
         await done.wait()
-        return result.take()
+        return take(outcome)
 
     def close(self) -> None:
         """End the threads that are idle; those that are not end with their call."""
@@ -129,117 +133,88 @@ def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         del job  # and with it the messages and the answer
 
 
-class Result(Generic[T]):
-    """What a call in one thread came to, for another to take."""
-
-    __slots__ = ("problem", "values")
-
-    def __init__(self) -> None:
-        self.values: list[T] = []
-        self.problem: BaseException | None = None
-
-    def call(self, function: Callable[[], T], *, catch: type[BaseException]) -> None:
-        """Call a function, and keep what it returns or raises.
-
-        Args:
-            function: What to call.
-            catch: What to keep of what it raises; anything else is raised here.
-        """
-        try:
-            self.values.append(function())
-        except catch as raised:
-            self.problem = raised
-
-    def take(self) -> T:
-        """Return what the function returned.
-
-        Returns:
-            That.
-
-        Raises:
-            BaseException: What it raised.
-        """
-        try:
-            if self.problem is not None:
-                raise self.problem
-            return self.values[0]
-        finally:
-            self.problem = None  # else it and its traceback hold each other, and a model with them
+Outcome = tuple[Any, BaseException | None]
+"""What a call in another thread returned, or raised."""
 
 
-# --- Event loops --------------------------------------------------------------------------------
+def capture(call: Callable[[], object], catch: type[BaseException]) -> Outcome:
+    """Call a function, and keep what it returns, or what it raises of a kind."""
+    try:
+        return call(), None
+    except catch as raised:
+        return None, raised
 
 
-def current_loop() -> Any:
-    """Return the running event loop: an asyncio loop or a trio token.
-
-    Returns:
-        Something that is equal in the same event loop alone.
-    """
-    if sniffio.current_async_library() == "trio":
-        import trio
-
-        return trio.lowlevel.current_trio_token()
-    return asyncio.get_running_loop()
+def take(outcome: list[Outcome]) -> Any:
+    """Return or raise what a call came to, and forget it."""
+    value, problem = outcome.pop()
+    try:
+        if problem is not None:
+            raise problem
+        return value
+    finally:
+        del problem  # else it and its traceback hold each other, and a model with them
 
 
-def waker() -> Callable[[Callable[[], object]], None]:
-    """Make a function with which another thread has a function called in this event loop.
+def start_thread(work: Callable[[], object]) -> threading.Thread:
+    """Start a daemon thread in which an event loop may be run, whatever runs in this one."""
+    thread = threading.Thread(
+        target=functools.partial(_thread_context().run, work), name="heldout-loop", daemon=True
+    )
+    thread.start()
+    return thread
 
-    Returns:
-        `wake(function)`, which does not wait for the call.
-    """
-    loop = current_loop()
-    is_asyncio = isinstance(loop, asyncio.AbstractEventLoop)
-    soon = loop.call_soon_threadsafe if is_asyncio else loop.run_sync_soon
 
-    def wake(function: Callable[[], object]) -> None:
-        try:
-            soon(function)
-        except RuntimeError:
-            pass  # the loop is gone, and with it what waited
-
-    return wake
+def _thread_context() -> contextvars.Context:
+    """Copy the context for another thread, in which no event loop runs yet."""
+    context = contextvars.copy_context()
+    context.run(sniffio.current_async_library_cvar.set, None)
+    return context
 
 
 # --- Exits in user code -------------------------------------------------------------------------
 
+in_user_code: ContextVar[object | None] = ContextVar("heldout_in_user_code", default=None)
+"""The attempt whose functions are being called, also in every task that they start."""
+
 
 class Stray(Exception):
-    """Stands for what was raised and is no Exception: it would pass for this thread's Ctrl-C."""
+    """Stands for what was raised and is no Exception: it would end the event loop, or this one."""
+
+    @classmethod
+    def of(cls, problem: BaseException) -> Stray:
+        """Make the exception, with what it stands for as its cause."""
+        stray = cls(f"{type(problem).__name__}: {printable_error(problem)}")
+        stray.__cause__ = problem
+        return stray
 
 
-in_user_code: ContextVar[bool] = ContextVar("heldout_in_user_code", default=False)
-"""Set where an item's functions are called, and so in every task that they start."""
+def contain_exits() -> None:
+    """Make a SystemExit in a task of user code an error of the task.
 
-
-class _Interrupts:
-    """Handles SIGINT as it was handled before, and remembers that there was one."""
-
-    def __init__(self, previous: Callable[[int, FrameType | None], Any]) -> None:
-        self.previous, self.users, self.seen = previous, 0, False
-
-    def __call__(self, number: int, frame: FrameType | None) -> Any:
-        self.seen = True
-        return self.previous(number, frame)
+    asyncio would end the loop with it. The hook stays with the loop; other tasks do not notice it.
+    """
+    loop = current_loop()
+    if isinstance(loop, asyncio.AbstractEventLoop):
+        previous = loop.get_task_factory()
+        if not isinstance(previous, _TaskFactory):
+            loop.set_task_factory(_TaskFactory(previous))
 
 
 class _TaskFactory:
-    """Makes tasks whose SystemExit is an error of the task: asyncio would end the loop with it."""
-
     def __init__(self, previous: Callable[..., Any] | None) -> None:
-        self.previous, self.users = previous, 0
+        self._previous = previous
 
     def __call__(self, loop: Any, coro: Any, **options: Any) -> Any:
-        if in_user_code.get():
+        if in_user_code.get() is not None:
             coro = _Contained(coro)
-        if self.previous is not None:
-            return self.previous(loop, coro, **options)
+        if self._previous is not None:
+            return self._previous(loop, coro, **options)
         return asyncio.Task(coro, loop=loop, **options)
 
 
 class _Contained(Coroutine[Any, Any, Any]):
-    """A coroutine out of which no SystemExit comes, nor a KeyboardInterrupt of its own."""
+    """A coroutine out of which no SystemExit comes."""
 
     def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
         self._coro = coro
@@ -248,89 +223,22 @@ class _Contained(Coroutine[Any, Any, Any]):
         return getattr(self._coro, name)
 
     def send(self, value: Any) -> Any:
-        with _containing():
+        try:
             return self._coro.send(value)
+        except SystemExit as problem:
+            raise Stray.of(problem)  # noqa: B904 - it has its cause
 
     def throw(self, *raised: Any) -> Any:
-        with _containing():
+        try:
             return self._coro.throw(*raised)
+        except SystemExit as problem:
+            raise Stray.of(problem)  # noqa: B904
 
     def close(self) -> None:
         self._coro.close()
 
     def __await__(self) -> Any:
         return self._coro.__await__()
-
-
-@contextmanager
-def _containing() -> Iterator[None]:
-    try:
-        yield
-    except (SystemExit, KeyboardInterrupt) as problem:
-        if was_interrupted(problem):
-            raise
-        raise Stray(f"{type(problem).__name__}: {printable_error(problem)}") from problem
-
-
-def was_interrupted(problem: BaseException) -> bool:
-    """Tell a user's Ctrl-C from a KeyboardInterrupt that user code raised itself.
-
-    Args:
-        problem: What was raised, possibly a group.
-
-    Returns:
-        Whether it holds a user's Ctrl-C.
-    """
-    if isinstance(problem, BaseExceptionGroup):
-        return any(map(was_interrupted, problem.exceptions))
-    if not isinstance(problem, KeyboardInterrupt):
-        return False
-    if threading.current_thread() is not threading.main_thread():
-        return False  # signals arrive in the main thread alone
-    handler = signal.getsignal(signal.SIGINT)
-    if isinstance(handler, _Interrupts):
-        return handler.seen
-    return handler not in (signal.SIG_IGN, signal.SIG_DFL)
-
-
-@contextmanager
-def contain_exits() -> Iterator[None]:
-    """Keep a SystemExit or KeyboardInterrupt in user code from ending the event loop.
-
-    Tasks that user code starts raise `Stray` instead, and `was_interrupted` can tell the user's own
-    Ctrl-C. Both hooks are shared by all that are within at once, and gone after the last.
-
-    Yields:
-        Nothing.
-    """
-    loop = current_loop()
-    factory: _TaskFactory | None = None
-    if isinstance(loop, asyncio.AbstractEventLoop):
-        previous = loop.get_task_factory()
-        factory = previous if isinstance(previous, _TaskFactory) else _TaskFactory(previous)
-        factory.users += 1
-        loop.set_task_factory(factory)
-    interrupts: _Interrupts | None = None
-    if threading.current_thread() is threading.main_thread():
-        handler = signal.getsignal(signal.SIGINT)
-        if isinstance(handler, _Interrupts):
-            interrupts = handler
-        elif callable(handler):
-            interrupts = _Interrupts(handler)
-            signal.signal(signal.SIGINT, interrupts)
-        if interrupts is not None:
-            interrupts.users += 1
-    try:
-        yield
-    finally:
-        if factory is not None:
-            factory.users -= 1
-            if factory.users == 0 and loop.get_task_factory() is factory:
-                loop.set_task_factory(factory.previous)
-        if interrupts is not None:
-            interrupts.users -= 1
-            if interrupts.users == 0 and signal.getsignal(signal.SIGINT) is interrupts:
-                signal.signal(signal.SIGINT, interrupts.previous)
 
 
 # --- Two threads --------------------------------------------------------------------------------
@@ -376,7 +284,7 @@ def run_in_loop_thread(
         Exception: What `main` raised; what is no Exception is raised as `Stray`.
     """
     calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-    result: Result[T] = Result()
+    outcome: list[Outcome] = []
     cancel: list[Callable[[], None]] = []
     given_up = False
 
@@ -384,30 +292,34 @@ def run_in_loop_thread(
         wake = waker()
 
         async def here(function: Callable[[], Any]) -> Any:
-            done, answer = anyio.Event(), Result[Any]()
+            done, answer = anyio.Event(), list[Outcome]()
 
             def call() -> None:
-                answer.call(function, catch=Exception)
+                answer.append(capture(function, Exception))
                 wake(done.set)
 
             calls.put(call)
             await done.wait()
-            return answer.take()
+            return take(answer)
 
         with anyio.CancelScope() as scope:
             cancel.append(lambda: wake(scope.cancel))
             if given_up:
                 scope.cancel()
-            result.values.append(await main(here))
+            outcome.append((await main(here), None))
             # Not once the loop has closed: it waits for threads that something else has blocked.
             calls.put(None)
 
     def run_loop() -> None:
         try:
             anyio.run(enter, backend=backend)
+            if not outcome:
+                outcome.append((None, None))  # it was cancelled
         except BaseException as raised:  # noqa: BLE001 - raised in the caller's thread
-            if not result.values:
-                result.problem = _as_exception(raised)
+            if not outcome:
+                problem = unwrap_group(raised)
+                is_exit = not isinstance(problem, Exception)
+                outcome.append((None, Stray.of(problem) if is_exit else problem))
         finally:
             calls.put(None)
 
@@ -430,37 +342,13 @@ def run_in_loop_thread(
         if given_up and cancel:
             cancel[0]()
         thread.join(grace)
-    if result.values or result.problem is not None:
-        return result.take()
-    if thread.is_alive():
+    if not outcome:
         raise Abandoned(f"what was cancelled had not ended {grace:g} s later: something blocks it")
-    return None
+    return cast("T | None", take(outcome))
 
 
-def _as_exception(problem: BaseException) -> Exception:
-    """Return what a thread raised, out of groups of one, as something that is no exit here."""
+def unwrap_group(problem: BaseException) -> BaseException:
+    """Return what was raised, out of groups of one."""
     while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
         problem = problem.exceptions[0]
-    if isinstance(problem, Exception):
-        return problem
-    while isinstance(problem, BaseExceptionGroup):
-        problem = problem.exceptions[0]
-    stray = Stray(f"{type(problem).__name__}: {printable_error(problem)}")
-    stray.__cause__ = problem
-    return stray
-
-
-def start_thread(work: Callable[[], object]) -> threading.Thread:
-    """Start a thread in which an event loop may be run, whatever runs in this one.
-
-    Args:
-        work: What to call there.
-
-    Returns:
-        The thread, a daemon.
-    """
-    thread = threading.Thread(
-        target=functools.partial(thread_context().run, work), name="heldout-loop", daemon=True
-    )
-    thread.start()
-    return thread
+    return problem

@@ -17,10 +17,9 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
-from typing import Any, TypeVar, cast
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, TypeVar, cast
 
 _T = TypeVar("_T")
 
@@ -38,14 +37,7 @@ def set_version(function: Callable[..., Any], version: int | str | Callable[[], 
 
 
 def version_of(function: Any) -> int | str | None:
-    """Return the version that `set_version` gave a function.
-
-    Args:
-        function: Any object.
-
-    Returns:
-        The version; None where it has none.
-    """
+    """Return the version that `set_version` gave a function; None where it has none."""
     version = getattr(function, _VERSION, None)
     version = version() if callable(version) else version
     return version if isinstance(version, int | str) else None
@@ -86,107 +78,199 @@ def describe_callable(
         )
         name = identity.get("name", type(inner).__qualname__)
         return {**json.loads(content), "name": name, "source": _digest([content])}
-    name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    walk = _Walk(docstrings, weights, set(), [])
-    parts = list(_identity(function, walk))
-    description = {"name": name, "source": _digest(parts)} if parts else {"name": name}
-    if walk.unknown:
-        description["unknown"] = f"the weights of {', '.join(walk.unknown)} cannot be read"
+    search = _Search(docstrings, weights)
+    search.add_callable(function)
+    description = {"name": getattr(inner, "__qualname__", type(inner).__qualname__)}
+    if search.parts:
+        description["source"] = _digest(search.parts)
+    if search.unknown:
+        description["unknown"] = f"the weights of {', '.join(search.unknown)} cannot be read"
     return description
+
+
+def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """Hash what decides which prompt a conversation becomes: `chat_template` and `tokenizer`."""
+    template = getattr(tokenizer, "chat_template", None)
+    vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
+    special = getattr(tokenizer, "special_tokens_map", None)
+    return {
+        "chat_template": _digest([json.dumps(template, sort_keys=True, default=str)]),
+        "tokenizer": _digest([json.dumps([sorted(vocabulary.items()), special], default=str)]),
+    }
 
 
 def _digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    """From a function to all that it uses; `seen` ends circles."""
+class _Search:
+    """Goes from a function to all that it uses, and collects what each is known by."""
 
-    docstrings: bool
-    weights: bool
-    seen: set[int]
-    unknown: list[str]
+    def __init__(self, docstrings: bool, weights: bool) -> None:
+        self.parts: list[str] = []
+        self.unknown: list[str] = []
+        self._docstrings, self._weights = docstrings, weights
+        self._seen: set[int] = set()
 
-    def enters(self, thing: Any) -> bool:
-        new = id(thing) not in self.seen
-        self.seen.add(id(thing))
-        return new
+    def add_callable(self, value: Any) -> None:
+        """Add a function, a method, a partial, a class, or an object that can be called."""
+        if isinstance(value, functools.partial):
+            self.add_callable(value.func)
+            home = getattr(value.func, "__module__", None)
+            for name, bound in [*enumerate(value.args), *sorted(value.keywords.items())]:
+                count = len(self.parts)
+                # A dict that is bound is a table of settings; a list may well be a log.
+                self._add_used(str(name), bound, home, is_constant=isinstance(bound, dict))
+                if len(self.parts) == count:
+                    self.parts.append(f"{name}: {type(bound).__qualname__}")
+            return
+        value = inspect.unwrap(value)
+        owner = getattr(value, "__self__", None)
+        if owner is not None and not inspect.ismodule(owner):  # a method: its class is part of it
+            self._add_owner(owner)
+        value = getattr(value, "__func__", value)
+        if not inspect.isfunction(value):
+            self._add_owner(value)
+        elif (version := version_of(value)) is not None:
+            self.parts.append(f"{value.__module__}.{value.__qualname__} {version}")
+        elif self._enters(value):
+            self._add_function(value)
+
+    def _enters(self, thing: Any) -> bool:
+        is_new = id(thing) not in self._seen
+        self._seen.add(id(thing))
+        return is_new
+
+    def _add_function(self, function: FunctionType) -> None:
+        code = function.__code__
+        text, names = _read_once(
+            code,
+            self._docstrings,
+            lambda: (_function_source(function, self._docstrings), _names_in(code)),
+        )
+        self.parts.append(text)
+        used = {n: function.__globals__[n] for n in names.read if n in function.__globals__}
+        for name, module in list(used.items()):
+            if inspect.ismodule(module) and _is_of_the_user(module.__name__):
+                attributes = [a for a in names.attributes if a in vars(module)]
+                used.update({f"{name}.{a}": vars(module)[a] for a in attributes})
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if name not in names.rebound:
+                with suppress(ValueError):  # a cell that is not filled yet
+                    used[name] = cell.cell_contents
+        defaults = [*enumerate(function.__defaults__ or ())]
+        for key, default in [*defaults, *(function.__kwdefaults__ or {}).items()]:
+            used[f"default {key}"] = default
+        for name, value in sorted(used.items(), key=lambda item: item[0]):
+            self._add_used(name, value, function.__module__)
+
+    def _add_used(
+        self, name: str, value: Any, home: str | None, *, is_constant: bool = False
+    ) -> None:
+        # By convention: a list in capitals is a constant, any other a cache or a log as often as
+        # not.
+        constant = _constant(value, may_grow=not (is_constant or name.isupper()))
+        if constant is not None:
+            self.parts.append(f"{name}={constant}")
+        elif inspect.isfunction(value) or inspect.isclass(value):
+            is_known = value.__module__ == home or _is_of_the_user(value.__module__)
+            if is_known or version_of(value) is not None:
+                self.parts.append(f"{name}:")
+                self.add_callable(value)
+        elif not inspect.ismodule(value):
+            self._add_weights(name, value)
+
+    def _add_owner(self, owner: Any) -> None:
+        """Add a class; or an object: its class, and what it was made with."""
+        if inspect.isclass(owner):
+            self._add_class(owner)
+            return
+        self._add_class(type(owner))
+        self._add_weights("self", owner)
+        kinds = [kind for kind in type(owner).__mro__ if kind is not object]
+        # What other methods assign is a counter or a cache.
+        rebound = {
+            name
+            for kind in kinds
+            for method, member in vars(kind).items()
+            if inspect.isfunction(member) and method not in ("__init__", "__post_init__", "__new__")
+            for name in _names_in(member.__code__).assigned_attributes
+        }
+        names = {*getattr(owner, "__dict__", {})}
+        names |= {slot for kind in kinds for slot in getattr(kind, "__slots__", ())}
+        for name in sorted(names - rebound):
+            with suppress(AttributeError):  # a slot that is not filled
+                self._add_used(name, getattr(owner, name), type(owner).__module__)
+
+    def _add_class(self, kind: type) -> None:
+        if not self._enters(kind):
+            return
+        self.parts += _read_once(
+            kind, self._docstrings, lambda: _class_source(kind, self._docstrings)
+        )
+        for member in vars(kind).values():
+            function = getattr(member, "__func__", member)
+            if inspect.isfunction(function) and function.__module__ == kind.__module__:
+                self.add_callable(function)
+        for base in kind.__bases__:
+            if base.__module__ == kind.__module__:
+                self._add_class(base)
+
+    def _add_weights(self, name: str, value: Any) -> None:
+        """Add the weights of a torch model, or of those that lists, dicts and objects hold."""
+        torch: Any = sys.modules.get("torch")
+        if not self._weights or not hasattr(torch, "nn"):
+            return
+        from heldout.weights import fingerprint
+
+        models = dict(_models(value, (torch.nn.Module, torch.Tensor)))
+        if models:
+            version = fingerprint(models)
+            if version is None:
+                self.unknown.append(name)
+            self.parts.append(f"{name}: weights {version}")
 
 
-def _identity(value: Any, walk: _Walk) -> Iterator[str]:
-    if isinstance(value, functools.partial):
-        yield from _identity(value.func, walk)
-        home = getattr(value.func, "__module__", None)
-        for name, bound in [*enumerate(value.args), *sorted(value.keywords.items())]:
-            # A dict that is bound is a table of settings; a list may well be a log.
-            is_constant = isinstance(bound, dict)
-            parts = list(_use_identity(str(name), bound, home, walk, is_constant=is_constant))
-            yield from parts or [f"{name}: {type(bound).__qualname__}"]
+_MAX_SIZE = 1000
+"""Values in a list, dict or set that is a constant or holds models: what is larger is data."""
+
+
+def _models(value: Any, kinds: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Find the models in a value, and in what its lists, dicts and objects hold, four deep."""
+    if isinstance(value, kinds):
+        yield name, value
         return
-    value = inspect.unwrap(value)
-    owner = getattr(value, "__self__", None)
-    if owner is not None and not inspect.ismodule(owner):  # a method: its class is part of it
-        yield from _owner_identity(owner, walk)
-    value = getattr(value, "__func__", value)
-    if not inspect.isfunction(value):
-        yield from _owner_identity(value, walk)
+    if isinstance(value, list | tuple):
+        parts: Any = dict(enumerate(value))
+    else:
+        parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    is_code = inspect.ismodule(value) or inspect.isclass(value) or inspect.isfunction(value)
+    if is_code or depth == 4 or len(parts) > _MAX_SIZE:
         return
-    if (version := version_of(value)) is not None:
-        yield f"{value.__module__}.{value.__qualname__} {version}"
-        return
-    if not walk.enters(value):
-        return
-    reading = _read_once(value.__code__, walk.docstrings, lambda: _read(value, walk.docstrings))
-    yield reading.text
-    used = {n: value.__globals__[n] for n in reading.globals if n in value.__globals__}
-    for name, module in list(used.items()):
-        if inspect.ismodule(module) and _is_of_the_user(module.__name__):
-            attributes = [a for a in reading.attributes if a in vars(module)]
-            used.update({f"{name}.{a}": vars(module)[a] for a in attributes})
-    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-        if name not in reading.rebound:
-            with suppress(ValueError):  # a cell that is not filled yet
-                used[name] = cell.cell_contents
-    for number, default in enumerate(value.__defaults__ or ()):
-        used[f"default {number}"] = default
-    used.update({f"default {n}": default for n, default in (value.__kwdefaults__ or {}).items()})
-    for name, other in sorted(used.items(), key=lambda item: item[0]):
-        yield from _use_identity(name, other, value.__module__, walk)
+    for key, part in list(parts.items()):
+        yield from _models(part, kinds, f"{name}.{key}" if name else str(key), depth + 1)
 
 
-def _use_identity(
-    name: str, value: Any, home: str | None, walk: _Walk, *, is_constant: bool = False
-) -> Iterator[str]:
-    # By convention: a list in capitals is a constant, any other a cache or a log as often as not.
-    room = _Room(_MOST_VALUES) if is_constant or name.isupper() else None
-    constant = _constant(value, room)
-    if constant is not None:
-        yield f"{name}={constant}"
-    elif inspect.isfunction(value) and (version := version_of(value)) is not None:
-        yield f"{name}: {value.__module__}.{value.__qualname__} {version}"
-    elif inspect.isfunction(value) or inspect.isclass(value):
-        if value.__module__ == home or _is_of_the_user(value.__module__):
-            yield f"{name}:"
-            yield from _identity(value, walk)
-    elif not inspect.ismodule(value):
-        yield from _weights(name, value, walk)
-
-
-def _weights(name: str, value: Any, walk: _Walk) -> Iterator[str]:
-    """Of a torch model, or of those that lists, dicts and objects hold, a few levels down."""
-    torch: Any = sys.modules.get("torch")
-    if not walk.weights or not hasattr(torch, "nn"):
-        return
-    from heldout.weights import fingerprint
-
-    models = dict(_models(value, (torch.nn.Module, torch.Tensor)))
-    if not models:
-        return
-    version = fingerprint(models)
-    if version is None:
-        walk.unknown.append(name)
-    yield f"{name}: weights {version}"
+def _constant(value: Any, *, may_grow: bool, depth: int = 0) -> str | None:
+    """Return a value as text; None if it is no constant, as a list that may grow is none."""
+    if isinstance(value, str | bytes | int | float | complex | None):
+        return repr(value)
+    if isinstance(value, re.Pattern):
+        return f"re {value.pattern!r} {value.flags}"
+    kinds = (tuple, frozenset) if may_grow else (tuple, frozenset, list, dict, set)
+    kind = next((kind for kind in kinds if isinstance(value, kind)), None)
+    if kind is None or len(value) > _MAX_SIZE or depth == 20:  # or it holds itself
+        return None
+    values = [part for pair in value.items() for part in pair] if kind is dict else [*value]
+    texts = []
+    for part in values:
+        text = _constant(part, may_grow=may_grow, depth=depth + 1)
+        if text is None:
+            return None
+        texts.append(text)
+    if kind in (set, frozenset):
+        texts.sort()
+    return f"{kind.__name__}({', '.join(texts)})"
 
 
 @functools.cache
@@ -202,201 +286,39 @@ def _is_of_the_user(module: str | None) -> bool:
     return not any(path.is_relative_to(Path(folder).resolve()) for folder in installed)
 
 
-_DEEPEST_MODEL, _MOST_PARTS = 4, 1000
+# --- Code ---------------------------------------------------------------------------------------
 
 
-def _models(value: Any, kinds: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The models in a value, and in what its lists, dicts and objects hold."""
-    if isinstance(value, kinds):
-        yield name, value
-        return
-    if isinstance(value, list | tuple):
-        parts: Any = dict(enumerate(value))
-    else:
-        parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    is_code = inspect.ismodule(value) or inspect.isclass(value) or inspect.isfunction(value)
-    if is_code or depth == _DEEPEST_MODEL or len(parts) > _MOST_PARTS:
-        return
-    for key, part in list(parts.items()):
-        yield from _models(part, kinds, f"{name}.{key}" if name else str(key), depth + 1)
+class _Names(NamedTuple):
+    """Names in the code of a function, and of those inside it."""
 
-
-def _owner_identity(owner: Any, walk: _Walk) -> Iterator[str]:
-    """A class; or an object: its class, and what it was made with."""
-    if inspect.isclass(owner):
-        yield from _class_identity(owner, walk)
-        return
-    yield from _class_identity(type(owner), walk)
-    yield from _weights("self", owner, walk)
-    kinds = [kind for kind in type(owner).__mro__ if kind is not object]
-    functions = [
-        member
-        for kind in kinds
-        for name, member in vars(kind).items()
-        if inspect.isfunction(member) and name not in ("__init__", "__post_init__", "__new__")
-    ]
-    # What other methods assign is a counter or a cache.
-    rebound = frozenset().union(*(_attributes_assigned(f.__code__) for f in functions))
-    names = {*getattr(owner, "__dict__", {})}
-    names |= {slot for kind in kinds for slot in getattr(kind, "__slots__", ())}
-    for name in sorted(names - rebound):
-        with suppress(AttributeError):  # a slot that is not filled
-            yield from _use_identity(name, getattr(owner, name), type(owner).__module__, walk)
-
-
-def _attributes_assigned(code: CodeType) -> frozenset[str]:
-    return frozenset(
-        step.argval
-        for part in _codes(code)
-        for step in dis.get_instructions(part)
-        if step.opname in ("STORE_ATTR", "DELETE_ATTR")
-    )
-
-
-def _class_identity(kind: type, walk: _Walk) -> Iterator[str]:
-    if not walk.enters(kind):
-        return
-    yield from _read_once(kind, walk.docstrings, lambda: _class_source(kind, walk.docstrings))
-    for member in vars(kind).values():
-        function = getattr(member, "__func__", member)
-        if inspect.isfunction(function) and function.__module__ == kind.__module__:
-            yield from _identity(function, walk)
-    for base in kind.__bases__:
-        if base.__module__ == kind.__module__:
-            yield from _class_identity(base, walk)
-
-
-_PLAIN = (str, bytes, int, float, complex, bool, type(None))
-_MOST_VALUES = 1000
-_DEEPEST = 20
-
-
-@dataclass(slots=True)
-class _Room:
-    """How many values lists, dicts and sets may still hold: what is large is data."""
-
-    left: int
-
-
-def _constant(value: Any, room: _Room | None, depth: int = 0) -> str | None:
-    """The value as text; None if it is no constant. Without room, whatever can grow is none."""
-    if isinstance(value, _PLAIN):
-        return repr(value)
-    if isinstance(value, re.Pattern):
-        return f"re {value.pattern!r} {value.flags}"
-    fixed = isinstance(value, tuple | frozenset)
-    if depth == _DEEPEST or not (fixed or (room and isinstance(value, list | dict | set))):
-        return None
-    values = [x for pair in [*value.items()] for x in pair] if isinstance(value, dict) else [*value]
-    if room and not fixed:
-        room.left -= len(values)
-        if room.left < 0:
-            return None
-    texts = []
-    for inner in values:
-        text = _constant(inner, room, depth + 1)
-        if text is None:
-            return None
-        texts.append(text)
-    if isinstance(value, set | frozenset):
-        texts.sort()
-    kind = next(k for k in (tuple, frozenset, list, dict, set) if isinstance(value, k))
-    return f"{kind.__name__}({', '.join(texts)})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """What the code of a function says, whatever values it finds."""
-
-    text: str
-    globals: frozenset[str]
-    rebound: frozenset[str]
+    read: set[str]
+    """Read from its module, and not assigned."""
+    rebound: set[str]
     """Variables of enclosing functions that it assigns."""
-    attributes: frozenset[str]
-    """Names that it reads of objects and modules."""
+    attributes: set[str]
+    """Read of objects and modules."""
+    assigned_attributes: set[str]
 
 
-# What every module has, different in each.
-_OF_MODULES = {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__cached__"}
+def _names_in(code: CodeType) -> _Names:
+    by_operation: dict[str, set[str]] = {}
+    for part in _codes(code):
+        for step in dis.get_instructions(part):
+            if isinstance(step.argval, str):
+                by_operation.setdefault(step.opname, set()).add(step.argval)
 
+    def names(*operations: str) -> set[str]:
+        return {name for operation in operations for name in by_operation.get(operation, ())}
 
-def _read(function: Any, docstrings: bool) -> _Reading:
-    loaded, stored, attributes = set[str](), set(_OF_MODULES), set[str]()
-    for code in _codes(function.__code__):
-        for step in dis.get_instructions(code):
-            # LOAD_NAME is the body of a class; the last one, from 3.12 on, of an annotation.
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-                loaded.add(step.argval)
-            elif step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-                stored.add(step.argval)
-            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                attributes.add(step.argval)
-    return _Reading(
-        _text(function, docstrings),
-        frozenset(loaded - stored),
-        _rebound(function.__code__),
-        frozenset(attributes),
-    )
-
-
-def _rebound(code: CodeType) -> frozenset[str]:
-    own = {
-        step.argval
-        for step in dis.get_instructions(code)
-        if step.opname in ("STORE_DEREF", "DELETE_DEREF")
-    }
-    nested = [_rebound(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    # A nested function may well have assigned a variable of this one.
-    return frozenset(own.union(*nested) & {*code.co_freevars})
-
-
-# The last two: the file was edited since, and is no longer Python.
-_NO_SOURCE = (OSError, TypeError, SyntaxError, tokenize.TokenError)
-
-
-def _text(function: Any, docstrings: bool) -> str:
-    if function.__code__.co_name != "<lambda>":
-        with suppress(*_NO_SOURCE):
-            return _normal(inspect.getsource(function), docstrings)
-    # The source of a lambda is the line it stands in, whatever else is there.
-    lines = []
-    for code in _codes(function.__code__):
-        constants = [_constant(c, None) for c in code.co_consts]
-        lines.append(f"{code.co_code.hex()} {code.co_names!r} {constants!r}")
-    return "\n".join(lines)
-
-
-def _class_source(kind: type, docstrings: bool) -> list[str]:
-    with suppress(*_NO_SOURCE):  # built in, or typed at a prompt: then only its name
-        return [_normal(inspect.getsource(kind), docstrings)]
-    return []
-
-
-def _normal(source: str, docstrings: bool) -> str:
-    """The source as every layout of it comes out; as it is where it cannot be parsed."""
-    indented = source[:1].isspace()
-    try:
-        with warnings.catch_warnings(action="ignore"):  # said when the module was compiled
-            # Not dedented, which would change what is in strings of many lines.
-            tree = ast.parse(f"if True:\n{source}" if indented else source)
-    except (SyntaxError, ValueError):
-        return source
-    for node in ast.walk(tree):
-        if not docstrings and isinstance(
-            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        ):
-            node.body = [s for s in node.body if not _is_text(s)] or [ast.Pass()]
-    statements = tree.body
-    if indented and isinstance(statements[0], ast.If):
-        statements = statements[0].body
-    return "\n".join(map(ast.unparse, statements))
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
+    # LOAD_NAME is the body of a class; the last one, from 3.12 on, of an annotation.
+    read = names("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+    read -= names("STORE_GLOBAL", "DELETE_GLOBAL")
+    return _Names(
+        {name for name in read if not name.startswith("__")},  # __file__ differs by machine
+        names("STORE_DEREF", "DELETE_DEREF"),
+        names("LOAD_ATTR", "LOAD_METHOD"),
+        names("STORE_ATTR", "DELETE_ATTR"),
     )
 
 
@@ -407,6 +329,52 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
+# The last two: the file was edited since, and is no longer Python.
+_NO_SOURCE = (OSError, TypeError, SyntaxError, tokenize.TokenError)
+
+
+def _function_source(function: FunctionType, docstrings: bool) -> str:
+    if function.__code__.co_name != "<lambda>":
+        with suppress(*_NO_SOURCE):
+            return _normalize(inspect.getsource(function), docstrings)
+    # The source of a lambda is the line it stands in, whatever else is there.
+    lines = []
+    for code in _codes(function.__code__):
+        constants = [_constant(c, may_grow=True) for c in code.co_consts]
+        lines.append(f"{code.co_code.hex()} {code.co_names!r} {constants!r}")
+    return "\n".join(lines)
+
+
+def _class_source(kind: type, docstrings: bool) -> list[str]:
+    with suppress(*_NO_SOURCE):  # built in, or typed at a prompt: then only its name
+        return [_normalize(inspect.getsource(kind), docstrings)]
+    return []
+
+
+def _normalize(source: str, docstrings: bool) -> str:
+    """Return the source as every layout of it comes out; as it is where it cannot be parsed."""
+    indented = source[:1].isspace()
+    try:
+        with warnings.catch_warnings(action="ignore"):  # said when the module was compiled
+            # Not dedented, which would change what is in strings of many lines.
+            tree = ast.parse(f"if True:\n{source}" if indented else source)
+    except (SyntaxError, ValueError):
+        return source
+    if not docstrings:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                node.body = [s for s in node.body if not _is_text(s)] or [ast.Pass()]
+    statements = tree.body
+    if indented and isinstance(statements[0], ast.If):
+        statements = statements[0].body
+    return "\n".join(map(ast.unparse, statements))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
 _readings: dict[tuple[int, bool], tuple[weakref.ref[Any], Any]] = {}
 _reading = threading.RLock()
 """Held while source is parsed: `ast` of Python 3.11 counts its recursion once for all threads, and
@@ -414,7 +382,7 @@ raises SystemError where two of them parse at a time."""
 
 
 def _read_once(thing: Any, docstrings: bool, read: Callable[[], _T]) -> _T:
-    """Reading takes milliseconds, and must not see a file that was edited after its import.
+    """Read code once: it takes milliseconds, and must not see what was edited after its import.
 
     Kept by identity: code objects are equal to others that differ in their decorators.
     """
@@ -425,21 +393,3 @@ def _read_once(thing: Any, docstrings: bool, read: Callable[[], _T]) -> _T:
         with _reading:
             known = _readings[key] = (gone, read())
     return cast("_T", known[1])
-
-
-def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """Hash what decides which prompt a conversation becomes.
-
-    Args:
-        tokenizer: As transformers has them.
-
-    Returns:
-        Hashes of `chat_template` and `tokenizer`.
-    """
-    template = getattr(tokenizer, "chat_template", None)
-    vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
-    special = getattr(tokenizer, "special_tokens_map", None)
-    return {
-        "chat_template": _digest([json.dumps(template, sort_keys=True, default=str)]),
-        "tokenizer": _digest([json.dumps([sorted(vocabulary.items()), special], default=str)]),
-    }

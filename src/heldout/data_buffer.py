@@ -37,10 +37,8 @@ from heldout.store.run_dir import replace_file
 from heldout.types import Sample
 
 FORMAT, VERSION = "heldout.buffer", 1
-LISTED_IDS = 5
-"""Ids that a message lists; of more it says how many they are."""
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class HandedBack(msgspec.Struct, omit_defaults=True):
@@ -67,16 +65,7 @@ class BufferFile(msgspec.Struct):
 
 
 def epoch_order(samples: Sequence[Sample], seed: int, epoch: int) -> list[Sample]:
-    """Order the samples of an epoch.
-
-    Args:
-        samples: The samples, in any order.
-        seed: The buffer's seed.
-        epoch: The epoch's number, from 0.
-
-    Returns:
-        The samples in an order that depends on seed, epoch and ids alone.
-    """
+    """Order the samples of an epoch by seed, epoch and ids alone."""
     return ordered_by_id(samples, f"{seed}:{epoch}")
 
 
@@ -106,16 +95,10 @@ class DataBuffer:
             InvalidInput: There are no samples, or one has the id or the input of a held-out one.
             DuplicateSampleId: Two samples have one id.
         """
-        if not 0 <= seed < 2**63:
-            raise InvalidInput(f"seed is a whole number >= 0, of 63 bits at most, got {seed!r}")
-        self._samples = tuple(samples)
-        self._by_id: dict[str, Sample] = {}
-        for sample in distinct(self._samples, wanted="a buffer holds Samples"):
-            try:
-                sample.id.encode()
-            except UnicodeEncodeError:
-                raise InvalidInput(f"sample id {sample.id!a} has no bytes in UTF-8") from None
-            self._by_id[sample.id] = sample
+        if seed < 0:
+            raise InvalidInput(f"seed is a whole number >= 0, got {seed!r}")
+        self._samples = tuple(distinct(samples, wanted="a buffer holds Samples"))
+        self._by_id = {sample.id: sample for sample in self._samples}
         if not self._samples:
             raise InvalidInput("there are no samples to train on")
         refuse_overlaps(self._samples, held_out)
@@ -286,11 +269,6 @@ class DataBuffer:
                 f"{path} cannot be resumed with these samples: {difference}. Give it the samples "
                 "that it was saved with, or begin anew with a new DataBuffer"
             )
-        if state.position >= state.samples:
-            raise _damaged(path, f"it is at {state.position} of {state.samples} samples")
-        unknown = [repr(prompt.id) for prompt in state.waiting if prompt.id not in buffer._by_id]
-        if unknown:
-            raise _damaged(path, f"it waits for samples that it does not have: {some_of(unknown)}")
         buffer._taken = state.epoch * state.samples + state.position
         buffer._waiting = state.waiting
         return buffer
@@ -335,39 +313,17 @@ def _read_file(path: Path) -> BufferFile:
     try:
         return msgspec.json.decode(raw, type=BufferFile)
     except UNREADABLE as problem:
-        raise _damaged(path, str(problem)) from None
-
-
-def _damaged(path: Path, why: str) -> RunDirectoryError:
-    return RunDirectoryError(
-        f"{path} is not a buffer that was saved: {why}. Go back to an older one, or begin anew"
-    )
+        raise RunDirectoryError(
+            f"{path} is not a buffer that was saved: {problem}. Go back to an older one, or begin "
+            "anew"
+        ) from None
 
 
 # --- Overlaps with the held-out set -------------------------------------------------------------
 
 
-class Overlap(NamedTuple):
-    """A training sample that is in the held-out set, too."""
-
-    trained: str
-    held_out: str
-    same_input: bool
-
-
-def find_overlaps(samples: Iterable[Sample], held_out: Iterable[Sample]) -> list[Overlap]:
-    """Find the samples that have the id or the input of a held-out one.
-
-    Args:
-        samples: What is trained on.
-        held_out: What is evaluated.
-
-    Returns:
-        The overlaps, in the order of `samples`.
-
-    Raises:
-        InvalidInput: Something in `held_out` is no Sample.
-    """
+def refuse_overlaps(samples: Iterable[Sample], held_out: Iterable[Sample]) -> None:
+    """Refuse to train on the test set, which makes a curve that rises and means nothing."""
     ids: set[str] = set()
     by_input: dict[bytes, str] = {}
     for sample in held_out:
@@ -378,75 +334,56 @@ def find_overlaps(samples: Iterable[Sample], held_out: Iterable[Sample]) -> list
         # Two questions about two images are not the same for being worded alike.
         if content.whole:
             by_input.setdefault(content.text, sample.id)
-    overlaps = []
+    same_input, same_id = [], []
     for sample in samples if ids else ():
         content = content_of(sample.input)
         twin = by_input.get(content.text) if content.whole else None
-        if twin is not None:
-            overlaps.append(Overlap(sample.id, twin, same_input=True))
+        if twin == sample.id:
+            same_input.append(repr(sample.id))
+        elif twin is not None:
+            same_input.append(f"{sample.id!r} (held out as {twin!r})")
         elif sample.id in ids:
-            overlaps.append(Overlap(sample.id, sample.id, same_input=False))
-    return overlaps
-
-
-def refuse_overlaps(samples: Iterable[Sample], held_out: Iterable[Sample]) -> None:
-    """Refuse to train on the test set, which makes a curve that rises and means nothing.
-
-    Args:
-        samples: What is trained on.
-        held_out: What is evaluated.
-
-    Raises:
-        InvalidInput: Some are in both; the message names them.
-    """
-    overlaps = find_overlaps(samples, held_out)
-    if not overlaps:
-        return
-    same = [
-        repr(o.trained) + (f" (held out as {o.held_out!r})" if o.held_out != o.trained else "")
-        for o in overlaps
-        if o.same_input
-    ]
-    named_alike = [repr(o.trained) for o in overlaps if not o.same_input]
+            same_id.append(repr(sample.id))
     reasons = []
-    if same:
-        reasons.append(f"{len(same)} with the input of a held-out one: {some_of(same)}")
-    if named_alike:
+    if same_input:
         reasons.append(
-            f"{len(named_alike)} with the id of a held-out one, though another input: "
-            f"{some_of(named_alike)} (if they are other questions, give them ids of their own)"
+            f"{len(same_input)} with the input of a held-out one: {_list_some(same_input)}"
         )
-    raise InvalidInput(
-        "training samples are in the held-out set: "
-        + "; ".join(reasons)
-        + ". Leave them out of one of the two"
-    )
+    if same_id:
+        reasons.append(
+            f"{len(same_id)} with the id of a held-out one, though another input: "
+            f"{_list_some(same_id)} (if they are other questions, give them ids of their own)"
+        )
+    if reasons:
+        raise InvalidInput(
+            f"training samples are in the held-out set: {'; '.join(reasons)}. Leave them out of "
+            "one of the two"
+        )
+
+
+def _list_some(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:5])
+    return listed if len(names) <= 5 else f"{listed} and {len(names) - 5} more"
 
 
 class Content(NamedTuple):
     """What a value says, whatever the order of its keys."""
 
     text: bytes
+    """The same bytes for the same content, in every process."""
     whole: bool
     """False where something in it has no words in JSON (an image, say) and counts by its type."""
 
 
 def content_of(value: Any) -> Content:
-    """Render what a value says as JSON, for comparisons and digests.
-
-    Args:
-        value: Any part of a sample.
-
-    Returns:
-        The same bytes for the same content, in every process.
-    """
+    """Render what a part of a sample says as JSON, for comparisons and digests."""
     whole = True
 
     def name_type(part: Any) -> Any:
         nonlocal whole
         try:
             return plain_value(part)
-        except (NotImplementedError, TypeError, ValueError):
+        except NotImplementedError:
             whole = False
             return type(part).__qualname__  # not its repr, which has an address in it
 
@@ -455,16 +392,3 @@ def content_of(value: Any) -> Content:
         return Content(json.dumps(plain).encode(), whole)
     except (*UNENCODABLE, ValueError):  # keys that are no names, say
         return Content(type(value).__qualname__.encode(), whole=False)
-
-
-def some_of(names: Sequence[str]) -> str:
-    """List a few names, and say how many more there are.
-
-    Args:
-        names: The names.
-
-    Returns:
-        A text such as `a, b, c, d, e and 7 more`.
-    """
-    listed = ", ".join(names[:LISTED_IDS])
-    return listed if len(names) <= LISTED_IDS else f"{listed} and {len(names) - LISTED_IDS} more"

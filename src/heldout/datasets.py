@@ -11,12 +11,14 @@ bad row is an error with its file and line.
 
 from __future__ import annotations
 
+import codecs
 import csv
+import gzip
 import hashlib
-import io
+import tempfile
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
@@ -80,17 +82,7 @@ def iter_jsonl(path: str | Path, **columns: Unpack[Columns]) -> Iterator[Row] | 
 
 
 def jsonl_rows(path: str | Path) -> Rows:
-    """Read the lines of a JSONL file as they are; blank ones are left out.
-
-    Args:
-        path: The file.
-
-    Returns:
-        (where, value): "FILE, line 3" and the value of that line.
-
-    Raises:
-        InvalidInput: The file cannot be read, or a line is not JSON.
-    """
+    """Read the values of a JSONL file, each with "FILE, line 3"; blank lines are left out."""
     return _jsonl_rows(_check_file(path))
 
 
@@ -254,10 +246,6 @@ def _id(value: Any) -> str:
 
 # --- Files to rows ------------------------------------------------------------------------------
 
-_BOM = b"\xef\xbb\xbf"
-_BROKEN = (EOFError, zlib.error, OSError)
-"""What reading raises where a file, compressed or not, is cut short or damaged."""
-
 
 def _check_file(path: str | Path) -> Path:
     path = Path(path)
@@ -269,78 +257,49 @@ def _check_file(path: str | Path) -> Path:
 
 
 def _lines(path: Path) -> Generator[bytes, None, None]:
-    with closing(_open(path)) as file:
-        number = 0
-        try:
+    number = 0
+    try:
+        with _open(path) as file:
             for number, line in enumerate(file, start=1):
-                yield line.removeprefix(_BOM) if number == 1 else line
-        except _BROKEN as problem:
-            raise InvalidInput(f"{path}: cannot be read after line {number}: {problem}") from None
+                yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+    except (EOFError, zlib.error, OSError) as problem:  # cut short, or damaged
+        raise InvalidInput(f"{path}: cannot be read after line {number}: {problem}") from None
 
 
-def _open(path: Path) -> io.BufferedIOBase:
+def _open(path: Path) -> AbstractContextManager[Iterable[bytes]]:
     if path.suffix == ".gz":
-        import gzip
-
         return gzip.open(path, "rb")
-    if path.suffix in (".zst", ".zstd"):
-        return io.BufferedReader(_Zstd(path))
-    return path.open("rb")
+    return _open_zstd(path) if path.suffix in (".zst", ".zstd") else path.open("rb")
 
 
-class _Zstd(io.RawIOBase):
-    """A zstd file of any number of frames. Cut short or damaged, it is an error.
+@contextmanager
+def _open_zstd(path: Path) -> Iterator[Iterable[bytes]]:
+    """Decompress a zstd file of any number of frames into a temporary file.
 
     The package's own reader takes a file that was cut short for one that ended.
     """
-
-    def __init__(self, path: Path) -> None:
-        try:
-            import zstandard
-        except ImportError:
-            raise InvalidInput(
-                f"{path} needs the package zstandard: pip install 'heldout[zstd]'"
-            ) from None
-        self._error = zstandard.ZstdError
-        self._new_frame = zstandard.ZstdDecompressor().decompressobj
-        self._frame: Any = None
-        self._file = path.open("rb")
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            # A little at a time: even this much can hold megabytes.
-            chunk = self._file.read(8192)
-            if not chunk:
-                if self._frame is not None:
-                    raise EOFError("the compressed file ends in the middle")
-                return 0
-            self._ready = memoryview(self._decompress(chunk))
-        part = self._ready[: len(buffer)]
-        buffer[: len(part)] = part
-        self._ready = self._ready[len(part) :]
-        return len(part)
-
-    def _decompress(self, chunk: bytes) -> bytes:
-        parts = []
-        while chunk:
-            self._frame = self._frame or self._new_frame()
-            try:
-                parts.append(self._frame.decompress(chunk))
-            except self._error as problem:
-                raise OSError(str(problem)) from None
-            chunk = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = None
-        return b"".join(parts)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
+    try:
+        import zstandard
+    except ImportError:
+        raise InvalidInput(
+            f"{path} needs the package zstandard: pip install 'heldout[zstd]'"
+        ) from None
+    decompressor, frame = zstandard.ZstdDecompressor(), None
+    with path.open("rb") as file, tempfile.TemporaryFile() as decompressed:
+        while chunk := file.read(8192):  # even this much can hold megabytes
+            while chunk:
+                frame = frame or decompressor.decompressobj()
+                try:
+                    decompressed.write(frame.decompress(chunk))
+                except zstandard.ZstdError as problem:
+                    raise OSError(str(problem)) from None
+                chunk = frame.unused_data
+                if frame.eof:
+                    frame = None
+        if frame is not None:
+            raise EOFError("the compressed file ends in the middle")
+        decompressed.seek(0)
+        yield decompressed
 
 
 def _jsonl_rows(path: Path) -> Rows:
@@ -357,52 +316,34 @@ def _jsonl_rows(path: Path) -> Rows:
 
 
 def _csv_rows(path: Path) -> Rows:
-    with closing(_texts(path)) as texts:
-        yield from _csv_records(path, csv.reader(texts, strict=True))
-
-
-def _csv_records(path: Path, reader: Any) -> Rows:
+    csv.field_size_limit(2**31 - 1)  # by default 128 KiB, too little for a long prompt
     header: list[str] | None = None
-    while True:
-        # The line a record begins on: with line breaks in quotes it may end much later.
-        where = f"{path}, line {reader.line_num + 1}"
-        try:
-            row = _next_record(reader)
-        except csv.Error as problem:
-            raise InvalidInput(f"{where}: {problem}") from None
-        if row is None:
-            return
-        if not row:
-            continue
-        if header is None:
-            header = row
-            twice = {name for name in header if header.count(name) > 1}
-            if twice:
-                raise InvalidInput(f"{where}: the header has {sorted(twice)} more than once")
-            continue
-        if len(row) != len(header):
-            raise InvalidInput(
-                f"{where}: {len(row)} fields, where the header has {len(header)}: {header}"
-            )
-        yield where, dict(zip(header, row, strict=True))
-
-
-def _next_record(reader: Iterator[list[str]]) -> list[str] | None:
-    # The limit is 128 KiB a field, too little for a long prompt, and one for the whole process.
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        return next(reader, None)
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _texts(path: Path) -> Generator[str, None, None]:
     with closing(_lines(path)) as lines:
-        for number, line in enumerate(lines, start=1):
+        reader = csv.reader(map(bytes.decode, lines), strict=True)
+        while True:
+            # The line a record begins on: with line breaks in quotes it may end much later.
+            where = f"{path}, line {reader.line_num + 1}"
             try:
-                yield line.decode()
+                row = next(reader, None)
+            except csv.Error as problem:
+                raise InvalidInput(f"{where}: {problem}") from None
             except UnicodeDecodeError as problem:
-                raise InvalidInput(f"{path}, line {number}: not UTF-8: {problem}") from None
+                raise InvalidInput(f"{where}: not UTF-8: {problem}") from None
+            if row is None:
+                return
+            if not row:
+                continue
+            if header is None:
+                header = row
+                twice = {name for name in header if header.count(name) > 1}
+                if twice:
+                    raise InvalidInput(f"{where}: the header has {sorted(twice)} more than once")
+            elif len(row) != len(header):
+                raise InvalidInput(
+                    f"{where}: {len(row)} fields, where the header has {len(header)}: {header}"
+                )
+            else:
+                yield where, dict(zip(header, row, strict=True))
 
 
 def _parquet_rows(path: Path) -> Rows:
@@ -428,19 +369,7 @@ def _parquet_rows(path: Path) -> Rows:
 
 
 def distinct(samples: Iterable[Sample], *, wanted: str) -> Iterator[Sample]:
-    """Pass samples on one by one, and refuse what cannot be one of several.
-
-    Args:
-        samples: The samples.
-        wanted: What to say of a value that is no Sample.
-
-    Yields:
-        The samples.
-
-    Raises:
-        InvalidInput: A value is no Sample.
-        DuplicateSampleId: Two have one id.
-    """
+    """Pass samples on one by one; refuse two of one id, and (`wanted`) what is no sample."""
     seen: set[str] = set()
     for position, sample in enumerate(samples):
         if not isinstance(sample, Sample):
@@ -452,14 +381,9 @@ def distinct(samples: Iterable[Sample], *, wanted: str) -> Iterator[Sample]:
 
 
 def ordered_by_id(samples: Sequence[Sample], key: object) -> list[Sample]:
-    """Shuffle samples by nothing but a key and their ids.
+    """Shuffle samples by nothing but a key and their ids: in every process the same.
 
-    Args:
-        samples: The samples, in any order.
-        key: Another one gives another order.
-
-    Returns:
-        The same order in every process; without some of them the others are as before.
+    Without some of the samples the others are in the same order as before.
     """
 
     def sort_key(sample: Sample) -> bytes:
@@ -470,13 +394,9 @@ def ordered_by_id(samples: Sequence[Sample], key: object) -> list[Sample]:
 
 
 def copy_sample(sample: Sample) -> Sample:
-    """Copy a sample, so that user code may write into its dicts and lists.
+    """Copy a sample with its dicts and lists, which user code may write into.
 
-    Args:
-        sample: The sample.
-
-    Returns:
-        One with dicts and lists of its own, all the way down; what else they hold is shared.
+    What else they hold (images, say) is shared.
     """
     return Sample(
         sample.id,

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -26,7 +26,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from heldout._aio import Result, contain_exits, waker
+from heldout._aio import Stray, capture, contain_exits, current_clock, take, waker
 from heldout._fingerprint import describe_callable
 from heldout._progress import RunProgress, show_progress
 from heldout.config import EvalConfig, Sampling, config_to_dict
@@ -47,7 +47,6 @@ from heldout.models.cache import open_cached
 from heldout.prices import Price
 from heldout.rollout import (
     Attempt,
-    Conversation,
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
@@ -86,7 +85,6 @@ async def evaluate(
     environment_factory: EnvironmentFactory | None = None,
     *,
     executor: Executor | None = None,
-    parquet_from: int = 0,
 ) -> EvalReport:
     """Run every sample and score what came of it, into `<output_dir>/<experiment_name>/`.
 
@@ -101,8 +99,6 @@ async def evaluate(
         environment_factory: Makes a sample's environment; without it there is one model turn.
         executor: Runs the items elsewhere, as `heldout.cluster.RayExecutor` does; without it they
             run in this process.
-        parquet_from: Results from which there is a results.parquet, which takes DuckDB a tenth of
-            a second; of fewer it is made when a query needs it.
 
     Returns:
         The report, as it is saved.
@@ -126,9 +122,7 @@ async def evaluate(
     if config.cache:
         endpoint = open_cached(endpoint, config.endpoint, config.cache)
     try:
-        evaluation = Evaluation(definition, config, endpoint)
-        evaluation.parquet_from = parquet_from
-        return await evaluation.run()
+        return await Evaluation(definition, config, endpoint).run()
     finally:
         if endpoint is not config.endpoint:  # an endpoint object is its owner's to close
             with anyio.CancelScope(shield=True):
@@ -155,15 +149,7 @@ class Executor(Protocol):
     """Runs the items of an eval elsewhere than in this process."""
 
     async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
-        """Run an eval as `evaluate` does.
-
-        Args:
-            definition: The samples and functions.
-            config: How to run them.
-
-        Returns:
-            The report, as it is saved.
-        """
+        """Run an eval as `evaluate` does."""
         ...
 
 
@@ -179,6 +165,8 @@ class Run:
         config: EvalConfig,
         described: dict[str, Any],
         functions: dict[str, Any],
+        *,
+        parquet_from: int = 0,
     ) -> None:
         """Make a run that has not begun.
 
@@ -187,6 +175,8 @@ class Run:
             config: How to run them.
             described: The config as run.json has it.
             functions: The functions as run.json has them.
+            parquet_from: Results from which there is a results.parquet, which takes DuckDB a tenth
+                of a second; of fewer it is made when a query needs it.
         """
         name = config.experiment_name or unused_name(Path(config.output_dir))
         self.dir = RunDir(Path(config.output_dir) / name)
@@ -203,7 +193,6 @@ class Run:
         self.errors_in_scoring = 0
         self.unreachable: int | None = 0
         """Items that got no answer at all, while none has; None once one has."""
-        self.failure: BaseException | None = None
         self.exhausted = False
         """Whether the last sample has been pulled."""
         self.previous: RunInfo | None = None
@@ -211,37 +200,22 @@ class Run:
         self.turns_dir = self.dir.path / "turns"
         """Holds the turns of items in flight, if they are saved."""
         self.run_id = ""
-        self.parquet_from = 0
+        self.clock: Callable[[], float] = anyio.current_time
+        self._parquet_from = parquet_from
         self._yielded_at = time.perf_counter()
 
     async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
-        """Run one item.
-
-        Args:
-            item: What to run.
-            timer: The worker's cancel scope, which a timeout may be set on.
-
-        Returns:
-            Its result, scored or errored, and what was raised.
-        """
+        """Run one item; a timeout may be set on the worker's cancel scope."""
         raise NotImplementedError
 
     async def run(self) -> EvalReport:
-        """Run all items and derive the report.
-
-        Returns:
-            The report, as it is saved.
-
-        Raises:
-            EvalFailed: There is no honest number to report.
-            InvalidInput: There are no samples, or one is refused.
-            RunDirectoryError: The run directory cannot be used.
-        """
+        """Run all items and derive the report, which is saved; raise as `evaluate` does."""
         try:
             info, journal = self._enter()
             try:
-                with contain_exits():
-                    return await self._run(info, journal)
+                contain_exits()
+                self.clock = current_clock()
+                return await self._run(info, journal)
             finally:
                 journal.close()
         finally:
@@ -301,8 +275,6 @@ class Run:
             name = self.described["experiment_name"].partition("/")[0]
             with show_progress(self.progress, name, wanted=self.shows_progress):
                 await self._run_pool(journal)
-            if self.failure is not None:
-                raise self.failure
             if self.item_count == 0:
                 raise InvalidInput("there are no samples to evaluate")
             self.ledger.check_all_seen()
@@ -313,7 +285,7 @@ class Run:
                 )
             self._check_errors()
             journal.sync()
-            arguments = self.dir, info, self.item_count, self.parquet_from
+            arguments = self.dir, info, self.item_count, self._parquet_from
             await _run_in_thread_to_end(finish, *arguments)
             if self._changed_nothing(info):
                 assert self.previous is not None
@@ -378,68 +350,58 @@ class Run:
         workers = self.config.max_concurrent
         if self.progress.total is not None:
             workers = min(workers, self.progress.total)
+        failure: BaseException | None = None
         try:
             async with anyio.create_task_group() as background:
-                with anyio.CancelScope() as scope:
-                    background.start_soon(self._sync, journal, scope)
-                    async with anyio.create_task_group() as pool:
-                        for _ in range(workers):
-                            pool.start_soon(self._work, items, journal, scope)
+                background.start_soon(self._sync, journal)
+                async with anyio.create_task_group() as pool:
+                    for _ in range(workers):
+                        pool.start_soon(self._work, items, journal)
                 background.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            # Ctrl-C under trio: as if there were no group.
-            problem: BaseException = group
-            while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
-                problem = problem.exceptions[0]
-            raise problem from None
+            failure = group
+            while isinstance(failure, BaseExceptionGroup):
+                failure = failure.exceptions[0]
+        if isinstance(failure, Stray):
+            failure = failure.__cause__
+        if failure is not None:
+            raise failure  # out here, so that it is as if there were no group
 
-    @contextmanager
-    def _ending_all(self, scope: anyio.CancelScope) -> Iterator[None]:
-        """End the whole pool with what one task raises; `_run` raises it, out of any group."""
+    async def _sync(self, journal: JournalWriter) -> None:
+        while True:
+            await anyio.sleep(SYNC_SECONDS)
+            await anyio.to_thread.run_sync(journal.sync)
+
+    async def _work(self, items: Iterator[Item], journal: JournalWriter) -> None:
         try:
-            yield
-        except (Exception, KeyboardInterrupt, SystemExit) as problem:  # noqa: BLE001
-            self.failure = self.failure or problem
-            scope.cancel()
-
-    async def _sync(self, journal: JournalWriter, scope: anyio.CancelScope) -> None:
-        with self._ending_all(scope):
-            while True:
-                await anyio.sleep(SYNC_SECONDS)
-                await anyio.to_thread.run_sync(journal.sync)
-
-    async def _work(
-        self, items: Iterator[Item], journal: JournalWriter, scope: anyio.CancelScope
-    ) -> None:
-        with self._ending_all(scope):
-            while True:
-                late = None
-                # One for many items, until one has timed out: to open it takes a tenth of an item.
-                with anyio.CancelScope() as timer:
-                    late = await self._work_until_late(items, journal, timer)
-                if late is None:
-                    return
+            while (late := await self._work_until_late(items, journal)) is not None:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was, too
                 self._record(*late, journal)
+        except (KeyboardInterrupt, SystemExit) as problem:
+            raise Stray.of(problem) from problem  # asyncio would end the loop with it
 
     async def _work_until_late(
-        self, items: Iterator[Item], journal: JournalWriter, timer: anyio.CancelScope
+        self, items: Iterator[Item], journal: JournalWriter
     ) -> tuple[Item, EvalResult, BaseException | None] | None:
         """Run items to the last, or to one that times out, which is returned."""
-        for item in items:
-            self.progress.in_flight += 1
-            result, problem = await self.run_item(item, timer)
-            self.progress.in_flight -= 1
-            if timer.cancel_called:
-                return item, result, problem
-            self._record(item, result, problem, journal)
-            # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
-            # every timeout that was ever set kept in memory.
-            if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
-                timer.deadline = math.inf  # the item's, which has ended
-                await anyio.lowlevel.checkpoint()
-                self._yielded_at = time.perf_counter()
-        return None
+        late = None
+        # One for many items, until one has timed out: to open it takes a tenth of an item.
+        with anyio.CancelScope() as timer:
+            for item in items:
+                self.progress.in_flight += 1
+                result, problem = await self.run_item(item, timer)
+                self.progress.in_flight -= 1
+                if timer.cancel_called:
+                    late = item, result, problem
+                    break
+                self._record(item, result, problem, journal)
+                # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
+                # every timeout that was ever set kept in memory.
+                if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
+                    timer.deadline = math.inf  # the item's, which has ended
+                    await anyio.lowlevel.checkpoint()
+                    self._yielded_at = time.perf_counter()
+        return late
 
     def _admit_samples(self) -> Iterator[tuple[int, bytes]]:
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):
@@ -466,14 +428,7 @@ class Run:
         self.progress.total = self.item_count  # known at last, where it was not
 
     def turn_file(self, item: Item) -> TurnFile:
-        """Name the file that holds an item's turns until its line is in the journal.
-
-        Args:
-            item: The item.
-
-        Returns:
-            The file, which need not exist.
-        """
+        """Name the file that holds an item's turns until its line is in the journal."""
         path = self.turns_dir / f"{item.index}-{item.repeat}.json"
         return TurnFile(path, self.run_id, decode_sample(item.content))
 
@@ -526,13 +481,21 @@ class Run:
 class Evaluation(Run):
     """A run in which an endpoint answers: what `evaluate` makes."""
 
-    def __init__(self, definition: EvalDefinition, config: EvalConfig, endpoint: Endpoint) -> None:
+    def __init__(
+        self,
+        definition: EvalDefinition,
+        config: EvalConfig,
+        endpoint: Endpoint,
+        *,
+        parquet_from: int = 0,
+    ) -> None:
         """Make a run that has not begun.
 
         Args:
             definition: The samples and functions.
             config: How to run them.
             endpoint: Makes the model turns.
+            parquet_from: Results from which there is a results.parquet.
         """
         self.definition, self.endpoint = definition, endpoint
         factory = definition.environment_factory
@@ -542,19 +505,12 @@ class Evaluation(Run):
             "environment_factory": describe_callable(factory, docstrings=True),
         }
         described = config_to_dict(config, endpoint.describe())
-        super().__init__(definition.samples, config, described, functions)
+        super().__init__(
+            definition.samples, config, described, functions, parquet_from=parquet_from
+        )
 
     async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
-        """Roll out and score one item. Whatever goes wrong becomes its error (clause 5).
-
-        Args:
-            item: What to run.
-            timer: The worker's cancel scope, which the timeout is set on.
-
-        Returns:
-            Its result, and what was raised where it errored.
-        """
-        turn_file = self.turn_file(item) if self.config.save_turns else None
+        """Roll out and score one item. Whatever goes wrong becomes its error (clause 5)."""
         return await attempt_item(
             item,
             self.definition,
@@ -562,20 +518,13 @@ class Evaluation(Run):
             self.endpoint,
             timer,
             self.progress,
-            turn_file,
+            turn_file=self.turn_file(item) if self.config.save_turns else None,
+            clock=self.clock,
         )
 
 
 def error_result(item: Item, error: str) -> EvalResult:
-    """Make the result of an item of which nothing but its error is left.
-
-    Args:
-        item: The item.
-        error: What happened.
-
-    Returns:
-        The result.
-    """
+    """Make the result of an item of which nothing but its error is left."""
     trajectory = Trajectory((), Stop("error"))
     return EvalResult(item.sample.id, item.sample, trajectory, repeat=item.repeat, error=error)
 
@@ -587,40 +536,28 @@ async def attempt_item(
     endpoint: Endpoint,
     timer: anyio.CancelScope,
     progress: RunProgress,
+    *,
     turn_file: TurnFile | None = None,
+    clock: Callable[[], float] = anyio.current_time,
 ) -> Outcome:
-    """Roll out and score one item, in whatever process it runs.
-
-    Args:
-        item: What to run.
-        definition: The functions; its samples are not looked at.
-        config: How to run it.
-        endpoint: Makes the model turns.
-        timer: The cancel scope that this runs in, which the timeout is set on.
-        progress: Counts the tokens.
-        turn_file: Where to save the turns as they are made.
-
-    Returns:
-        Its result, and what was raised where it errored.
-    """
+    """Roll out and score one item, in whatever process it runs."""
     sample = item.sample
-    conversation = Conversation()
+    attempt = Attempt(
+        sample,
+        None,
+        definition.prepare_messages,
+        definition.environment_factory,
+        definition.score_fn,
+        config.max_turns,
+        config.token_budget,
+        config.timeout,
+        turn_file=turn_file,
+    )
     with taking_part(endpoint, item.index, item.repeat) as item_endpoint:
         sampling = config.sampling.for_item(sample.id, item.repeat)
-        policy = EndpointPolicy(item_endpoint, sampling, config.retries, conversation, progress)
-        attempt = Attempt(
-            sample,
-            policy,
-            definition.prepare_messages,
-            definition.environment_factory,
-            definition.score_fn,
-            config.max_turns,
-            config.token_budget,
-            config.timeout,
-            conversation=conversation,
-            turn_file=turn_file,
-        )
-        await attempt.run(timer)
+        policy = EndpointPolicy(item_endpoint, sampling, config.retries, attempt, progress)
+        attempt.policy = policy
+        await attempt.run(timer, clock)
     rolled_out, error = attempt.trajectory, attempt.error
     if attempt.timed_out and policy.last_failure is not None:
         error = f"{error}; the last answer was: {policy.last_failure}"
@@ -629,12 +566,7 @@ async def attempt_item(
         rolled_out.stop,
         rolled_out.usage,
         rolled_out.tokens,
-        Timing(
-            attempt.seconds,
-            conversation.requests,
-            conversation.restored_turns,
-            conversation.cached_turns,
-        ),
+        Timing(attempt.seconds, attempt.requests, attempt.restored_turns, attempt.cached_turns),
         rolled_out.outcome,
         rolled_out.model_turns,
     )
@@ -646,52 +578,33 @@ async def attempt_item(
 class EndpointPolicy:
     """An endpoint as the policy of one attempt: a seed for every turn, and retries."""
 
-    __slots__ = ("conversation", "endpoint", "last_failure", "progress", "retries", "sampling")
+    __slots__ = ("attempt", "endpoint", "last_failure", "progress", "retries", "sampling")
 
     def __init__(
         self,
         endpoint: Endpoint,
         sampling: Sampling,
         retries: int,
-        conversation: Conversation,
+        attempt: Attempt,
         progress: RunProgress,
     ) -> None:
-        """Make the policy.
-
-        Args:
-            endpoint: Makes the model turns.
-            sampling: The attempt's own settings.
-            retries: Times a request is tried again after a transient failure.
-            conversation: The attempt's own, where turns and requests are counted.
-            progress: The run's, where tokens are counted.
-        """
+        """Make the policy of an attempt, which counts turns and requests; the run counts tokens."""
         self.endpoint, self.sampling, self.retries = endpoint, sampling, retries
-        self.conversation, self.progress = conversation, progress
+        self.attempt, self.progress = attempt, progress
         self.last_failure: TransientError | None = None
 
     async def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-        """Make one model turn, with retries.
-
-        Args:
-            messages: The conversation.
-            tools: What the model may call.
-
-        Returns:
-            The turn.
-
-        Raises:
-            EndpointError: The request could not be answered.
-        """
-        sampling = self.sampling.for_turn(len(self.conversation.model_turns))
+        """Make one model turn, with retries."""
+        sampling = self.sampling.for_turn(len(self.attempt.model_turns))
         return await with_retries(partial(self._request, messages, sampling, tools), self.retries)
 
     async def _request(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        self.conversation.requests += 1
+        self.attempt.requests += 1
         try:
             completion = await self.endpoint.complete(messages, sampling, tools)
-            self.conversation.requests -= completion.cached  # then there was none
+            self.attempt.requests -= completion.cached  # then there was none
             self.progress.add_turn(completion.usage)
             return completion
         except TransientError as problem:
@@ -704,14 +617,11 @@ async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> 
 
     anyio's shield does not hold off asyncio's own `task.cancel()`, which is what Ctrl-C does there.
     """
+    outcome: list[tuple[object, BaseException | None]] = []
     done, wake = anyio.Event(), waker()
-    result: Result[object] = Result()
-    has_begun = False
 
     def work() -> None:
-        nonlocal has_begun
-        has_begun = True
-        result.call(partial(function, *args), catch=BaseException)
+        outcome.append(capture(partial(function, *args), BaseException))
         wake(done.set)
 
     thread = threading.Thread(target=work, name="heldout-finish")
@@ -720,12 +630,12 @@ async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> 
         while not done.is_set():
             try:
                 # Under trio Ctrl-C may be raised in the middle of `start`, which has started it.
-                if not has_begun and thread not in threading.enumerate():
+                if thread.ident is None and thread not in threading.enumerate():
                     thread.start()
                 await done.wait()
             except (KeyboardInterrupt, anyio.get_cancelled_exc_class()) as raised:
                 interruption = raised
-    result.take()
+    take(outcome)
     if interruption is not None:
         raise interruption
 

@@ -4,10 +4,10 @@
     await attempt.run()
     attempt.trajectory, attempt.score, attempt.error
 
-An eval and a training rollout are both made of these. `rollout` is the turn loop, the only one
-there is: it knows messages alone, and a policy that works in tokens keeps its own account of them
-(training/tokens.py). `Attempt.run` is the one place where an attempt's errors are caught: a bad
-rollout is data, and its neighbours go on.
+An eval and a training rollout are both made of these. `Attempt.roll_out` is the turn loop, the only
+one there is: it knows messages alone, and a policy that works in tokens keeps its own account of
+them (training/rollouts.py). `Attempt.run` is the one place where an attempt's errors are caught: a
+bad rollout is data, and its neighbours go on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -31,7 +30,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
-from heldout._aio import Stray, in_user_code, settle, was_interrupted
+from heldout._aio import Stray, in_user_code, settle, unwrap_group
 from heldout._fingerprint import version_of
 from heldout.chat.messages import messages_of
 from heldout.environment import (
@@ -128,17 +127,7 @@ class EvalDefinition:
 
 
 def check_score_fn(score_fn: ScoreFn | None) -> ScoreFn:
-    """Refuse a value that is no score function before the model is called.
-
-    Args:
-        score_fn: What the caller passed as the score function.
-
-    Returns:
-        The score function.
-
-    Raises:
-        InvalidInput: It is not callable, or a grader that `Rubric` has not made a score function.
-    """
+    """Refuse a value that is no score function before the model is called."""
     if not callable(score_fn):
         raise InvalidInput(
             "score_fn is a function (trajectory, sample) -> Score, got " + type(score_fn).__name__
@@ -155,11 +144,12 @@ def check_score_fn(score_fn: ScoreFn | None) -> ScoreFn:
 # --- One attempt --------------------------------------------------------------------------------
 
 _UNFINISHED = Trajectory((), Stop("error"))
+_make_stop = lru_cache(Stop)  # few are different
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One attempt at a sample: what to run, how far it is, and what came of it."""
+    """One attempt at a sample: what to run, what has happened so far, and what came of it."""
 
     sample: Sample
     """A copy of its own: the functions may write into it."""
@@ -170,168 +160,15 @@ class Attempt:
     score_fn: ScoreFn | None = None
     max_turns: int = 1
     token_budget: int | None = None
+    """Length of the conversation in tokens (prompt, model and environment, by the policy's usage)
+    from which no further turn starts."""
     timeout: float | None = None
     trace: Callable[[], TokenTrace | None] | None = None
     """Returns the rollout in tokens, for a policy that keeps account of them."""
-    trajectory: Trajectory = _UNFINISHED
-    """What was rolled out; one that is given is scored as it is."""
-    score: Score | None = None
-    """None where it errored, or where there is no `score_fn`."""
-    error: str | None = None
-    problem: BaseException | None = None
-    """What was raised, where the error is something that was raised."""
-    timed_out: bool = False
-    seconds: float = 0.0
-    conversation: Conversation = field(default_factory=lambda: Conversation())
     turn_file: TurnFile | None = None
     """Where the turns are saved as they are made, and a stopped attempt is restored from."""
-
-    # The time does not run while the attempt waits for its turn: see `waiting_for_others`.
-    _scope: anyio.CancelScope = field(init=False)
-    _waiting_tasks: int = 0
-    _waiting_since: float = 0.0
-    _waited: float = 0.0
-    _time_left: float = math.inf
-
-    async def run(self, scope: anyio.CancelScope | None = None) -> Self:
-        """Roll out and score the sample; whatever goes wrong becomes the attempt's error.
-
-        Args:
-            scope: An open cancel scope of this task, for the timeout. Many attempts, one after the
-                other, may share it (to open one takes a tenth of an attempt) until one has timed
-                out, and the scope is cancelled. Its deadline is left as it is, and may pass where
-                the task waits between two attempts. Without it the attempt opens its own.
-
-        Returns:
-            This attempt, with its trajectory, its score or error, and its seconds.
-
-        Raises:
-            BaseException: The run was cancelled or interrupted, which is no error of the attempt.
-        """
-        if scope is None:
-            with anyio.CancelScope() as scope:
-                await self.run(scope)
-            if self.timed_out:
-                await anyio.lowlevel.checkpoint_if_cancelled()
-            return self
-        started = time.perf_counter()
-        self._scope = scope
-        if self.timeout is not None:
-            due = anyio.current_time() + self.timeout
-            latest = due + self.timeout / 100
-            if not due <= scope.deadline <= latest:  # of the attempt before, which saves a timer
-                scope.deadline = latest
-        previous, outside = _current.set(self), in_user_code.set(True)
-        try:
-            await self._roll_out_and_score()
-        # sys.exit() in a tool or a score function ends nothing but its attempt.
-        except (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup) as raised:
-            if was_interrupted(raised):
-                raise
-            if isinstance(raised, Exception) or not await self._was_cancelled():
-                self.problem = _unwrap(raised)
-                self.error = _describe_error(self.conversation.stage, self.problem)
-        except anyio.get_cancelled_exc_class() as stray:
-            if not await self._was_cancelled():
-                # The user's code let a cancellation of its own get out, which would otherwise end
-                # this worker in silence.
-                kind = type(stray).__name__
-                self.error = f"{self.conversation.stage}: {kind}: its own code cancelled it"
-        finally:
-            in_user_code.reset(outside)
-            _current.reset(previous)
-        elapsed = time.perf_counter() - started
-        self.seconds = elapsed + self.conversation.seconds_before
-        # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
-        if self.timeout is not None and elapsed - self._waited > self.timeout:
-            self.timed_out = self.timed_out or self.error is None
-        if self.timed_out:
-            stage = self.conversation.stage
-            self.error = f"timeout: not done after {self.timeout:g} s (in {stage})"
-        if self.error is not None:
-            self.score = None
-        if self.trajectory is _UNFINISHED:
-            stop = Stop("limit", "timeout") if self.timed_out else Stop("error")
-            tokens = self.trace() if self.trace is not None else None
-            self.trajectory = Trajectory(tuple(self.conversation.messages), stop, tokens=tokens)
-        return self
-
-    async def _was_cancelled(self) -> bool:
-        """Tell whether the timeout cancelled the attempt; raise if the run was cancelled."""
-        self.timed_out = self._scope.cancel_called
-        if not self.timed_out:
-            await anyio.lowlevel.checkpoint_if_cancelled()
-        return self.timed_out
-
-    async def _roll_out_and_score(self) -> None:
-        conversation, sample = self.conversation, self.sample
-        if self.trajectory is _UNFINISHED:
-            assert self.policy is not None
-            if self.prepare_messages is None:
-                opening = messages_of(sample.input, f"sample {sample.id!r}: input")
-            else:
-                opening = await settle(self.prepare_messages(sample))
-                check_messages(opening, "prepare_messages gives Messages")
-            environment: Environment | None = None
-            if self.environment_factory is not None:
-                conversation.stage = "environment_factory"
-                environment = await settle(self.environment_factory(sample))
-                if environment is None:
-                    raise InvalidInput(
-                        "environment_factory returned None, not an environment; is there a return?"
-                    )
-            trajectory = await rollout(
-                self.policy,
-                opening,
-                environment,
-                max_turns=self.max_turns,
-                token_budget=self.token_budget,
-                conversation=conversation,
-                turn_file=self.turn_file,
-            )
-            if self.trace is not None:
-                trajectory = replace(trajectory, tokens=self.trace())
-            self.trajectory = trajectory
-        if self.score_fn is not None:
-            conversation.stage = "score_fn"
-            returned = await settle(self.score_fn(self.trajectory, sample))
-            self.score = as_score(returned, self.score_fn)
-
-
-_current: ContextVar[Attempt | None] = ContextVar("heldout_attempt", default=None)
-
-
-@contextmanager
-def waiting_for_others() -> Iterator[None]:
-    """Stop the clock of the current attempt's timeout: what it waits for here is not its fault."""
-    attempt = _current.get()
-    if attempt is None or attempt.timeout is None:
-        yield
-        return
-    scope = attempt._scope
-    if attempt._waiting_tasks == 0:
-        attempt._waiting_since = time.perf_counter()
-        attempt._time_left = scope.deadline - anyio.current_time()
-        scope.deadline = math.inf
-    attempt._waiting_tasks += 1
-    try:
-        yield
-    finally:
-        attempt._waiting_tasks -= 1
-        if attempt._waiting_tasks == 0:
-            attempt._waited += time.perf_counter() - attempt._waiting_since
-            scope.deadline = anyio.current_time() + attempt._time_left
-
-
-_make_stop = lru_cache(Stop)  # few are different
-
-
-# --- The turn loop ------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class Conversation:
-    """What has happened so far in a rollout; what a rollout that fails leaves behind."""
+    trajectory: Trajectory = _UNFINISHED
+    """What was rolled out; one that is given is scored as it is."""
 
     stage: str = "prepare_messages"
     """What is being called, for the words of an error."""
@@ -351,21 +188,205 @@ class Conversation:
     """What these took."""
     started: float = field(default_factory=time.perf_counter)
 
-    async def take_turn(self, policy: Policy, tools: Sequence[ToolSpec]) -> Completion:
-        """Have the policy make one turn, and add it.
+    score: Score | None = None
+    """None where it errored, or where there is no `score_fn`."""
+    error: str | None = None
+    problem: BaseException | None = None
+    """What was raised, where the error is something that was raised."""
+    timed_out: bool = False
+    seconds: float = 0.0
+
+    # The time does not run while the attempt waits for its turn: see `waiting_for_others`.
+    _scope: anyio.CancelScope = field(init=False)
+    _waiting_tasks: int = 0
+    _waiting_since: float = 0.0
+    _waited: float = 0.0
+    _time_left: float = math.inf
+
+    async def run(
+        self,
+        scope: anyio.CancelScope | None = None,
+        clock: Callable[[], float] = anyio.current_time,
+    ) -> Self:
+        """Roll out and score the sample; whatever goes wrong becomes the attempt's error.
 
         Args:
-            policy: Makes the turn.
-            tools: What it may call.
+            scope: An open cancel scope of this task, for the timeout. Many attempts, one after the
+                other, may share it (to open one takes a tenth of an attempt) until one has timed
+                out, and the scope is cancelled. Its deadline is left as it is, and may pass where
+                the task waits between two attempts. Without it the attempt opens its own.
+            clock: The event loop's, which a caller with many attempts can look up once.
 
         Returns:
-            The turn.
+            This attempt, with its trajectory, its score or error, and its seconds.
 
         Raises:
-            InvalidInput: The policy returned something else than an assistant's message.
+            BaseException: The run was cancelled or interrupted, which is no error of the attempt.
         """
+        if scope is None:
+            with anyio.CancelScope() as scope:
+                await self.run(scope)
+            if self.timed_out:
+                await anyio.lowlevel.checkpoint_if_cancelled()
+            return self
+        self._scope = scope
+        if self.timeout is not None:
+            due = clock() + self.timeout
+            latest = due + self.timeout / 100
+            if not due <= scope.deadline <= latest:  # of the attempt before, which saves a timer
+                scope.deadline = latest
+        outside = in_user_code.set(self)
+        try:
+            await self._roll_out_and_score()
+        # sys.exit() in a tool or a score function ends nothing but its attempt.
+        except (Exception, SystemExit, BaseExceptionGroup) as raised:
+            if isinstance(raised, BaseExceptionGroup) and raised.subgroup(KeyboardInterrupt):
+                raise
+            if isinstance(raised, Exception) or not await self._was_cancelled():
+                self.problem = _unwrap(raised)
+                self.error = _describe_error(self.stage, self.problem)
+        except anyio.get_cancelled_exc_class() as stray:
+            if not await self._was_cancelled():
+                # The user's code let a cancellation of its own get out, which would otherwise end
+                # this worker in silence.
+                self.error = f"{self.stage}: {type(stray).__name__}: its own code cancelled it"
+        finally:
+            in_user_code.reset(outside)
+        elapsed = time.perf_counter() - self.started
+        self.seconds = elapsed + self.seconds_before
+        # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
+        if self.timeout is not None and elapsed - self._waited > self.timeout:
+            self.timed_out = self.timed_out or self.error is None
+        if self.timed_out:
+            self.error = f"timeout: not done after {self.timeout:g} s (in {self.stage})"
+        if self.error is not None:
+            self.score = None
+        if self.trajectory is _UNFINISHED:
+            stop = Stop("limit", "timeout") if self.timed_out else Stop("error")
+            tokens = self.trace() if self.trace is not None else None
+            self.trajectory = Trajectory(tuple(self.messages), stop, tokens=tokens)
+        return self
+
+    async def _was_cancelled(self) -> bool:
+        """Tell whether the timeout cancelled the attempt; raise if the run was cancelled."""
+        self.timed_out = self._scope.cancel_called
+        if not self.timed_out:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        return self.timed_out
+
+    async def _roll_out_and_score(self) -> None:
+        sample = self.sample
+        if self.trajectory is _UNFINISHED:
+            if self.prepare_messages is None:
+                opening = messages_of(sample.input, f"sample {sample.id!r}: input")
+            else:
+                opening = await settle(self.prepare_messages(sample))
+                check_messages(opening, "prepare_messages gives Messages")
+            environment: Environment | None = None
+            if self.environment_factory is not None:
+                self.stage = "environment_factory"
+                environment = await settle(self.environment_factory(sample))
+                if environment is None:
+                    raise InvalidInput(
+                        "environment_factory returned None, not an environment; is there a return?"
+                    )
+            trajectory = await self.roll_out(opening, environment)
+            if self.trace is not None:
+                trajectory = replace(trajectory, tokens=self.trace())
+            self.trajectory = trajectory
+        if self.score_fn is not None:
+            self.stage = "score_fn"
+            returned = await settle(self.score_fn(self.trajectory, sample))
+            self.score = as_score(returned, self.score_fn)
+
+    # --- The turn loop ---
+
+    async def roll_out(
+        self, opening: Sequence[Message], environment: Environment | None = None
+    ) -> Trajectory:
+        """Run the conversation to its end, and close the environment whatever happens.
+
+        Args:
+            opening: The messages that it begins with.
+            environment: Replies to the model; without one there is a single model turn.
+
+        Returns:
+            The trajectory.
+
+        Raises:
+            EnvironmentFailed: The outcome cannot be stored, or the environment does not close.
+            InvalidInput: A turn, a reply or the environment itself is not what it should be.
+        """
+        if environment is None:
+            self.messages.extend(opening)
+            await self._take_turn(())
+            return self._end("no_reply")
+        self.stage = "environment"
+        check_environment_shape(environment)
+        try:
+            trajectory = await self._converse(opening, environment)
+        except BaseException as problem:
+            try:
+                await _close(environment)
+            except Exception as second:  # noqa: BLE001 - one that broke often cannot close
+                problem.add_note(f"close() failed, too: {type(second).__name__}: {second}")
+            raise
+        await _close(environment)
+        return trajectory
+
+    async def _converse(self, opening: Sequence[Message], environment: Environment) -> Trajectory:
+        file = self.turn_file
+        if file is not None and not isinstance(environment, HasSnapshots):
+            raise InvalidInput(
+                f"save_turns needs environments with snapshot() and restore(); a "
+                f"{type(environment).__name__} does not have both"
+            )
+        if file is None or not await file.restore(self, environment):
+            self.messages.extend(opening)
+            messages = await settle(environment.opening())
+            check_messages(messages, "an environment's opening() gives Messages")
+            self.messages.extend(messages)
+        trajectory = await self._take_turns(environment)
+        if isinstance(environment, HasOutcome):
+            what = f"outcome() of {type(environment).__name__}"
+            outcome = await settle(environment.outcome())
+            if not isinstance(outcome, dict):
+                raise EnvironmentFailed(f"{what} returns a dict, got {outcome!r:.200}")
+            # As it will be read back, so that it is scored as it is stored.
+            return replace(trajectory, outcome=_through_json(outcome, what))
+        return trajectory
+
+    async def _take_turns(self, environment: Environment) -> Trajectory:
+        tools = tuple(environment.tools)
+        for turn in range(len(self.model_turns), self.max_turns):
+            try:
+                completion = await self._take_turn(tools)
+            except ContextFull:
+                if turn == 0:
+                    raise  # nothing was said yet, so there is nothing to score
+                return self._end("limit", "context")
+            if isinstance(environment, SeesCompletions):
+                await settle(environment.see_completion(completion))
+            # The last turn reaches the environment too: scores on its state must not be stale.
+            reply = await settle(environment.reply(tuple(self.messages)))
+            if not isinstance(reply, Reply):
+                raise TypeError(f"an environment's reply is a Reply, got {reply!r:.200}")
+            self.messages.extend(reply.messages)
+            if reply.done:
+                return self._end("environment")
+            if not reply.messages:
+                return self._end("no_reply")
+            if self.token_budget is not None and _count_tokens(completion) >= self.token_budget:
+                return self._end("limit", "token_budget")
+            if self.turn_file is not None:
+                await self.turn_file.save(self, environment)
+        return self._end("limit", "max_turns")
+
+    async def _take_turn(self, tools: Sequence[ToolSpec]) -> Completion:
+        """Have the policy make one turn, and add it."""
+        assert self.policy is not None
         self.stage = "endpoint"
-        completion = await policy(self.messages, tools)
+        completion = await self.policy(self.messages, tools)
         self.stage = "environment"
         message = completion.message
         if not isinstance(message, Message) or message.role != "assistant":
@@ -378,139 +399,36 @@ class Conversation:
             self.usage = completion.usage if self.usage is None else self.usage + completion.usage
         return completion
 
-    def stop(
+    def _end(
         self, ended_by: Literal["environment", "limit", "no_reply"], limit: str | None = None
-    ) -> Stop:
-        """Say why it ended, and how its last model turn did.
-
-        Args:
-            ended_by: Who ended it.
-            limit: Which limit, where it was one.
-
-        Returns:
-            The trajectory's `Stop`.
-        """
-        return _make_stop(ended_by, limit, self.finish_reason == "length", self.finish_reason)
-
-    def to_trajectory(self, stop: Stop, outcome: dict[str, Any] | None = None) -> Trajectory:
-        """Make the trajectory of a conversation that has ended.
-
-        Args:
-            stop: Why it ended.
-            outcome: The environment's final state, where it has one to score.
-
-        Returns:
-            The trajectory.
-        """
+    ) -> Trajectory:
+        """Make the trajectory of a conversation that has ended."""
+        stop = _make_stop(ended_by, limit, self.finish_reason == "length", self.finish_reason)
         assistants = [i for i, message in enumerate(self.messages) if message.role == "assistant"]
         model_turns = None if assistants == self.model_turns else tuple(self.model_turns)
-        return Trajectory(
-            tuple(self.messages), stop, self.usage, outcome=outcome, model_turns=model_turns
-        )
+        return Trajectory(tuple(self.messages), stop, self.usage, model_turns=model_turns)
 
 
-async def rollout(
-    policy: Policy,
-    opening: Sequence[Message],
-    environment: Environment | None = None,
-    *,
-    max_turns: int = 1,
-    token_budget: int | None = None,
-    conversation: Conversation | None = None,
-    turn_file: TurnFile | None = None,
-) -> Trajectory:
-    """Run one conversation to its end, and close the environment whatever happens.
-
-    Args:
-        policy: Makes the model turns.
-        opening: The messages that it begins with.
-        environment: Replies to the model; without one there is a single model turn.
-        max_turns: The most model turns.
-        token_budget: The conversation's length in tokens (prompt, model and environment together,
-            by the policy's usage) from which no further turn starts.
-        conversation: Holds the conversation as it grows, so that a rollout that fails or is
-            cancelled leaves behind what was said.
-        turn_file: Where to save conversation and environment after every turn. If it holds those
-            of a stopped rollout, this one goes on from there.
-
-    Returns:
-        The trajectory.
-
-    Raises:
-        EnvironmentFailed: The outcome cannot be stored, or the environment does not close.
-        InvalidInput: A turn, a reply or the environment itself is not what it should be.
-    """
-    conversation = conversation if conversation is not None else Conversation()
-    if environment is None:
-        conversation.messages.extend(opening)
-        await conversation.take_turn(policy, ())
-        return conversation.to_trajectory(conversation.stop("no_reply"))
-    conversation.stage = "environment"
-    check_environment_shape(environment)
-    problem: BaseException | None = None
+@contextmanager
+def waiting_for_others() -> Iterator[None]:
+    """Stop the clock of the current attempt's timeout: what it waits for here is not its fault."""
+    attempt = in_user_code.get()
+    if not isinstance(attempt, Attempt) or attempt.timeout is None:
+        yield
+        return
+    scope = attempt._scope
+    if attempt._waiting_tasks == 0:
+        attempt._waiting_since = time.perf_counter()
+        attempt._time_left = scope.deadline - anyio.current_time()
+        scope.deadline = math.inf
+    attempt._waiting_tasks += 1
     try:
-        if turn_file is not None and not isinstance(environment, HasSnapshots):
-            raise InvalidInput(
-                f"save_turns needs environments with snapshot() and restore(); a "
-                f"{type(environment).__name__} does not have both"
-            )
-        if turn_file is None or not await turn_file.restore(conversation, environment):
-            conversation.messages.extend(opening)
-            messages = await settle(environment.opening())
-            check_messages(messages, "an environment's opening() gives Messages")
-            conversation.messages.extend(messages)
-        stop = await _take_turns(
-            conversation, policy, environment, max_turns, token_budget, turn_file
-        )
-        outcome = None
-        if isinstance(environment, HasOutcome):
-            outcome = _as_stored(await settle(environment.outcome()), environment)
-        return conversation.to_trajectory(stop, outcome)
-    except BaseException as raised:
-        problem = raised
-        raise
+        yield
     finally:
-        try:
-            await _close(environment)
-        except Exception as second:
-            # What failed first is what matters; an environment that broke often cannot close.
-            if problem is None:
-                raise
-            problem.add_note(f"close() failed, too: {type(second).__name__}: {second}")
-
-
-async def _take_turns(
-    conversation: Conversation,
-    policy: Policy,
-    environment: Environment,
-    max_turns: int,
-    token_budget: int | None,
-    turn_file: TurnFile | None,
-) -> Stop:
-    tools = tuple(environment.tools)
-    for turn in range(len(conversation.model_turns), max_turns):
-        try:
-            completion = await conversation.take_turn(policy, tools)
-        except ContextFull:
-            if turn == 0:
-                raise  # nothing was said yet, so there is nothing to score
-            return conversation.stop("limit", "context")
-        if isinstance(environment, SeesCompletions):
-            await settle(environment.see_completion(completion))
-        # The last turn reaches the environment too: scores on its state must not be stale.
-        reply = await settle(environment.reply(tuple(conversation.messages)))
-        if not isinstance(reply, Reply):
-            raise TypeError(f"an environment's reply is a Reply, got {reply!r:.200}")
-        conversation.messages.extend(reply.messages)
-        if reply.done:
-            return conversation.stop("environment")
-        if not reply.messages:
-            return conversation.stop("no_reply")
-        if token_budget is not None and _count_tokens(completion) >= token_budget:
-            return conversation.stop("limit", "token_budget")
-        if turn_file is not None:
-            await turn_file.save(conversation, environment)
-    return conversation.stop("limit", "max_turns")
+        attempt._waiting_tasks -= 1
+        if attempt._waiting_tasks == 0:
+            attempt._waited += time.perf_counter() - attempt._waiting_since
+            scope.deadline = anyio.current_time() + attempt._time_left
 
 
 def _count_tokens(completion: Completion) -> int:
@@ -529,15 +447,6 @@ async def _close(environment: Environment) -> None:
         await settle(environment.close())
     if grace.cancelled_caught:
         raise EnvironmentFailed(f"close() was not done after {CLOSE_GRACE_SECONDS:g} s")
-
-
-def _as_stored(outcome: Any, environment: Environment) -> dict[str, Any]:
-    """Return the outcome as it will be read back, so that it is scored as it is stored."""
-    what = f"outcome() of {type(environment).__name__}"
-    if not isinstance(outcome, dict):
-        raise EnvironmentFailed(f"{what} returns a dict, got {outcome!r:.200}")
-    stored: dict[str, Any] = _through_json(outcome, what)
-    return stored
 
 
 def _through_json(value: Any, what: str) -> Any:
@@ -577,17 +486,8 @@ class TurnFile:
     run: str
     sample: Sample
 
-    async def save(self, conversation: Conversation, environment: Environment) -> None:
-        """Replace the file with what there is now, while it is the policy's turn.
-
-        Args:
-            conversation: What was said so far.
-            environment: Has a `snapshot()`.
-
-        Raises:
-            EnvironmentFailed: The snapshot is not what JSON would give back.
-            RunDirectoryError: The file cannot be written.
-        """
+    async def save(self, attempt: Attempt, environment: Environment) -> None:
+        """Replace the file with what there is now, while it is the policy's turn."""
         assert isinstance(environment, HasSnapshots)
         snapshot = await settle(environment.snapshot())
         what = f"snapshot() of {type(environment).__name__}"
@@ -601,27 +501,22 @@ class TurnFile:
             TURNS_VERSION,
             self.run,
             self.sample,
-            conversation.messages,
-            conversation.model_turns,
-            conversation.usage,
-            conversation.finish_reason,
-            conversation.requests,
-            time.perf_counter() - conversation.started + conversation.seconds_before,
+            attempt.messages,
+            attempt.model_turns,
+            attempt.usage,
+            attempt.finish_reason,
+            attempt.requests,
+            time.perf_counter() - attempt.started + attempt.seconds_before,
             snapshot,
-            conversation.cached_turns,
+            attempt.cached_turns,
         )
         await anyio.to_thread.run_sync(replace_file, self.path, msgspec.json.encode(saved))
 
-    async def restore(self, conversation: Conversation, environment: Environment) -> bool:
-        """Bring conversation and environment to where a stopped run had saved them.
+    async def restore(self, attempt: Attempt, environment: Environment) -> bool:
+        """Bring a new attempt and its environment to where a stopped run had saved them.
 
-        Args:
-            conversation: A new one.
-            environment: A new one; it is not opened where this returns True.
-
-        Returns:
-            False where there is nothing to go on from: no file, one that cannot be read, or one of
-            another sample or run.
+        False where there is nothing to go on from: no file, one that cannot be read, or one of
+        another sample or run.
         """
         assert isinstance(environment, HasSnapshots)
         try:
@@ -633,12 +528,12 @@ class TurnFile:
         if saved.run != self.run or saved.sample != self.sample:
             return False
         await settle(environment.restore(saved.environment))
-        conversation.messages.extend(saved.messages)
-        conversation.model_turns.extend(saved.model_turns)
-        conversation.usage, conversation.finish_reason = saved.usage, saved.finish_reason
-        conversation.requests, conversation.seconds_before = saved.requests, saved.seconds
-        conversation.cached_turns = saved.cached_turns
-        conversation.restored_turns = len(saved.model_turns)
+        attempt.messages.extend(saved.messages)
+        attempt.model_turns.extend(saved.model_turns)
+        attempt.usage, attempt.finish_reason = saved.usage, saved.finish_reason
+        attempt.requests, attempt.seconds_before = saved.requests, saved.seconds
+        attempt.cached_turns = saved.cached_turns
+        attempt.restored_turns = len(saved.model_turns)
         return True
 
     def remove(self) -> None:
@@ -652,26 +547,12 @@ _LATE_IN_SCORING = re.compile(r"timeout: not done after \S+ s \(in score_fn\)")
 
 
 def failed_in_scoring(error: str) -> bool:
-    """Tell whether an error is the score function's, so that there is a whole trajectory.
-
-    Args:
-        error: An attempt's error.
-
-    Returns:
-        Whether the score function raised, or took too long.
-    """
+    """Tell whether an error is the score function's, so that there is a whole trajectory."""
     return error.startswith("score_fn: ") or _LATE_IN_SCORING.match(error) is not None
 
 
 def root_of(problem: BaseException | None) -> BaseException | None:
-    """Return what a part of a rubric raised, under what the rubric says of it.
-
-    Args:
-        problem: What was raised.
-
-    Returns:
-        Its cause where it is a `ScoringFailed`, else itself.
-    """
+    """Return what a part of a rubric raised, under what the rubric says of it."""
     while isinstance(problem, ScoringFailed) and problem.__cause__ is not None:
         problem = problem.__cause__
     return problem
@@ -679,13 +560,10 @@ def root_of(problem: BaseException | None) -> BaseException | None:
 
 def _unwrap(problem: BaseException) -> BaseException:
     """Return what was raised, out of the groups and tasks that it came through."""
-    while True:
-        if isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
-            problem = problem.exceptions[0]
-        elif isinstance(problem, Stray) and problem.__cause__ is not None:
-            problem = problem.__cause__
-        else:
-            return problem
+    problem = unwrap_group(problem)
+    if isinstance(problem, Stray) and problem.__cause__ is not None:
+        return problem.__cause__
+    return problem
 
 
 def _describe_error(stage: str, problem: BaseException) -> str:

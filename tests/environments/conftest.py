@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
 import pytest
 
-from heldout import Message, Reply, ToolCall
+from heldout import Message, Reply, Sample, ToolCall, Trajectory
 from heldout._aio import settle
+from heldout.rollout import Attempt
 
 Run = Callable[..., Any]
 
@@ -22,6 +23,15 @@ def run(request: pytest.FixtureRequest) -> Run:
         return anyio.run(function, *arguments, backend=request.param)
 
     return run
+
+
+async def rollout(
+    policy: Any, opening: Sequence[Message], environment: Any, *, max_turns: int
+) -> Trajectory:
+    """The trajectory of one conversation with an environment."""
+    return await Attempt(Sample("a", {}), policy, max_turns=max_turns).roll_out(
+        opening, environment
+    )
 
 
 def calling(*calls: tuple[str, str]) -> Message:

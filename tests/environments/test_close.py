@@ -16,9 +16,8 @@ import pytest
 from heldout import Completion, Message, Score, ToolSpec
 from heldout.environments import ToolEnvironment
 from heldout.errors import EnvironmentFailed, SystemicFailure
-from heldout.rollout import rollout
 from tests.conftest import RunEval, make_samples
-from tests.environments.conftest import Run, calling
+from tests.environments.conftest import Run, calling, rollout
 
 
 class Lamp(ToolEnvironment):

@@ -13,10 +13,9 @@ from heldout import Completion, Message, Reply, Sampling
 from heldout.environments import Calculator, FileSystem, SimulatedUser, ToolEnvironment
 from heldout.environments.user import BEGIN
 from heldout.errors import EnvironmentFailed, InvalidInput, TransientError
-from heldout.rollout import rollout
 from heldout.testing import check_environment
 from heldout.types import Stop, ToolSpec
-from tests.environments.conftest import Run, calling, reply_of
+from tests.environments.conftest import Run, calling, reply_of, rollout
 
 SUM = calling(("calculate", '{"expression": "1 + 1"}'))
 

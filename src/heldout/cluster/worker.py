@@ -228,14 +228,14 @@ class _ItemLoop:
         self._wake, self._has_news = waker(), anyio.Event()
         self._is_running.set()
         try:
-            with contain_exits():
-                async with anyio.create_task_group() as group:
-                    while not self._stopping:
-                        await self._has_news.wait()
-                        self._has_news = anyio.Event()
-                        while self._arrived:
-                            group.start_soon(self._run, self._arrived.popleft())
-                    group.cancel_scope.cancel()
+            contain_exits()
+            async with anyio.create_task_group() as group:
+                while not self._stopping:
+                    await self._has_news.wait()
+                    self._has_news = anyio.Event()
+                    while self._arrived:
+                        group.start_soon(self._run, self._arrived.popleft())
+                group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._endpoint.close()

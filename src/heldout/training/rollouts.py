@@ -40,7 +40,6 @@ from heldout.rendering.segments import (
 )
 from heldout.rollout import (
     Attempt,
-    Conversation,
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
@@ -333,19 +332,19 @@ def generate_rollouts(
 
     async def run_one(index: int, model: Endpoint) -> None:
         sample, repeat = items[index]
-        conversation = Conversation()
+        attempt = Attempt(
+            sample,
+            prepare_messages=prepare_messages,
+            environment_factory=environment_factory,
+            score_fn=score_fn,
+            max_turns=max_turns,
+            timeout=timeout,
+        )
         with taking_part(model, index // repeats, repeat) as own:
             settings = config.sampling.for_item(sample.id, repeat)
-            attempt = await Attempt(
-                sample,
-                EndpointPolicy(own, settings, retries, conversation, RunProgress(repeats)),
-                prepare_messages=prepare_messages,
-                environment_factory=environment_factory,
-                score_fn=score_fn,
-                max_turns=max_turns,
-                timeout=timeout,
-                conversation=conversation,
-            ).run()
+            progress = RunProgress(repeats)
+            attempt.policy = EndpointPolicy(own, settings, retries, attempt, progress)
+            await attempt.run()
         rollouts[index] = Rollout(sample, attempt.trajectory, attempt.score, attempt.error)
 
     async def run_all(here: Here) -> None:

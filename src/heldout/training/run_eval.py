@@ -24,7 +24,7 @@ import msgspec
 from heldout._aio import Abandoned, Here, run_in_loop_thread
 from heldout.config import EvalConfig
 from heldout.datasets import distinct
-from heldout.engine import evaluate
+from heldout.engine import Evaluation
 from heldout.errors import (
     UNENCODABLE,
     EndpointError,
@@ -464,14 +464,17 @@ def _evaluate(
             group.start_soon(endpoint.serve)
             group.start_soon(cancel_when_over)
             try:
-                ended = await evaluate(
-                    samples,
+                ended = await Evaluation(
+                    EvalDefinition(
+                        samples,
+                        runner.scoring(),
+                        runner.prepare_messages,
+                        runner.environment_factory,
+                    ),
                     config,
-                    runner.scoring(),
-                    runner.prepare_messages,
-                    runner.environment_factory,
+                    endpoint,
                     parquet_from=PARQUET_FROM,
-                )
+                ).run()
             except EvalFailed as problem:
                 if not RunDir(folder / name).exists():
                     raise

@@ -25,7 +25,7 @@ import msgspec
 from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
 
 from heldout.config import EvalConfig, Sampling
-from heldout.engine import evaluate
+from heldout.engine import Evaluation
 from heldout.errors import InvalidInput
 from heldout.integrations.tinker.endpoint import TinkerEndpoint, stop_sequences, without_key
 from heldout.integrations.tinker.loops import (
@@ -312,13 +312,16 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         else:
             parent = nullcontext(directory / "steps")
         with parent as output_dir:
+            endpoint = self._endpoint(client, about=about)
             config = replace(
                 self._config,
-                endpoint=self._endpoint(client, about=about),
+                endpoint=endpoint,
                 experiment_name=reserve_name(Path(output_dir), f"{prefix}-{self.name}"),
                 output_dir=str(output_dir),
             )
-            report = await evaluate(self._definition, config, parquet_from=PARQUET_FROM)
+            report = await Evaluation(
+                self._definition, config, endpoint, parquet_from=PARQUET_FROM
+            ).run()
             # In a thread: a large report would hold up the loop, and the training in it.
             point = await anyio.to_thread.run_sync(
                 point_of, report, pending, time.monotonic() - began, directory
