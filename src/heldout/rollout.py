@@ -296,8 +296,10 @@ class Attempt:
             self.trajectory = trajectory
         if self.score_fn is not None:
             self.stage = "score_fn"
-            returned = await settle(self.score_fn(self.trajectory, sample))
-            self.score = as_score(returned, self.score_fn)
+            score = self.score_fn(self.trajectory, sample)
+            if not isinstance(score, Score):
+                score = as_score(await settle(score), self.score_fn)
+            self.score = score
 
     # --- The turn loop ---
 
@@ -382,11 +384,15 @@ class Attempt:
                 await self.turn_file.save(self, environment)
         return self._end("limit", "max_turns")
 
-    async def _take_turn(self, tools: Sequence[ToolSpec]) -> Completion:
-        """Have the policy make one turn, and add it."""
+    async def ask(self, tools: Sequence[ToolSpec]) -> Completion:
+        """Have the policy make one turn."""
         assert self.policy is not None
+        return await self.policy(self.messages, tools)
+
+    async def _take_turn(self, tools: Sequence[ToolSpec]) -> Completion:
+        """Add one model turn to the conversation."""
         self.stage = "endpoint"
-        completion = await self.policy(self.messages, tools)
+        completion = await self.ask(tools)
         self.stage = "environment"
         message = completion.message
         if not isinstance(message, Message) or message.role != "assistant":

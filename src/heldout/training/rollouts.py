@@ -25,7 +25,7 @@ from heldout._progress import RunProgress
 from heldout.chat.tool_calls import next_call_number
 from heldout.config import EvalConfig, Sampling
 from heldout.datasets import copy_sample
-from heldout.engine import EndpointPolicy
+from heldout.engine import EndpointAttempt
 from heldout.environment import Environment
 from heldout.errors import ContextFull, EndpointError, InvalidInput
 from heldout.models import AnswerFn, Endpoint, open_endpoint
@@ -332,19 +332,19 @@ def generate_rollouts(
 
     async def run_one(index: int, model: Endpoint) -> None:
         sample, repeat = items[index]
-        attempt = Attempt(
-            sample,
-            prepare_messages=prepare_messages,
-            environment_factory=environment_factory,
-            score_fn=score_fn,
-            max_turns=max_turns,
-            timeout=timeout,
-        )
         with taking_part(model, index // repeats, repeat) as own:
-            settings = config.sampling.for_item(sample.id, repeat)
-            progress = RunProgress(repeats)
-            attempt.policy = EndpointPolicy(own, settings, retries, attempt, progress)
-            await attempt.run()
+            attempt = await EndpointAttempt(
+                sample,
+                prepare_messages=prepare_messages,
+                environment_factory=environment_factory,
+                score_fn=score_fn,
+                max_turns=max_turns,
+                timeout=timeout,
+                endpoint=own,
+                sampling=config.sampling.for_item(sample.id, repeat),
+                retries=retries,
+                progress=RunProgress(repeats),
+            ).run()
         rollouts[index] = Rollout(sample, attempt.trajectory, attempt.score, attempt.error)
 
     async def run_all(here: Here) -> None:
