@@ -21,7 +21,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -204,9 +204,6 @@ def eval_mode(modules: Sequence[Any]) -> Iterator[None]:
     """Switch modules to eval mode and gradients off, and restore each module's own flag.
 
     A frozen batch norm inside a network in training stays frozen.
-
-    Args:
-        modules: What `modules_of` returned.
     """
     flags = [module.training for module in modules]
     try:
@@ -219,11 +216,7 @@ def eval_mode(modules: Sequence[Any]) -> Iterator[None]:
 
 @contextmanager
 def modules_put_back(modules: Sequence[Any]) -> Iterator[None]:
-    """Restore what modules and their configs hold: switches, adapters, generation configs.
-
-    Args:
-        modules: What `modules_of` returned.
-    """
+    """Restore what modules and their configs hold: switches, adapters, generation configs."""
     with _restoring() as restores:
         restores += _save_modules(modules)
         yield
@@ -237,14 +230,7 @@ def wait_for_device(model: Any) -> None:
 
 
 def modules_of(model: Any) -> list[Any]:
-    """List every torch module in a model once.
-
-    Args:
-        model: A model, or a list or dict of models; anything else has no modules.
-
-    Returns:
-        The modules.
-    """
+    """List every torch module of a model, or of a list or dict of models, once."""
     torch = _torch()
     if model is None or torch is None:
         return []
@@ -260,37 +246,21 @@ def modules_of(model: Any) -> list[Any]:
     return list(modules.values())
 
 
-_MAX_SEARCHED, _MAX_CONTAINER = 10_000, 1_000
-
-
 def held_by(function: Any) -> tuple[list[Any], list[Any]]:
-    """Find the torch modules and random generators that a function can reach.
-
-    Args:
-        function: A policy, for example.
-
-    Returns:
-        The modules, and the generators.
-    """
+    """Find the torch modules and the random generators that a function, as a policy, can reach."""
     torch, values = _torch(), list(reached(function))
     modules = [] if torch is None else [v for v in values if issubclass(type(v), torch.nn.Module)]
     return modules_of(modules), [value for value in values if _is_generator(value, torch)]
 
 
 def reached(function: Any) -> Iterator[Any]:
-    """Search what a function closes over, is bound to or reads by name from modules.
+    """Search what a function or object closes over, is bound to or reads by name from modules.
 
     Containers of more than a thousand values are data and are not searched.
-
-    Args:
-        function: A function, or an object with methods.
-
-    Yields:
-        The function, and each value once.
     """
     torch, source = _torch(), getattr(function, "__module__", None)
     waiting, seen = deque([function]), set[int]()
-    while waiting and len(seen) < _MAX_SEARCHED:
+    while waiting and len(seen) < 10_000:
         value = waiting.popleft()
         kind = type(value)  # not isinstance: a proxy's __class__ may run code
         if id(value) in seen or issubclass(kind, type | ModuleType):
@@ -301,7 +271,7 @@ def reached(function: Any) -> Iterator[Any]:
             continue  # `modules_of` lists its parts
         if issubclass(kind, FunctionType):
             waiting += _used_by(value)
-        elif gc.is_tracked(value) and _size(value) <= _MAX_CONTAINER:
+        elif gc.is_tracked(value) and _size(value) <= 1_000:
             waiting += gc.get_referents(value)
             if kind.__module__ == source:  # its methods may read globals
                 waiting += [item for item in vars(kind).values() if isinstance(item, FunctionType)]
@@ -348,35 +318,18 @@ def _torch() -> Any:
 
 @contextmanager
 def _restoring() -> Iterator[list[Restore]]:
-    """Run all restores that were added to the list on exit, the last first, whatever happens."""
+    """Run all restores that were added to the list on exit, the last first, whatever happens.
+
+    One that fails is raised, whatever the block raised: a training run whose state has changed is
+    worse than a failed eval.
+    """
     restores: list[Restore] = []
-    try:
-        yield restores
-    except BaseException as raised:
-        if (error := _run_restores(restores)) is None:
-            raise
-        if isinstance(error, Exception) and not isinstance(raised, Exception):
-            # A Ctrl-C stays one, or it would be taken for a failed eval and be lost.
-            raised.add_note(f"and not everything could be put back: {error!r}")
-            raise
-        # A training run whose state has changed is worse than a failed eval.
-        raise error from raised
-    if (error := _run_restores(restores)) is not None:
-        raise error
-
-
-def _run_restores(restores: list[Restore]) -> BaseException | None:
-    """Run all restores and return the error, if any: KeyboardInterrupt before ordinary ones."""
-    errors: list[BaseException] = []
-    while restores:
+    with ExitStack() as stack:
         try:
-            restores.pop()()
-        except BaseException as error:  # noqa: BLE001 - raised by the caller, after the rest
-            errors.append(error)
-    errors.sort(key=lambda error: isinstance(error, Exception))
-    for other in errors[1:]:
-        errors[0].add_note(f"nor could this be put back: {other!r}")
-    return errors[0] if errors else None
+            yield restores
+        finally:
+            for restore in restores:
+                stack.callback(restore)
 
 
 def _save_setting(get: Callable[[], Any], put: Callable[[Any], object]) -> list[Restore]:

@@ -92,10 +92,9 @@ class Named(NamedTuple):
 
 
 def named_tensors(model: Any, prefix: str = "") -> list[Named] | None:
-    """List parameters and persistent buffers by their names in the bare model.
+    """List parameters and persistent buffers by each of their names in the bare model.
 
-    Tied ones are there under each of their names. None if it is no module, tensor, or list or dict
-    of them.
+    None if it is no module, tensor, or list or dict of them.
     """
     torch = sys.modules["torch"]
     if isinstance(model, torch.Tensor):

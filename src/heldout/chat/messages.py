@@ -13,16 +13,8 @@ from heldout.types import Message, ToolCall, ToolSpec
 def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]:
     """Read the opening messages from a sample's input.
 
-    Args:
-        input: A dict with `messages`, or with a `prompt` or `question`: a text from the user, or
-            itself a list of messages, as chat datasets have it.
-        where: What to call the input in an error message.
-
-    Returns:
-        The messages.
-
-    Raises:
-        InvalidInput: If there are none, or one is malformed.
+    It has `messages`, or a `prompt` or `question`: a text from the user, or itself a list of
+    messages, as chat datasets have it. `where` names the input in error messages.
     """
     for key in ("messages", "prompt", "question"):
         value = input.get(key)
@@ -41,18 +33,7 @@ def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]
 
 
 def message_of(value: Any, where: str) -> Message:
-    """Read one message.
-
-    Args:
-        value: A `Message`, or a dict with a role and content as chat APIs have it.
-        where: What to call the value in an error message.
-
-    Returns:
-        The message.
-
-    Raises:
-        InvalidInput: If the value is neither.
-    """
+    """Read a `Message`, or a dict with a role and content as chat APIs have it."""
     if isinstance(value, Message):
         return value
     if isinstance(value, Mapping) and "role" in value:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice
 from typing import NamedTuple
 
 _TAGS = (
@@ -68,13 +67,7 @@ def without_reasoning(text: str) -> str:
     """Remove the reasoning from a reply (semantics, clause 8).
 
     A block that never closes leaves nothing, whatever precedes it. A closing tag alone ends
-    reasoning that the chat template opened in the prompt.
-
-    Args:
-        text: The reply as the model wrote it.
-
-    Returns:
-        The text outside the reasoning, stripped; "" if there is none.
+    reasoning that the chat template opened in the prompt. What is left is stripped.
     """
     if "<" in text or "◁" in text or ("[" in text and "think]" in lowered(text)):
         if _CHANNEL in text:  # gpt-oss: only the final channel is the answer
@@ -102,13 +95,8 @@ def without_reasoning(text: str) -> str:
 def opened_reasoning(prompt: str) -> str:
     """Find the tag at the end of a rendered prompt that opens the model's reasoning.
 
-    Put it in front of the reply: the text that follows is reasoning until a tag closes it.
-
-    Args:
-        prompt: The prompt as the chat template rendered it.
-
-    Returns:
-        The tag; "" if the prompt ends with none.
+    Put it in front of the reply: the text that follows is reasoning until a tag closes it. "" if
+    the prompt ends with none.
     """
     tag = _OPEN_AT_END.search(prompt)
     return tag[0] if tag else ""
@@ -204,7 +192,6 @@ def _is_inline_code(text: str, start: int, length: int) -> bool:
 
 # Possessive, so that a long line that is no fence is not tried again from every character.
 _FENCE = re.compile(r"^[ \t]*+(?P<marks>`{3,}+|~{3,}+)(?P<info>[^\r\n]*+)\r?$", re.MULTILINE)
-_MAX_FENCES = 5000
 
 
 class Fenced(NamedTuple):
@@ -229,18 +216,12 @@ def fenced(text: str) -> Iterator[Fenced]:
 
     A block ends at a fence of the same character that is at least as long and has nothing behind
     it, so a block of four backticks may contain one of three. Fences may be indented, as they are
-    in a list.
-
-    Args:
-        text: Markdown. At most its first 5,000 fences are read.
-
-    Yields:
-        The blocks in order. Only the last one can be open.
+    in a list. Only the last block can be open.
     """
     if "```" not in text and "~~~" not in text:
         return
     marks, language, start, inner = "", "", 0, 0
-    for fence in islice(_FENCE.finditer(text), _MAX_FENCES):
+    for fence in _FENCE.finditer(text):
         info = fence["info"].strip()
         if not marks:
             if fence["marks"][0] == "`" and "`" in info:

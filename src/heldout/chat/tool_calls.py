@@ -33,15 +33,8 @@ def parse_tool_calls(
 
     A call that cannot be parsed is still a call, so that the environment can answer with what was
     wrong: its `arguments` are the text as written, its name is "" unless it can be read. Calls in
-    reasoning do not count.
-
-    Args:
-        text: The reply.
-        first: The number of the first call, for its id (see `next_call_number`).
-        tools: The tools on offer. Their schemas tell text from numbers where a format does not.
-
-    Returns:
-        The text without its calls, and the calls.
+    reasoning do not count. `first` numbers the calls' ids (see `next_call_number`); the schemas of
+    `tools` tell text from numbers where a format does not.
     """
     parser = _Parser(text, {tool.name: tool.parameters for tool in tools})
     parser.parse()
@@ -340,7 +333,7 @@ class _Parser:
 def _calls_in(value: Any, raw: str) -> list[_Call]:
     """Read a JSON value as one call, or as a list of calls."""
     if isinstance(value, list) and value:
-        return [_call_in(item, _dump_json(item, raw)) for item in value]
+        return [_call_in(item, _dump_json(item)) for item in value]
     return [_call_in(value, raw)]
 
 
@@ -361,7 +354,7 @@ def _call(name: str, arguments: Any, raw: str) -> _Call:
     elif isinstance(arguments, str):  # JSON in a string, as chat APIs have it
         text = _replace_surrogates(arguments)
     else:
-        text = "{}" if arguments is None else _dump_json(arguments, raw)
+        text = "{}" if arguments is None else _dump_json(arguments)
     return _Call(_replace_surrogates(name), text)
 
 
@@ -408,54 +401,34 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parse_json(text: str) -> Any:
-    """Parse a text as strict JSON, without NaN and the like.
+    """Parse a text as strict JSON, without NaN and the like; `INVALID` if it is none."""
+    value, end = _decode(text, _skip(_SPACE, text, 0))
+    return INVALID if text[end:].strip() else value
 
-    Args:
-        text: What a model wrote; anything.
 
-    Returns:
-        The value, or `INVALID`.
-    """
+def _decode(text: str, start: int) -> tuple[Any, int]:
+    """Read the JSON at an index: its value and end, or INVALID and where it breaks."""
     try:
-        return _decoder.decode(text)
-    except (ValueError, RecursionError):
-        return INVALID
+        return _decoder.raw_decode(text, start)
+    except (ValueError, RecursionError) as problem:  # a model may nest without end
+        return INVALID, getattr(problem, "pos", start)
 
 
 def _json_at(text: str, start: int) -> tuple[Any, int]:
-    """Read the object or list at an index: its value and end, or INVALID and where it breaks."""
-    if not text.startswith(("{", "["), start):
-        return INVALID, start
-    # In growing pieces: an error of the decoder costs the length of its whole input, since it
-    # counts the lines before the error.
-    size = 2048
-    while True:
-        piece = text[start : start + size]
-        try:
-            value, length = _decoder.raw_decode(piece)
-            return value, start + length
-        except json.JSONDecodeError as problem:
-            is_cut = problem.pos > len(piece) - 16 or problem.msg.startswith("Unterminated")
-            if not is_cut or start + size >= len(text):
-                return INVALID, start + problem.pos
-        except ValueError:  # NaN, or a number of thousands of digits
-            return INVALID, start
-        except RecursionError:  # not to be tried again at the next bracket
-            return INVALID, len(text)
-        size *= 2
+    """Read the object or list at an index."""
+    return _decode(text, start) if text.startswith(("{", "["), start) else (INVALID, start)
 
 
 def _json_values(text: str, start: int) -> tuple[list[Any], int]:
     """Read JSON values with separators between them, and find where they end."""
     values: list[Any] = []
     position = _skip(_SEPARATORS, text, start)
-    while text.startswith(("{", "["), position):
+    while True:
         value, end = _json_at(text, position)
         if value is INVALID:
-            break
+            return values, position
         values.append(value)
         position = _skip(_SEPARATORS, text, end)
-    return values, position
 
 
 def _skip(pattern: re.Pattern[str], text: str, start: int) -> int:
@@ -463,11 +436,8 @@ def _skip(pattern: re.Pattern[str], text: str, start: int) -> int:
     return match.end() if match else start
 
 
-def _dump_json(value: Any, raw: str) -> str:
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except RecursionError:  # a value that could just be decoded
-        return raw
+def _dump_json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
     # Half an emoji ("\ud83d") can be written in JSON, but not stored as text.
     return text if _replace_surrogates(text) == text else json.dumps(value)
 
