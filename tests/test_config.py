@@ -1,17 +1,12 @@
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from heldout import EvalConfig, Sampling, base_config
-from heldout._fingerprint import describe_callable
 from heldout.config import config_to_dict, result_changing
 from heldout.errors import InvalidInput
 
@@ -98,70 +93,3 @@ def test_only_what_changes_results_stands_in_the_way_of_resuming() -> None:
     assert identity() != identity(sampling=Sampling(temperature=0.5))
     assert identity() != identity(repeats=2)
     assert identity() != identity(max_samples=5)
-
-
-def test_a_function_whose_source_changed_is_another_function() -> None:
-    def one() -> int:
-        return 1
-
-    first = describe_callable(one)
-
-    def one() -> int:  # type: ignore[no-redef]
-        return 2
-
-    second = describe_callable(one)
-    assert first is not None
-    assert second is not None
-    assert first["name"] == second["name"]
-    assert first["source"] != second["source"]
-    assert describe_callable(len) == {"name": "len"}
-
-
-def test_a_partial_is_its_function_and_what_is_bound() -> None:
-    first = describe_callable(partial(int, base=2))
-    assert first == describe_callable(partial(int, base=2))
-    assert first != describe_callable(partial(int, base=3))
-    assert first != describe_callable(partial(float, base=2))
-
-
-CLASSES = """
-LIMIT = 3
-
-class Base:
-    def reply(self, messages):
-        return helper(messages)
-
-def helper(messages):
-    return "BASE"
-
-class World(Base):
-    def outcome(self):
-        return {"limit": LIMIT}
-
-    @classmethod
-    def for_sample(cls, sample):
-        return cls()
-
-def factory(sample):
-    return World()
-"""
-
-
-@pytest.mark.parametrize("hook", ["factory", "World", "World.for_sample"])
-@pytest.mark.parametrize("change", ["BASE", 'limit"', "LIMIT = 3"])
-def test_a_changed_class_of_the_same_file_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str, change: str
-) -> None:
-    found = []
-    for version, text in enumerate((CLASSES, CLASSES, CLASSES.replace(change, f"x{change}"))):
-        name = f"world_{version}"
-        (tmp_path / f"{name}.py").write_text(text.replace("xLIMIT = 3", "LIMIT = 4"))
-        spec = importlib.util.spec_from_file_location("a_world", tmp_path / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, "a_world", module)
-        spec.loader.exec_module(module)
-        found.append(describe_callable(attrgetter(hook)(module)))
-    assert found[0] == found[1]
-    assert found[0] != found[2]

@@ -342,6 +342,31 @@ method = Scorer().__call__
     assert first != described(text.replace("== LIMIT", "!= LIMIT"), hook)
 
 
+@pytest.mark.parametrize("hook", ["factory", "World", "World.for_sample"])
+@pytest.mark.parametrize("change", [("BASE", "TOP"), ('limit"', 'bound"'), ("= 3", "= 4")])
+def test_a_class_is_what_its_bases_and_methods_use(
+    described: Any, hook: str, change: tuple[str, str]
+) -> None:
+    text = """
+LIMIT = 3
+class Base:
+    def reply(self, messages): return helper(messages)
+def helper(messages): return "BASE"
+class World(Base):
+    def outcome(self): return {"limit": LIMIT}
+    @classmethod
+    def for_sample(cls, sample): return cls()
+def factory(sample): return World()
+"""
+    assert described(text, hook) == described(text, hook) != described(text.replace(*change), hook)
+
+
+def test_what_is_built_in_is_known_by_its_name_and_what_is_bound() -> None:
+    assert describe_callable(len) == {"name": "len"}
+    binary, other = (describe_callable(partial(int, base=base)) for base in (2, 3))
+    assert binary == describe_callable(partial(int, base=2)) != other
+
+
 def test_functions_without_a_source_are_told_apart_by_their_code() -> None:
     def typed(text: str) -> Any:
         space: dict[str, Any] = {"__name__": "__main__"}

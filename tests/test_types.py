@@ -113,14 +113,6 @@ def test_values_are_frozen_and_can_be_replaced() -> None:
     assert replace(sample, id="b").id == "b"
 
 
-def test_a_stop_names_a_limit_exactly_when_one_ended_it() -> None:
-    assert Stop("limit", "max_turns").limit == "max_turns"
-    with pytest.raises(InvalidInput):
-        Stop("limit")
-    with pytest.raises(InvalidInput):
-        Stop("environment", "max_turns")
-
-
 def test_token_lists_that_do_not_align_are_refused() -> None:
     with pytest.raises(InvalidInput, match="2, 1 and 2"):
         TokenTrace((1,), (2, 3), (0.1,), (1, 1))
@@ -195,9 +187,3 @@ def test_what_could_not_be_read_back_is_refused_where_it_is_made(make: Any, said
 def test_a_number_that_json_cannot_hold_is_refused_in_a_metrics_metadata() -> None:
     with pytest.raises(InvalidInput, match=r"metric 'm': metadata\['far'\]\[0\] is inf"):
         Metric("m", 1.0, metadata={"far": [math.inf]})
-
-
-def test_a_sample_as_the_prompt_of_another_is_refused_with_what_to_write() -> None:
-    inner = Sample("a", {"question": "What is 2 + 2?"})
-    with pytest.raises(InvalidInput, match=r"input\['prompt'\] is itself a Sample; .*'question'"):
-        Sample("b", {"prompt": inner})

@@ -47,40 +47,21 @@ class Sampling:
             object.__setattr__(self, "stop", (self.stop,))
         elif type(self.stop) is not tuple:
             object.__setattr__(self, "stop", tuple(self.stop))
-        if self.temperature is not None:
-            _number("sampling.temperature", self.temperature, low=0)
-        if self.top_p is not None:
-            _number("sampling.top_p", self.top_p, low=0, high=1)
-            if self.top_p == 0:
-                raise InvalidInput("sampling.top_p is above 0; for greedy set temperature=0")
-        if self.max_tokens is not None:
-            _count("sampling.max_tokens", self.max_tokens, low=1)
-        if self.seed is not None:
-            _count("sampling.seed", self.seed, low=0)
+        _check_number("sampling.temperature", self.temperature, low=0)
+        _check_number("sampling.top_p", self.top_p, low=0, high=1)
+        if self.top_p == 0:
+            raise InvalidInput("sampling.top_p is above 0; for greedy set temperature=0")
+        _check_count("sampling.max_tokens", self.max_tokens, low=1)
+        _check_count("sampling.seed", self.seed, low=0)
 
     def for_item(self, sample_id: str, repeat: int) -> Sampling:
-        """Give an item its own seed, so that repeats are not copies.
-
-        Args:
-            sample_id: Of the item's sample.
-            repeat: Which repeat of the sample.
-
-        Returns:
-            The same settings with that seed; as they are where there is no seed.
-        """
+        """Give an item its own seed, if there is one, so that repeats are not copies."""
         if self.seed is None:
             return self
         return self._seeded(f"{self.seed}:{repeat}:{sample_id}")
 
     def for_turn(self, turn: int) -> Sampling:
-        """Give a turn of an item its own seed, so that no turn draws what another one drew.
-
-        Args:
-            turn: Number of the turn, from 0.
-
-        Returns:
-            The item's settings with that seed; as they are where there is no seed.
-        """
+        """Give a turn of an item its own seed, so that no turn draws what another one drew."""
         return self if self.seed is None or turn == 0 else self._seeded(f"{self.seed}:{turn}")
 
     def _seeded(self, text: str) -> Sampling:
@@ -91,11 +72,7 @@ class Sampling:
         return replace(self, seed=seed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values, as run.json has them; optional fields only where they are set.
-
-        Returns:
-            The fields by name.
-        """
+        """Convert to plain values, as run.json has them; optional fields only where set."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in ("extra_body", "stream"):
             if not plain[name]:
@@ -175,26 +152,21 @@ class EvalConfig:
             raise InvalidInput(f"tags are words, got {self.tags!r}")
         if not isinstance(self.sampling, Sampling):
             raise InvalidInput(f"sampling is a heldout.Sampling, got {self.sampling!r}")
-        for count in ("max_concurrent", "repeats", "max_turns"):
-            _count(count, getattr(self, count), low=1)
-        for count in ("max_samples", "token_budget"):
-            if getattr(self, count) is not None:
-                _count(count, getattr(self, count), low=1)
-        _count("retries", self.retries, low=0)
-        if self.timeout is not None:
-            _number("timeout", self.timeout, low=0)
-            if self.timeout == 0:
-                raise InvalidInput("timeout is above 0 seconds; None is without bound")
+        for count in ("max_concurrent", "repeats", "max_turns", "max_samples", "token_budget"):
+            _check_count(count, getattr(self, count), low=1)
+        _check_count("retries", self.retries, low=0)
+        _check_number("timeout", self.timeout, low=0)
+        if self.timeout == 0:
+            raise InvalidInput("timeout is above 0 seconds; None is without bound")
         if self.on_error not in ("zero", "raise"):
             raise InvalidInput(f"on_error is 'zero' or 'raise', got {self.on_error!r}")
-        if self.max_error_rate is not None:
-            _number("max_error_rate", self.max_error_rate, low=0, high=1)
-            if self.on_error == "raise":
-                raise InvalidInput(
-                    "max_error_rate has no effect with on_error='raise', which stops at the "
-                    "first error; set one of the two"
-                )
-        _number("pass_threshold", self.pass_threshold)
+        _check_number("max_error_rate", self.max_error_rate, low=0, high=1)
+        if self.max_error_rate is not None and self.on_error == "raise":
+            raise InvalidInput(
+                "max_error_rate has no effect with on_error='raise', which stops at the first "
+                "error; set one of the two"
+            )
+        _check_number("pass_threshold", self.pass_threshold)
         if self.resume and self.experiment_name is None:
             raise InvalidInput("resume=True needs the experiment_name of the run to go on with")
         if self.cache in ("true", "false", ""):  # of a command line or a file of settings
@@ -213,15 +185,7 @@ _HARMLESS = {
 
 
 def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, Any]:
-    """Convert a config to what run.json holds.
-
-    Args:
-        config: The config.
-        endpoint: The endpoint's description of itself.
-
-    Returns:
-        Plain values.
-    """
+    """Convert a config, and the endpoint's description of itself, to what run.json holds."""
     plain = {f.name: getattr(config, f.name) for f in fields(config)}
     for name in ("cache", "tags", "note"):
         if not plain[name]:
@@ -235,14 +199,7 @@ def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, An
 
 
 def result_changing(config: dict[str, Any]) -> dict[str, Any]:
-    """Select the part of a stored config that a resumed run must share.
-
-    Args:
-        config: As run.json holds it.
-
-    Returns:
-        That part, flattened to dotted names.
-    """
+    """Select the part of a stored config that a resumed run must share, by dotted names."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
@@ -253,18 +210,10 @@ def result_changing(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_endpoint(endpoint: Any) -> None:
-    """Refuse what can be no endpoint; whether a model is there shows when it is opened.
-
-    Args:
-        endpoint: A string, a function of the messages or an endpoint object.
-
-    Raises:
-        InvalidInput: It is none of these.
-    """
+    """Refuse what can be no endpoint; whether a model is there shows when it is opened."""
     if isinstance(endpoint, str):
         check_model_name(endpoint)
-        return
-    if not callable(endpoint) and not callable(getattr(endpoint, "complete", None)):
+    elif not callable(endpoint) and not callable(getattr(endpoint, "complete", None)):
         raise InvalidInput(
             f"endpoint is a string, a function of the messages or an endpoint object, "
             f"got {endpoint!r}"
@@ -288,12 +237,14 @@ def _check_extra_body(extra: Any) -> None:
         raise InvalidInput(f"sampling.extra_body is not valid JSON: {problem}") from None
 
 
-def _count(name: str, value: Any, *, low: int) -> None:
-    if not isinstance(value, int) or value < low:
+def _check_count(name: str, value: Any, *, low: int) -> None:
+    if value is not None and (not isinstance(value, int) or value < low):
         raise InvalidInput(f"{name} is a whole number >= {low}, got {value!r}")
 
 
-def _number(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf) -> None:
+def _check_number(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf) -> None:
+    if value is None:
+        return
     if not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
         bounds = f" from {low:g}" * (low > -math.inf) + f" to {high:g}" * (high < math.inf)
         raise InvalidInput(f"{name} is a finite number{bounds}, got {value!r}")

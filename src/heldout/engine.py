@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -168,15 +168,10 @@ class Run:
         *,
         parquet_from: int = 0,
     ) -> None:
-        """Make a run that has not begun.
+        """Make a run that has not begun; config and functions are described as run.json has them.
 
-        Args:
-            samples: The samples; a sequence is checked as a whole before anything runs.
-            config: How to run them.
-            described: The config as run.json has it.
-            functions: The functions as run.json has them.
-            parquet_from: Results from which there is a results.parquet, which takes DuckDB a tenth
-                of a second; of fewer it is made when a query needs it.
+        `parquet_from`: results from which there is a results.parquet, which takes DuckDB a tenth of
+        a second. Of fewer it is made when a query needs it.
         """
         name = config.experiment_name or unused_name(Path(config.output_dir))
         self.dir = RunDir(Path(config.output_dir) / name)
@@ -199,7 +194,8 @@ class Run:
         """What run.json said before this run was resumed."""
         self.turns_dir = self.dir.path / "turns"
         """Holds the turns of items in flight, if they are saved."""
-        self.run_id = ""
+        self.journal: JournalWriter
+        self.info: RunInfo
         self.clock: Callable[[], float] = anyio.current_time
         self._parquet_from = parquet_from
         self._yielded_at = time.perf_counter()
@@ -210,43 +206,43 @@ class Run:
 
     async def run(self) -> EvalReport:
         """Run all items and derive the report, which is saved; raise as `evaluate` does."""
+        resumes = self.config.resume and self.dir.exists()
         try:
-            info, journal = self._enter()
-            try:
+            # First the lock, then everything else: no other process may come in between.
+            self.journal = JournalWriter(self.dir.journal) if resumes else self.dir.claim()
+            with closing(self.journal):
+                try:
+                    self._enter(resumes)
+                except BaseException:
+                    if not resumes:
+                        self.dir.remove_empty()
+                    raise
                 contain_exits()
                 self.clock = current_clock()
-                return await self._run(info, journal)
-            finally:
-                journal.close()
+                try:
+                    await self._run()
+                except BaseException as problem:
+                    self._stop(problem)
+                    raise
+                return EvalReport.load(self.dir.path)
         finally:
             self.ledger.close()
 
     # --- The run directory ---
 
-    def _enter(self) -> tuple[RunInfo, JournalWriter]:
-        """Make the run directory, or enter one that is resumed; refusals happen here."""
-        resumes = self.config.resume and self.dir.exists()
-        # First the lock, then everything else: no other process may come in between.
-        journal = JournalWriter(self.dir.journal) if resumes else self.dir.claim()
-        try:
-            if resumes:
-                self._read_finished()
-            self._check_samples()
-            if not self.ledger.finished:
-                journal.clear()  # of errors only, which are run again
-            info = RunInfo.new(self.described, self.functions, self.progress.total)
-            if self.previous is not None:
-                info.keep_origin(self.previous)
-            self.dir.write_info(info)
-            self.run_id = info.id or ""
-            if self.config.save_turns:
-                self.turns_dir.mkdir(exist_ok=True)
-            return info, journal
-        except BaseException:
-            journal.close()
-            if not resumes:
-                self.dir.remove_empty()
-            raise
+    def _enter(self, resumes: bool) -> None:
+        """Describe the run in its directory; refusals happen here."""
+        if resumes:
+            self._read_finished()
+        self._check_samples()
+        if not self.ledger.finished:
+            self.journal.clear()  # of errors only, which are run again
+        self.info = RunInfo.new(self.described, self.functions, self.progress.total)
+        if self.previous is not None:
+            self.info.keep_origin(self.previous)
+        self.dir.write_info(self.info)
+        if self.config.save_turns:
+            self.turns_dir.mkdir(exist_ok=True)
 
     def _read_finished(self) -> None:
         """Take over what a stopped run finished, if it belongs together with what is to come."""
@@ -270,49 +266,41 @@ class Run:
         elif limit is not None:
             self.progress.total = limit * self.config.repeats
 
-    async def _run(self, info: RunInfo, journal: JournalWriter) -> EvalReport:
-        try:
-            name = self.described["experiment_name"].partition("/")[0]
-            with show_progress(self.progress, name, wanted=self.shows_progress):
-                await self._run_pool(journal)
-            if self.item_count == 0:
-                raise InvalidInput("there are no samples to evaluate")
-            self.ledger.check_all_seen()
-            if not self.exhausted or self.progress.done != self.item_count:
-                raise EvalFailed(
-                    f"only {self.progress.done} items came to an end; the run is not complete, "
-                    "and can be resumed"
-                )
-            self._check_errors()
-            journal.sync()
-            arguments = self.dir, info, self.item_count, self._parquet_from
-            await _run_in_thread_to_end(finish, *arguments)
-            if self._changed_nothing(info):
-                assert self.previous is not None
-                self.dir.write_info(self.previous)
-            shutil.rmtree(self.turns_dir, ignore_errors=True)
-        except BaseException as problem:
-            self._stop(info, journal, problem)
-            raise
-        return EvalReport.load(self.dir.path)
+    async def _run(self) -> None:
+        name = self.described["experiment_name"].partition("/")[0]
+        with show_progress(self.progress, name, wanted=self.shows_progress):
+            await self._run_pool()
+        if self.item_count == 0:
+            raise InvalidInput("there are no samples to evaluate")
+        self.ledger.check_all_seen()
+        if not self.exhausted or self.progress.done != self.item_count:
+            raise EvalFailed(
+                f"only {self.progress.done} items came to an end; the run is not complete, "
+                "and can be resumed"
+            )
+        self._check_errors()
+        self.journal.sync()
+        arguments = self.dir, self.info, self.item_count, self._parquet_from
+        await _run_in_thread_to_end(finish, *arguments)
+        before = self.previous
+        if (
+            before is not None
+            and before.status == "complete"
+            and before.journal_bytes == self.info.journal_bytes
+            and before.config.get("pass_threshold") == self.config.pass_threshold
+        ):
+            self.dir.write_info(before)  # there was nothing left to do: then no byte changes
+        shutil.rmtree(self.turns_dir, ignore_errors=True)
 
-    def _changed_nothing(self, info: RunInfo) -> bool:
-        """Tell whether a complete run was resumed with nothing left to do: then no byte changes."""
-        return (
-            self.previous is not None
-            and self.previous.status == "complete"
-            and self.previous.journal_bytes == info.journal_bytes
-            and self.previous.config.get("pass_threshold") == self.config.pass_threshold
-        )
-
-    def _stop(self, info: RunInfo, journal: JournalWriter, problem: BaseException) -> None:
+    def _stop(self, problem: BaseException) -> None:
         """Leave behind a run that says what happened and can be resumed."""
         if self.item_count == 0 and not self.ledger.finished:
             self.dir.remove_empty()  # there was not even a first sample
             return
         if isinstance(problem, EvalFailed):
             problem.run_dir = self.dir.path
-        if self.previous is not None and journal.written == 0:
+        info = self.info
+        if self.previous is not None and self.journal.written == 0:
             info = self.previous  # nothing was added to it: it is what it was
         else:
             reason = f"{type(problem).__name__}: {printable_error(problem)}"[:2000]
@@ -345,7 +333,7 @@ class Run:
 
     # --- The pool ---
 
-    async def _run_pool(self, journal: JournalWriter) -> None:
+    async def _run_pool(self) -> None:
         items = self._items()
         workers = self.config.max_concurrent
         if self.progress.total is not None:
@@ -353,9 +341,9 @@ class Run:
         failure: BaseException | None = None
         try:
             async with anyio.create_task_group() as background:
-                background.start_soon(self._sync, journal)
+                background.start_soon(self._sync)
                 async with anyio.create_task_group() as pool:
-                    pool.start_soon(self._work, items, journal, pool, workers - 1)
+                    pool.start_soon(self._work, items, pool, workers - 1)
                 background.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             failure = group
@@ -366,25 +354,23 @@ class Run:
         if failure is not None:
             raise failure  # out here, so that it is as if there were no group
 
-    async def _sync(self, journal: JournalWriter) -> None:
+    async def _sync(self) -> None:
         while True:
             await anyio.sleep(SYNC_SECONDS)
-            await anyio.to_thread.run_sync(journal.sync)
+            await anyio.to_thread.run_sync(self.journal.sync)
 
-    async def _work(
-        self, items: Iterator[Item], journal: JournalWriter, pool: TaskGroup, others: int
-    ) -> None:
+    async def _work(self, items: Iterator[Item], pool: TaskGroup, others: int) -> None:
         if others and not self.exhausted:  # one starts the next: there may be nothing left for it
-            pool.start_soon(self._work, items, journal, pool, others - 1)
+            pool.start_soon(self._work, items, pool, others - 1)
         try:
-            while (late := await self._work_until_late(items, journal)) is not None:
+            while (late := await self._work_until_late(items)) is not None:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was, too
-                self._record(*late, journal)
+                self._record(*late)
         except (KeyboardInterrupt, SystemExit) as problem:
             raise Stray.of(problem) from problem  # asyncio would end the loop with it
 
     async def _work_until_late(
-        self, items: Iterator[Item], journal: JournalWriter
+        self, items: Iterator[Item]
     ) -> tuple[Item, EvalResult, BaseException | None] | None:
         """Run items to the last, or to one that times out, which is returned."""
         late = None
@@ -397,7 +383,7 @@ class Run:
                 if timer.cancel_called:
                     late = item, result, problem
                     break
-                self._record(item, result, problem, journal)
+                self._record(item, result, problem)
                 # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
                 # every timeout that was ever set kept in memory.
                 if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
@@ -433,22 +419,16 @@ class Run:
     def turn_file(self, item: Item) -> TurnFile:
         """Name the file that holds an item's turns until its line is in the journal."""
         path = self.turns_dir / f"{item.index}-{item.repeat}.json"
-        return TurnFile(path, self.run_id, decode_sample(item.content))
+        return TurnFile(path, self.info.id or "", decode_sample(item.content))
 
-    def _record(
-        self,
-        item: Item,
-        result: EvalResult,
-        problem: BaseException | None,
-        journal: JournalWriter,
-    ) -> None:
+    def _record(self, item: Item, result: EvalResult, problem: BaseException | None) -> None:
         """Write the item's line, count it, and end the run where going on makes no sense."""
         try:
-            journal.append(item.index, result, item.content)
+            self.journal.append(item.index, result, item.content)
         except InvalidInput as refused:  # what JSON cannot hold: an error of this item
             problem = refused
             result = error_result(item, f"store: {printable_error(refused)}")
-            journal.append(item.index, result, item.content)
+            self.journal.append(item.index, result, item.content)
         if self.config.save_turns:
             self.turn_file(item).remove()
         self.progress.add(item.index, result.score.reward, ok=result.ok)
@@ -492,14 +472,7 @@ class Evaluation(Run):
         *,
         parquet_from: int = 0,
     ) -> None:
-        """Make a run that has not begun.
-
-        Args:
-            definition: The samples and functions.
-            config: How to run them.
-            endpoint: Makes the model turns.
-            parquet_from: Results from which there is a results.parquet.
-        """
+        """Make a run that has not begun."""
         self.definition, self.endpoint = definition, endpoint
         factory = definition.environment_factory
         functions = {

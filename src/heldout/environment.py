@@ -38,15 +38,7 @@ class Reply:
 
 
 def check_messages(messages: Any, what: str) -> None:
-    """Refuse what user code returned in place of messages.
-
-    Args:
-        messages: What it returned.
-        what: What it should have, for the message.
-
-    Raises:
-        InvalidInput: It is no iterable of Message.
-    """
+    """Refuse what user code returned in place of messages; `what` says what it should have."""
     if not isinstance(messages, Iterable) or isinstance(messages, str):
         raise InvalidInput(f"{what}, got {messages!r:.200}")
     for message in messages:
@@ -55,14 +47,7 @@ def check_messages(messages: Any, what: str) -> None:
 
 
 def check_environment_shape(environment: Any) -> None:
-    """Refuse an object that lacks a part of an environment.
-
-    Args:
-        environment: What a factory returned.
-
-    Raises:
-        InvalidInput: Parts are missing; the message names them all.
-    """
+    """Refuse an object that lacks parts of an environment, and name them all."""
     missing = [
         name for name in ("tools", "opening", "reply", "close") if not hasattr(environment, name)
     ]

@@ -1,37 +1,4 @@
-"""Everything heldout raises on purpose.
-
-    HeldoutError
-    ├── InvalidInput            a value the caller gave is wrong; nothing ran
-    │   ├── DuplicateSampleId
-    │   ├── NotComparable       two reports do not answer the same question
-    │   ├── InvalidQuery        SQL over a run's results is not one that can be run
-    │   └── EvalFileError       the file given to `heldout run` is not an eval file
-    ├── RunDirectoryError       the run directory cannot be used as asked
-    │   ├── RunExists           … it already holds a run, and resume was not asked for
-    │   ├── RunBusy             … another process is writing it
-    │   ├── ResumeMismatch      … it belongs to other samples or another config
-    │   ├── DamagedJournal      … a line in the middle of results.jsonl cannot be read
-    │   ├── UnknownFormat       … it was written by a version this one does not know
-    │   └── StorageFull         … the disk refused a write; what was written is readable
-    ├── EvalFailed              the eval could not run; there is no honest number
-    │   ├── SystemicFailure     every item errored, or more than max_error_rate
-    │   └── ItemFailed          an item errored under on_error="raise"
-    ├── EnvironmentFailed       an environment cannot go on: an error of that item
-    ├── ScoringFailed           a part of a rubric raised, or a model gave no verdict: no score
-    │   └── NoVerdict           … a judge's replies, again and again, were none
-    ├── WorkerError             work in another process has no result: an error of that item
-    │   ├── TaskTimeout         … it took longer than it may, and its process is gone
-    │   ├── TaskFailed          … the function raised; `kind` is the exception's name
-    │   └── WorkerDied          … its process ended: a crash, no memory, or the pool was closed
-    ├── RenderMismatch          a conversation, rendered again, is not the tokens it was made of
-    └── EndpointError           one request could not be answered: an error of that item
-        ├── TransientError      … and trying again may help (429, 5xx, dropped connection)
-        │   └── Unreachable     … but nothing ever answered there, or only with failures
-        ├── ContextFull         … since the conversation no longer fits the policy's context
-        └── FatalEndpointError  … and no other request will be either (401, unknown model)
-
-Every message says what was wrong, where, and what to do.
-"""
+"""Everything heldout raises on purpose; a message says what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -134,7 +101,10 @@ class ItemFailed(EvalFailed):
 
 
 class EnvironmentFailed(HeldoutError):
-    """An environment cannot go on. A tool raises it where the model is not to blame."""
+    """An environment cannot go on: an error of that item.
+
+    A tool raises it where the model is not to blame.
+    """
 
 
 class RenderMismatch(HeldoutError):
@@ -174,11 +144,14 @@ class TaskFailed(WorkerError):
 
 
 class EndpointError(HeldoutError):
-    """One request could not be answered."""
+    """One request could not be answered: an error of that item."""
 
 
 class TransientError(EndpointError):
-    """Trying again may help; `retry_after` is the wait in seconds that the server asked for."""
+    """Trying again may help (429, 5xx, dropped connection).
+
+    `retry_after` is the wait in seconds that the server asked for.
+    """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
@@ -205,14 +178,7 @@ UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionErro
 
 
 def printable_error(problem: BaseException) -> str:
-    """Return an error's message, with what UTF-8 has no bytes for (lone surrogates) escaped.
-
-    Args:
-        problem: The error.
-
-    Returns:
-        A text that can be stored and printed.
-    """
+    """Return an error's message, with what UTF-8 has no bytes for (lone surrogates) escaped."""
     try:
         message = str(problem)
     except Exception:  # noqa: BLE001 - a user's own class; the error matters more than its words

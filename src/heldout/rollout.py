@@ -210,18 +210,14 @@ class Attempt:
     ) -> Self:
         """Roll out and score the sample; whatever goes wrong becomes the attempt's error.
 
+        That the run was cancelled or interrupted does not, and is raised.
+
         Args:
             scope: An open cancel scope of this task, for the timeout. Many attempts, one after the
                 other, may share it (to open one takes a tenth of an attempt) until one has timed
                 out, and the scope is cancelled. Its deadline is left as it is, and may pass where
                 the task waits between two attempts. Without it the attempt opens its own.
             clock: The event loop's, which a caller with many attempts can look up once.
-
-        Returns:
-            This attempt, with its trajectory, its score or error, and its seconds.
-
-        Raises:
-            BaseException: The run was cancelled or interrupted, which is no error of the attempt.
         """
         if scope is None:
             with anyio.CancelScope() as scope:
@@ -308,16 +304,7 @@ class Attempt:
     ) -> Trajectory:
         """Run the conversation to its end, and close the environment whatever happens.
 
-        Args:
-            opening: The messages that it begins with.
-            environment: Replies to the model; without one there is a single model turn.
-
-        Returns:
-            The trajectory.
-
-        Raises:
-            EnvironmentFailed: The outcome cannot be stored, or the environment does not close.
-            InvalidInput: A turn, a reply or the environment itself is not what it should be.
+        Without an environment there is a single model turn.
         """
         if environment is None:
             self.messages.extend(opening)

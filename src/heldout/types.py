@@ -22,15 +22,7 @@ ContentPart = dict[str, Any]
 
 
 def refuse_nonfinite(value: Any, where: str) -> None:
-    """Refuse NaN and infinities, which JSON would store as null.
-
-    Args:
-        value: Anything that is to be stored.
-        where: What the value is, for the message.
-
-    Raises:
-        InvalidInput: There is one in it; the message says where.
-    """
+    """Refuse NaN and infinities anywhere in a value, which JSON would store as null."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidInput(
@@ -70,13 +62,6 @@ class Sample:
                 f"sample {self.id!r}: input is a dict such as {{'question': '…'}}, "
                 f"got {type(self.input).__name__}"
             )
-        for key, value in self.input.items():
-            if isinstance(value, Sample):
-                inner = next(iter(value.input), key)
-                raise InvalidInput(
-                    f"sample {self.id!r}: input[{key!r}] is itself a Sample; give what it asks, a "
-                    f"text or a list of messages, such as its .input[{inner!r}]"
-                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +133,7 @@ class Weighted(Protocol):
 
 
 def weighted_mean(metrics: Iterable[Weighted]) -> float:
-    """Compute the reward: the weighted mean of the metrics with weight > 0.
-
-    Args:
-        metrics: The metrics.
-
-    Returns:
-        The mean; 0.0 if no metric has weight.
-    """
+    """Compute the reward: the weighted mean of the metrics with weight > 0; 0.0 without any."""
     total = weight = 0.0
     for metric in metrics:
         if metric.weight:
@@ -287,13 +265,6 @@ class Stop:
     truncated: bool = False
     finish_reason: str | None = None
 
-    def __post_init__(self) -> None:
-        if (self.ended_by == "limit") != (self.limit is not None):
-            raise InvalidInput(
-                f"Stop: a limit is named exactly when ended_by is 'limit', got "
-                f"ended_by={self.ended_by!r}, limit={self.limit!r}"
-            )
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -371,11 +342,6 @@ class Trajectory:
     def __post_init__(self) -> None:
         if type(self.messages) is not tuple:
             object.__setattr__(self, "messages", tuple(self.messages))
-        for position in self.model_turns or ():
-            if not 0 <= position < len(self.messages):
-                raise InvalidInput(
-                    f"model_turns names message {position} of {len(self.messages)}: there is none"
-                )
 
     @property
     def last_turn(self) -> Message | None:
@@ -429,17 +395,7 @@ class Completion:
 
     @classmethod
     def of(cls, answer: str | Message | Completion) -> Self | Completion:
-        """Make a completion of what an endpoint function returned.
-
-        Args:
-            answer: A text, a message, or a completion.
-
-        Returns:
-            The completion.
-
-        Raises:
-            TypeError: The function returned something else.
-        """
+        """Make a completion of what an endpoint function returned."""
         if isinstance(answer, Completion):
             return answer
         if isinstance(answer, str):
