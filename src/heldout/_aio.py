@@ -324,21 +324,16 @@ def run_in_loop_thread(
             calls.put(None)
 
     thread = start_thread(run_loop)
+    has_ended = False
     try:
-        while keep_going is None or keep_going():
-            try:
+        while not has_ended and (keep_going is None or keep_going()):
+            with suppress(queue.Empty):
                 call = calls.get(timeout=None if keep_going is None else every)
-            except queue.Empty:
-                continue
-            if call is None:
-                break
-            call()
-        else:
-            given_up = True
-    except BaseException:
-        given_up = True  # Ctrl-C, most likely: what runs over there gets to close first
-        raise
+                has_ended = call is None
+                if call is not None:
+                    call()
     finally:
+        given_up = not has_ended  # or Ctrl-C: what runs over there gets to close first
         if given_up and cancel:
             cancel[0]()
         thread.join(grace)
