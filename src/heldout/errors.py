@@ -179,4 +179,8 @@ UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionErro
 
 def printable_error(problem: BaseException) -> str:
     """Return an error's message, with what UTF-8 has no bytes for (lone surrogates) escaped."""
-    return str(problem).encode("utf-8", "backslashreplace").decode()
+    try:
+        message = str(problem)
+    except Exception:  # noqa: BLE001 - a user's own class; the error matters more than its words
+        message = "(its message cannot be had)"
+    return message.encode("utf-8", "backslashreplace").decode()
