@@ -416,9 +416,9 @@ class LiveSnapshot(Counter):
 THE_ONE = Counter()
 BROKEN: dict[str, tuple[Any, str]] = {
     "factory fails": (lambda: 1 / 0, "factory raised ZeroDivisionError: division by zero"),
-    "factory gives no environment": (object, "returned a object, which has no tools, opening"),
+    "factory gives no environment": (object, "this object has no tools and no opening"),
     "factory gives one object": (lambda: THE_ONE, "factory: returned the same object twice"),
-    "tools fail": (NoTools, "tools: raised RuntimeError: no tools today"),
+    "tools fail": (NoTools, "factory raised RuntimeError: no tools today"),
     "tools are no specs": (with_tools({"name": "up"}), "tools: are ToolSpecs, with {'name': 'up'}"),
     "tools share a name": (with_tools(UP, UP), "tools: each has a name of its own, got 'up'"),
     "a tool has no name": (with_tools(replace(UP, name="")), "has a name of its own, got ''"),
@@ -434,7 +434,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "tools change": (GrowingTools, "tools: changed during an episode"),
     "opening fails": (OpeningFails, "opening raised RuntimeError: closed today"),
     "opening is nothing": (Opening, "opening: is a list of Message, got None"),
-    "opening of texts": (OpeningOfTexts, "opening: is a list of Message, with 'hello' in it"),
+    "opening of texts": (OpeningOfTexts, "opening: is a list of Message, got 'hello'"),
     "opening of one": (OpeningOfOneMessage, "opening: is a list of Message, got Message("),
     "reply of nothing": (replying(lambda e, m, r: None), "is a Reply, got None"),
     "reply of messages": (

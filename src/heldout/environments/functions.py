@@ -12,8 +12,8 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import docstring_parser
 import msgspec
@@ -23,26 +23,16 @@ from heldout.errors import UNENCODABLE, UNREADABLE, InvalidInput
 from heldout.types import ToolSpec
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names of tools that OpenAI-compatible servers accept
-_MAX_SHOWN = 200
 
 
 class BadArguments(Exception):
     """Arguments that do not fit a tool; the message is for the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Argument:
-    field: str
-    """The name of the struct's field."""
-    annotation: Any
-    required: bool
-
-
 class Function:
-    """A plain or async function with the schema and the decoder of its arguments.
+    """What a plain or async function takes: the schema and the decoder of its arguments.
 
     Attributes:
-        function: The function itself.
         name: Its name as a tool.
         is_async: Whether it must be awaited.
         injected: The parameters that the model does not set, with their types.
@@ -59,33 +49,32 @@ class Function:
         Raises:
             InvalidInput: If the function cannot be a tool.
         """
-        self.function = function
         self.name = _tool_name(function)
         self.is_async = is_async(function)
+        self.injected: dict[str, Any] = {}
+        self._fields: dict[str, str] = {}
+        """Parameters to fields of the struct, which may not have all names."""
         parameters = _read_parameters(self.name, function)
-        self.injected = {
-            name: _resolve_annotation(self.name, function, parameter, is_injected=True)
-            for name, parameter in parameters.items()
-            if name in injected
-        }
-        self._arguments: dict[str, _Argument] = {}
         fields: list[tuple[str, Any, Any]] = []
         for name, parameter in parameters.items():
-            if name in injected:
+            is_injected = name in injected
+            annotation = _resolve_annotation(self.name, function, parameter, is_injected)
+            if is_injected:
+                self.injected[name] = annotation
                 continue
-            annotation = _resolve_annotation(self.name, function, parameter)
-            required = parameter.default is parameter.empty
-            # Numbered, since a parameter may have a name that structs use themselves. A missing
-            # argument stays unset: its default is the function's to fill in.
-            field = f"argument_{len(fields)}"
-            self._arguments[name] = _Argument(field, annotation, required)
-            default: Any = {} if required else {"default_factory": lambda: msgspec.UNSET}
-            fields.append((field, annotation, msgspec.field(name=name, **default)))
+            self._fields[name] = f"argument_{len(fields)}"
+            # A missing argument stays unset: its default is the function's to fill in.
+            default: dict[str, Any] = {"default_factory": lambda: msgspec.UNSET}
+            if parameter.default is parameter.empty:
+                default = {}
+            fields.append((self._fields[name], annotation, msgspec.field(name=name, **default)))
         struct = msgspec.defstruct(self.name, fields, kw_only=True, forbid_unknown_fields=True)
         self._decoder = msgspec.json.Decoder(struct)
-        self.spec = self._make_spec(struct, parameters)
+        self.spec = self._make_spec(struct, parameters, inspect.getdoc(function) or "")
 
-    def _make_spec(self, struct: type, parameters: dict[str, inspect.Parameter]) -> ToolSpec:
+    def _make_spec(
+        self, struct: type, parameters: dict[str, inspect.Parameter], docstring: str
+    ) -> ToolSpec:
         (top,), definitions = msgspec.json.schema_components(
             [struct], ref_template="#/$defs/{name}"
         )
@@ -93,7 +82,7 @@ class Function:
         schema.pop("title", None)
         if definitions:
             schema["$defs"] = definitions
-        summary, descriptions = _read_docstring(inspect.getdoc(self.function) or "")
+        summary, descriptions = _read_docstring(docstring)
         for name, property_schema in schema["properties"].items():
             if name in descriptions:
                 property_schema.setdefault("description", descriptions[name])
@@ -114,62 +103,37 @@ class Function:
             Keyword arguments for the function.
 
         Raises:
-            BadArguments: If they do not fit, with everything that is wrong.
+            BadArguments: If they do not fit, with what is wrong and what the function takes.
         """
-        text = text if text.strip() else "{}"
         try:
-            decoded = self._decoder.decode(text)
-        except msgspec.ValidationError:
-            raise BadArguments(self._explain(text)) from None
+            decoded = self._decoder.decode(text if text.strip() else "{}")
         except UNREADABLE as problem:
-            raise BadArguments(self._explain_json(text, problem)) from None
-        values = {name: getattr(decoded, a.field) for name, a in self._arguments.items()}
+            required = self.spec.parameters["required"]
+            names = [name if name in required else f"{name} (optional)" for name in self._fields]
+            takes = f"a JSON object with {', '.join(names)}" if names else "no arguments: give {}"
+            raise BadArguments(
+                f"the arguments of {self.name} do not fit: {str(problem)[:200] or repr(problem)}; "
+                f"{self.name} takes {takes}"
+            ) from None
+        values = {name: getattr(decoded, field) for name, field in self._fields.items()}
         return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 
-    def _explain(self, text: str) -> str:
-        """List everything that is wrong with arguments that are JSON."""
-        try:
-            values = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        except msgspec.ValidationError as problem:
-            kind = _first_line(problem).rpartition("got ")[2].strip("`")
-            return f"the arguments of {self.name} are a JSON object, got {kind}. {self._usage()}"
-        except UNREADABLE as problem:  # invalid behind the first value that does not fit
-            return self._explain_json(text, problem)
-        unknown = values.keys() - self._arguments.keys()
-        problems = [f"there is no argument {name!r:.{_MAX_SHOWN}}" for name in unknown]
-        for name, argument in self._arguments.items():
-            if name not in values:
-                problems += [f"{name!r} is missing"] if argument.required else []
-                continue
-            try:
-                msgspec.json.decode(values[name], type=argument.annotation)
-            except UNREADABLE as problem:
-                problems.append(
-                    f"{name!r}: {_first_line(problem).replace(' - at `$', f' - at `{name}')}"
-                )
-        return f"{self.name}: {'; '.join(sorted(problems))}. {self._usage()}"
 
-    def _explain_json(self, text: str, problem: Exception) -> str:
-        return (
-            f"the arguments of {self.name} are not JSON ({_first_line(problem)}): "
-            f"{text!r:.{_MAX_SHOWN}}. {self._usage()}"
-        )
+_READ: WeakKeyDictionary[Any, dict[tuple[Any, ...], Function]] = WeakKeyDictionary()
 
-    def _usage(self) -> str:
-        if not self._arguments:
-            return f"{self.name} takes no arguments: give {{}}"
-        names = (n if a.required else f"{n} (optional)" for n, a in self._arguments.items())
-        return f"{self.name} takes: {', '.join(names)}"
+
+def read_function(function: Callable[..., Any], injected: Collection[str]) -> Function:
+    """Read a function once for all environments that use it, which takes some 2 ms."""
+    inner = getattr(function, "__func__", function)
+    known = _READ.setdefault(inner, {}) if inspect.isfunction(inner) else {}
+    key = (inner is function, *injected)
+    if key not in known:
+        known[key] = Function(function, injected)
+    return known[key]
 
 
 def json_value(value: Any) -> Any:
-    """Convert a value to plain JSON types, as a copy.
-
-    Args:
-        value: Anything; numbers and arrays of NumPy and torch are understood.
-
-    Returns:
-        Dicts, lists, texts, numbers, booleans and None.
+    """Convert a value to plain JSON types, as a copy; numbers and arrays of NumPy and torch too.
 
     Raises:
         ValueError: If JSON cannot hold it.
@@ -190,20 +154,16 @@ def _array_to_list(value: Any) -> Any:
     raise TypeError(f"a {type(value).__qualname__}")
 
 
-def _first_line(problem: Exception) -> str:
-    return str(problem).strip().splitlines()[0][:_MAX_SHOWN] if str(problem) else repr(problem)
-
-
 def _tool_name(function: Any) -> str:
     if not callable(function) or isinstance(function, type):
-        raise InvalidInput(f"a tool is a function, got {function!r:.{_MAX_SHOWN}}")
-    name = getattr(function, "__name__", None)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidInput(f"a tool is a function, got {function!r:.200}")
+    name = getattr(function, "__name__", "")
+    if not _NAME.fullmatch(name):
         raise InvalidInput(
-            f"{function!r:.{_MAX_SHOWN}} has no name that a model could call it by (letters, "
-            "digits and _, at most 64); write it as a function with def"
+            f"{function!r:.200} has no name that a model could call it by (letters, digits and _, "
+            "at most 64); write it as a function with def"
         )
-    return name
+    return str(name)
 
 
 def _read_parameters(name: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -214,26 +174,17 @@ def _read_parameters(name: str, function: Callable[..., Any]) -> dict[str, inspe
             f"tool {name!r} has no signature to read; wrap it in a function of its own with def"
         ) from None
     for parameter in parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             shown = str(parameter).partition(":")[0]
             raise InvalidInput(
-                f"tool {name!r}: a schema cannot describe {shown}; write out the parameters one by "
-                "one, or take one list or dict"
-            )
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise InvalidInput(
-                f"tool {name!r}: parameter {parameter.name!r} is positional-only, and a model "
-                "passes arguments by name; remove the /"
+                f"tool {name!r}: a model passes arguments by name, which {shown} does not allow; "
+                "write out the parameters one by one, without /, * and **"
             )
     return parameters
 
 
 def _resolve_annotation(
-    tool: str,
-    function: Callable[..., Any],
-    parameter: inspect.Parameter,
-    *,
-    is_injected: bool = False,
+    tool: str, function: Callable[..., Any], parameter: inspect.Parameter, is_injected: bool
 ) -> Any:
     """Find the type that msgspec decodes a parameter with; any, for an injected one it cannot."""
     annotation = parameter.annotation
@@ -252,8 +203,7 @@ def _resolve_annotation(
     except (TypeError, ValueError, NameError, AttributeError, SyntaxError) as problem:
         if is_injected:
             return Any
-        shown = parameter.annotation
-        shown = shown if isinstance(shown, str) else inspect.formatannotation(shown)
+        shown = inspect.formatannotation(parameter.annotation).strip("'")
         reason = (str(problem).strip().splitlines() or [type(problem).__name__])[-1]
         raise InvalidInput(
             f"tool {tool!r}: parameter {parameter.name!r} is annotated {shown}, which has no JSON "

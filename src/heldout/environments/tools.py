@@ -7,7 +7,6 @@ item: a tool raises `EnvironmentFailed` for it.
 
 from __future__ import annotations
 
-import copy
 import difflib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -17,8 +16,8 @@ from typing import Any
 import msgspec
 
 from heldout._aio import Threads, settle
-from heldout.environment import Reply
-from heldout.environments.functions import BadArguments, Function, json_value
+from heldout.environment import Reply, check_messages
+from heldout.environments.functions import BadArguments, Function, json_value, read_function
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.types import Message, ToolCall, ToolSpec
 
@@ -59,25 +58,23 @@ class ToolEnvironment:
         """
         self._inject = dict(inject or {})
         self._functions: dict[str, Function] = {}
-        for tool in _as_list(tools, "tools"):
-            function = Function(tool, self._inject)
+        self._callables: dict[str, Tool] = {}
+        for tool in tools:
+            function = read_function(tool, self._inject)
             if function.name in self._functions:
                 raise InvalidInput(
                     f"two tools are named {function.name!r}; a model calls them by name, so "
                     "rename one"
                 )
-            self._functions[function.name] = function
+            self._functions[function.name], self._callables[function.name] = function, tool
         for name in self._inject:
             if not any(name in function.injected for function in self._functions.values()):
                 raise InvalidInput(
                     f"inject has {name!r}, but no tool has a parameter of that name; "
                     f"the tools are {self._names()}"
                 )
-        self._opening = tuple(_as_list(opening, "opening"))
-        for message in self._opening:
-            if not isinstance(message, Message):
-                raise InvalidInput(f"opening is a list of Message, got {message!r:.200}")
-        self._ends = tuple(_as_list(ends, "ends"))
+        self._opening, self._ends = tuple(opening), tuple(ends)
+        check_messages(self._opening, "opening is a list of Message")
         for name in self._ends:
             if name not in self._functions:
                 raise InvalidInput(
@@ -89,7 +86,7 @@ class ToolEnvironment:
     @property
     def tools(self) -> Sequence[ToolSpec]:
         """What the policy may call."""
-        return [copy.deepcopy(function.spec) for function in self._functions.values()]
+        return [function.spec for function in self._functions.values()]
 
     def opening(self) -> Sequence[Message] | Awaitable[Sequence[Message]]:
         """Return the messages before the first model turn."""
@@ -107,21 +104,20 @@ class ToolEnvironment:
         Raises:
             EnvironmentFailed: If a tool raised it, or returned what JSON cannot hold.
         """
-        calls = messages[-1].tool_calls if messages else ()
+        calls = messages[-1].tool_calls
         if not calls:
             return await settle(self.reply_to_text(messages))
         answers: list[Message] = []
-        done = False
+        ended_by: str | None = None
         for call in calls:
-            if done:
-                # Chat APIs want an answer to every call, but the episode is over.
-                last = next(call.name for call in calls if call.name in self._ends)
-                text = f"Error: not run, since {last} ended the episode"
-            else:
+            # Chat APIs want an answer to every call, even after the end.
+            text, succeeded = f"Error: not run, since {ended_by} ended the episode", False
+            if ended_by is None:
                 text, succeeded = await self._answer(call)
-                done = succeeded and call.name in self._ends
+            if succeeded and call.name in self._ends:
+                ended_by = call.name
             answers.append(Message("tool", text, tool_call_id=call.id))
-        return Reply(tuple(answers), done)
+        return Reply(tuple(answers), done=ended_by is not None)
 
     def reply_to_text(self, messages: Sequence[Message]) -> Reply | Awaitable[Reply]:
         """Answer a turn that calls no tool: with nothing, unless a subclass defines it.
@@ -163,12 +159,11 @@ class ToolEnvironment:
         return _as_text(function.name, result), True
 
     async def _call(self, function: Function, arguments: dict[str, Any]) -> Any:
-        if function.is_async:
-            return await function.function(**arguments)
-        if not self._in_threads:
-            return await settle(function.function(**arguments))
+        call = partial(self._callables[function.name], **arguments)
+        if function.is_async or not self._in_threads:
+            return await settle(call())
         # A plain function may return a coroutine.
-        return await settle(await self._threads.run(partial(function.function, **arguments)))
+        return await settle(await self._threads.run(call))
 
     def _names(self) -> str:
         return ", ".join(self._functions) or "none"
@@ -211,9 +206,7 @@ class ToolEnvironment:
         """Convert injected values to the types that the tools' parameters have."""
         types: dict[str, Any] = dict.fromkeys(snapshot, Any)
         for function in self._functions.values():
-            for name, annotation in function.injected.items():
-                if types.get(name) is Any:
-                    types[name] = annotation
+            types |= {name: kind for name, kind in function.injected.items() if kind is not Any}
         try:
             return {n: msgspec.convert(v, types[n], str_keys=True) for n, v in snapshot.items()}
         except msgspec.ValidationError as problem:
@@ -223,46 +216,19 @@ class ToolEnvironment:
 
     def _to_json(self, name: str, value: Any) -> Any:
         """Convert an injected value, if the same value will come back."""
-        kind = type(value).__name__
         try:
             plain = json_value(value)
-        except ValueError as problem:
-            raise InvalidInput(
-                f"the injected {name!r}, a {kind}, cannot be put in a snapshot: JSON has no word "
-                f"for it ({problem}); keep it in a dict, a list or a dataclass"
-            ) from None
-        try:
-            is_same = _same(self._from_json({name: copy.deepcopy(plain)})[name], value)
-        except InvalidInput:
+            restored = self._from_json({name: plain})[name]
+            is_same = type(restored) is type(value) and bool(restored == value)
+        except ValueError:
             is_same = False
         if not is_same:
             raise InvalidInput(
-                f"the injected {name!r}, a {kind}, would not come back from a snapshot as it is; "
-                f"annotate the parameter {name!r} of the tools with its type (a dataclass, "
-                "say), or keep it in plain dicts and lists"
+                f"the injected {name!r}, a {type(value).__name__}, would not come back from a "
+                f"snapshot as it is, since that is JSON; annotate the parameter {name!r} of the "
+                "tools with its type (a dataclass, say), or keep it in plain dicts and lists"
             )
         return plain
-
-
-def _same(restored: Any, value: Any) -> bool:
-    """Compare values and types throughout: a defaultdict equals the dict that it becomes."""
-    if type(restored) is not type(value):
-        return False
-    if isinstance(value, dict):
-        return len(restored) == len(value) and all(
-            key in restored and _same(restored[key], part) for key, part in value.items()
-        )
-    if isinstance(value, list | tuple):
-        both = zip(restored, value, strict=False)
-        return len(restored) == len(value) and all(_same(*pair) for pair in both)
-    return bool(restored == value)
-
-
-def _as_list(values: Any, what: str) -> list[Any]:
-    # A text would become a list of its letters.
-    if isinstance(values, str | Message) or not isinstance(values, Iterable):
-        raise InvalidInput(f"{what} is a list, got {values!r:.200}")
-    return list(values)
 
 
 def _as_text(tool: str, result: Any) -> str:

@@ -8,13 +8,8 @@ from typing import Any
 from heldout._aio import settle
 from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling
-from heldout.environment import (
-    Environment,
-    HasOutcome,
-    HasSnapshots,
-    Reply,
-    SeesCompletions,
-)
+from heldout.environment import Environment, HasOutcome, HasSnapshots, Reply, SeesCompletions
+from heldout.environments.tools import ToolEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint, with_retries
 from heldout.types import Completion, Message, ToolSpec
@@ -60,8 +55,6 @@ class SimulatedUser:
         """
         if stop == "":
             raise InvalidInput("stop is a text that ends the episode, or None; '' is in every text")
-        if first_message is not None and stop is not None and stop in first_message:
-            raise InvalidInput(f"first_message has the text that ends the episode, {stop!r}, in it")
         self._own: FunctionEndpoint | None = None
         if callable(getattr(user, "complete", None)):
             self._user: Endpoint = user  # type: ignore[assignment]
@@ -72,7 +65,7 @@ class SimulatedUser:
                 f"user is a function of the messages or an endpoint object, got {user!r:.200}"
             )
         self._first_message, self._instructions, self._stop = first_message, instructions, stop
-        self._tools = tools
+        self._tools = tools or ToolEnvironment([])
         self._sampling, self._retries = sampling or Sampling(), retries
         if isinstance(tools, HasOutcome):
             # Not a method: whether there is an outcome depends on the tools.
@@ -83,11 +76,11 @@ class SimulatedUser:
     @property
     def tools(self) -> Sequence[ToolSpec]:
         """What the policy may call."""
-        return self._tools.tools if self._tools is not None else ()
+        return self._tools.tools
 
     async def opening(self) -> Sequence[Message]:
         """Return the opening of the tools, and the user's first message."""
-        messages = list(await settle(self._tools.opening())) if self._tools is not None else []
+        messages = list(await settle(self._tools.opening()))
         if self._first_message is not None:
             return [*messages, Message("user", self._first_message)]
         message = await self._ask(messages)
@@ -107,16 +100,8 @@ class SimulatedUser:
         Raises:
             EnvironmentFailed: If the user failed.
         """
-        calls = messages[-1].tool_calls if messages else ()
-        if calls and self._tools is not None:
+        if messages[-1].tool_calls:
             return await settle(self._tools.reply(messages))
-        if calls:
-            return Reply(
-                tuple(
-                    Message("tool", "Error: there are no tools", tool_call_id=call.id)
-                    for call in calls
-                )
-            )
         message = await self._ask(messages)
         if not self._has_stop(message):
             return Reply((message,))
@@ -126,8 +111,7 @@ class SimulatedUser:
     async def close(self) -> None:
         """Close the tools, and the threads of a function."""
         try:
-            if self._tools is not None:
-                await settle(self._tools.close())
+            await settle(self._tools.close())
         finally:
             if self._own is not None:
                 await self._own.close()
@@ -184,8 +168,6 @@ class SimulatedUser:
         Raises:
             NotImplementedError: The tools have no snapshots.
         """
-        if self._tools is None:
-            return {}
         if not isinstance(self._tools, HasSnapshots):
             raise NotImplementedError(
                 f"the tools, a {type(self._tools).__name__}, have no snapshot() and restore()"
@@ -198,5 +180,5 @@ class SimulatedUser:
         Args:
             snapshot: What `snapshot` returned.
         """
-        if isinstance(self._tools, HasSnapshots):
-            await settle(self._tools.restore(snapshot["tools"]))
+        assert isinstance(self._tools, HasSnapshots)  # or there would be no snapshot
+        await settle(self._tools.restore(snapshot["tools"]))
