@@ -42,7 +42,7 @@ from heldout.errors import (
     printable_error,
 )
 from heldout.models import Endpoint, open_endpoint
-from heldout.models.base import taking_part, with_retries
+from heldout.models.base import Complete, taking_part, with_retries
 from heldout.models.cache import open_cached
 from heldout.prices import Price
 from heldout.rollout import (
@@ -605,9 +605,9 @@ async def attempt_item(
     """
     sample = item.sample
     conversation = Conversation()
-    with taking_part(endpoint, item.index, item.repeat) as item_endpoint:
+    with taking_part(endpoint, item.index, item.repeat) as complete:
         sampling = config.sampling.for_item(sample.id, item.repeat)
-        policy = EndpointPolicy(item_endpoint, sampling, config.retries, conversation, progress)
+        policy = EndpointPolicy(complete, sampling, config.retries, conversation, progress)
         attempt = Attempt(
             sample,
             policy,
@@ -646,11 +646,11 @@ async def attempt_item(
 class EndpointPolicy:
     """An endpoint as the policy of one attempt: a seed for every turn, and retries."""
 
-    __slots__ = ("conversation", "endpoint", "last_failure", "progress", "retries", "sampling")
+    __slots__ = ("complete", "conversation", "last_failure", "progress", "retries", "sampling")
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        complete: Complete,
         sampling: Sampling,
         retries: int,
         conversation: Conversation,
@@ -659,13 +659,13 @@ class EndpointPolicy:
         """Make the policy.
 
         Args:
-            endpoint: Makes the model turns.
+            complete: Makes the model turns.
             sampling: The attempt's own settings.
             retries: Times a request is tried again after a transient failure.
             conversation: The attempt's own, where turns and requests are counted.
             progress: The run's, where tokens are counted.
         """
-        self.endpoint, self.sampling, self.retries = endpoint, sampling, retries
+        self.complete, self.sampling, self.retries = complete, sampling, retries
         self.conversation, self.progress = conversation, progress
         self.last_failure: TransientError | None = None
 
@@ -690,7 +690,7 @@ class EndpointPolicy:
     ) -> Completion:
         self.conversation.requests += 1
         try:
-            completion = await self.endpoint.complete(messages, sampling, tools)
+            completion = await self.complete(messages, sampling, tools)
             self.conversation.requests -= completion.cached  # then there was none
             self.progress.add_turn(completion.usage)
             return completion

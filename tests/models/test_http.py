@@ -314,10 +314,10 @@ def test_what_was_not_set_is_left_to_the_server(
     assert "authorization" not in request.headers
 
 
-def test_a_compressed_answer_is_unpacked(run: Run, server: FaultyServer) -> None:
+def test_a_compressed_answer_is_unpacked(server: FaultyServer) -> None:
     body = gzip.compress(json.dumps({"choices": [{"message": {"content": "4"}}]}).encode())
     server.script(status(200, body, headers={"content-encoding": "gzip"}))
-    assert run(asked_once(server.url)).message.content == "4"
+    assert anyio.run(asked_once(server.url)).message.content == "4"
 
 
 # --- What is tried again ------------------------------------------------------------------------
@@ -581,13 +581,13 @@ def test_a_body_without_end_stops_at_the_bound(
 
 
 def test_a_packed_body_without_end_stops_at_the_bound(
-    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "MAX_BODY", 1 << 20)
     bomb = gzip.compress(b" " * (8 << 20))
     server.script(status(200, bomb, headers={"content-encoding": "gzip"}))
     with pytest.raises(EndpointError, match="sent more than 1 MiB"):
-        run(asked_once(server.url))
+        anyio.run(asked_once(server.url))
 
 
 def test_a_trickle_without_end_stops_at_the_timeout(

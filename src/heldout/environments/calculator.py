@@ -90,7 +90,7 @@ def evaluate_expression(expression: str) -> int | float:
 def _check_number(value: Any) -> int | float:
     if isinstance(value, complex):
         raise CalculationError("the result is not a real number")
-    if type(value) not in (int, float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise CalculationError(f"{value!r:.40} is not a number; {_ALLOWED}")
     if isinstance(value, float) and not math.isfinite(value):
         raise CalculationError("a number in the calculation is too large")
@@ -119,7 +119,7 @@ def _round(value: int | float, digits: int | None = None) -> int | float:
 
 def _make_evaluator() -> Any:
     """Make an evaluator of arithmetic alone: no texts, attributes, indices or comparisons."""
-    operators = {
+    operators: dict[type[ast.AST], Callable[..., Any]] = {
         ast.Add: operator.add,
         ast.Sub: operator.sub,
         ast.Mult: operator.mul,

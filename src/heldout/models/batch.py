@@ -20,7 +20,7 @@ import anyio
 from heldout._aio import Here
 from heldout.config import Sampling
 from heldout.errors import EndpointError, printable_error
-from heldout.models.base import ItemEndpoint
+from heldout.models.base import Complete
 from heldout.rollout import waiting_for_others
 from heldout.types import Completion, Message, ToolSpec
 
@@ -81,10 +81,10 @@ class BatchEndpoint:
         return {"kind": "live", "rows": self._rows}
 
     @contextmanager
-    def item(self, index: int, repeat: int) -> Iterator[ItemEndpoint]:
-        """Give the endpoint of one attempt; see `KnowsItems`."""
+    def item(self, index: int, repeat: int) -> Iterator[Complete]:
+        """Give the function that answers one attempt; see `taking_part`."""
         try:
-            yield ItemEndpoint(self, partial(self._take_turn, (index, repeat)))
+            yield partial(self._take_turn, (index, repeat))
         finally:
             self._left -= 1
             self._check_batch()

@@ -29,16 +29,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import anyio.to_thread
 import msgspec
 
 from heldout.config import Sampling
 from heldout.errors import InvalidInput
-from heldout.models.base import Endpoint, ItemEndpoint
+from heldout.models.base import Complete, Endpoint
 from heldout.models.demo import cache_folder
 from heldout.types import Completion, EvalResult, Message, ToolSpec
+
+if TYPE_CHECKING:
+    from heldout.models.http import ServerEndpoint
 
 log = logging.getLogger("heldout")
 
@@ -157,14 +160,7 @@ class ResponseCache:
         )
 
     def get(self, key: bytes) -> bytes | None:
-        """Find a turn that has not expired.
-
-        Args:
-            key: Its key.
-
-        Returns:
-            The turn; None if there is none.
-        """
+        """Find a turn that has not expired."""
         with self._lock:
             row = self._db.execute(
                 "SELECT turn FROM turns WHERE key = ? AND stored > ?",
@@ -176,12 +172,7 @@ class ResponseCache:
         return turn if checksum == _checksum(key, turn) else None
 
     def put(self, key: bytes, turn: bytes) -> None:
-        """Store a turn.
-
-        Args:
-            key: Its key.
-            turn: The turn.
-        """
+        """Store a turn."""
         row = (key, time.time(), len(turn), _checksum(key, turn) + turn)
         with self._lock:
             self._db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?)", row)
@@ -198,14 +189,7 @@ class ResponseCache:
         return CacheInfo(entries, self.path.stat().st_size, oldest, newest)
 
     def clear(self, *, older_than: float = 0.0) -> int:
-        """Remove turns.
-
-        Args:
-            older_than: Only those stored at least so many seconds ago.
-
-        Returns:
-            How many there were.
-        """
+        """Remove turns stored at least so many seconds ago, and return how many there were."""
         with self._lock:
             before = time.time() - older_than
             return self._db.execute("DELETE FROM turns WHERE stored <= ?", (before,)).rowcount
@@ -227,10 +211,7 @@ class ResponseCache:
 
     def _prune(self) -> None:
         self._db.execute("DELETE FROM turns WHERE stored <= ?", (time.time() - self._max_age,))
-        if self._max_bytes == math.inf:
-            return
-        total = self._db.execute("SELECT total(size) FROM turns").fetchone()[0]
-        if total > self._max_bytes:
+        if self._max_bytes < math.inf:
             self._db.execute(
                 """
                 DELETE FROM turns WHERE key IN (
@@ -246,15 +227,24 @@ class ResponseCache:
 class CachedEndpoint:
     """An endpoint whose turns are taken from a cache where it has them."""
 
-    def __init__(self, endpoint: Endpoint, cache: ResponseCache, *, is_owner: bool) -> None:
-        """Join an endpoint and a cache.
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        server: ServerEndpoint | None,
+        cache: ResponseCache,
+        *,
+        is_owner: bool,
+    ) -> None:
+        """Put a cache before an endpoint.
 
         Args:
             endpoint: Answers what is not in the cache.
+            server: The endpoint, if it is a server's.
             cache: The cache, which is closed with this endpoint.
             is_owner: Whether the endpoint is closed, too.
         """
-        self._endpoint, self._cache, self._is_owner = endpoint, cache, is_owner
+        self._endpoint, self._server, self._cache = endpoint, server, cache
+        self._is_owner = is_owner
         self._description = {k: v for k, v in endpoint.describe().items() if k != "max_batch"}
         self._has_failed = False
 
@@ -263,9 +253,9 @@ class CachedEndpoint:
         return self._endpoint.describe()
 
     @contextmanager
-    def item(self, index: int, repeat: int) -> Iterator[ItemEndpoint]:
-        """Give the endpoint of one attempt; see `KnowsItems`."""
-        yield ItemEndpoint(self, partial(self._take_turn, index, repeat))
+    def item(self, index: int, repeat: int) -> Iterator[Complete]:
+        """Give the function that answers one attempt; see `taking_part`."""
+        yield partial(self._take_turn, index, repeat)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
@@ -287,32 +277,24 @@ class CachedEndpoint:
         sampling: Sampling,
         tools: Sequence[ToolSpec],
     ) -> Completion:
-        key = self._key(index, repeat, messages, sampling, tools)
-        stored = _decode(await self._try(partial(self._cache.get, key)))
-        remember = getattr(self._endpoint, "remember", None)
-        if stored is not None:
-            if remember is not None:
-                remember(stored.completion.message, stored.turn)
+        server = self._server
+        request: Any = [messages, sampling, tools]
+        if server is not None:
+            request = server.body(messages, sampling, tools)
+        key = self._key(index, repeat, request, sampling)
+        content = await self._try(partial(self._cache.get, key))
+        if content is not None:
+            stored = msgspec.json.decode(content, type=_Stored)
+            if server is not None:
+                server.remember(stored.completion.message, stored.turn)
             return replace(stored.completion, cached=True)
         completion = await self._endpoint.complete(messages, sampling, tools)
-        recall = getattr(self._endpoint, "recall", None)
-        turn = None if recall is None else recall(completion.message)
+        turn = server.recall(completion.message) if server is not None else None
         content = msgspec.json.encode(_Stored(completion, turn))
         await self._try(partial(self._cache.put, key, content))
         return completion
 
-    def _key(
-        self,
-        index: int,
-        repeat: int,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-    ) -> bytes:
-        make_body = getattr(self._endpoint, "body", None)
-        request: Any = [messages, sampling, tools]
-        if make_body is not None:
-            request = make_body(messages, sampling, tools)
+    def _key(self, index: int, repeat: int, request: Any, sampling: Sampling) -> bytes:
         is_greedy = sampling.temperature == 0 and "temperature" not in (sampling.extra_body or {})
         # A seed is of the attempt already. Without one, only the sample tells two draws apart.
         draw = None if is_greedy or sampling.seed is not None else index
@@ -346,9 +328,10 @@ def open_cached(endpoint: Endpoint, model: Any, cache: bool | str) -> CachedEndp
     """
     from heldout.models.http import ServerEndpoint
 
+    server = endpoint if isinstance(endpoint, ServerEndpoint) else None
     described = endpoint.describe()
     is_on_disk = isinstance(model, str) and "version" in described
-    if not isinstance(endpoint, ServerEndpoint) and not is_on_disk:
+    if server is None and not is_on_disk:
         reason = described.get("unknown") or "its answers may change under the same name"
         raise InvalidInput(
             "the response cache is for servers and for models loaded from disk, not for "
@@ -356,18 +339,11 @@ def open_cached(endpoint: Endpoint, model: Any, cache: bool | str) -> CachedEndp
             f"{reason}. Leave out cache"
         )
     path = Path(cache) if isinstance(cache, str) else default_path()
-    return CachedEndpoint(endpoint, ResponseCache(path), is_owner=endpoint is not model)
+    return CachedEndpoint(endpoint, server, ResponseCache(path), is_owner=endpoint is not model)
 
 
 def count_turns(results: Iterable[EvalResult]) -> tuple[int, int]:
-    """Count where the model turns of a run came from.
-
-    Args:
-        results: The results.
-
-    Returns:
-        How many turns came from the cache, and how many requests were sent.
-    """
+    """Count the model turns of a run that came from the cache, and the requests sent."""
     cached = sent = 0
     for result in results:
         if (timing := result.trajectory.timing) is not None:
@@ -378,10 +354,6 @@ def count_turns(results: Iterable[EvalResult]) -> tuple[int, int]:
 
 def _checksum(key: bytes, turn: bytes) -> bytes:
     return hashlib.blake2b(key + turn, digest_size=CHECKSUM_BYTES).digest()
-
-
-def _decode(content: bytes | None) -> _Stored | None:
-    return None if content is None else msgspec.json.decode(content, type=_Stored)
 
 
 def _read_limit(variable: str, default: float) -> float:

@@ -261,14 +261,9 @@ _NOT_READ = ("optimizer", "scheduler", "rng_state", "training_args", "trainer_st
 
 
 def version_on_disk(source: str) -> str | None:
-    """Hash the files that a model is loaded from.
+    """Hash the files that a model is loaded from, for an adapter with those of its base model.
 
-    Args:
-        source: A folder, or a name on the hub. An adapter's version includes that of its base
-            model.
-
-    Returns:
-        The hash; the commit in the cache for a name on the hub; None if it cannot be known.
+    A name on the hub has the commit in the cache instead. None if it cannot be known.
     """
     folder = Path(source)
     try:
@@ -276,15 +271,10 @@ def version_on_disk(source: str) -> str | None:
             return _commit(source)
         files = sorted([*folder.iterdir(), *folder.glob("additional_chat_templates/*")])
         read = [f for f in files if f.suffix in _READ and not f.name.startswith(_NOT_READ)]
-        keys = [(file, file.stat()) for file in read]
         with ThreadPoolExecutor(4) as pool:
-            digests = [
-                pool.submit(_digest, str(f), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
-                for f, s in keys
-            ]
-        hashes = [
-            [str(f.relative_to(folder)), d.result()] for f, d in zip(read, digests, strict=True)
-        ]
+            digests = list(pool.map(_digest_once, read))
+        names = [str(file.relative_to(folder)) for file in read]
+        hashes = [list(pair) for pair in zip(names, digests, strict=True)]
         if (adapter := folder / "adapter_config.json").exists():
             base = version_on_disk(json.loads(adapter.read_bytes())["base_model_name_or_path"])
             if base is None:
@@ -298,10 +288,15 @@ def version_on_disk(source: str) -> str | None:
     return hashlib.blake2b(json.dumps(hashes).encode(), digest_size=8).hexdigest()
 
 
-@lru_cache(maxsize=1024)
-def _digest(path: str, *stat: int) -> str:
+def _digest_once(path: Path) -> str:
     """Hash a file, once for as long as its inode, size and times stay the same."""
-    with Path(path).open("rb") as file:
+    stat = path.stat()
+    return _digest(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: Path, *stat: int) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -334,11 +334,11 @@ def generate_rollouts(
     async def run_one(index: int, model: Endpoint) -> None:
         sample, repeat = items[index]
         conversation = Conversation()
-        with taking_part(model, index // repeats, repeat) as own:
+        with taking_part(model, index // repeats, repeat) as complete:
             settings = config.sampling.for_item(sample.id, repeat)
             attempt = await Attempt(
                 sample,
-                EndpointPolicy(own, settings, retries, conversation, RunProgress(repeats)),
+                EndpointPolicy(complete, settings, retries, conversation, RunProgress(repeats)),
                 prepare_messages=prepare_messages,
                 environment_factory=environment_factory,
                 score_fn=score_fn,
