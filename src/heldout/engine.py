@@ -43,7 +43,7 @@ from heldout.errors import (
 )
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import Complete, taking_part, with_retries
-from heldout.models.cache import open_cached
+from heldout.models.cache import CachedEndpoint
 from heldout.prices import Price
 from heldout.rollout import (
     Attempt,
@@ -124,7 +124,7 @@ async def evaluate(
         return await executor.evaluate(definition, config)
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
     if config.cache:
-        endpoint = open_cached(endpoint, config.endpoint, config.cache)
+        endpoint = CachedEndpoint(endpoint, config.endpoint, config.cache)
     try:
         evaluation = Evaluation(definition, config, endpoint)
         evaluation.parquet_from = parquet_from

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout.environments.functions import BadArguments, Function
+from heldout.environments.tools import BadArguments, Function
 from heldout.errors import InvalidInput
 
 if TYPE_CHECKING:

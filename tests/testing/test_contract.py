@@ -394,25 +394,6 @@ class RestoredEndsOtherwise(RestoredRepliesOtherwise):
         return {"steps": self.steps}
 
 
-class LiveSnapshot(Counter):
-    """Its snapshot is its state itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[str] = []
-
-    def answer(self, call: ToolCall) -> Message:
-        self.log.append(call.arguments)
-        return super().answer(call)
-
-    def snapshot(self) -> Any:
-        return {"count": self.count, "log": self.log}
-
-    def restore(self, snapshot: Any) -> Any:
-        super().restore(snapshot)
-        self.log = snapshot["log"]
-
-
 THE_ONE = Counter()
 BROKEN: dict[str, tuple[Any, str]] = {
     "factory fails": (lambda: 1 / 0, "factory raised ZeroDivisionError: division by zero"),
@@ -530,8 +511,6 @@ BROKEN: dict[str, tuple[Any, str]] = {
         RestoredEndsOtherwise,
         "restored after 1 turn(s), it comes to another outcome than the original",
     ),
-    "snapshot is alive": (LiveSnapshot, "after 0 turn(s) changed when the episode went on"),
-    "snapshot is used up": (LiveSnapshot, "restore: a snapshot taken after 0 turn(s) changed"),
 }
 
 

@@ -56,13 +56,9 @@ class BatchEndpoint:
     """
 
     def __init__(self, answer: Answer, here: Here, *, items: int, rows: int) -> None:
-        """Prepare for one eval.
+        """Prepare for one eval of `items` attempts, of which `rows` are in flight at once.
 
-        Args:
-            answer: Answers a batch, in the order of its requests.
-            here: Runs a function in the thread that `answer` belongs to.
-            items: How many attempts the eval has.
-            rows: How many of them are in flight at once.
+        `answer` answers a batch, in the order of its requests; `here` runs it in its own thread.
         """
         self._answer, self._here, self._rows = answer, here, rows
         self._items = self._left = items

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import anyio.to_thread
 import msgspec
@@ -39,9 +39,6 @@ from heldout.errors import InvalidInput
 from heldout.models.base import Complete, Endpoint
 from heldout.models.demo import cache_folder
 from heldout.types import Completion, EvalResult, Message, ToolSpec
-
-if TYPE_CHECKING:
-    from heldout.models.http import ServerEndpoint
 
 log = logging.getLogger("heldout")
 
@@ -56,13 +53,11 @@ CHECKSUM_BYTES = 16
 
 
 class CacheInfo(NamedTuple):
-    """What a cache file holds."""
+    """What a cache file holds: turns, bytes, and when they were stored in seconds since 1970."""
 
     entries: int
     bytes: int
-    """Of the file."""
     oldest: float | None
-    """When the oldest turn was stored, in seconds since 1970; None if there is none."""
     newest: float | None
 
 
@@ -128,17 +123,11 @@ class ResponseCache:
             # Without fsync: 10 ms less per turn. After a power failure the file may be damaged,
             # which SQLite or the checksums notice.
             self._db.execute("PRAGMA synchronous = OFF")
-        application, version, tables = (
-            self._db.execute(query).fetchone()[0]
-            for query in (
-                "PRAGMA application_id",
-                "PRAGMA user_version",
-                "SELECT count(*) FROM sqlite_schema",
-            )
-        )
+        application = self._db.execute("PRAGMA application_id").fetchone()[0]
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if (application, version) == (APPLICATION_ID, FORMAT):
             return
-        if tables:
+        if self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             raise InvalidInput(
                 f"{self.path} is not a response cache of this version of heldout; name another file"
             )
@@ -227,25 +216,33 @@ class ResponseCache:
 class CachedEndpoint:
     """An endpoint whose turns are taken from a cache where it has them."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        server: ServerEndpoint | None,
-        cache: ResponseCache,
-        *,
-        is_owner: bool,
-    ) -> None:
-        """Put a cache before an endpoint.
+    def __init__(self, endpoint: Endpoint, model: Any, cache: bool | str) -> None:
+        """Put the response cache before an endpoint.
 
         Args:
             endpoint: Answers what is not in the cache.
-            server: The endpoint, if it is a server's.
-            cache: The cache, which is closed with this endpoint.
-            is_owner: Whether the endpoint is closed, too.
+            model: What the config names; the endpoint itself if it is the user's own, who closes
+                it.
+            cache: The path of the file; True for the default one.
+
+        Raises:
+            InvalidInput: If nothing tells whether the endpoint would answer the same again.
         """
-        self._endpoint, self._server, self._cache = endpoint, server, cache
-        self._is_owner = is_owner
-        self._description = {k: v for k, v in endpoint.describe().items() if k != "max_batch"}
+        from heldout.models.http import ServerEndpoint
+
+        description = endpoint.describe()
+        is_on_disk = isinstance(model, str) and "version" in description
+        if not isinstance(endpoint, ServerEndpoint) and not is_on_disk:
+            name = next(filter(None, map(description.get, ("model", "name", "kind"))))
+            reason = description.get("unknown") or "its answers may change under the same name"
+            raise InvalidInput(
+                "the response cache is for servers and for models loaded from disk, not for "
+                f"{name}: {reason}. Leave out cache"
+            )
+        self._endpoint, self._is_owner = endpoint, endpoint is not model
+        self._server = endpoint if isinstance(endpoint, ServerEndpoint) else None
+        self._cache = ResponseCache(Path(cache) if isinstance(cache, str) else default_path())
+        self._description = {k: v for k, v in description.items() if k != "max_batch"}
         self._has_failed = False
 
     def describe(self) -> dict[str, Any]:
@@ -310,36 +307,6 @@ class CachedEndpoint:
                 log.warning("the response cache %s fails: %s", self._cache.path, problem)
             self._has_failed = True
             return None
-
-
-def open_cached(endpoint: Endpoint, model: Any, cache: bool | str) -> CachedEndpoint:
-    """Put the response cache before an endpoint.
-
-    Args:
-        endpoint: The endpoint.
-        model: What the config names; the endpoint itself if it is the user's own.
-        cache: The path of the file; True for the default one.
-
-    Returns:
-        The endpoint with the cache.
-
-    Raises:
-        InvalidInput: If nothing tells whether the endpoint would answer the same again.
-    """
-    from heldout.models.http import ServerEndpoint
-
-    server = endpoint if isinstance(endpoint, ServerEndpoint) else None
-    described = endpoint.describe()
-    is_on_disk = isinstance(model, str) and "version" in described
-    if server is None and not is_on_disk:
-        reason = described.get("unknown") or "its answers may change under the same name"
-        raise InvalidInput(
-            "the response cache is for servers and for models loaded from disk, not for "
-            f"{described.get('model') or described.get('name') or described.get('kind')}: "
-            f"{reason}. Leave out cache"
-        )
-    path = Path(cache) if isinstance(cache, str) else default_path()
-    return CachedEndpoint(endpoint, server, ResponseCache(path), is_owner=endpoint is not model)
 
 
 def count_turns(results: Iterable[EvalResult]) -> tuple[int, int]:

@@ -150,11 +150,10 @@ class ServerEndpoint:
         # which must be refused as an address and not become part of the model's name.
         at = re.search(r"@(?=[a-z][a-z0-9+.-]*://)", text, re.IGNORECASE)
         model, url = (text[: at.start()], text[at.end() :]) if at else (text, "")
-        suffix = text.rpartition("@")[2] if "@" in text and not at else None
-        if suffix is not None and (not suffix or ":" in suffix or suffix.startswith("localhost")):
+        if not at and (schemeless := re.search(r"@(|localhost.*|[^@]*:[^@]*)$", text)):
             raise InvalidInput(
-                f"the endpoint's address {suffix!r} does not start with http:// or https://, as in "
-                "openai:MODEL@http://localhost:8000/v1"
+                f"the endpoint's address {schemeless[1]!r} does not start with http:// or "
+                "https://, as in openai:MODEL@http://localhost:8000/v1"
             )
         if not model:
             raise InvalidInput("the endpoint names no model; it is openai:MODEL@URL")
@@ -190,7 +189,7 @@ class ServerEndpoint:
         """
         extra = {**self._extra, **(sampling.extra_body or {})}
         body = {**self._fields(messages, sampling, tools, extra), **extra}
-        return {key: value for key, value in body.items() if extra.get(key, value) is not None}
+        return {key: value for key, value in body.items() if value is not None}
 
     async def send(self, request: Mapping[str, Any], *, next_call: int = 0) -> Completion:
         """Send a request body as it is; calls without an id are numbered from `next_call`.

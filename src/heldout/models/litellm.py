@@ -34,14 +34,6 @@ class LiteLLMEndpoint:
     """A model that litellm reaches."""
 
     def __init__(self, model: str) -> None:
-        """Import litellm.
-
-        Args:
-            model: A model in litellm's form.
-
-        Raises:
-            InvalidInput: If litellm is not installed.
-        """
         try:
             import litellm
         except ImportError as missing:

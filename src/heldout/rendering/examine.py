@@ -151,15 +151,7 @@ CONVERSATIONS = (
 
 
 def examine(render: Render, decode: Decode | None = None) -> Examination:
-    """Try all kinds of conversation in both modes.
-
-    Args:
-        render: The chat template.
-        decode: Ids to text; without it the findings have no texts.
-
-    Returns:
-        The findings.
-    """
+    """Try all kinds of conversation in both modes; without `decode` findings have no texts."""
     findings: list[Finding] = []
     ends: dict[int, None] = {}
     for conversation in CONVERSATIONS:

@@ -143,8 +143,7 @@ def _read_result(returned: Any, ignore: Collection[str]) -> _Result:
         if local is None:
             raise InvalidInput(f"the weights of {name} cannot be read in this process")
         # Copied at once: a train function may continue with the same model.
-        unique = f"{name} ({len(tensors)})" if name in tensors else name
-        tensors[unique] = local.cpu().clone()
+        tensors[name] = local.cpu().clone()
     return _Result(fingerprint(model), tensors, dict(_flatten(logged, "", ignore)))
 
 
@@ -216,15 +215,16 @@ def _only_in_one(
 def _same(a: Any, b: Any) -> bool:
     """Compare bits: NaN is NaN, 0.0 is not -0.0, and 1 is neither 1.0 nor True."""
     torch: Any = sys.modules["torch"]
-    if isinstance(a, torch.Tensor | np.ndarray) and type(a) is type(b):
-        a, b = torch.as_tensor(a).cpu(), torch.as_tensor(b).cpu()
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return False
-        if a.is_complex():
-            a, b = torch.view_as_real(a), torch.view_as_real(b)
-        a, b = (part.detach().reshape(-1).contiguous().view(torch.uint8) for part in (a, b))
-        return bool(torch.equal(a, b))
-    return repr(a) == repr(b)
+    if type(a) is not type(b) or not isinstance(a, torch.Tensor | np.ndarray):
+        return repr(a) == repr(b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if isinstance(a, np.ndarray):
+        return bool(a.tobytes() == b.tobytes())
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    a, b = (part.detach().cpu().reshape(-1).contiguous().view(torch.uint8) for part in (a, b))
+    return bool(torch.equal(a, b))
 
 
 def _distance(a: Any, b: Any) -> float:
