@@ -356,7 +356,7 @@ TRANSIENT: dict[str, Action] = {
 
 
 @pytest.mark.parametrize("fault", TRANSIENT)
-def test_a_transient_fault_is_tried_again_after_growing_waits(
+def test_a_transient_fault_is_tried_again_after_growing_waits_and_given_up_in_the_end(
     run: Run, server: FaultyServer, fault: str
 ) -> None:
     server.script(TRANSIENT[fault], TRANSIENT[fault], answer("4"))
@@ -367,16 +367,11 @@ def test_a_transient_fault_is_tried_again_after_growing_waits(
     assert len(waits) == 2
     assert 0.25 <= waits[0] <= 0.5 <= waits[1] <= 1.0
 
-
-@pytest.mark.parametrize("fault", TRANSIENT)
-def test_a_fault_that_stays_is_given_up_with_its_reason(
-    run: Run, server: FaultyServer, fault: str
-) -> None:
     server.script(answer(), TRANSIENT[fault])
     problem, waits = run(with_waits(server.url, retries=3, heard=True))
     assert type(problem) is TransientError
     assert len(waits) == 3
-    assert len(server.requests) == 1 + 4
+    assert len(server.requests) == 3 + 1 + 4
     assert str(problem).startswith(server.url)
     assert len(str(problem)) < 1000
 

@@ -55,14 +55,8 @@ def evaluate_expression(expression: str) -> int | float:
     Length, nesting and the size of every intermediate number are bounded, so that no expression
     takes long.
 
-    Args:
-        expression: What a model wrote; anything.
-
-    Returns:
-        The value.
-
     Raises:
-        CalculationError: If there is none, or it is out of bounds.
+        CalculationError: If there is no value, or it is out of bounds.
     """
     if len(expression) > MAX_LENGTH:
         raise CalculationError(

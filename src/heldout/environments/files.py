@@ -53,12 +53,6 @@ class FileSystem(ToolEnvironment):
     def for_sample(cls, sample: Sample) -> Self:
         """Make the tree of a sample from the `files` and the `goal` in its input.
 
-        Args:
-            sample: The puzzle.
-
-        Returns:
-            Its environment.
-
         Raises:
             InvalidInput: If the puzzle is malformed.
         """
@@ -209,11 +203,7 @@ class FileSystem(ToolEnvironment):
         return {"nodes": dict(self._nodes), "calls": self._calls}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the tree of a snapshot.
-
-        Args:
-            snapshot: What `snapshot` returned.
-        """
+        """Take up the tree of a snapshot."""
         self._nodes, self._calls = dict(snapshot["nodes"]), snapshot["calls"]
 
 

@@ -74,14 +74,14 @@ class ToolEnvironment:
                     "rename one"
                 )
             self._functions[function.name], self._callables[function.name] = function, tool
-        for name in self._inject:
-            if not any(name in function.injected for function in self._functions.values()):
-                raise InvalidInput(
-                    f"inject has {name!r}, but no tool has a parameter of that name; "
-                    f"the tools are {self._names()}"
-                )
         self._opening, self._ends = tuple(opening), tuple(ends)
         check_messages(self._opening, "opening is a list of Message")
+        parameters = {name for f in self._functions.values() for name in f.injected}
+        for name in self._inject.keys() - parameters:
+            raise InvalidInput(
+                f"inject has {name!r}, but no tool has a parameter of that name; the tools are "
+                f"{self._names()}"
+            )
         for name in self._ends:
             if name not in self._functions:
                 raise InvalidInput(
@@ -100,13 +100,7 @@ class ToolEnvironment:
         return self._opening
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """Execute the calls of the last model turn.
-
-        Args:
-            messages: The conversation, up to that turn.
-
-        Returns:
-            One tool message per call; or what `reply_to_text` returns, if there is none.
+        """Execute the calls of the last model turn; without any, `reply_to_text` answers.
 
         Raises:
             EnvironmentFailed: If a tool raised it, or returned what JSON cannot hold.
@@ -127,14 +121,7 @@ class ToolEnvironment:
         return Reply(tuple(answers), done=ended_by is not None)
 
     def reply_to_text(self, messages: Sequence[Message]) -> Reply | Awaitable[Reply]:
-        """Answer a turn that calls no tool: with nothing, unless a subclass defines it.
-
-        Args:
-            messages: The conversation, up to that turn.
-
-        Returns:
-            The reply.
-        """
+        """Answer a turn that calls no tool: with nothing, unless a subclass defines it."""
         return Reply()
 
     async def close(self) -> None:
@@ -178,10 +165,7 @@ class ToolEnvironment:
     # --- Snapshots ---
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what was injected, as plain JSON values.
-
-        Returns:
-            The state. A subclass with state of its own returns that.
+        """Return what was injected, as plain JSON values; a subclass returns its own state.
 
         Raises:
             NotImplementedError: A subclass does not say what its state is.
@@ -195,9 +179,6 @@ class ToolEnvironment:
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take up the state of a snapshot.
-
-        Args:
-            snapshot: What `snapshot` returned.
 
         Raises:
             InvalidInput: It is not a snapshot of what is injected here.

@@ -11,7 +11,8 @@ from heldout.config import Sampling
 from heldout.environment import Environment, HasOutcome, HasSnapshots, Reply, SeesCompletions
 from heldout.environments.tools import ToolEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput
-from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint, with_retries
+from heldout.models import AnswerFn, Endpoint, open_endpoint
+from heldout.models.base import with_retries
 from heldout.types import Completion, Message, ToolSpec
 
 BEGIN = "(The conversation begins. Write your first message.)"
@@ -55,17 +56,14 @@ class SimulatedUser:
         """
         if stop == "":
             raise InvalidInput("stop is a text that ends the episode, or None; '' is in every text")
-        self._own: FunctionEndpoint | None = None
-        if callable(getattr(user, "complete", None)):
-            self._user: Endpoint = user  # type: ignore[assignment]
-        elif callable(user):
-            self._user = self._own = FunctionEndpoint(user)
-        else:
+        if isinstance(user, str):
             raise InvalidInput(
                 f"user is a function of the messages or an endpoint object, got {user!r:.200}"
             )
+        self._user = open_endpoint(user, max_concurrent=1)
+        self._is_owner = self._user is not user
         self._first_message, self._instructions, self._stop = first_message, instructions, stop
-        self._tools = tools or ToolEnvironment([])
+        self._tools = ToolEnvironment([]) if tools is None else tools
         self._sampling, self._retries = sampling or Sampling(), retries
         if isinstance(tools, HasOutcome):
             # Not a method: whether there is an outcome depends on the tools.
@@ -91,12 +89,6 @@ class SimulatedUser:
     async def reply(self, messages: Sequence[Message]) -> Reply:
         """Answer the last model turn: by the tools if it calls any, by the user otherwise.
 
-        Args:
-            messages: The conversation, up to that turn.
-
-        Returns:
-            The reply.
-
         Raises:
             EnvironmentFailed: If the user failed.
         """
@@ -113,8 +105,8 @@ class SimulatedUser:
         try:
             await settle(self._tools.close())
         finally:
-            if self._own is not None:
-                await self._own.close()
+            if self._is_owner:
+                await self._user.close()
 
     def _has_stop(self, message: Message) -> bool:
         return self._stop is not None and self._stop in message.text
@@ -162,9 +154,6 @@ class SimulatedUser:
     async def snapshot(self) -> dict[str, Any]:
         """Return the tools' state; a simulated user has none besides the conversation.
 
-        Returns:
-            The state.
-
         Raises:
             NotImplementedError: The tools have no snapshots.
         """
@@ -175,10 +164,6 @@ class SimulatedUser:
         return {"tools": await settle(self._tools.snapshot())}
 
     async def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the state of a snapshot.
-
-        Args:
-            snapshot: What `snapshot` returned.
-        """
+        """Take up the state of a snapshot."""
         assert isinstance(self._tools, HasSnapshots)  # or there would be no snapshot
         await settle(self._tools.restore(snapshot["tools"]))

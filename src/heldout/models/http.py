@@ -438,7 +438,7 @@ class HTTPEndpoint(ServerEndpoint):
         finish_reason = usage = None
         for event in events:
             usage = event.get("usage") or usage
-            for choice in event.get("choices", ())[:1]:
+            for choice in (event.get("choices") or ())[:1]:
                 finish_reason = choice.get("finish_reason") or finish_reason
                 delta = choice.get("delta") or {}
                 for name in ("content", "refusal", "reasoning_content", "reasoning"):

@@ -141,13 +141,15 @@ class _Httpx2Transport:
         full, rest = divmod(max_connections, POOL)
         self._sizes = [POOL] * full + [rest] * (rest > 0)
         self._busy = [0] * len(self._sizes)
-        ssl_context = httpx2.create_ssl_context()  # 50 ms each, so one for all
+        # Certificates take 50 ms to load: once for all, and not for a plain connection.
+        is_encrypted = url.startswith("https") or bool(urllib.request.getproxies())
+        verify = httpx2.create_ssl_context() if is_encrypted else False
         self._clients: list[Any] = [
             httpx2.AsyncClient(
                 limits=httpx2.Limits(max_connections=size, max_keepalive_connections=size),
                 timeout=None,
                 follow_redirects=False,
-                verify=ssl_context,
+                verify=verify,
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none are kept
             )
             for size in self._sizes
