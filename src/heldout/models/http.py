@@ -422,14 +422,11 @@ class HTTPEndpoint(ServerEndpoint):
         self._reasoning_field = turn or self._reasoning_field
 
     def _message(self, message: Message) -> dict[str, Any]:
-        body = to_chat_api(message)
-        if message.tool_calls:
-            if message.content == "":
-                body["content"] = None  # as it came; some servers refuse an empty text
-            # Models that reason between calls continue their reasoning. It is sent only to a
-            # server that has sent some: others refuse the field.
-            if message.reasoning is not None and self._reasoning_field is not None:
-                body[self._reasoning_field] = message.reasoning
+        body = chat_message(message)
+        # Models that reason between calls continue their reasoning. It is sent only to a server
+        # that has sent some: others refuse the field.
+        if message.tool_calls and message.reasoning is not None and self._reasoning_field:
+            body[self._reasoning_field] = message.reasoning
         return body
 
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
@@ -464,6 +461,12 @@ class HTTPEndpoint(ServerEndpoint):
             if getattr(choice.message, name):
                 self._reasoning_field = name
         return _to_completion(reply, next_call)
+
+
+def chat_message(message: Message) -> dict[str, Any]:
+    """Convert a message; where there are calls alone, some servers refuse an empty text."""
+    body = to_chat_api(message)
+    return {**body, "content": None} if message.tool_calls and message.content == "" else body
 
 
 def _add_call_part(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:

@@ -168,32 +168,24 @@ class _Check:
 
     async def _check_episodes(self, tools: list[ToolSpec]) -> None:
         """Check that an environment answers, and does not change when others are used."""
-        async with self.make("after an episode") as alone:
-            expected = await alone.run(self.turns)
-            if alone.tools("tools, after an episode") != tools:
-                self.fail("tools: changed during an episode; a policy gets them once")
-        self.checked.append(f"reply: to the {len(expected.replies)} turns of an episode")
-        if expected.outcome is not None:
-            self.checked.append("outcome: a dict of plain JSON values")
-        async with (
-            self.make("after an episode") as first,
-            self.make("after an episode") as second,
-            self.make("though nothing was done to it") as unused,
-        ):
+        records: list[_Record] = []
+        async with self.make("though nothing was done to it") as unused:
             before = await unused.outcome("before anything happened")
-            for episode in (first, second):
-                await episode.open()
-            for turn in self.turns:
-                for episode in (first, second):
-                    await episode.take(turn)
-            records = [await episode.end() for episode in (first, second)]
+            for _ in range(2):
+                async with self.make("after an episode") as episode:
+                    records.append(await episode.run(self.turns))
+                    if episode.tools("tools, after an episode") != tools:
+                        self.fail("tools: changed during an episode; a policy gets them once")
             if await unused.outcome("before anything happened") != before:
                 self.fail("instances share state: one changed while another was used")
-        if any(record != expected for record in records):
+        if records[0] != records[1]:
             self.fail(
                 "instances share state, or act by chance: a new environment answered the same "
                 "turns differently than the one before it"
             )
+        self.checked.append(f"reply: to the {len(records[0].replies)} turns of an episode")
+        if records[0].outcome is not None:
+            self.checked.append("outcome: a dict of plain JSON values")
         self.checked.append("instances: do not share state")
 
     # --- Snapshots ---
