@@ -220,7 +220,7 @@ class TemplateWithTools:
     def _ids(self, messages: Sequence[Message]) -> list[int]:
         return self._template.ids(messages, self.tools)
 
-    def _check_shown(
+    def check_shown(
         self, before: Sequence[Message], new: Sequence[Message], full: list[int]
     ) -> None:
         """Check that the reply is part of what was rendered: some templates skip tool messages."""
@@ -266,7 +266,7 @@ class TemplateWithTools:
                     "the model's turn as text holds the token that ends it, so that it would end "
                     "twice: leave it out of Generated.message, or of what decode gives"
                 )
-            self._check_shown(seen, new, full)
+            self.check_shown(seen, new, full)
         return segment
 
     def _excerpt(self, ids: list[int], position: int) -> str:
@@ -330,7 +330,7 @@ class TemplateWithTools:
                 "the turn's last token, or it rewrites what it puts there"
             )
         before = [_QUESTION, _placeholder(_MARKS[0], calls)]
-        self._check_shown(before, new, full)
+        self.check_shown(before, new, full)
         start = len(full) - length
         # The template's own part of the tail ends where a changed reply makes a difference.
         reply = common_prefix(full, self._ids([*before, *map(_changed, new)]))
