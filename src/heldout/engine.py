@@ -43,8 +43,8 @@ from heldout.errors import (
     printable_error,
 )
 from heldout.models import Endpoint, open_endpoint
-from heldout.models.base import taking_part, with_retries
-from heldout.models.cache import open_cached
+from heldout.models.base import Complete, taking_part, with_retries
+from heldout.models.cache import CachedEndpoint
 from heldout.prices import Price
 from heldout.rollout import (
     Attempt,
@@ -120,7 +120,7 @@ async def evaluate(
         return await executor.evaluate(definition, config)
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
     if config.cache:
-        endpoint = open_cached(endpoint, config.endpoint, config.cache)
+        endpoint = CachedEndpoint(endpoint, config.endpoint, config.cache)
     try:
         return await Evaluation(definition, config, endpoint).run()
     finally:
@@ -518,7 +518,7 @@ async def attempt_item(
 ) -> Outcome:
     """Roll out and score one item, in whatever process it runs."""
     sample = item.sample
-    with taking_part(endpoint, item.index, item.repeat) as item_endpoint:
+    with taking_part(endpoint, item.index, item.repeat) as complete:
         attempt = EndpointAttempt(
             sample,
             None,
@@ -529,7 +529,7 @@ async def attempt_item(
             config.token_budget,
             config.timeout,
             turn_file=turn_file,
-            endpoint=item_endpoint,
+            complete=complete,
             sampling=config.sampling.for_item(sample.id, item.repeat),
             retries=config.retries,
             progress=progress,
@@ -550,7 +550,7 @@ async def attempt_item(
 class EndpointAttempt(Attempt):
     """An attempt whose model turns an endpoint makes: a seed for every turn, and retries."""
 
-    endpoint: Endpoint
+    complete: Complete
     sampling: Sampling
     retries: int
     progress: RunProgress
@@ -565,7 +565,7 @@ class EndpointAttempt(Attempt):
     async def _request(self, sampling: Sampling, tools: Sequence[ToolSpec]) -> Completion:
         self.requests += 1
         try:
-            completion = await self.endpoint.complete(self.messages, sampling, tools)
+            completion = await self.complete(self.messages, sampling, tools)
         except TransientError as problem:
             self.last_failure = problem
             raise

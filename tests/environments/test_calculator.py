@@ -25,7 +25,8 @@ def test_the_calculator_keeps_the_contract() -> None:
 def test_a_model_reads_the_value_or_what_is_wrong() -> None:
     assert told(Calculator(), "calculate", '{"expression": "(3 + 4) * sqrt(16)"}') == "28.0"
     said = told(Calculator(), "calculate", '{"expression": "2^3"}')
-    assert said == "Error: CalculationError: '^' at position 2: powers are written **"
+    assert said.startswith("Error: CalculationError: '2^3' cannot be calculated")
+    assert "an expression has numbers without commas, + - * / // % **, parentheses" in said
 
 
 @pytest.mark.parametrize(
@@ -61,22 +62,20 @@ def test_values_are_those_of_python(expression: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("expression", "said"),
     [
-        ("", "is empty"),
-        ("2 × 3", "'×' at position 3: write \\*"),
-        ("x = 3", "not an equation"),
-        ("2(3)", "an operator is missing"),
-        ("2x", "'x' at position 2: an operator is missing"),
-        ("1if 2 else 3", "an operator is missing"),
-        ("(1)(2)", "an operator is missing"),
+        ("", "cannot be calculated"),
+        ("2 × 3", "cannot be calculated"),
+        ("x = 3", "cannot be calculated"),
+        ("2(3)", "cannot be calculated"),
+        ("2x", "cannot be calculated"),
         ("1,000 + 1", "without commas"),
-        ("x + 1", "'x' is not a number"),
-        ("log(3)", "no function 'log'; there are sqrt"),
-        ("sqrt(-1)", "not a real number"),
+        ("x + 1", "'x' is not defined"),
+        ("log(3)", "Function 'log' not defined.*calls of sqrt"),
+        ("sqrt(-1)", "cannot be calculated"),
         ("(-8) ** 0.5", "not a real number"),
-        ("sqrt()", "^sqrt\\(\\) missing 1 required"),
-        ("round(1, 2, 3)", "^round\\(\\) takes from 1 to 2"),
-        ("round(1, 0.5)", "whole number of digits"),
-        ("round(5, -10000)", "whole number of digits"),
+        ("sqrt()", "takes exactly one argument"),
+        ("round(1, 2, 3)", "takes from 1 to 2"),
+        ("round(1, 0.5)", "cannot be calculated"),
+        ("round(5, -10000)", "at most 1000 digits"),
         ("1 / 0", "division by zero"),
         ("0 ** -1", "division by zero"),
         ("1 % 0", "division by zero"),
@@ -88,23 +87,22 @@ def test_values_are_those_of_python(expression: str, value: float) -> None:
         ("9 ** 9 ** 9", "more than 1000 digits"),
         ("10 ** 999 * 10", "more than 1000 digits"),
         ("1" * 1001, "has 1001 characters"),
-        ("(" * 400, "not an arithmetic expression"),
-        ("1 +", "not an arithmetic expression"),
+        ("(" * 400, "cannot be calculated"),
+        ("1 +", "cannot be calculated"),
         ("-" * 999 + "1", "nested too deeply"),
         ("+".join("1" * 500), "nested too deeply"),
-        ("sqrt", "only numbers"),
-        ("sqrt + 1", "only numbers"),
+        ("sqrt", "is not a number"),
+        ("sqrt + 1", "is not a number"),
         ("min()", "empty"),
-        ("True", "only numbers"),
-        ("not 1", "only numbers"),
-        ("not " * 249 + "1", "only numbers"),
-        ("__import__('os')", "at position 12"),
-        ("().__class__", "at position 3"),
-        ("min(*1)", "only numbers"),
-        ("٣ + 1", "at position 1"),
-        ("1j", "an operator is missing"),
-        ("0x10", "an operator is missing"),
-        ("1__0", "not an arithmetic expression"),
+        ("True", "True is not a number"),
+        ("not 1", "cannot be calculated"),
+        ("__import__('os')", "cannot be calculated"),
+        ("().__class__", "cannot be calculated"),
+        ("'a' * 3", "'a' is not a number"),
+        ("min(*1)", "cannot be calculated"),
+        ("1 < 2", "cannot be calculated"),
+        ("1j", "not a real number"),
+        ("1__0", "cannot be calculated"),
     ],
 )
 def test_what_has_no_value_is_explained(expression: str, said: str) -> None:

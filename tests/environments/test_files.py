@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 
 from heldout import Message, Sample, Trajectory
 from heldout.environments import FileSystem
-from heldout.environments.files import MAX_CHARACTERS, MAX_ENTRIES, MAX_OUTPUT, MAX_PATH
 from heldout.errors import InvalidInput
 from heldout.testing import check_environment
 from tests.conftest import RunEval
@@ -77,7 +77,7 @@ def test_the_model_sees_five_typed_tools() -> None:
     tools = {tool.name: list(tool.parameters["properties"]) for tool in FileSystem({}, GOAL).tools}
     assert tools == {
         "list_files": ["path"],
-        "read_file": ["path", "start"],
+        "read_file": ["path"],
         "write_file": ["path", "text"],
         "move_file": ["path", "new_path"],
         "remove_file": ["path"],
@@ -92,7 +92,6 @@ def test_the_model_sees_five_typed_tools() -> None:
         (("list_files", {"path": "/empty"}), "'/empty' is empty"),
         (read("/notes/todo.txt"), "buy milk\n"),
         (read("notes//./x/../todo.txt"), "buy milk\n"),
-        (("read_file", {"path": "/notes/todo.txt", "start": 4}), "milk\n"),
         (write("/a/b.txt", "x"), "wrote /a/b.txt"),
         (move("/old.log", "/new/"), "moved /old.log to /new"),
         (remove("/notes"), "removed /notes"),
@@ -109,7 +108,7 @@ def test_tools_answer_in_plain_text(step: Step, text: str) -> None:
         (("list_files", {"path": "/x"}), "FileNotFoundError: there is no file or directory '/x'"),
         (read("/x"), "FileNotFoundError: there is no file or directory '/x'"),
         (read("/notes"), "IsADirectoryError: '/notes' is a directory"),
-        (read(""), "ValueError: a path is a text of 1 to 1000 characters, got ''"),
+        (read(""), "ValueError: the path is empty"),
         (write("/notes", "x"), "FileExistsError: '/notes' is a directory"),
         (write("/old.log/", ""), "FileExistsError: '/old.log' is a file"),
         (write("/d/", "x"), "IsADirectoryError: '/d' is a directory, since it ends in /"),
@@ -123,7 +122,7 @@ def test_tools_answer_in_plain_text(step: Step, text: str) -> None:
         (move("/old.log", "/notes/todo.txt/x"), "NotADirectoryError: '/notes/todo.txt' is a"),
         (remove("/x"), "FileNotFoundError: there is no file or directory '/x'"),
         (remove("/"), "PermissionError: the root cannot be removed"),
-        (("read_file", {"path": 3}), "read_file: 'path': Expected `str`, got `int`"),
+        (("read_file", {"path": 3}), "the arguments of read_file do not fit: Expected `str`"),
         (("run", {"command": "ls"}), "there is no tool 'run'. The tools are: list_files,"),
     ],
 )
@@ -132,29 +131,6 @@ def test_a_mistake_is_explained_and_changes_nothing(step: Step, said: str) -> No
     environment = FileSystem(FILES, GOAL)
     before = tree(environment)
     assert tree(after(environment, step)) == before
-
-
-@pytest.mark.parametrize(
-    ("files", "step"),
-    [
-        ({}, write("/a", "x" * MAX_CHARACTERS)),
-        ({f"/{i}": "" for i in range(MAX_ENTRIES - 1)}, write("/a")),
-        ({}, write("/a" * (MAX_PATH // 2 + 1))),
-        ({"/a/" + "b" * 990: ""}, move("/a", "/" + "c" * 20)),
-    ],
-    ids=["characters", "entries", "path", "path_after_a_move"],
-)
-def test_sizes_are_bounded(files: dict[str, str], step: Step) -> None:
-    environment = FileSystem(files, GOAL)
-    before = tree(environment)
-    assert str(MAX_PATH) in answer(step, files)
-    assert tree(after(environment, step)) == before
-
-
-def test_a_long_file_is_read_in_parts() -> None:
-    files = {"/long": "a" * MAX_OUTPUT + "rest"}
-    assert answer(read("/long"), files) == "a" * MAX_OUTPUT + "\n[truncated: 4 more characters]"
-    assert answer(("read_file", {"path": "/long", "start": MAX_OUTPUT}), files) == "rest"
 
 
 def test_no_real_file_is_touched(tmp_path: Path) -> None:
@@ -237,15 +213,14 @@ def test_without_a_final_tree_there_is_no_score() -> None:
         ({"/a/b": "y", "/a": "x"}, GOAL, "'/a'.*'/a' is a directory"),
         ({"/a": "y", "a": "x"}, GOAL, r"files\['a'\]: a file of that path is there already"),
         ({"/a/": "x"}, GOAL, "is a directory, since it ends in /"),
-        ({"": ""}, GOAL, "a path is a text of"),
-        ({"/a": "x" * 300_000}, GOAL, "too large: a tree has at most"),
+        ({"": ""}, GOAL, "the path is empty"),
         (["/a"], GOAL, "files, a dict of path to text"),
         ({}, {}, "the goal is empty"),
         ({}, {"/a": 3}, "Expected `str | null`, got `int`"),
-        ({}, {"": "x"}, "a path is a text of"),
-        ({}, {"/": None}, "cannot name the root"),
-        ({}, {"/a": "x", "a": "y"}, "has '/a' twice"),
-        ({}, {"/a": "x", "/a/b": "y"}, "no tree satisfies the goal"),
+        ({}, {"": "x"}, "the path is empty"),
+        ({}, {"/": None}, "no tree satisfies the goal"),
+        ({}, {"/a": "x", "a": "y"}, r"goal\['a'\]: a file of that path is there already"),
+        ({}, {"/a": "x", "/a/b": "y"}, r"goal\['/a/b'\]: '/a' is a file"),
         ({}, {"/a": None, "/a/b": "y"}, "no tree satisfies the goal"),
         ({}, {"/a/": None, "/a/b/c": "y"}, "no tree satisfies the goal"),
         ({}, {"/a/": "x"}, "is a directory"),
@@ -296,7 +271,10 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=8))
 def test_any_state_comes_back_from_its_snapshot(steps: list[Step]) -> None:
-    environment = after(FileSystem(FILES, GOAL), *steps)
+    environment = FileSystem(FILES, GOAL)
+    for name, arguments in steps:
+        with suppress(OSError, ValueError):
+            getattr(environment, name)(**arguments)
     nodes = tree(environment)
     assert all(nodes.get(path.rpartition("/")[0] or "/", "") is None for path in nodes)
     again = FileSystem(FILES, GOAL)

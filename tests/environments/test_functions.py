@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout.environments.functions import BadArguments, Function
+from heldout.environments.tools import BadArguments, Function
 from heldout.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -304,9 +304,9 @@ def unknown_name(x: Database) -> str:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (positional, "'a' is positional-only.*remove the /"),
-        (star, r" \*numbers; write out"),
-        (keywords, r" \*\*options; write out"),
+        (positional, "by name, which a does not allow.*without /"),
+        (star, r"by name, which \*numbers does not allow; write out"),
+        (keywords, r"by name, which \*\*options does not allow; write out"),
         (inexpressible, "'x' is annotated complex.*use str, int"),
         (ambiguous, r"annotated list\[int\] \| set\[int\].*more than one array-like"),
         (unknown_name, "'x' is annotated Database.*not defined.*or inject it"),
@@ -329,35 +329,32 @@ def book(city: str, nights: int, guests: list[str] | None = None, *, late: bool 
     return ""
 
 
+BOOK = Function(book)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ('{"city": ', "the arguments of book are not JSON"),
-        ("city=Rome", "not JSON.*'city=Rome'. book takes: city, nights, guests (optional)"),
-        ("[1]", "are a JSON object, got array"),
-        ("null", "are a JSON object, got null"),
-        ("{}", "book: 'city' is missing; 'nights' is missing. book takes: city, nights"),
-        ('{"city": "Rome", "nights": "2"}', "'nights': Expected `int`, got `str`"),
-        ('{"city": "Rome", "nights": 2, "town": 1}', "there is no argument 'town'"),
-        (
-            '{"city": 5, "nights": 2.5, "guests": ["a", 1], "x": 0}',
-            "book: 'city': Expected `str`, got `int`; 'guests': Expected `str`, got `int` - at "
-            "`guests[1]`; 'nights': Expected `int`, got `float`; there is no argument 'x'.",
-        ),
-        ("[" * 100_000, "the arguments of book are a JSON object, got array"),
-        ('{"city": ' + "[" * 100_000, "book are not JSON"),
-        ('{"city": "\ud800"}', "the arguments of book are not JSON"),
-        ('{"city": "a", "nights": ' + "9" * 5000 + "}", "'nights': Integer value out of range"),
+        ('{"city": ', "Input data was truncated"),
+        ("city=Rome", "JSON is malformed.*with city, nights, guests (optional), late (optional)"),
+        ("[1]", "Expected `object`, got `array`"),
+        ("null", "Expected `object`, got `null`"),
+        ("{}", "missing required field `city`; book takes a JSON object with city, nights"),
+        ('{"city": "Rome", "nights": "2"}', "Expected `int`, got `str` - at `$.nights`"),
+        ('{"city": "Rome", "nights": 2, "town": 1}', "unknown field `town`"),
+        ('{"city": "a", "nights": 2, "guests": ["a", 1]}', "got `int` - at `$.guests[1]`"),
+        ("[" * 100_000, "Expected `object`, got `array`"),
+        ('{"city": "a", "nights": 1, "guests": ' + "[" * 100_000, "do not fit"),
+        ('{"city": "\ud800"}', "do not fit"),
+        ('{"city": "a", "nights": ' + "9" * 5000 + "}", "Integer value out of range"),
     ],
 )
-def test_a_model_is_told_everything_that_is_wrong_with_its_arguments(
-    arguments: str, said: str
-) -> None:
+def test_a_model_is_told_what_is_wrong_with_its_arguments(arguments: str, said: str) -> None:
     with pytest.raises(BadArguments) as caught:
-        Function(book).arguments(arguments)
-    expected = said.split(".*")
-    assert all(part in str(caught.value) for part in expected), str(caught.value)
-    assert len(str(caught.value)) < 2000
+        BOOK.arguments(arguments)
+    assert str(caught.value).startswith("the arguments of book do not fit: ")
+    assert all(part in str(caught.value) for part in said.split(".*")), str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 def test_no_text_at_all_is_a_call_without_arguments() -> None:
@@ -371,7 +368,7 @@ def test_a_tool_that_takes_nothing_says_so() -> None:
     def now() -> str:
         return ""
 
-    with pytest.raises(BadArguments, match=r"no argument 'x'. now takes no arguments: give {}"):
+    with pytest.raises(BadArguments, match=r"unknown field `x`; now takes no arguments: give {}"):
         Function(now).arguments('{"x": 1}')
 
 
@@ -449,10 +446,10 @@ def test_what_the_schema_allows_is_what_is_accepted(
     assert accepted == allowed
 
 
-@given(st.one_of(st.text(), st.text(alphabet='{}[]":,abcitynghs012.-e\\u \n', max_size=60)))
+@given(st.text(alphabet='{}[]":,abcitynghs012.-e\\u \n\0é漢🙂\ud800', max_size=60))
 def test_no_text_of_a_model_is_anything_but_accepted_or_explained(text: str) -> None:
     try:
-        taken = set(Function(book).arguments(text))
+        taken = set(BOOK.arguments(text))
     except BadArguments:
         return
     assert {"city", "nights"} <= taken <= {"city", "nights", "guests", "late"}

@@ -240,7 +240,7 @@ def test_tools_that_end_the_episode_end_it() -> None:
 def test_calls_are_answered_even_if_there_are_no_tools() -> None:
     reply = reply_of(SimulatedUser(patient), calling(("a", "{}"), ("b", "{}")))
     assert [m.tool_call_id for m in reply.messages] == ["c0", "c1"]
-    assert reply.messages[0].text == "Error: there are no tools"
+    assert reply.messages[0].text == "Error: there is no tool 'a'. There are no tools"
 
 
 # --- Failures -----------------------------------------------------------------------------------
@@ -277,7 +277,6 @@ def test_a_user_cannot_end_what_has_not_begun() -> None:
     [
         ({"user": "someone"}, "user is a function of the messages or an endpoint"),
         ({"stop": ""}, "'' is in every text"),
-        ({"first_message": "hi [DONE]"}, "has the text that ends the episode"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, Any], said: str) -> None:

@@ -60,7 +60,7 @@ def test_all_who_are_under_way_are_waited_for_and_answered_in_order() -> None:
     async def one(index: int, seat: Any) -> None:
         for _ in range(10 - index):  # the last come first
             await anyio.lowlevel.checkpoint()
-        await seat.complete(*asks(f"{index}"))
+        await seat(*asks(f"{index}"))
 
     assert batches_of(5, 2, one) == [["0", "1"], ["2", "3"], ["4"]]
 
@@ -68,7 +68,7 @@ def test_all_who_are_under_way_are_waited_for_and_answered_in_order() -> None:
 def test_one_that_ends_without_asking_does_not_hold_up_the_others() -> None:
     async def one(index: int, seat: Any) -> None:
         if index != 1:
-            await seat.complete(*asks(f"{index}"))
+            await seat(*asks(f"{index}"))
 
     assert batches_of(3, 3, one) == [["0", "2"]]
 
@@ -77,10 +77,10 @@ def test_one_that_gives_up_waiting_does_not_hold_up_the_others() -> None:
     async def one(index: int, seat: Any) -> None:
         if index == 0:
             with anyio.move_on_after(0.01):
-                await seat.complete(*asks("0"))
+                await seat(*asks("0"))
             return
         await anyio.sleep(0.05)
-        await seat.complete(*asks(f"{index}"))
+        await seat(*asks(f"{index}"))
 
     assert batches_of(3, 3, one) == [["1", "2"]]
 
@@ -90,7 +90,7 @@ def test_a_bad_row_is_its_own_error_and_a_bad_batch_everyones() -> None:
 
     async def one(index: int, seat: Any) -> None:
         try:
-            await seat.complete(*asks(f"{index}"))
+            await seat(*asks(f"{index}"))
         except EndpointError as problem:
             problems[index] = str(problem)
 

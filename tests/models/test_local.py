@@ -616,6 +616,14 @@ def overwrite(folder: str) -> None:
     model.save_pretrained(folder)
 
 
+def test_a_turn_is_as_short_as_the_default_where_no_limit_is_set(run: Run, folder: str) -> None:
+    endpoint = LocalEndpoint.load(folder, default_max_tokens=3)
+    longest = max(
+        run(asking(endpoint, PROMPTS, Sampling())), key=lambda c: c.usage.completion_tokens
+    )
+    assert (longest.usage.completion_tokens, longest.finish_reason) == (3, "length")
+
+
 def test_a_model_that_was_overwritten_is_another_one(run: Run, tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path / "model")
     asked = [Sample(f"s{i}", {"prompt": prompt}) for i, prompt in enumerate(PROMPTS[:3])]

@@ -32,6 +32,14 @@ from heldout.types import Completion, ToolCall, Usage
 from tests.faulty_server import KEY, FaultyServer, Request, answer, echo_key, events, raw, status
 
 Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run() -> Run:
+    """Runs an async function; that both event loops will do is tested with the transport."""
+    return anyio.run
+
+
 QUESTION = [Message("user", "2 + 2?")]
 OTHER_KEY = "gsk-0123456789abcdefghij"
 

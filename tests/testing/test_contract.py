@@ -394,31 +394,12 @@ class RestoredEndsOtherwise(RestoredRepliesOtherwise):
         return {"steps": self.steps}
 
 
-class LiveSnapshot(Counter):
-    """Its snapshot is its state itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[str] = []
-
-    def answer(self, call: ToolCall) -> Message:
-        self.log.append(call.arguments)
-        return super().answer(call)
-
-    def snapshot(self) -> Any:
-        return {"count": self.count, "log": self.log}
-
-    def restore(self, snapshot: Any) -> Any:
-        super().restore(snapshot)
-        self.log = snapshot["log"]
-
-
 THE_ONE = Counter()
 BROKEN: dict[str, tuple[Any, str]] = {
     "factory fails": (lambda: 1 / 0, "factory raised ZeroDivisionError: division by zero"),
-    "factory gives no environment": (object, "returned a object, which has no tools, opening"),
+    "factory gives no environment": (object, "this object has no tools and no opening"),
     "factory gives one object": (lambda: THE_ONE, "factory: returned the same object twice"),
-    "tools fail": (NoTools, "tools: raised RuntimeError: no tools today"),
+    "tools fail": (NoTools, "factory raised RuntimeError: no tools today"),
     "tools are no specs": (with_tools({"name": "up"}), "tools: are ToolSpecs, with {'name': 'up'}"),
     "tools share a name": (with_tools(UP, UP), "tools: each has a name of its own, got 'up'"),
     "a tool has no name": (with_tools(replace(UP, name="")), "has a name of its own, got ''"),
@@ -434,7 +415,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "tools change": (GrowingTools, "tools: changed during an episode"),
     "opening fails": (OpeningFails, "opening raised RuntimeError: closed today"),
     "opening is nothing": (Opening, "opening: is a list of Message, got None"),
-    "opening of texts": (OpeningOfTexts, "opening: is a list of Message, with 'hello' in it"),
+    "opening of texts": (OpeningOfTexts, "opening: is a list of Message, got 'hello'"),
     "opening of one": (OpeningOfOneMessage, "opening: is a list of Message, got Message("),
     "reply of nothing": (replying(lambda e, m, r: None), "is a Reply, got None"),
     "reply of messages": (
@@ -530,8 +511,6 @@ BROKEN: dict[str, tuple[Any, str]] = {
         RestoredEndsOtherwise,
         "restored after 1 turn(s), it comes to another outcome than the original",
     ),
-    "snapshot is alive": (LiveSnapshot, "after 0 turn(s) changed when the episode went on"),
-    "snapshot is used up": (LiveSnapshot, "restore: a snapshot taken after 0 turn(s) changed"),
 }
 
 

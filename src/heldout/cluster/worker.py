@@ -36,7 +36,7 @@ from heldout.errors import (
     printable_error,
 )
 from heldout.models import Endpoint, open_endpoint
-from heldout.models.cache import open_cached
+from heldout.models.cache import CachedEndpoint
 from heldout.rollout import EvalDefinition, root_of
 from heldout.store.journal import Record, encode_result, plain_value
 from heldout.store.resume import decode_sample
@@ -174,7 +174,7 @@ def _load(spec: WorkerSpec, archive: bytes | None) -> tuple[EvalDefinition, Endp
     model = loaded.pop("endpoint", spec.config.endpoint)
     endpoint = open_endpoint(model, max_concurrent=spec.max_concurrent)
     if spec.config.cache:
-        endpoint = open_cached(endpoint, model, spec.config.cache)
+        endpoint = CachedEndpoint(endpoint, model, spec.config.cache)
     return EvalDefinition((), **loaded), endpoint
 
 

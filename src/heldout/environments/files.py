@@ -17,15 +17,6 @@ from heldout.environments.tools import Tool, ToolEnvironment
 from heldout.errors import InvalidInput
 from heldout.types import Metric, Sample, Score, Trajectory
 
-MAX_ENTRIES = 1_000
-"""Files and directories of a tree."""
-MAX_CHARACTERS = 200_000
-"""Characters of all files and paths together."""
-MAX_PATH = 1_000
-"""Characters of a path."""
-MAX_OUTPUT = 20_000
-"""Characters that one call returns."""
-
 Nodes = dict[str, str | None]
 """Absolute paths to texts; None is a directory. The root is always there."""
 
@@ -48,25 +39,19 @@ class FileSystem(ToolEnvironment):
                 (None). Paths that are not named are free.
 
         Raises:
-            InvalidInput: If the files are no tree or too large, or if no tree satisfies the goal.
+            InvalidInput: If the files are no tree, or if no tree satisfies the goal.
         """
         tools: list[Tool] = [self.list_files, self.read_file, self.write_file]
         tools += [self.move_file, self.remove_file]
         super().__init__(tools, in_threads=False)  # none of them can block
         puzzle = _parse_puzzle({"files": files, "goal": goal})
-        self._nodes = _make_tree(puzzle.files)
+        self._nodes = _make_tree(puzzle.files, "files")
         self._goal = _check_goal(puzzle.goal)
         self._calls = 0
 
     @classmethod
     def for_sample(cls, sample: Sample) -> Self:
         """Make the tree of a sample from the `files` and the `goal` in its input.
-
-        Args:
-            sample: The puzzle.
-
-        Returns:
-            Its environment.
 
         Raises:
             InvalidInput: If the puzzle is malformed.
@@ -88,29 +73,28 @@ class FileSystem(ToolEnvironment):
             path: The directory.
         """
         self._calls += 1
-        path = _normalise(path)
-        if _existing(self._nodes, path) is not None:
+        path = self._find(path)
+        if self._nodes[path] is not None:
             raise NotADirectoryError(f"{path!r} is a file")
         below = [
             node if text is not None else f"{node}/"
             for node, text in self._nodes.items()
             if node != path and _is_within(node, path)
         ]
-        return _truncate("\n".join(sorted(below))) or f"{path!r} is empty"
+        return "\n".join(sorted(below)) or f"{path!r} is empty"
 
-    def read_file(self, path: str, start: int = 0) -> str:
+    def read_file(self, path: str) -> str:
         """Return the text of a file.
 
         Args:
             path: The file.
-            start: How many characters to skip, for a file too long to be returned at once.
         """
         self._calls += 1
-        path = _normalise(path)
-        text = _existing(self._nodes, path)
+        path = self._find(path)
+        text = self._nodes[path]
         if text is None:
             raise IsADirectoryError(f"{path!r} is a directory")
-        return _truncate(text[max(0, start) :])
+        return text
 
     def write_file(self, path: str, text: str) -> str:
         """Create a file, or replace the whole text of one.
@@ -124,7 +108,7 @@ class FileSystem(ToolEnvironment):
         self._calls += 1
         nodes = dict(self._nodes)
         _put(nodes, path, text)
-        self._nodes = _check_size(nodes)
+        self._nodes = nodes
         return f"wrote {_normalise(path)}"
 
     def move_file(self, path: str, new_path: str) -> str:
@@ -137,8 +121,7 @@ class FileSystem(ToolEnvironment):
             new_path: Its whole new path, where nothing may exist yet.
         """
         self._calls += 1
-        path, new_path = _normalise(path), _normalise(new_path)
-        _existing(self._nodes, path)
+        path, new_path = self._find(path), _normalise(new_path)
         if _is_within(new_path, path):
             raise ValueError(f"{path!r} cannot be moved to {new_path!r}, into itself")
         if new_path in self._nodes:
@@ -147,7 +130,7 @@ class FileSystem(ToolEnvironment):
         _put_parents(nodes, new_path)
         for node in self._nodes.keys() - nodes.keys():
             nodes[new_path + node.removeprefix(path)] = self._nodes[node]
-        self._nodes = _check_size(nodes)
+        self._nodes = nodes
         return f"moved {path} to {new_path}"
 
     def remove_file(self, path: str) -> str:
@@ -157,12 +140,17 @@ class FileSystem(ToolEnvironment):
             path: The file or directory.
         """
         self._calls += 1
-        path = _normalise(path)
-        _existing(self._nodes, path)
+        path = self._find(path)
         if path == "/":
             raise PermissionError("the root cannot be removed")
         self._nodes = {n: text for n, text in self._nodes.items() if not _is_within(n, path)}
         return f"removed {path}"
+
+    def _find(self, path: str) -> str:
+        path = _normalise(path)
+        if path not in self._nodes:
+            raise FileNotFoundError(f"there is no file or directory {path!r}")
+        return path
 
     # --- Score ---
 
@@ -198,7 +186,8 @@ class FileSystem(ToolEnvironment):
                 f"sample {sample.id!r}: there is no final tree to score; run it with "
                 "environment_factory=FileSystem.for_sample"
             ) from None
-        met = [outcome.meets(path, text) for path, text in outcome.goal.items()]
+        nodes = {**outcome.files, **dict.fromkeys(outcome.directories)}
+        met = [_meets(nodes, path, text) for path, text in outcome.goal.items()]
         return Score(
             (
                 Metric("solved", all(met), weight=1.0),
@@ -214,11 +203,7 @@ class FileSystem(ToolEnvironment):
         return {"nodes": dict(self._nodes), "calls": self._calls}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the tree of a snapshot.
-
-        Args:
-            snapshot: What `snapshot` returned.
-        """
+        """Take up the tree of a snapshot."""
         self._nodes, self._calls = dict(snapshot["nodes"]), snapshot["calls"]
 
 
@@ -227,20 +212,9 @@ class _Puzzle(msgspec.Struct):
     goal: dict[str, str | None]
 
 
-class _Outcome(msgspec.Struct):
-    files: dict[str, str]
+class _Outcome(_Puzzle):
     directories: list[str]
     calls: int
-    goal: dict[str, str | None]
-
-    def meets(self, path: str, text: str | None) -> bool:
-        """Tell whether one path of the goal is as it should be."""
-        name = path.rstrip("/")
-        if path.endswith("/"):
-            return (name in self.directories) == (text is not None)
-        if text is None:
-            return name not in self.files and name not in self.directories
-        return self.files.get(name) == text
 
 
 def _parse_puzzle(value: Any) -> _Puzzle:
@@ -253,7 +227,7 @@ def _parse_puzzle(value: Any) -> _Puzzle:
         ) from None
 
 
-def _make_tree(files: Mapping[str, str]) -> Nodes:
+def _make_tree(files: Mapping[str, str], name: str) -> Nodes:
     nodes: Nodes = {"/": None}
     for path, text in files.items():
         try:
@@ -261,37 +235,29 @@ def _make_tree(files: Mapping[str, str]) -> Nodes:
                 raise FileExistsError("a file of that path is there already")
             _put(nodes, path, text)
         except (OSError, ValueError) as problem:
-            raise InvalidInput(f"files[{path[:100]!r}]: {problem}") from None
-    try:
-        return _check_size(nodes)
-    except OSError as problem:
-        raise InvalidInput(f"files: {problem}") from None
+            raise InvalidInput(f"{name}[{path!r}]: {problem}") from None
+    return nodes
 
 
-def _check_goal(goal: Mapping[str, str | None]) -> dict[str, str | None]:
+def _check_goal(goal: dict[str, str | None]) -> dict[str, str | None]:
     if not goal:
         raise InvalidInput("the goal is empty, so every tree would satisfy it")
-    checked: dict[str, str | None] = {}
+    wanted = {path: text for path, text in goal.items() if text is not None}
+    smallest = _make_tree(wanted, "goal")
     for path, text in goal.items():
-        try:
-            path = _normalise(path) + "/" * path.endswith("/")
-        except ValueError as problem:
-            raise InvalidInput(f"goal[{path[:100]!r}]: {problem}") from None
-        if path == "//":
-            raise InvalidInput("the goal cannot name the root, which always exists")
-        if path.endswith("/") and text:
-            raise InvalidInput(f"goal[{path!r}] is a directory, since it ends in /, and has text")
-        if path in checked:
-            raise InvalidInput(f"the goal has {path!r} twice")
-        checked[path] = text
-    for path, text in checked.items():
-        for parent in _parents(path.rstrip("/")) if text is not None else ():
-            if parent in checked or checked.get(f"{parent}/", "") is None:
-                raise InvalidInput(
-                    f"no tree satisfies the goal: {path!r} needs a directory {parent!r}, which the "
-                    "goal rules out"
-                )
-    return checked
+        if not _meets(smallest, path, text):
+            raise InvalidInput(
+                f"no tree satisfies the goal: {path!r} must not exist, and another path needs it"
+            )
+    return goal
+
+
+def _meets(nodes: Mapping[str, str | None], path: str, text: str | None) -> bool:
+    """Tell whether one path of a goal is as it should be."""
+    is_directory, path = path.endswith("/"), _normalise(path)
+    if text is None:
+        return nodes.get(path, "") is not None if is_directory else path not in nodes
+    return path in nodes and nodes[path] == (None if is_directory else text)
 
 
 def _put(nodes: Nodes, path: str, text: str) -> None:
@@ -306,44 +272,17 @@ def _put(nodes: Nodes, path: str, text: str) -> None:
 
 
 def _put_parents(nodes: Nodes, path: str) -> None:
-    for parent in _parents(path):
-        if nodes.setdefault(parent, None) is not None:
-            raise NotADirectoryError(f"{parent!r} is a file, so nothing can be in it")
-
-
-def _check_size(nodes: Nodes) -> Nodes:
-    size = sum(len(path) + len(text or "") for path, text in nodes.items())
-    if len(nodes) > MAX_ENTRIES or size > MAX_CHARACTERS or max(map(len, nodes)) > MAX_PATH:
-        raise OSError(
-            f"too large: a tree has at most {MAX_ENTRIES} files and directories, {MAX_CHARACTERS} "
-            f"characters in all, and {MAX_PATH} in a path"
-        )
-    return nodes
-
-
-def _existing(nodes: Nodes, path: str) -> str | None:
-    if path not in nodes:
-        raise FileNotFoundError(f"there is no file or directory {path!r}")
-    return nodes[path]
+    while (path := posixpath.dirname(path)) != "/":
+        if nodes.setdefault(path, None) is not None:
+            raise NotADirectoryError(f"{path!r} is a file, so nothing can be in it")
 
 
 def _normalise(path: str) -> str:
     """Make a path absolute, without `.`, `..` and a `/` at the end."""
-    if not path or len(path) > MAX_PATH or "\0" in path:
-        raise ValueError(f"a path is a text of 1 to {MAX_PATH} characters, got {path[:100]!r}")
+    if not path:
+        raise ValueError("the path is empty")
     return posixpath.normpath("/" + path.lstrip("/"))
-
-
-def _parents(path: str) -> list[str]:
-    parts = path.split("/")[1:-1]
-    return ["/" + "/".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def _is_within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
-
-
-def _truncate(text: str) -> str:
-    if len(text) <= MAX_OUTPUT:
-        return text
-    return f"{text[:MAX_OUTPUT]}\n[truncated: {len(text) - MAX_OUTPUT} more characters]"

@@ -7,22 +7,28 @@ item: a tool raises `EnvironmentFailed` for it.
 
 from __future__ import annotations
 
-import copy
 import difflib
+import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import re
+import types
+import typing
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import docstring_parser
 import msgspec
 
-from heldout._aio import Threads, settle
-from heldout.environment import Reply
-from heldout.environments.functions import BadArguments, Function, json_value
-from heldout.errors import EnvironmentFailed, InvalidInput
+from heldout._aio import Threads, is_async, settle
+from heldout.environment import Reply, check_messages
+from heldout.errors import UNENCODABLE, UNREADABLE, EnvironmentFailed, InvalidInput
 from heldout.types import Message, ToolCall, ToolSpec
 
 Tool = Callable[..., Any]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names of tools that OpenAI-compatible servers accept
 
 
 class ToolEnvironment:
@@ -59,25 +65,23 @@ class ToolEnvironment:
         """
         self._inject = dict(inject or {})
         self._functions: dict[str, Function] = {}
-        for tool in _as_list(tools, "tools"):
-            function = Function(tool, self._inject)
+        self._callables: dict[str, Tool] = {}
+        for tool in tools:
+            function = read_function(tool, self._inject)
             if function.name in self._functions:
                 raise InvalidInput(
                     f"two tools are named {function.name!r}; a model calls them by name, so "
                     "rename one"
                 )
-            self._functions[function.name] = function
-        for name in self._inject:
-            if not any(name in function.injected for function in self._functions.values()):
-                raise InvalidInput(
-                    f"inject has {name!r}, but no tool has a parameter of that name; "
-                    f"the tools are {self._names()}"
-                )
-        self._opening = tuple(_as_list(opening, "opening"))
-        for message in self._opening:
-            if not isinstance(message, Message):
-                raise InvalidInput(f"opening is a list of Message, got {message!r:.200}")
-        self._ends = tuple(_as_list(ends, "ends"))
+            self._functions[function.name], self._callables[function.name] = function, tool
+        self._opening, self._ends = tuple(opening), tuple(ends)
+        check_messages(self._opening, "opening is a list of Message")
+        parameters = {name for f in self._functions.values() for name in f.injected}
+        for name in self._inject.keys() - parameters:
+            raise InvalidInput(
+                f"inject has {name!r}, but no tool has a parameter of that name; the tools are "
+                f"{self._names()}"
+            )
         for name in self._ends:
             if name not in self._functions:
                 raise InvalidInput(
@@ -89,49 +93,35 @@ class ToolEnvironment:
     @property
     def tools(self) -> Sequence[ToolSpec]:
         """What the policy may call."""
-        return [copy.deepcopy(function.spec) for function in self._functions.values()]
+        return [function.spec for function in self._functions.values()]
 
     def opening(self) -> Sequence[Message] | Awaitable[Sequence[Message]]:
         """Return the messages before the first model turn."""
         return self._opening
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """Execute the calls of the last model turn.
-
-        Args:
-            messages: The conversation, up to that turn.
-
-        Returns:
-            One tool message per call; or what `reply_to_text` returns, if there is none.
+        """Execute the calls of the last model turn; without any, `reply_to_text` answers.
 
         Raises:
             EnvironmentFailed: If a tool raised it, or returned what JSON cannot hold.
         """
-        calls = messages[-1].tool_calls if messages else ()
+        calls = messages[-1].tool_calls
         if not calls:
             return await settle(self.reply_to_text(messages))
         answers: list[Message] = []
-        done = False
+        ended_by: str | None = None
         for call in calls:
-            if done:
-                # Chat APIs want an answer to every call, but the episode is over.
-                last = next(call.name for call in calls if call.name in self._ends)
-                text = f"Error: not run, since {last} ended the episode"
-            else:
+            # Chat APIs want an answer to every call, even after the end.
+            text, succeeded = f"Error: not run, since {ended_by} ended the episode", False
+            if ended_by is None:
                 text, succeeded = await self._answer(call)
-                done = succeeded and call.name in self._ends
+            if succeeded and call.name in self._ends:
+                ended_by = call.name
             answers.append(Message("tool", text, tool_call_id=call.id))
-        return Reply(tuple(answers), done)
+        return Reply(tuple(answers), done=ended_by is not None)
 
     def reply_to_text(self, messages: Sequence[Message]) -> Reply | Awaitable[Reply]:
-        """Answer a turn that calls no tool: with nothing, unless a subclass defines it.
-
-        Args:
-            messages: The conversation, up to that turn.
-
-        Returns:
-            The reply.
-        """
+        """Answer a turn that calls no tool: with nothing, unless a subclass defines it."""
         return Reply()
 
     async def close(self) -> None:
@@ -163,12 +153,11 @@ class ToolEnvironment:
         return _as_text(function.name, result), True
 
     async def _call(self, function: Function, arguments: dict[str, Any]) -> Any:
-        if function.is_async:
-            return await function.function(**arguments)
-        if not self._in_threads:
-            return await settle(function.function(**arguments))
+        call = partial(self._callables[function.name], **arguments)
+        if function.is_async or not self._in_threads:
+            return await settle(call())
         # A plain function may return a coroutine.
-        return await settle(await self._threads.run(partial(function.function, **arguments)))
+        return await settle(await self._threads.run(call))
 
     def _names(self) -> str:
         return ", ".join(self._functions) or "none"
@@ -176,10 +165,7 @@ class ToolEnvironment:
     # --- Snapshots ---
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what was injected, as plain JSON values.
-
-        Returns:
-            The state. A subclass with state of its own returns that.
+        """Return what was injected, as plain JSON values; a subclass returns its own state.
 
         Raises:
             NotImplementedError: A subclass does not say what its state is.
@@ -193,9 +179,6 @@ class ToolEnvironment:
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take up the state of a snapshot.
-
-        Args:
-            snapshot: What `snapshot` returned.
 
         Raises:
             InvalidInput: It is not a snapshot of what is injected here.
@@ -211,9 +194,7 @@ class ToolEnvironment:
         """Convert injected values to the types that the tools' parameters have."""
         types: dict[str, Any] = dict.fromkeys(snapshot, Any)
         for function in self._functions.values():
-            for name, annotation in function.injected.items():
-                if types.get(name) is Any:
-                    types[name] = annotation
+            types |= {name: kind for name, kind in function.injected.items() if kind is not Any}
         try:
             return {n: msgspec.convert(v, types[n], str_keys=True) for n, v in snapshot.items()}
         except msgspec.ValidationError as problem:
@@ -223,46 +204,19 @@ class ToolEnvironment:
 
     def _to_json(self, name: str, value: Any) -> Any:
         """Convert an injected value, if the same value will come back."""
-        kind = type(value).__name__
         try:
             plain = json_value(value)
-        except ValueError as problem:
-            raise InvalidInput(
-                f"the injected {name!r}, a {kind}, cannot be put in a snapshot: JSON has no word "
-                f"for it ({problem}); keep it in a dict, a list or a dataclass"
-            ) from None
-        try:
-            is_same = _same(self._from_json({name: copy.deepcopy(plain)})[name], value)
-        except InvalidInput:
+            restored = self._from_json({name: plain})[name]
+            is_same = type(restored) is type(value) and bool(restored == value)
+        except ValueError:
             is_same = False
         if not is_same:
             raise InvalidInput(
-                f"the injected {name!r}, a {kind}, would not come back from a snapshot as it is; "
-                f"annotate the parameter {name!r} of the tools with its type (a dataclass, "
-                "say), or keep it in plain dicts and lists"
+                f"the injected {name!r}, a {type(value).__name__}, would not come back from a "
+                f"snapshot as it is, since that is JSON; annotate the parameter {name!r} of the "
+                "tools with its type (a dataclass, say), or keep it in plain dicts and lists"
             )
         return plain
-
-
-def _same(restored: Any, value: Any) -> bool:
-    """Compare values and types throughout: a defaultdict equals the dict that it becomes."""
-    if type(restored) is not type(value):
-        return False
-    if isinstance(value, dict):
-        return len(restored) == len(value) and all(
-            key in restored and _same(restored[key], part) for key, part in value.items()
-        )
-    if isinstance(value, list | tuple):
-        both = zip(restored, value, strict=False)
-        return len(restored) == len(value) and all(_same(*pair) for pair in both)
-    return bool(restored == value)
-
-
-def _as_list(values: Any, what: str) -> list[Any]:
-    # A text would become a list of its letters.
-    if isinstance(values, str | Message) or not isinstance(values, Iterable):
-        raise InvalidInput(f"{what} is a list, got {values!r:.200}")
-    return list(values)
 
 
 def _as_text(tool: str, result: Any) -> str:
@@ -275,3 +229,203 @@ def _as_text(tool: str, result: Any) -> str:
             f"tool {tool!r} returned a {type(result).__name__}, which JSON cannot hold "
             f"({problem}); return text, or plain values"
         ) from None
+
+
+# --- Functions as tools --------------------------------------------------------------------------
+
+
+class BadArguments(Exception):
+    """Arguments that do not fit a tool; the message is for the model."""
+
+
+class Function:
+    """What a plain or async function takes, read from its signature and docstring.
+
+    One struct is built from the signature. The JSON schema and the decoder of the model's arguments
+    both come from it, so the two cannot disagree.
+
+    Attributes:
+        name: Its name as a tool.
+        is_async: Whether it must be awaited.
+        injected: The parameters that the model does not set, with their types.
+        spec: The tool as the model sees it.
+    """
+
+    def __init__(self, function: Tool, injected: Collection[str] = ()) -> None:
+        self.name = _tool_name(function)
+        self.is_async = is_async(function)
+        self.injected: dict[str, Any] = {}
+        self._fields: dict[str, str] = {}
+        """Parameters to fields of the struct, which may not have all names."""
+        parameters = _read_parameters(self.name, function)
+        fields: list[tuple[str, Any, Any]] = []
+        for name, parameter in parameters.items():
+            is_injected = name in injected
+            annotation = _resolve_annotation(self.name, function, parameter, is_injected)
+            if is_injected:
+                self.injected[name] = annotation
+                continue
+            self._fields[name] = f"argument_{len(fields)}"
+            # A missing argument stays unset: its default is the function's to fill in.
+            default: dict[str, Any] = {"default_factory": lambda: msgspec.UNSET}
+            if parameter.default is parameter.empty:
+                default = {}
+            fields.append((self._fields[name], annotation, msgspec.field(name=name, **default)))
+        struct = msgspec.defstruct(self.name, fields, kw_only=True, forbid_unknown_fields=True)
+        self._decoder = msgspec.json.Decoder(struct)
+        self.spec = self._make_spec(struct, parameters, inspect.getdoc(function) or "")
+
+    def _make_spec(
+        self, struct: type, parameters: dict[str, inspect.Parameter], docstring: str
+    ) -> ToolSpec:
+        (top,), definitions = msgspec.json.schema_components(
+            [struct], ref_template="#/$defs/{name}"
+        )
+        schema: dict[str, Any] = definitions.pop(top["$ref"].rpartition("/")[2])
+        schema.pop("title", None)
+        if definitions:
+            schema["$defs"] = definitions
+        summary, descriptions = _read_docstring(docstring)
+        for name, property_schema in schema["properties"].items():
+            if name in descriptions:
+                property_schema.setdefault("description", descriptions[name])
+            try:
+                property_schema["default"] = json_value(parameters[name].default)
+            except ValueError:
+                pass  # there is no default, or none that JSON can show
+        return ToolSpec(self.name, summary, schema)
+
+    def arguments(self, text: str) -> dict[str, Any]:
+        """Decode a model's arguments; an empty text is a call without, as some servers write it.
+
+        Raises:
+            BadArguments: If they do not fit, with what is wrong and what the function takes.
+        """
+        try:
+            decoded = self._decoder.decode(text if text.strip() else "{}")
+        except UNREADABLE as problem:
+            required = self.spec.parameters["required"]
+            names = [name if name in required else f"{name} (optional)" for name in self._fields]
+            takes = f"a JSON object with {', '.join(names)}" if names else "no arguments: give {}"
+            raise BadArguments(
+                f"the arguments of {self.name} do not fit: {str(problem)[:200] or repr(problem)}; "
+                f"{self.name} takes {takes}"
+            ) from None
+        values = {name: getattr(decoded, field) for name, field in self._fields.items()}
+        return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+
+
+_READ: WeakKeyDictionary[Any, dict[tuple[Any, ...], Function]] = WeakKeyDictionary()
+
+
+def read_function(function: Tool, injected: Collection[str]) -> Function:
+    """Read a function once for all environments that use it, which takes some 2 ms."""
+    inner = getattr(function, "__func__", function)
+    known = _READ.setdefault(inner, {}) if inspect.isfunction(inner) else {}
+    key = (inner is function, *injected)
+    if key not in known:
+        known[key] = Function(function, injected)
+    return known[key]
+
+
+def json_value(value: Any) -> Any:
+    """Convert a value to plain JSON types, as a copy; numbers and arrays of NumPy and torch too.
+
+    Raises:
+        ValueError: If JSON cannot hold it.
+    """
+    try:
+        # Deterministic, so that a set is the same list in every process.
+        plain = msgspec.to_builtins(
+            value, str_keys=True, order="deterministic", enc_hook=_array_to_list
+        )
+        return json.loads(json.dumps(plain, allow_nan=False))
+    except (*UNENCODABLE, ValueError) as problem:
+        raise ValueError(str(problem)) from None
+
+
+def _array_to_list(value: Any) -> Any:
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__qualname__}")
+
+
+def _tool_name(function: Any) -> str:
+    if not callable(function) or isinstance(function, type):
+        raise InvalidInput(f"a tool is a function, got {function!r:.200}")
+    name = getattr(function, "__name__", "")
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"{function!r:.200} has no name that a model could call it by (letters, digits and _, "
+            "at most 64); write it as a function with def"
+        )
+    return str(name)
+
+
+def _read_parameters(name: str, function: Tool) -> dict[str, inspect.Parameter]:
+    try:
+        parameters = dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"tool {name!r} has no signature to read; wrap it in a function of its own with def"
+        ) from None
+    for parameter in parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            shown = str(parameter).partition(":")[0]
+            raise InvalidInput(
+                f"tool {name!r}: a model passes arguments by name, which {shown} does not allow; "
+                "write out the parameters one by one, without /, * and **"
+            )
+    return parameters
+
+
+def _resolve_annotation(
+    tool: str, function: Tool, parameter: inspect.Parameter, is_injected: bool
+) -> Any:
+    """Find the type that msgspec decodes a parameter with; any, for an injected one it cannot."""
+    annotation = parameter.annotation
+    if annotation in (parameter.empty, object, "object", Any, "Any"):
+        return Any
+    inner = inspect.unwrap(function)
+    module = getattr(getattr(inner, "__func__", inner), "__globals__", {})
+    # One at a time: another parameter may have a type that is imported for type checkers only.
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        annotation = typing.get_type_hints(holder, module, include_extras=True)["it"]
+        if parameter.default is None:
+            annotation = annotation | None
+        msgspec.json.schema(annotation)
+        msgspec.json.Decoder(annotation)
+    except (TypeError, ValueError, NameError, AttributeError, SyntaxError) as problem:
+        if is_injected:
+            return Any
+        shown = inspect.formatannotation(parameter.annotation).strip("'")
+        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[-1]
+        raise InvalidInput(
+            f"tool {tool!r}: parameter {parameter.name!r} is annotated {shown}, which has no JSON "
+            f"schema ({reason}); use str, int, float, bool, list, dict, Literal, an Enum, a "
+            "TypedDict or a dataclass of these, or inject it"
+        ) from problem
+    return annotation
+
+
+def _read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
+    """Read the first paragraph of a docstring, and its descriptions of arguments."""
+    try:
+        parsed = docstring_parser.parse(docstring)
+    except docstring_parser.ParseError:
+        return _join_lines(docstring.split("\n\n")[0]), {}
+    summary = parsed.short_description or ""
+    if parsed.long_description and not parsed.blank_after_short_description:
+        summary += "\n" + parsed.long_description.split("\n\n")[0]
+    descriptions = {
+        name.strip(" *"): _join_lines(parameter.description)
+        for parameter in parsed.params
+        if parameter.description
+        for name in parameter.arg_name.split(",")  # NumPy's `x, y : int`
+    }
+    return _join_lines(summary), descriptions
+
+
+def _join_lines(text: str) -> str:
+    return " ".join(text.split())

@@ -8,15 +8,11 @@ from typing import Any
 from heldout._aio import settle
 from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling
-from heldout.environment import (
-    Environment,
-    HasOutcome,
-    HasSnapshots,
-    Reply,
-    SeesCompletions,
-)
+from heldout.environment import Environment, HasOutcome, HasSnapshots, Reply, SeesCompletions
+from heldout.environments.tools import ToolEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput
-from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint, with_retries
+from heldout.models import AnswerFn, Endpoint, open_endpoint
+from heldout.models.base import with_retries
 from heldout.types import Completion, Message, ToolSpec
 
 BEGIN = "(The conversation begins. Write your first message.)"
@@ -60,19 +56,14 @@ class SimulatedUser:
         """
         if stop == "":
             raise InvalidInput("stop is a text that ends the episode, or None; '' is in every text")
-        if first_message is not None and stop is not None and stop in first_message:
-            raise InvalidInput(f"first_message has the text that ends the episode, {stop!r}, in it")
-        self._own: FunctionEndpoint | None = None
-        if callable(getattr(user, "complete", None)):
-            self._user: Endpoint = user  # type: ignore[assignment]
-        elif callable(user):
-            self._user = self._own = FunctionEndpoint(user)
-        else:
+        if isinstance(user, str):
             raise InvalidInput(
                 f"user is a function of the messages or an endpoint object, got {user!r:.200}"
             )
+        self._user = open_endpoint(user, max_concurrent=1)
+        self._is_owner = self._user is not user
         self._first_message, self._instructions, self._stop = first_message, instructions, stop
-        self._tools = tools
+        self._tools = ToolEnvironment([]) if tools is None else tools
         self._sampling, self._retries = sampling or Sampling(), retries
         if isinstance(tools, HasOutcome):
             # Not a method: whether there is an outcome depends on the tools.
@@ -83,11 +74,11 @@ class SimulatedUser:
     @property
     def tools(self) -> Sequence[ToolSpec]:
         """What the policy may call."""
-        return self._tools.tools if self._tools is not None else ()
+        return self._tools.tools
 
     async def opening(self) -> Sequence[Message]:
         """Return the opening of the tools, and the user's first message."""
-        messages = list(await settle(self._tools.opening())) if self._tools is not None else []
+        messages = list(await settle(self._tools.opening()))
         if self._first_message is not None:
             return [*messages, Message("user", self._first_message)]
         message = await self._ask(messages)
@@ -98,25 +89,11 @@ class SimulatedUser:
     async def reply(self, messages: Sequence[Message]) -> Reply:
         """Answer the last model turn: by the tools if it calls any, by the user otherwise.
 
-        Args:
-            messages: The conversation, up to that turn.
-
-        Returns:
-            The reply.
-
         Raises:
             EnvironmentFailed: If the user failed.
         """
-        calls = messages[-1].tool_calls if messages else ()
-        if calls and self._tools is not None:
+        if messages[-1].tool_calls:
             return await settle(self._tools.reply(messages))
-        if calls:
-            return Reply(
-                tuple(
-                    Message("tool", "Error: there are no tools", tool_call_id=call.id)
-                    for call in calls
-                )
-            )
         message = await self._ask(messages)
         if not self._has_stop(message):
             return Reply((message,))
@@ -126,11 +103,10 @@ class SimulatedUser:
     async def close(self) -> None:
         """Close the tools, and the threads of a function."""
         try:
-            if self._tools is not None:
-                await settle(self._tools.close())
+            await settle(self._tools.close())
         finally:
-            if self._own is not None:
-                await self._own.close()
+            if self._is_owner:
+                await self._user.close()
 
     def _has_stop(self, message: Message) -> bool:
         return self._stop is not None and self._stop in message.text
@@ -178,14 +154,9 @@ class SimulatedUser:
     async def snapshot(self) -> dict[str, Any]:
         """Return the tools' state; a simulated user has none besides the conversation.
 
-        Returns:
-            The state.
-
         Raises:
             NotImplementedError: The tools have no snapshots.
         """
-        if self._tools is None:
-            return {}
         if not isinstance(self._tools, HasSnapshots):
             raise NotImplementedError(
                 f"the tools, a {type(self._tools).__name__}, have no snapshot() and restore()"
@@ -193,10 +164,6 @@ class SimulatedUser:
         return {"tools": await settle(self._tools.snapshot())}
 
     async def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the state of a snapshot.
-
-        Args:
-            snapshot: What `snapshot` returned.
-        """
-        if isinstance(self._tools, HasSnapshots):
-            await settle(self._tools.restore(snapshot["tools"]))
+        """Take up the state of a snapshot."""
+        assert isinstance(self._tools, HasSnapshots)  # or there would be no snapshot
+        await settle(self._tools.restore(snapshot["tools"]))

@@ -19,14 +19,11 @@ Two more are made by heldout itself: `batch.py` for a policy that answers in the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from heldout._providers import COMPATIBLE, SERVERS
 from heldout.config import check_endpoint
 from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint
-
-if TYPE_CHECKING:
-    from heldout.models.http import ServerEndpoint
 
 __all__ = ["AnswerFn", "Endpoint", "FunctionEndpoint", "open_endpoint"]
 
@@ -49,8 +46,19 @@ def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> E
         is_endpoint = callable(getattr(model, "complete", None))
         return cast(Endpoint, model) if is_endpoint else FunctionEndpoint(cast(AnswerFn, model))
     kind, _, name = model.partition(":")
+    if kind == "anthropic":
+        from heldout.models.anthropic import AnthropicEndpoint
+
+        return AnthropicEndpoint.parse(name, max_connections=max_concurrent)
+    if kind == "openai-responses":
+        from heldout.models.responses import ResponsesEndpoint
+
+        return ResponsesEndpoint.parse(name, max_connections=max_concurrent)
     if kind in SERVERS:
-        return open_server(kind, name, max_connections=max_concurrent)
+        from heldout.models.http import HTTPEndpoint
+
+        provider = COMPATIBLE.get(kind)
+        return HTTPEndpoint.parse(name, max_connections=max_concurrent, provider=provider)
     if kind == "litellm":
         from heldout.models.litellm import LiteLLMEndpoint
 
@@ -64,31 +72,3 @@ def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> E
     return LocalEndpoint.load(
         weights_folder(), name="smollm2", max_batch=max_concurrent, default_max_tokens=MAX_TOKENS
     )
-
-
-def open_server(kind: str, name: str, *, max_connections: int) -> ServerEndpoint:
-    """Make the endpoint of a server.
-
-    Args:
-        kind: One of `heldout._providers.SERVERS`.
-        name: MODEL or MODEL@URL.
-        max_connections: How many connections are open at once.
-
-    Returns:
-        The endpoint.
-
-    Raises:
-        InvalidInput: If the address cannot be one, or the provider's key is missing.
-    """
-    if kind == "anthropic":
-        from heldout.models.anthropic import AnthropicEndpoint
-
-        return AnthropicEndpoint.parse(name, max_connections=max_connections)
-    if kind == "openai-responses":
-        from heldout.models.responses import ResponsesEndpoint
-
-        return ResponsesEndpoint.parse(name, max_connections=max_connections)
-    from heldout.models.http import HTTPEndpoint
-
-    provider = COMPATIBLE.get(kind)
-    return HTTPEndpoint.parse(name, max_connections=max_connections, provider=provider)

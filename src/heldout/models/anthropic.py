@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from heldout._providers import ANTHROPIC
 from heldout.config import Sampling
 from heldout.errors import EndpointError
-from heldout.models.http import ServerEndpoint, decode_body, is_stream, read_events
+from heldout.models.http import ServerEndpoint
 from heldout.models.transport import Response
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
@@ -37,17 +38,6 @@ FINISH_REASONS = {
     "model_context_window_exceeded": "length",
 }
 """Stop reasons in the words of chat completions; others stay as they are."""
-STATUS_OF_ERROR = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""The HTTP status of an error that comes in a stream; 500 for others."""
 
 
 class AnthropicEndpoint(ServerEndpoint):
@@ -57,7 +47,7 @@ class AnthropicEndpoint(ServerEndpoint):
     path = "/messages"
     provider = ANTHROPIC
     address_variable = "ANTHROPIC_BASE_URL"
-    _reply_name = "a message"
+    reply_name = "a message"
 
     @classmethod
     def _default_url(cls) -> str:
@@ -80,28 +70,25 @@ class AnthropicEndpoint(ServerEndpoint):
         tools: Sequence[ToolSpec],
         extra: Mapping[str, Any],
     ) -> dict[str, Any]:
-        opening = 0
-        while opening < len(messages) and messages[opening].role == "system":
-            opening += 1
-        body: dict[str, Any] = {
+        turns = list(messages)
+        system: list[str] = []
+        while turns and turns[0].role == "system":
+            system.append(turns.pop(0).text)
+        return {
             "model": self.model,
             "max_tokens": sampling.max_tokens or DEFAULT_MAX_TOKENS + _thinking_budget(extra),
-            "messages": self._turns_of(messages[opening:]),
+            "system": "\n\n".join(system) or None,
+            "messages": self._turns_of(turns),
             "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "stop_sequences": list(sampling.stop) or None,
             "stream": sampling.stream,
-        }
-        if opening:
-            body["system"] = "\n\n".join(message.text for message in messages[:opening])
-        if sampling.top_p is not None:
-            body["top_p"] = sampling.top_p
-        if sampling.stop:
-            body["stop_sequences"] = list(sampling.stop)
-        if tools:
-            body["tools"] = [
+            "tools": [
                 {"name": t.name, "description": t.description, "input_schema": t.parameters}
                 for t in tools
             ]
-        return body
+            or None,
+        }
 
     def _turns_of(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Convert messages; those of one role in a row become one, which tool results must be."""
@@ -131,15 +118,7 @@ class AnthropicEndpoint(ServerEndpoint):
             return [*content, *calls]
         return content
 
-    def _read(self, response: Response, next_call: int) -> Completion:
-        if is_stream(response.body):
-            body = self._join_events(response)
-        else:
-            body = response.body
-        try:
-            reply = self._clean(decode_body(body, _reply_decoder))
-        except ValueError as problem:
-            raise self._unreadable(response, problem) from None
+    def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
         texts: list[str] = []
         thinking: list[str] = []
         calls: list[ToolCall] = []
@@ -163,50 +142,31 @@ class AnthropicEndpoint(ServerEndpoint):
         finish_reason = None if reason is None else FINISH_REASONS.get(reason, reason)
         return Completion(message, finish_reason, reply.usage.total() if reply.usage else None)
 
-    def _join_events(self, response: Response) -> bytes:
-        """Join the events of a stream into the message that would have come without one."""
+    def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
         reply: dict[str, Any] = {}
         blocks: dict[int, dict[str, Any]] = {}
-        inputs: dict[int, str] = {}
-        try:
-            for data in read_events(response.body):
-                event = self._decode_event(data)
-                match event["type"]:
-                    case "message_start":
-                        reply = event["message"]
-                    case "content_block_start":
-                        blocks[event["index"]] = event["content_block"]
-                    case "content_block_delta":
-                        index = event["index"]
-                        _add_delta(blocks[index], event["delta"], inputs, index)
-                    case "message_delta":
-                        reply |= event["delta"]
-                        reply["usage"] = {**(reply.get("usage") or {}), **event.get("usage", {})}
-                    case "message_stop":
-                        for index, text in inputs.items():
-                            blocks[index]["input"] = json.loads(text) if text else {}
-                        reply["content"] = [blocks[index] for index in sorted(blocks)]
-                        return msgspec.json.encode(reply)
-                    case "error":
-                        status = STATUS_OF_ERROR.get(event["error"]["type"], 500)
-                        raise self._error_for(Response(status, response.headers, data))
-        except (KeyError, TypeError, ValueError) as problem:
-            raise self._broken_stream(f"{type(problem).__name__}: {problem}") from None
-        raise self._broken_stream("it ended without message_stop")
-
-
-def _add_delta(
-    block: dict[str, Any], delta: dict[str, Any], inputs: dict[int, str], index: int
-) -> None:
-    match delta:
-        case {"type": "text_delta", "text": str(text)}:
-            block["text"] += text
-        case {"type": "thinking_delta", "thinking": str(text)}:
-            block["thinking"] += text
-        case {"type": "signature_delta", "signature": str(text)}:
-            block["signature"] = text
-        case {"type": "input_json_delta", "partial_json": str(text)}:
-            inputs[index] = inputs.get(index, "") + text
+        inputs: defaultdict[int, str] = defaultdict(str)
+        for event in events:
+            match event:
+                case {"type": "message_start", "message": message}:
+                    reply = message
+                case {"type": "content_block_start", "index": index, "content_block": block}:
+                    blocks[index] = block
+                case {"type": "content_block_delta", "index": index, "delta": delta}:
+                    for name in ("text", "thinking", "signature"):
+                        if name in delta:
+                            blocks[index][name] = blocks[index].get(name, "") + delta[name]
+                    inputs[index] += delta.get("partial_json", "")
+                case {"type": "message_delta"}:
+                    reply |= event["delta"]
+                    reply["usage"] = {**(reply.get("usage") or {}), **event.get("usage", {})}
+                case {"type": "message_stop"}:
+                    for index, text in inputs.items():
+                        if text:
+                            blocks[index]["input"] = json.loads(text)
+                    reply["content"] = [blocks[index] for index in sorted(blocks)]
+                    return reply
+        return None
 
 
 def _content_blocks(message: Message) -> list[dict[str, Any]]:
@@ -262,4 +222,4 @@ class _Reply(msgspec.Struct):
     usage: _Usage | None = None
 
 
-_reply_decoder = msgspec.json.Decoder(_Reply)
+AnthropicEndpoint.reply_decoder = msgspec.json.Decoder(_Reply)

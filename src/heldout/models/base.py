@@ -7,7 +7,6 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import anyio
@@ -49,54 +48,18 @@ class Endpoint(Protocol):
         ...
 
 
-class KnowsItems(Protocol):
-    """An endpoint that treats each attempt of a sample on its own."""
-
-    def item(self, index: int, repeat: int) -> AbstractContextManager[Endpoint]:
-        """Give the endpoint that answers one attempt, for as long as the attempt runs.
-
-        Args:
-            index: Which sample of the dataset.
-            repeat: Which attempt of the sample.
-        """
-        ...
+Complete = Callable[[Sequence[Message], Sampling, Sequence[ToolSpec]], Awaitable[Completion]]
+"""Takes one model turn, as `Endpoint.complete` does."""
 
 
-def taking_part(endpoint: Endpoint, index: int, repeat: int) -> AbstractContextManager[Endpoint]:
-    """Give the endpoint that answers one attempt: its own if the endpoint `KnowsItems`.
+def taking_part(endpoint: Endpoint, index: int, repeat: int) -> AbstractContextManager[Complete]:
+    """Give the function that answers one attempt of a sample, for as long as the attempt runs.
 
-    Args:
-        endpoint: The endpoint of the eval.
-        index: Which sample of the dataset.
-        repeat: Which attempt of the sample.
-
-    Returns:
-        A context in which the attempt runs.
+    An endpoint that treats each attempt on its own has a method `item(index, repeat)` for it.
     """
-    item: Callable[[int, int], AbstractContextManager[Endpoint]] | None
+    item: Callable[[int, int], AbstractContextManager[Complete]] | None
     item = getattr(endpoint, "item", None)
-    return nullcontext(endpoint) if item is None else item(index, repeat)
-
-
-@dataclass(frozen=True, slots=True)
-class ItemEndpoint:
-    """An endpoint as one attempt sees it."""
-
-    whole: Endpoint
-    answer: Callable[[Sequence[Message], Sampling, Sequence[ToolSpec]], Awaitable[Completion]]
-
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
-    ) -> Completion:
-        """Take one model turn of the attempt."""
-        return await self.answer(messages, sampling, tools)
-
-    def describe(self) -> dict[str, Any]:
-        """Describe the model for the report."""
-        return self.whole.describe()
-
-    async def close(self) -> None:
-        """Leave everything open: it belongs to the whole endpoint."""
+    return nullcontext(endpoint.complete) if item is None else item(index, repeat)
 
 
 # --- Functions ----------------------------------------------------------------------------------
@@ -193,19 +156,7 @@ async def with_retries(
     *,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
 ) -> Completion:
-    """Make a request, and repeat it after transient errors with growing waits.
-
-    Args:
-        request: Makes the request.
-        retries: How often to repeat it at most.
-        sleep: Waits so many seconds.
-
-    Returns:
-        The answer.
-
-    Raises:
-        EndpointError: The error of the last try.
-    """
+    """Make a request, and repeat it after transient errors with growing waits."""
     for attempt in range(retries + 1):
         try:
             return await request()

@@ -20,7 +20,7 @@ import anyio
 from heldout._aio import Here
 from heldout.config import Sampling
 from heldout.errors import EndpointError, printable_error
-from heldout.models.base import ItemEndpoint
+from heldout.models.base import Complete
 from heldout.rollout import waiting_for_others
 from heldout.types import Completion, Message, ToolSpec
 
@@ -56,13 +56,9 @@ class BatchEndpoint:
     """
 
     def __init__(self, answer: Answer, here: Here, *, items: int, rows: int) -> None:
-        """Prepare for one eval.
+        """Prepare for one eval of `items` attempts, of which `rows` are in flight at once.
 
-        Args:
-            answer: Answers a batch, in the order of its requests.
-            here: Runs a function in the thread that `answer` belongs to.
-            items: How many attempts the eval has.
-            rows: How many of them are in flight at once.
+        `answer` answers a batch, in the order of its requests; `here` runs it in its own thread.
         """
         self._answer, self._here, self._rows = answer, here, rows
         self._items = self._left = items
@@ -81,10 +77,10 @@ class BatchEndpoint:
         return {"kind": "live", "rows": self._rows}
 
     @contextmanager
-    def item(self, index: int, repeat: int) -> Iterator[ItemEndpoint]:
-        """Give the endpoint of one attempt; see `KnowsItems`."""
+    def item(self, index: int, repeat: int) -> Iterator[Complete]:
+        """Give the function that answers one attempt; see `taking_part`."""
         try:
-            yield ItemEndpoint(self, partial(self._take_turn, (index, repeat)))
+            yield partial(self._take_turn, (index, repeat))
         finally:
             self._left -= 1
             self._check_batch()

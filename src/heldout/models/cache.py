@@ -36,7 +36,7 @@ import msgspec
 
 from heldout.config import Sampling
 from heldout.errors import InvalidInput
-from heldout.models.base import Endpoint, ItemEndpoint
+from heldout.models.base import Complete, Endpoint
 from heldout.models.demo import cache_folder
 from heldout.types import Completion, EvalResult, Message, ToolSpec
 
@@ -53,13 +53,11 @@ CHECKSUM_BYTES = 16
 
 
 class CacheInfo(NamedTuple):
-    """What a cache file holds."""
+    """What a cache file holds: turns, bytes, and when they were stored in seconds since 1970."""
 
     entries: int
     bytes: int
-    """Of the file."""
     oldest: float | None
-    """When the oldest turn was stored, in seconds since 1970; None if there is none."""
     newest: float | None
 
 
@@ -125,17 +123,11 @@ class ResponseCache:
             # Without fsync: 10 ms less per turn. After a power failure the file may be damaged,
             # which SQLite or the checksums notice.
             self._db.execute("PRAGMA synchronous = OFF")
-        application, version, tables = (
-            self._db.execute(query).fetchone()[0]
-            for query in (
-                "PRAGMA application_id",
-                "PRAGMA user_version",
-                "SELECT count(*) FROM sqlite_schema",
-            )
-        )
+        application = self._db.execute("PRAGMA application_id").fetchone()[0]
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if (application, version) == (APPLICATION_ID, FORMAT):
             return
-        if tables:
+        if self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             raise InvalidInput(
                 f"{self.path} is not a response cache of this version of heldout; name another file"
             )
@@ -157,14 +149,7 @@ class ResponseCache:
         )
 
     def get(self, key: bytes) -> bytes | None:
-        """Find a turn that has not expired.
-
-        Args:
-            key: Its key.
-
-        Returns:
-            The turn; None if there is none.
-        """
+        """Find a turn that has not expired."""
         with self._lock:
             row = self._db.execute(
                 "SELECT turn FROM turns WHERE key = ? AND stored > ?",
@@ -176,12 +161,7 @@ class ResponseCache:
         return turn if checksum == _checksum(key, turn) else None
 
     def put(self, key: bytes, turn: bytes) -> None:
-        """Store a turn.
-
-        Args:
-            key: Its key.
-            turn: The turn.
-        """
+        """Store a turn."""
         row = (key, time.time(), len(turn), _checksum(key, turn) + turn)
         with self._lock:
             self._db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?)", row)
@@ -198,14 +178,7 @@ class ResponseCache:
         return CacheInfo(entries, self.path.stat().st_size, oldest, newest)
 
     def clear(self, *, older_than: float = 0.0) -> int:
-        """Remove turns.
-
-        Args:
-            older_than: Only those stored at least so many seconds ago.
-
-        Returns:
-            How many there were.
-        """
+        """Remove turns stored at least so many seconds ago, and return how many there were."""
         with self._lock:
             before = time.time() - older_than
             return self._db.execute("DELETE FROM turns WHERE stored <= ?", (before,)).rowcount
@@ -227,10 +200,7 @@ class ResponseCache:
 
     def _prune(self) -> None:
         self._db.execute("DELETE FROM turns WHERE stored <= ?", (time.time() - self._max_age,))
-        if self._max_bytes == math.inf:
-            return
-        total = self._db.execute("SELECT total(size) FROM turns").fetchone()[0]
-        if total > self._max_bytes:
+        if self._max_bytes < math.inf:
             self._db.execute(
                 """
                 DELETE FROM turns WHERE key IN (
@@ -246,16 +216,33 @@ class ResponseCache:
 class CachedEndpoint:
     """An endpoint whose turns are taken from a cache where it has them."""
 
-    def __init__(self, endpoint: Endpoint, cache: ResponseCache, *, is_owner: bool) -> None:
-        """Join an endpoint and a cache.
+    def __init__(self, endpoint: Endpoint, model: Any, cache: bool | str) -> None:
+        """Put the response cache before an endpoint.
 
         Args:
             endpoint: Answers what is not in the cache.
-            cache: The cache, which is closed with this endpoint.
-            is_owner: Whether the endpoint is closed, too.
+            model: What the config names; the endpoint itself if it is the user's own, who closes
+                it.
+            cache: The path of the file; True for the default one.
+
+        Raises:
+            InvalidInput: If nothing tells whether the endpoint would answer the same again.
         """
-        self._endpoint, self._cache, self._is_owner = endpoint, cache, is_owner
-        self._description = {k: v for k, v in endpoint.describe().items() if k != "max_batch"}
+        from heldout.models.http import ServerEndpoint
+
+        description = endpoint.describe()
+        is_on_disk = isinstance(model, str) and "version" in description
+        if not isinstance(endpoint, ServerEndpoint) and not is_on_disk:
+            name = next(filter(None, map(description.get, ("model", "name", "kind"))))
+            reason = description.get("unknown") or "its answers may change under the same name"
+            raise InvalidInput(
+                "the response cache is for servers and for models loaded from disk, not for "
+                f"{name}: {reason}. Leave out cache"
+            )
+        self._endpoint, self._is_owner = endpoint, endpoint is not model
+        self._server = endpoint if isinstance(endpoint, ServerEndpoint) else None
+        self._cache = ResponseCache(Path(cache) if isinstance(cache, str) else default_path())
+        self._description = {k: v for k, v in description.items() if k != "max_batch"}
         self._has_failed = False
 
     def describe(self) -> dict[str, Any]:
@@ -263,9 +250,9 @@ class CachedEndpoint:
         return self._endpoint.describe()
 
     @contextmanager
-    def item(self, index: int, repeat: int) -> Iterator[ItemEndpoint]:
-        """Give the endpoint of one attempt; see `KnowsItems`."""
-        yield ItemEndpoint(self, partial(self._take_turn, index, repeat))
+    def item(self, index: int, repeat: int) -> Iterator[Complete]:
+        """Give the function that answers one attempt; see `taking_part`."""
+        yield partial(self._take_turn, index, repeat)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
@@ -287,32 +274,24 @@ class CachedEndpoint:
         sampling: Sampling,
         tools: Sequence[ToolSpec],
     ) -> Completion:
-        key = self._key(index, repeat, messages, sampling, tools)
-        stored = _decode(await self._try(partial(self._cache.get, key)))
-        remember = getattr(self._endpoint, "remember", None)
-        if stored is not None:
-            if remember is not None:
-                remember(stored.completion.message, stored.turn)
+        server = self._server
+        request: Any = [messages, sampling, tools]
+        if server is not None:
+            request = server.body(messages, sampling, tools)
+        key = self._key(index, repeat, request, sampling)
+        content = await self._try(partial(self._cache.get, key))
+        if content is not None:
+            stored = msgspec.json.decode(content, type=_Stored)
+            if server is not None:
+                server.remember(stored.completion.message, stored.turn)
             return replace(stored.completion, cached=True)
         completion = await self._endpoint.complete(messages, sampling, tools)
-        recall = getattr(self._endpoint, "recall", None)
-        turn = None if recall is None else recall(completion.message)
+        turn = server.recall(completion.message) if server is not None else None
         content = msgspec.json.encode(_Stored(completion, turn))
         await self._try(partial(self._cache.put, key, content))
         return completion
 
-    def _key(
-        self,
-        index: int,
-        repeat: int,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-    ) -> bytes:
-        make_body = getattr(self._endpoint, "body", None)
-        request: Any = [messages, sampling, tools]
-        if make_body is not None:
-            request = make_body(messages, sampling, tools)
+    def _key(self, index: int, repeat: int, request: Any, sampling: Sampling) -> bytes:
         is_greedy = sampling.temperature == 0 and "temperature" not in (sampling.extra_body or {})
         # A seed is of the attempt already. Without one, only the sample tells two draws apart.
         draw = None if is_greedy or sampling.seed is not None else index
@@ -330,44 +309,8 @@ class CachedEndpoint:
             return None
 
 
-def open_cached(endpoint: Endpoint, model: Any, cache: bool | str) -> CachedEndpoint:
-    """Put the response cache before an endpoint.
-
-    Args:
-        endpoint: The endpoint.
-        model: What the config names; the endpoint itself if it is the user's own.
-        cache: The path of the file; True for the default one.
-
-    Returns:
-        The endpoint with the cache.
-
-    Raises:
-        InvalidInput: If nothing tells whether the endpoint would answer the same again.
-    """
-    from heldout.models.http import ServerEndpoint
-
-    described = endpoint.describe()
-    is_on_disk = isinstance(model, str) and "version" in described
-    if not isinstance(endpoint, ServerEndpoint) and not is_on_disk:
-        reason = described.get("unknown") or "its answers may change under the same name"
-        raise InvalidInput(
-            "the response cache is for servers and for models loaded from disk, not for "
-            f"{described.get('model') or described.get('name') or described.get('kind')}: "
-            f"{reason}. Leave out cache"
-        )
-    path = Path(cache) if isinstance(cache, str) else default_path()
-    return CachedEndpoint(endpoint, ResponseCache(path), is_owner=endpoint is not model)
-
-
 def count_turns(results: Iterable[EvalResult]) -> tuple[int, int]:
-    """Count where the model turns of a run came from.
-
-    Args:
-        results: The results.
-
-    Returns:
-        How many turns came from the cache, and how many requests were sent.
-    """
+    """Count the model turns of a run that came from the cache, and the requests sent."""
     cached = sent = 0
     for result in results:
         if (timing := result.trajectory.timing) is not None:
@@ -378,10 +321,6 @@ def count_turns(results: Iterable[EvalResult]) -> tuple[int, int]:
 
 def _checksum(key: bytes, turn: bytes) -> bytes:
     return hashlib.blake2b(key + turn, digest_size=CHECKSUM_BYTES).digest()
-
-
-def _decode(content: bytes | None) -> _Stored | None:
-    return None if content is None else msgspec.json.decode(content, type=_Stored)
 
 
 def _read_limit(variable: str, default: float) -> float:

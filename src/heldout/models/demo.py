@@ -39,9 +39,6 @@ def cache_folder() -> Path:
 def weights_folder() -> str:
     """Find the folder with the weights, and make it first if needed.
 
-    Returns:
-        The folder.
-
     Raises:
         InvalidInput: If packages are missing or the weights cannot be downloaded, with the one
             command that helps.

@@ -9,9 +9,9 @@ would carry the key).
     openai:MODEL@http://host/v1     any other server
     openrouter:MODEL and so on      providers in heldout/_providers.py
 
-`ServerEndpoint` is the base class: keys, connections, errors, streams. An API is a subclass that
-makes the body of a request and reads the reply: `HTTPEndpoint` here, `AnthropicEndpoint` in
-anthropic.py, `ResponsesEndpoint` in responses.py.
+`ServerEndpoint` is the client: keys, connections, errors, streams. An API is a subclass that makes
+the body of a request, joins the events of a stream and reads the reply: `HTTPEndpoint` here,
+`AnthropicEndpoint` in anthropic.py, `ResponsesEndpoint` in responses.py.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import math
 import os
 import re
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
@@ -53,6 +52,19 @@ TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 PLACEHOLDER_LENGTH = 12
 """Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
 MAX_REMEMBERED_TURNS = 20_000
+STATUS_OF_ERROR = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "server_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The HTTP status of an error that comes without one, by its name with OpenAI or Anthropic."""
 BROKEN_OFF = {"error", "abort", "insufficient_system_resource"}
 """Finish reasons of a turn that the server gave up in the middle: OpenRouter and Mistral, vLLM and
 SGLang, DeepSeek."""
@@ -74,6 +86,8 @@ class ServerEndpoint:
     """The default address and key."""
     address_variable: ClassVar[str]
     """The environment variable with another address."""
+    reply_name: ClassVar[str]
+    reply_decoder: ClassVar[msgspec.json.Decoder[Any]]
 
     def __init__(
         self,
@@ -116,7 +130,7 @@ class ServerEndpoint:
         """Whether the server has answered a request with 200."""
         self._has_replied = False
         """Whether the server has sent anything but failures of its own (5xx)."""
-        self._turns: OrderedDict[str, Any] = OrderedDict()
+        self._turns: dict[str, Any] = {}
         """Turns as the server sent them, by the id of their first tool call."""
 
     @classmethod
@@ -128,9 +142,6 @@ class ServerEndpoint:
             max_connections: How many connections are open at once.
             provider: Where the model is, without an address; the API's own provider by default.
 
-        Returns:
-            The endpoint.
-
         Raises:
             InvalidInput: If there is no model, the address cannot be one, or the provider's key
                 is missing.
@@ -139,11 +150,10 @@ class ServerEndpoint:
         # which must be refused as an address and not become part of the model's name.
         at = re.search(r"@(?=[a-z][a-z0-9+.-]*://)", text, re.IGNORECASE)
         model, url = (text[: at.start()], text[at.end() :]) if at else (text, "")
-        suffix = text.rpartition("@")[2] if "@" in text and not at else None
-        if suffix is not None and (not suffix or ":" in suffix or suffix.startswith("localhost")):
+        if not at and (schemeless := re.search(r"@(|localhost.*|[^@]*:[^@]*)$", text)):
             raise InvalidInput(
-                f"the endpoint's address {suffix!r} does not start with http:// or https://, as in "
-                "openai:MODEL@http://localhost:8000/v1"
+                f"the endpoint's address {schemeless[1]!r} does not start with http:// or "
+                "https://, as in openai:MODEL@http://localhost:8000/v1"
             )
         if not model:
             raise InvalidInput("the endpoint names no model; it is openai:MODEL@URL")
@@ -173,43 +183,29 @@ class ServerEndpoint:
     def body(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
-        """Make the body of a request.
+        """Make the body of a request: the API's fields, and `extra` and `sampling.extra_body`.
 
-        Args:
-            messages: The conversation so far.
-            sampling: How to sample.
-            tools: What the model may call.
-
-        Returns:
-            The body: the API's fields, with those of `extra` and `sampling.extra_body` over them.
-            A field that is None is left out.
+        A field that is None is left out.
         """
         extra = {**self._extra, **(sampling.extra_body or {})}
         body = {**self._fields(messages, sampling, tools, extra), **extra}
-        return {key: value for key, value in body.items() if extra.get(key, value) is not None}
+        return {key: value for key, value in body.items() if value is not None}
 
     async def send(self, request: Mapping[str, Any], *, next_call: int = 0) -> Completion:
-        """Send a request body as it is.
-
-        Args:
-            request: A body of this API.
-            next_call: The number of the first tool call that comes without an id.
-
-        Returns:
-            The server's answer.
+        """Send a request body as it is; calls without an id are numbered from `next_call`.
 
         Raises:
-            EndpointError: If there is none; its type says whether a retry may help.
+            EndpointError: If there is no answer; its type says whether a retry may help.
         """
         loop = current_loop()
         if self._transport is None or self._loop is not loop:
             # Connections belong to the event loop they were made in.
-            self._transport, self._loop = open_transport(self._max_connections), loop
+            self._transport, self._loop = open_transport(self._url, self._max_connections), loop
         accept = "text/event-stream" if request.get("stream") else "application/json"
         headers = {"content-type": "application/json", "accept": accept, **self._key_headers()}
         body = msgspec.json.encode(request)
         try:
-            response = await self._transport.post(self._url, body, headers)
+            response = await self._transport.post(body, headers)
             if response.status < 500:
                 self._has_replied = True
             if response.status != 200:
@@ -251,136 +247,135 @@ class ServerEndpoint:
         """Make the API's own fields of a body; `extra` will be put over them."""
         raise NotImplementedError
 
+    def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+        """Join the events of a stream into the reply that would have come whole; None if cut."""
+        raise NotImplementedError
+
+    def _to_completion(self, reply: Any, response: Response, next_call: int) -> Completion:
+        """Convert a decoded reply."""
+        raise NotImplementedError
+
+    # --- Replies ---
+
     def _read(self, response: Response, next_call: int) -> Completion:
         """Read an answer with status 200, whole or as a stream."""
-        raise NotImplementedError
+        body = response.body
+        # By its content: some servers ignore `stream`.
+        if body.lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":")):
+            try:
+                reply = self._join_events(self._events(response))
+            except (KeyError, TypeError, ValueError, AttributeError) as problem:
+                raise self._broken_stream(f"{type(problem).__name__}: {problem}") from None
+            if reply is None:
+                raise self._broken_stream("it ended before the turn was complete")
+            body = msgspec.json.encode(reply)
+        decoded = self._decode(body, self.reply_decoder, response)
+        return self._to_completion(self._without_echoed_key(decoded), response, next_call)
+
+    def _events(self, response: Response) -> Iterator[dict[str, Any]]:
+        """Decode the server-sent events that ended with an empty line."""
+        data: list[bytes] = []
+        for line in response.body.splitlines():
+            if line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" "))
+            elif not line and data:
+                content, data = b"\n".join(data), []
+                if content == b"[DONE]":
+                    return
+                part = Response(200, response.headers, content)
+                event = self._decode(content, _event_decoder, part)
+                if event.get("type") == "error" or event.get("error"):
+                    raise self._error_of(event.get("error") or event, part)
+                yield event
+
+    def _decode(self, body: bytes, decoder: msgspec.json.Decoder[T], response: Response) -> T:
+        try:
+            return decoder.decode(body)
+        except UNREADABLE as problem:
+            # With some gateways a 200 that is no answer is an error.
+            if error := _read_error(response.body):
+                raise self._error_of(error, response) from None
+            raise TransientError(
+                f"{self._url} answered 200 with something that is not {self.reply_name} "
+                f"({problem}): {self._excerpt(response)}"
+            ) from None
+
+    def _without_echoed_key(self, reply: T) -> T:
+        """Keep a reply as it is, unless a text of it contains the request's own key."""
+        if len(self._key) < PLACEHOLDER_LENGTH:
+            return reply
+        text = msgspec.json.encode(reply).decode()
+        return msgspec.json.decode(self._without_key(text), type=type(reply))
 
     # --- Turns that must be sent back as they came ---
 
     def recall(self, message: Message) -> Any:
-        """Find a turn with tool calls as the server sent it, with its signed reasoning.
-
-        Args:
-            message: The turn.
-
-        Returns:
-            Its parts in the API's own form; None if they are not known.
-        """
+        """Find a turn with tool calls as the server sent it, with its signed reasoning."""
         key = message.tool_calls[0].id if message.tool_calls else ""
-        if key not in self._turns:
-            return None
-        self._turns.move_to_end(key)
-        return self._turns[key]
+        return self._turns.get(key)
 
     def remember(self, message: Message, turn: Any) -> None:
-        """Keep a turn with tool calls as the server sent it, for the next request.
-
-        Args:
-            message: The turn.
-            turn: Its parts in the API's own form.
-        """
+        """Keep a turn with tool calls as the server sent it, for the next request."""
         if message.tool_calls and turn is not None:
             self._turns[message.tool_calls[0].id] = turn
-            while len(self._turns) > MAX_REMEMBERED_TURNS:
-                self._turns.popitem(last=False)
+            if len(self._turns) > MAX_REMEMBERED_TURNS:
+                del self._turns[next(iter(self._turns))]
 
     # --- Errors ---
 
     def _error_for(self, response: Response) -> EndpointError:
         """Tell errors of this request, of its length, of the moment and of the whole run apart."""
-        what = f"{self._url} answered {response.status}: {self._excerpt(response)}"
-        if response.status in (400, 413, 422, 500) and _says_too_long(response.body):
+        status, text = response.status, response.body[:2000].decode("utf-8", "replace").lower()
+        what = f"{self._url} answered {status}: {self._excerpt(response)}"
+        if status in (400, 413, 422, 500) and _TOO_LONG.search(text):
             return ContextFull(what)
         # A 403 is about the key until a request was allowed; after that, about this request.
-        if response.status == 401 or (response.status == 403 and not self._has_completed):
+        if status == 401 or (status == 403 and not self._has_completed):
             key = f"the key in {self._key_variable}" if self._key else f"no {self._key_variable}"
             return FatalEndpointError(f"{what} (sent {key if self._key_variable else 'no key'})")
-        if response.status == 404 or (
-            response.status in (400, 422) and _names_unknown_model(response.body, self.model)
-        ):
+        if status == 404 or (status in (400, 422) and _names_unknown_model(text, self.model)):
             return FatalEndpointError(f"{what} (model {self.model!r}; is it served there?)")
-        if response.status in (400, 422) and (name := _find_refused_field(response.body)):
+        if status in (400, 422) and (name := _find_refused_field(text)):
             return FatalEndpointError(
                 f"{what} (sampling.extra_body.{name}=null leaves {name} out of the request)"
             )
-        if response.status in TRANSIENT:
+        if status in TRANSIENT:
             return TransientError(what, retry_after=retry_after(response.headers))
-        if 300 <= response.status < 400:
+        if 300 <= status < 400:
             return FatalEndpointError(
                 f"{what} (a redirect, which is not followed: it would carry the key along; "
                 "give the final address)"
             )
         return EndpointError(what)
 
-    def _unreadable(self, response: Response, problem: object) -> EndpointError:
-        """Make the error of a 200 that is no answer: with some gateways it is an error itself."""
-        try:
-            failure = decode_body(response.body, _failure_decoder).error
-        except ValueError:
-            return TransientError(
-                f"{self._url} answered 200 with something that is not {self._reply_name} "
-                f"({problem}): {self._excerpt(response)}"
-            )
-        code = "" if isinstance(failure, str) else str(failure.code)
-        status = int(code) if code.isdecimal() else 500
-        return self._error_for(Response(status, response.headers, response.body))
-
-    _reply_name: ClassVar[str]
+    def _error_of(
+        self, error: dict[str, Any] | str, response: Response, default: int = 500
+    ) -> EndpointError:
+        """Make the error that came with the status 200, or in a stream."""
+        names = () if isinstance(error, str) else (str(error.get(key)) for key in ("code", "type"))
+        status = default
+        for name in names:
+            if name.isdecimal() or name in STATUS_OF_ERROR:
+                status = STATUS_OF_ERROR.get(name) or int(name)
+                break
+        body = msgspec.json.encode({"error": error})
+        return self._error_for(Response(status, response.headers, body))
 
     def _broken_stream(self, why: str) -> TransientError:
         return TransientError(f"{self._url} broke off its stream: {why}")
 
-    def _decode_event(self, data: bytes) -> dict[str, Any]:
-        try:
-            return decode_body(data, _event_decoder)
-        except ValueError as problem:
-            raise self._broken_stream(f"an event cannot be read ({problem})") from None
-
     def _excerpt(self, response: Response) -> str:
-        try:
-            error = decode_body(response.body, _failure_decoder).error
-            text = error if isinstance(error, str) else error.message
-        except ValueError:  # not the usual form of an error
-            text = response.body.decode("utf-8", "replace")
+        error = _read_error(response.body)
+        text = response.body.decode("utf-8", "replace")
+        if isinstance(error, str):
+            text = error
+        elif error is not None and isinstance(error.get("message"), str):
+            text = error["message"]
         # The key goes before the text is cut, which could leave half of it.
         return self._without_key(text)[:500].strip() or "(empty body)"
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
-
-    def _without_echoed_key(self, text: str) -> str:
-        """Keep an answer as it is, unless it contains the request's own key."""
-        return text if len(self._key) < PLACEHOLDER_LENGTH else self._without_key(text)
-
-    def _clean(self, value: T) -> T:
-        """Remove the key from every text of a JSON value."""
-        return msgspec.json.decode(
-            self._without_echoed_key(msgspec.json.encode(value).decode()), type=type(value)
-        )
-
-
-def is_stream(body: bytes) -> bool:
-    """Tell a stream of events from anything else: some servers ignore `stream`."""
-    return body.lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":"))
-
-
-def read_events(body: bytes) -> Iterator[bytes]:
-    """Split a body of server-sent events.
-
-    Args:
-        body: The body of a response of the type text/event-stream.
-
-    Yields:
-        The data of each event that ended with an empty line.
-    """
-    data: list[bytes] = []
-    for line in body.splitlines():
-        if not line:
-            if data:
-                yield b"\n".join(data)
-            data = []
-        elif line.startswith(b"data:"):
-            data.append(line[5:].removeprefix(b" "))
 
 
 # --- Chat completions ---------------------------------------------------------------------------
@@ -393,7 +388,7 @@ class HTTPEndpoint(ServerEndpoint):
     path = "/chat/completions"
     provider = OPENAI
     address_variable = "OPENAI_BASE_URL"
-    _reply_name = "a chat completion"
+    reply_name = "a chat completion"
 
     _reasoning_field: str | None = None
     """The server's name for reasoning, once it has sent some."""
@@ -405,25 +400,18 @@ class HTTPEndpoint(ServerEndpoint):
         tools: Sequence[ToolSpec],
         extra: Mapping[str, Any],
     ) -> dict[str, Any]:
-        body: dict[str, Any] = {
+        return {
             "model": self.model,
             "messages": [self._message(m) for m in messages],
             "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+            "stop": list(sampling.stop) or None,
+            "seed": sampling.seed,
             "stream": sampling.stream,
+            "stream_options": {"include_usage": True} if sampling.stream else None,
+            "tools": [tool_to_chat_api(tool) for tool in tools] or None,
         }
-        if sampling.stream:
-            body["stream_options"] = {"include_usage": True}
-        if sampling.top_p is not None:
-            body["top_p"] = sampling.top_p
-        if sampling.max_tokens is not None:
-            body["max_tokens"] = sampling.max_tokens
-        if sampling.stop:
-            body["stop"] = list(sampling.stop)
-        if sampling.seed is not None:
-            body["seed"] = sampling.seed
-        if tools:
-            body["tools"] = [tool_to_chat_api(tool) for tool in tools]
-        return body
 
     def recall(self, message: Message) -> Any:
         """Return the server's name for the reasoning of a turn, which the next request needs."""
@@ -434,24 +422,34 @@ class HTTPEndpoint(ServerEndpoint):
         self._reasoning_field = turn or self._reasoning_field
 
     def _message(self, message: Message) -> dict[str, Any]:
-        body = to_chat_api(message)
-        if message.tool_calls:
-            if message.content == "":
-                body["content"] = None  # as it came; some servers refuse an empty text
-            # Models that reason between calls continue their reasoning. It is sent only to a
-            # server that has sent some: others refuse the field.
-            if message.reasoning is not None and self._reasoning_field is not None:
-                body[self._reasoning_field] = message.reasoning
+        body = chat_message(message)
+        # Models that reason between calls continue their reasoning. It is sent only to a server
+        # that has sent some: others refuse the field.
+        if message.tool_calls and message.reasoning is not None and self._reasoning_field:
+            body[self._reasoning_field] = message.reasoning
         return body
 
-    def _read(self, response: Response, next_call: int) -> Completion:
-        if is_stream(response.body):
-            reply = self._join_chunks(response)
-        else:
-            try:
-                reply = decode_body(response.body, _reply_decoder)
-            except ValueError as problem:
-                raise self._unreadable(response, problem) from None
+    def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+        message: dict[str, Any] = {}
+        calls: dict[int, dict[str, Any]] = {}
+        finish_reason = usage = None
+        for event in events:
+            usage = event.get("usage") or usage
+            for choice in (event.get("choices") or ())[:1]:
+                finish_reason = choice.get("finish_reason") or finish_reason
+                delta = choice.get("delta") or {}
+                for name in ("content", "refusal", "reasoning_content", "reasoning"):
+                    if delta.get(name) is not None:
+                        message[name] = message.get(name, "") + delta[name]
+                for part in delta.get("tool_calls") or ():
+                    _add_call_part(calls, part)
+        if finish_reason is None:
+            return None
+        message["tool_calls"] = [calls[index] for index in sorted(calls)]
+        choice = {"message": message, "finish_reason": finish_reason}
+        return {"choices": [choice], "usage": usage}
+
+    def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
         if not reply.choices:
             raise EndpointError(f"{self._url} answered without choices: {self._excerpt(response)}")
         choice = reply.choices[0]
@@ -459,46 +457,28 @@ class HTTPEndpoint(ServerEndpoint):
             raise TransientError(
                 f"{self._url} broke off its answer (finish reason {choice.finish_reason!r})"
             )
-        message = choice.message
-        if (message.reasoning_content or message.reasoning) is not None:
-            self._reasoning_field = (
-                "reasoning_content" if message.reasoning_content else "reasoning"
-            )
-        return _to_completion(reply, next_call, self._without_echoed_key)
-
-    def _join_chunks(self, response: Response) -> _Reply:
-        """Join the chunks of a stream into the reply that would have come without one."""
-        message, usage = _Message(), None
-        calls: dict[int, _Call] = {}
-        finish_reason: str | None = None
-        for data in read_events(response.body):
-            if data == b"[DONE]":
-                break
-            try:
-                chunk = decode_body(data, _chunk_decoder)
-            except ValueError as problem:
-                raise self._unreadable(Response(200, response.headers, data), problem) from None
-            usage = chunk.usage or usage
-            for choice in chunk.choices[:1]:
-                finish_reason = choice.finish_reason or finish_reason
-                _add_delta(message, calls, choice.delta)
-        if finish_reason is None:
-            raise self._broken_stream("it ended without a finish reason")
-        message.tool_calls = [calls[index] for index in sorted(calls)]
-        return _Reply([_Choice(message, finish_reason)], usage)
+        for name in ("reasoning", "reasoning_content"):
+            if getattr(choice.message, name):
+                self._reasoning_field = name
+        return _to_completion(reply, next_call)
 
 
-def _add_delta(message: _Message, calls: dict[int, _Call], delta: _Delta) -> None:
-    for name in ("content", "refusal", "reasoning_content", "reasoning"):
-        if (text := getattr(delta, name)) is not None:
-            setattr(message, name, (getattr(message, name) or "") + text)
-    for part in delta.tool_calls or ():
-        # Where a server does not number its calls, a new id begins the next one.
-        index = part.index if part.index is not None else len(calls) - (part.id is None)
-        call = calls.setdefault(index, _Call(_Function("", "")))
-        call.id = call.id or part.id
-        call.function.name += part.function.name or ""
-        call.function.arguments += part.function.arguments or ""
+def chat_message(message: Message) -> dict[str, Any]:
+    """Convert a message; where there are calls alone, some servers refuse an empty text."""
+    body = to_chat_api(message)
+    return {**body, "content": None} if message.tool_calls and message.content == "" else body
+
+
+def _add_call_part(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
+    # Where a server does not number its calls, a new id begins the next one.
+    index = part.get("index")
+    if index is None:
+        index = len(calls) - (part.get("id") is None)
+    call = calls.setdefault(index, {"id": None, "function": {"name": "", "arguments": ""}})
+    call["id"] = call["id"] or part.get("id")
+    for name, text in (part.get("function") or {}).items():
+        if name in call["function"]:
+            call["function"][name] += text or ""
 
 
 def _check_address(url: str, key_variable: str | None, key: str) -> None:
@@ -523,14 +503,7 @@ def _check_address(url: str, key_variable: str | None, key: str) -> None:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read how long a server asks to wait: in milliseconds, in seconds, or until a date.
-
-    Args:
-        headers: The headers of its answer, with names in lower case.
-
-    Returns:
-        Seconds; None if it does not say, or not readably.
-    """
+    """Read how many seconds a server asks to wait, in headers with names in lower case."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit
@@ -546,9 +519,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _names_unknown_model(body: bytes, model: str) -> bool:
+def _names_unknown_model(text: str, model: str) -> bool:
     """Tell whether a 400 is about the model instead of this one request."""
-    text = body[:2000].decode("utf-8", "replace").lower()
     if "model_not_found" in text or "invalid_model" in text:
         return True
     names_it = re.search(rf"(?<!\w){re.escape(model.lower())}(?!\w)", text)
@@ -563,16 +535,13 @@ _REFUSED_FIELD = re.compile(
     r"(?:unsupported|unrecognized|unknown|extra inputs?|extra_forbidden|not supported"
     r"|does not support|deprecated|removed|may only be set|not permitted|not allowed)"
 )
-_OWN_FIELDS = ("temperature", "top_p", "max_tokens", "seed", "stop", "stream_options")
+_OWN_FIELD = re.compile(r"[`'\"\\](temperature|top_p|max_tokens|seed|stop|stream_options)[`'\"\\]")
 
 
-def _find_refused_field(body: bytes) -> str | None:
+def _find_refused_field(text: str) -> str | None:
     """Find which of the fields that heldout sends a model does not take, if an error says so."""
-    text = body[:2000].decode("utf-8", "replace").lower()
-    if _REFUSED_FIELD.search(text) is None:
-        return None
-    named = (re.search(rf"[`'\"\\]{name}[`'\"\\]", text) for name in _OWN_FIELDS)
-    return next((match[0][1:-1] for match in named if match), None)
+    match = _OWN_FIELD.search(text) if _REFUSED_FIELD.search(text) else None
+    return match[1] if match else None
 
 
 # How servers say that the conversation does not fit: OpenAI and most others; vLLM; SGLang;
@@ -586,18 +555,17 @@ _TOO_LONG = re.compile(
 )
 
 
-def _says_too_long(body: bytes) -> bool:
-    return _TOO_LONG.search(body[:2000].decode("utf-8", "replace").lower()) is not None
+def _read_error(body: bytes) -> dict[str, Any] | str | None:
+    """Find the error in a body that has the usual form of one."""
+    try:
+        error = _event_decoder.decode(body).get("error")
+    except UNREADABLE:
+        return None
+    return error if isinstance(error, dict | str) else None
 
 
 def completion_of(reply: Any) -> Completion:
-    """Read a chat completion that was stored.
-
-    Args:
-        reply: The decoded JSON of the server's answer.
-
-    Returns:
-        The completion.
+    """Read a chat completion that was stored, as decoded JSON.
 
     Raises:
         InvalidInput: If it is none.
@@ -608,26 +576,25 @@ def completion_of(reply: Any) -> Completion:
         raise InvalidInput(f"not a chat completion: {problem}") from None
     if not parsed.choices:
         raise InvalidInput("a chat completion without choices")
-    return _to_completion(parsed, 0, str)
+    return _to_completion(parsed, 0)
 
 
-def _to_completion(reply: _Reply, next_call: int, clean: Callable[[str], str]) -> Completion:
-    """Convert a reply; every text of it goes through `clean`."""
+def _to_completion(reply: _Reply, next_call: int) -> Completion:
     choice = reply.choices[0]
     content, thinking = _split_content(choice.message.content)
-    reasoning = choice.message.reasoning_content or choice.message.reasoning or thinking
+    calls = [
+        ToolCall(
+            call.id or call_id(next_call + i),
+            call.function.name,
+            _as_text(call.function.arguments),
+        )
+        for i, call in enumerate(choice.message.tool_calls or ())
+    ]
     message = Message(
         "assistant",
-        clean(content or choice.message.refusal or ""),
-        tool_calls=tuple(
-            ToolCall(
-                clean(call.id or call_id(next_call + i)),
-                clean(call.function.name),
-                clean(_as_text(call.function.arguments)),
-            )
-            for i, call in enumerate(choice.message.tool_calls or ())
-        ),
-        reasoning=reasoning if reasoning is None else clean(reasoning),
+        content or choice.message.refusal or "",
+        tool_calls=tuple(calls),
+        reasoning=choice.message.reasoning_content or choice.message.reasoning or thinking,
     )
     usage = None
     if reply.usage is not None:
@@ -694,64 +661,5 @@ class _Reply(msgspec.Struct):
     usage: _Usage | None = None
 
 
-class _FunctionPart(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _CallPart(msgspec.Struct):
-    function: _FunctionPart = msgspec.field(default_factory=_FunctionPart)
-    index: int | None = None
-    id: str | None = None
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    refusal: str | None = None
-    tool_calls: list[_CallPart] | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-
-
-class _ChunkChoice(msgspec.Struct):
-    delta: _Delta = msgspec.field(default_factory=_Delta)
-    finish_reason: str | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_ChunkChoice]
-    usage: _Usage | None = None
-
-
-class _Error(msgspec.Struct):
-    message: str
-    code: int | str | None = None
-
-
-class _Failure(msgspec.Struct):
-    error: _Error | str
-
-
-_reply_decoder = msgspec.json.Decoder(_Reply)
-_chunk_decoder = msgspec.json.Decoder(_Chunk)
-_failure_decoder = msgspec.json.Decoder(_Failure)
+HTTPEndpoint.reply_decoder = msgspec.json.Decoder(_Reply)
 _event_decoder = msgspec.json.Decoder(dict[str, Any])
-
-
-def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Decode what a server sent.
-
-    Args:
-        body: JSON.
-        decoder: Says what it should be.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: It is not that.
-    """
-    try:
-        return decoder.decode(body)
-    except UNREADABLE as problem:
-        raise ValueError(str(problem)) from None

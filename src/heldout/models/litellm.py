@@ -14,7 +14,7 @@ from typing import Any
 
 import sniffio
 
-from heldout.chat.messages import to_chat_api, tool_to_chat_api
+from heldout.chat.messages import tool_to_chat_api
 from heldout.config import Sampling
 from heldout.errors import (
     ContextFull,
@@ -23,7 +23,13 @@ from heldout.errors import (
     InvalidInput,
     TransientError,
 )
-from heldout.models.http import PLACEHOLDER_LENGTH, TRANSIENT, completion_of, retry_after
+from heldout.models.http import (
+    PLACEHOLDER_LENGTH,
+    TRANSIENT,
+    chat_message,
+    completion_of,
+    retry_after,
+)
 from heldout.types import Completion, Message, ToolSpec, Usage
 
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
@@ -34,14 +40,6 @@ class LiteLLMEndpoint:
     """A model that litellm reaches."""
 
     def __init__(self, model: str) -> None:
-        """Import litellm.
-
-        Args:
-            model: A model in litellm's form.
-
-        Raises:
-            InvalidInput: If litellm is not installed.
-        """
         try:
             import litellm
         except ImportError as missing:
@@ -77,7 +75,7 @@ class LiteLLMEndpoint:
         try:
             reply = await self._litellm.acompletion(
                 model=self.model,
-                messages=[_chat_message(message) for message in messages],
+                messages=[chat_message(message) for message in messages],
                 num_retries=0,
                 **{name: value for name, value in options.items() if value is not None},
             )
@@ -106,11 +104,6 @@ class LiteLLMEndpoint:
             waits = retry_after({key.lower(): value for key, value in headers.items()})
             return TransientError(what, retry_after=waits)
         return EndpointError(what)
-
-
-def _chat_message(message: Message) -> dict[str, Any]:
-    body = to_chat_api(message)
-    return {**body, "content": None} if message.tool_calls and message.content == "" else body
 
 
 def _without_secrets(text: str) -> str:

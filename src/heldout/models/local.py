@@ -47,8 +47,7 @@ class _Request:
     wake: Callable[[Callable[[], object]], None]
     """Calls a function in the event loop that waits for the answer."""
     cancelled: bool = False
-    completion: Completion | None = None
-    problem: Exception | None = None
+    outcome: Completion | Exception | None = None
 
 
 class LocalEndpoint:
@@ -118,11 +117,10 @@ class LocalEndpoint:
         """
         if self._source is None:
             self._version = fingerprint(self._model)
-        elif self._version is None:
-            self._version = version_on_disk(self._source)
-        identity: dict[str, Any] = {"version": self._version}
-        if self._source is None:
-            identity |= describe_tokenizer(self._tokenizer)
+            identity = {"version": self._version, **describe_tokenizer(self._tokenizer)}
+        else:
+            self._version = self._version or version_on_disk(self._source)
+            identity = {"version": self._version}
         if self._version is None:
             identity = {"unknown": f"the weights of {self._name} cannot be read"}
         if self._default_max_tokens is not None:
@@ -146,11 +144,11 @@ class LocalEndpoint:
             await request.ready.wait()
         finally:
             request.cancelled = True  # without effect once it is done
-        if request.problem is not None:
-            raise request.problem
-        if request.completion is None:
+        if request.outcome is None:
             raise EndpointError(f"{self._name} was closed before it had answered")
-        return request.completion
+        if isinstance(request.outcome, Exception):
+            raise request.outcome
+        return request.outcome
 
     async def close(self) -> None:
         """End the model's thread; the next request starts another."""
@@ -175,8 +173,7 @@ class LocalEndpoint:
                     self._answer(batch)
             except Exception as problem:  # noqa: BLE001 - the error of every request in the batch
                 for request in batch:
-                    if request.completion is None and request.problem is None:
-                        request.problem = _as_endpoint_error(problem, self._name)
+                    request.outcome = request.outcome or self._as_endpoint_error(problem)
             for request in batch:
                 self._notify(request)
 
@@ -227,12 +224,10 @@ class LocalEndpoint:
 
     def _answer(self, batch: list[_Request]) -> None:
         def answer_row(row: int, answer: Completion | Exception) -> None:
-            request = batch[row]
             if isinstance(answer, Exception):
-                request.problem = _as_endpoint_error(answer, self._name)
-            else:
-                request.completion = answer
-            self._notify(request)  # at once, without waiting for the slowest row of the batch
+                answer = self._as_endpoint_error(answer)
+            batch[row].outcome = answer
+            self._notify(batch[row])  # at once, without waiting for the slowest row of the batch
 
         answer_all(
             self._chat,
@@ -242,6 +237,11 @@ class LocalEndpoint:
             keep_going=lambda: not self._closing,
             wanted=lambda row: not batch[row].cancelled,
         )
+
+    def _as_endpoint_error(self, problem: Exception) -> EndpointError:
+        if isinstance(problem, EndpointError):
+            return problem
+        return EndpointError(f"{self._name}: {type(problem).__name__}: {problem}")
 
     @cached_property
     def _decoder(self) -> Decoder:
@@ -261,14 +261,9 @@ _NOT_READ = ("optimizer", "scheduler", "rng_state", "training_args", "trainer_st
 
 
 def version_on_disk(source: str) -> str | None:
-    """Hash the files that a model is loaded from.
+    """Hash the files that a model is loaded from, for an adapter with those of its base model.
 
-    Args:
-        source: A folder, or a name on the hub. An adapter's version includes that of its base
-            model.
-
-    Returns:
-        The hash; the commit in the cache for a name on the hub; None if it cannot be known.
+    A name on the hub has the commit in the cache instead. None if it cannot be known.
     """
     folder = Path(source)
     try:
@@ -276,15 +271,10 @@ def version_on_disk(source: str) -> str | None:
             return _commit(source)
         files = sorted([*folder.iterdir(), *folder.glob("additional_chat_templates/*")])
         read = [f for f in files if f.suffix in _READ and not f.name.startswith(_NOT_READ)]
-        keys = [(file, file.stat()) for file in read]
         with ThreadPoolExecutor(4) as pool:
-            digests = [
-                pool.submit(_digest, str(f), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
-                for f, s in keys
-            ]
-        hashes = [
-            [str(f.relative_to(folder)), d.result()] for f, d in zip(read, digests, strict=True)
-        ]
+            digests = list(pool.map(_digest_once, read))
+        names = [str(file.relative_to(folder)) for file in read]
+        hashes = [list(pair) for pair in zip(names, digests, strict=True)]
         if (adapter := folder / "adapter_config.json").exists():
             base = version_on_disk(json.loads(adapter.read_bytes())["base_model_name_or_path"])
             if base is None:
@@ -298,10 +288,15 @@ def version_on_disk(source: str) -> str | None:
     return hashlib.blake2b(json.dumps(hashes).encode(), digest_size=8).hexdigest()
 
 
-@lru_cache(maxsize=1024)
-def _digest(path: str, *stat: int) -> str:
+def _digest_once(path: Path) -> str:
     """Hash a file, once for as long as its inode, size and times stay the same."""
-    with Path(path).open("rb") as file:
+    stat = path.stat()
+    return _digest(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: Path, *stat: int) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -310,9 +305,3 @@ def _commit(source: str) -> str | None:
 
     folder = Path(cached_file(source, "config.json")).parent
     return folder.name if folder.parent.name == "snapshots" else None
-
-
-def _as_endpoint_error(problem: Exception, name: str) -> EndpointError:
-    if isinstance(problem, EndpointError):
-        return problem
-    return EndpointError(f"{name}: {type(problem).__name__}: {problem}")

@@ -11,7 +11,7 @@ API has no seed and no stop texts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,15 +19,13 @@ import msgspec
 from heldout._providers import OPENAI
 from heldout.chat.tool_calls import call_id
 from heldout.config import Sampling
-from heldout.errors import EndpointError, FatalEndpointError
-from heldout.models.http import ServerEndpoint, decode_body, is_stream, read_events
+from heldout.errors import FatalEndpointError
+from heldout.models.http import ServerEndpoint
 from heldout.models.transport import Response
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 FINISH_REASONS = {"max_output_tokens": "length"}
 """Reasons of an incomplete response in the words of chat completions; others stay as they are."""
-STATUS_OF_ERROR = {"rate_limit_exceeded": 429, "server_error": 500}
-"""The HTTP status of a response that failed; 400 for others."""
 ENDED = ("response.completed", "response.incomplete", "response.failed")
 """Events that end a stream; each holds the whole response."""
 
@@ -39,7 +37,7 @@ class ResponsesEndpoint(ServerEndpoint):
     path = "/responses"
     provider = OPENAI
     address_variable = "OPENAI_BASE_URL"
-    _reply_name = "a response"
+    reply_name = "a response"
 
     def _fields(
         self,
@@ -53,29 +51,26 @@ class ResponsesEndpoint(ServerEndpoint):
                 "the Responses API has no stop texts: leave out sampling.stop, or use openai:MODEL"
             )
         is_stored = extra.get("store") is not False
-        body: dict[str, Any] = {
+        return {
             "model": self.model,
             "input": [item for m in messages for item in self._items(m, is_stored)],
             "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_output_tokens": sampling.max_tokens,
             "stream": sampling.stream,
-        }
-        if sampling.top_p is not None:
-            body["top_p"] = sampling.top_p
-        if sampling.max_tokens is not None:
-            body["max_output_tokens"] = sampling.max_tokens
-        if tools:
-            # Strict schemas, the default here, would not be those of the environment.
-            body["tools"] = [
+            "tools": [
                 {
                     "type": "function",
                     "name": t.name,
                     "description": t.description,
                     "parameters": t.parameters,
+                    # Strict schemas, the default here, would not be those of the environment.
                     "strict": False,
                 }
                 for t in tools
             ]
-        return body
+            or None,
+        }
 
     def _items(self, message: Message, is_stored: bool) -> list[dict[str, Any]]:
         if message.role == "tool":
@@ -92,14 +87,10 @@ class ResponsesEndpoint(ServerEndpoint):
             items.append({**head, "arguments": call.arguments})
         return items
 
-    def _read(self, response: Response, next_call: int) -> Completion:
-        body = self._last_event(response) if is_stream(response.body) else response.body
-        try:
-            reply = self._clean(decode_body(body, _reply_decoder))
-        except ValueError as problem:
-            raise self._unreadable(response, problem) from None
+    def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
         if reply.status not in ("completed", "incomplete"):
-            raise self._failure(reply, response)
+            no_reason = {"message": f"the response has the status {reply.status!r}"}
+            raise self._error_of(reply.error or no_reason, response, default=400)
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[ToolCall] = []
@@ -128,23 +119,8 @@ class ResponsesEndpoint(ServerEndpoint):
             finish_reason = FINISH_REASONS.get(reason, reason)
         return Completion(message, finish_reason, reply.usage.total() if reply.usage else None)
 
-    def _failure(self, reply: _Reply, response: Response) -> EndpointError:
-        error = reply.error or {}
-        status = STATUS_OF_ERROR.get(str(error.get("code")), 400)
-        message = error.get("message") or f"the response has the status {reply.status!r}"
-        body = msgspec.json.encode({"error": {"message": message, "code": error.get("code")}})
-        return self._error_for(Response(status, response.headers, body))
-
-    def _last_event(self, response: Response) -> bytes:
-        for data in read_events(response.body):
-            event = self._decode_event(data)
-            if event.get("type") in ENDED:
-                return msgspec.json.encode(event.get("response"))
-            if event.get("type") == "error":
-                status = STATUS_OF_ERROR.get(str(event.get("code")), 500)
-                body = msgspec.json.encode({"error": event.get("error") or event})
-                raise self._error_for(Response(status, response.headers, body))
-        raise self._broken_stream("it ended before the response was complete")
+    def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+        return next((event["response"] for event in events if event.get("type") in ENDED), None)
 
 
 def _without_references(turn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -188,4 +164,4 @@ class _Reply(msgspec.Struct):
     usage: _Usage | None = None
 
 
-_reply_decoder = msgspec.json.Decoder(_Reply)
+ResponsesEndpoint.reply_decoder = msgspec.json.Decoder(_Reply)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import urllib.request
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -20,33 +19,23 @@ import sniffio
 from heldout.errors import EndpointError, InvalidInput, TransientError, Unreachable
 
 MAX_BODY = 64 * 1024 * 1024
-"""Bytes of a body. A chat completion has kilobytes; a server must not fill the memory."""
+"""Bytes of an unpacked body. A chat completion has kilobytes; a server must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A server's answer."""
+    """A server's answer; the names of its headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
-    """Names in lower case."""
     body: bytes
-    """Unpacked."""
 
 
 class Transport(Protocol):
-    """A pool of connections."""
+    """A pool of connections to one address."""
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
-        """Send one request.
-
-        Args:
-            url: The address.
-            body: What to send.
-            headers: Headers of the request.
-
-        Returns:
-            The answer, whatever its status.
+    async def post(self, body: bytes, headers: Mapping[str, str]) -> Response:
+        """Send one request, and return the answer whatever its status.
 
         Raises:
             TransientError: If the connection failed; `Unreachable` if it could not be made.
@@ -59,81 +48,44 @@ class Transport(Protocol):
         ...
 
 
-def open_transport(max_connections: int) -> Transport:
-    """Make the transport for the event loop that is running.
-
-    Args:
-        max_connections: How many connections are open at once.
-
-    Returns:
-        The transport.
-
-    Raises:
-        InvalidInput: If the package for this event loop is missing.
-    """
+def open_transport(url: str, max_connections: int) -> Transport:
+    """Make the transport for the event loop that is running."""
     if sniffio.current_async_library() == "trio":
-        return _Httpx2Transport(max_connections)
-    return _AiohttpTransport(max_connections)
+        return _Httpx2Transport(url, max_connections)
+    return _AiohttpTransport(url, max_connections)
 
 
 def _too_large(url: str) -> EndpointError:
     return EndpointError(f"{url} sent more than {MAX_BODY >> 20} MiB for one answer; gave up")
 
 
-def _make_response(
-    url: str, status: int, headers: Mapping[str, str], chunks: list[bytes]
-) -> Response:
+def _make_response(status: int, headers: Mapping[str, str], chunks: list[bytes]) -> Response:
     by_name = {name.lower(): value for name, value in headers.items()}
-    body = b"".join(chunks)
-    encoding = by_name.get("content-encoding", "identity").strip().lower()
-    if encoding != "identity" and body:
-        body = _unpack(url, body, encoding)
-    return Response(status, by_name, body)
-
-
-def _unpack(url: str, body: bytes, encoding: str) -> bytes:
-    # Not left to the libraries: the bound holds for the unpacked body too.
-    if encoding != "gzip":
-        raise TransientError(f"{url} answered packed as {encoding!r}, which was not asked for")
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    try:
-        data = unpacker.decompress(body, MAX_BODY + 1)
-    except zlib.error as problem:
-        raise TransientError(f"{url} sent a body that is not gzip, as it says: {problem}") from None
-    if len(data) > MAX_BODY:
-        raise _too_large(url)
-    if not unpacker.eof:
-        raise TransientError(f"{url} sent an answer whose gzip ends in the middle")
-    return data
+    return Response(status, by_name, b"".join(chunks))
 
 
 class _AiohttpTransport:
-    def __init__(self, max_connections: int) -> None:
+    def __init__(self, url: str, max_connections: int) -> None:
         import aiohttp
 
-        self._aiohttp = aiohttp
-        self._proxy_for: dict[str, tuple[str | None, dict[str, str]]] = {}
+        self._aiohttp, self._url = aiohttp, url
+        proxy, proxy_headers = _find_proxy(url)
+        self._options: dict[str, Any] = {"proxy": proxy, "proxy_headers": proxy_headers}
+        self._headers: dict[str, str] = {}
+        if url.startswith("http://"):  # the proxy gets the request itself instead of a CONNECT
+            self._options, self._headers = {"proxy": proxy}, proxy_headers
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=max_connections),
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
         )
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
-        aiohttp = self._aiohttp
-        headers = {**headers, "accept-encoding": "gzip"}
-        proxy, proxy_headers = self._proxy(url)
-        if url.startswith("http://"):  # the proxy gets the request itself instead of a CONNECT
-            headers, proxy_headers = {**headers, **proxy_headers}, {}
+    async def post(self, body: bytes, headers: Mapping[str, str]) -> Response:
+        aiohttp, url = self._aiohttp, self._url
+        headers = {**headers, **self._headers}
         try:
             async with self._session.post(
-                url,
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                proxy=proxy,
-                proxy_headers=proxy_headers,
+                url, data=body, headers=headers, allow_redirects=False, **self._options
             ) as response:
                 chunks: list[bytes] = []
                 size = 0
@@ -142,36 +94,29 @@ class _AiohttpTransport:
                     if size > MAX_BODY:
                         raise _too_large(url)
                     chunks.append(chunk)
-                return _make_response(url, response.status, response.headers, chunks)
+                return _make_response(response.status, response.headers, chunks)
         except aiohttp.ClientConnectorError as problem:
             raise Unreachable(f"nothing answers at {url}: {problem.os_error}") from None
         except (aiohttp.ClientError, OSError) as problem:
             raise TransientError(f"{url}: {type(problem).__name__}: {problem}") from None
 
-    def _proxy(self, url: str) -> tuple[str | None, dict[str, str]]:
-        """Find the proxy in HTTP_PROXY and the like, and its headers, as httpx2 does.
-
-        aiohttp's own `trust_env` would also read ~/.netrc, which would conflict with the key.
-        """
-        if url not in self._proxy_for:
-            parts, proxies = urlsplit(url), urllib.request.getproxies()
-            proxy = proxies.get(parts.scheme) or proxies.get("all")
-            if proxy is None or urllib.request.proxy_bypass(parts.netloc):
-                self._proxy_for[url] = None, {}
-            else:
-                proxy = proxy if "://" in proxy else f"http://{proxy}"
-                self._proxy_for[url] = _split_password(proxy)
-        return self._proxy_for[url]
-
     async def close(self) -> None:
         await self._session.close()
 
 
-def _split_password(proxy: str) -> tuple[str, dict[str, str]]:
-    """Move a proxy's user and password to a header: messages contain the address."""
-    parts = urlsplit(proxy)
+def _find_proxy(url: str) -> tuple[str | None, dict[str, str]]:
+    """Find the proxy in HTTP_PROXY and the like, and the header with its password, as httpx2 does.
+
+    aiohttp's own `trust_env` would also read ~/.netrc, which would conflict with the key. The
+    password is not left in the address, which messages contain.
+    """
+    parts, proxies = urlsplit(url), urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if proxy is None or urllib.request.proxy_bypass(parts.netloc):
+        return None, {}
+    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     if parts.username is None:
-        return proxy, {}
+        return parts.geturl(), {}
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     encoded = base64.b64encode(login.encode()).decode()
@@ -184,7 +129,7 @@ in flight: 3.5 ms of CPU per request with one pool of 500, 1.0 with pools of 16.
 
 
 class _Httpx2Transport:
-    def __init__(self, max_connections: int) -> None:
+    def __init__(self, url: str, max_connections: int) -> None:
         try:
             import httpx2
         except ImportError:
@@ -192,34 +137,36 @@ class _Httpx2Transport:
                 "HTTP endpoints under trio need httpx2: pip install 'heldout[trio]'"
             ) from None
         self._httpx2: Any = httpx2
+        self._url = url
         full, rest = divmod(max_connections, POOL)
         self._sizes = [POOL] * full + [rest] * (rest > 0)
         self._busy = [0] * len(self._sizes)
-        ssl_context = httpx2.create_ssl_context()  # 50 ms each, so one for all
+        # Certificates take 50 ms to load: once for all, and not for a plain connection.
+        is_encrypted = url.startswith("https") or bool(urllib.request.getproxies())
+        verify = httpx2.create_ssl_context() if is_encrypted else False
         self._clients: list[Any] = [
             httpx2.AsyncClient(
                 limits=httpx2.Limits(max_connections=size, max_keepalive_connections=size),
                 timeout=None,
                 follow_redirects=False,
-                verify=ssl_context,
+                verify=verify,
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none are kept
             )
             for size in self._sizes
         ]
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
+    async def post(self, body: bytes, headers: Mapping[str, str]) -> Response:
         index = min(range(len(self._sizes)), key=lambda i: self._busy[i] / self._sizes[i])
         self._busy[index] += 1
         try:
-            return await self._post(self._clients[index], url, body, headers)
+            return await self._post(self._clients[index], body, headers)
         finally:
             self._busy[index] -= 1
 
-    async def _post(
-        self, client: Any, url: str, body: bytes, headers: Mapping[str, str]
-    ) -> Response:
-        httpx2 = self._httpx2
-        headers = {**headers, "accept-encoding": "gzip"}
+    async def _post(self, client: Any, body: bytes, headers: Mapping[str, str]) -> Response:
+        httpx2, url = self._httpx2, self._url
+        # Nothing packed: an error in unpacking would leave generators open, as below.
+        headers = {**headers, "accept-encoding": "identity"}
         chunks: list[bytes] = []
         size = 0
         try:
@@ -234,7 +181,7 @@ class _Httpx2Transport:
                         await response.aclose()
                 if size > MAX_BODY:
                     raise _too_large(url)
-                return _make_response(url, response.status_code, response.headers, chunks)
+                return _make_response(response.status_code, response.headers, chunks)
         except httpx2.ConnectError as problem:
             raise Unreachable(f"nothing answers at {url}: {problem}") from None
         except httpx2.HTTPError as problem:

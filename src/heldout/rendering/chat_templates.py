@@ -123,16 +123,7 @@ class ChatRenderer:
         add_generation_prompt: bool,
         tools: Sequence[ToolSpec] = (),
     ) -> str:
-        """Render a conversation as text.
-
-        Args:
-            messages: The conversation.
-            add_generation_prompt: Whether the next turn is the model's.
-            tools: The tools it may call.
-
-        Returns:
-            The text.
-        """
+        """Render a conversation as text."""
         # Without tools there is nothing to detect, and templates can be slow.
         dialect = self.dialect if _uses_tools(messages, tools) else _WITHOUT_TOOLS
         chat = dialect.convert(messages, tools)
@@ -142,13 +133,6 @@ class ChatRenderer:
         """Render the prompt of a turn, with calls and results as text if the template refuses them.
 
         Not for rollouts: a turn that was rendered natively may be text in the next prompt.
-
-        Args:
-            messages: The conversation.
-            tools: The tools that the model may call.
-
-        Returns:
-            The ids.
         """
         try:
             return self(messages, True, tools)
@@ -291,9 +275,6 @@ class ChatRenderer:
             first: The number of its first call, so that ids differ throughout a conversation.
             tools: Their schemas tell text from numbers where a call's format does not. An empty
                 list finds no calls at all.
-
-        Returns:
-            The message.
         """
         content = text
         calls: tuple[ToolCall, ...] = ()
@@ -381,34 +362,24 @@ class Dialect:
 
     @classmethod
     def detect(cls, apply: ApplyTemplate) -> Dialect:
-        """Detect the dialect of a template by rendering probes.
-
-        Args:
-            apply: Renders messages and tools.
-
-        Returns:
-            The dialect.
-        """
+        """Detect the dialect of a template by rendering probes."""
         schema = {"type": "object", "properties": {"probe_x": {"type": "string"}}}
         probe = [tool_to_chat_api(ToolSpec("probe_tool", "A probe.", schema))]
         user = {"role": "user", "content": "probe_question"}
         result = {"role": "tool", "content": "probe_result", "tool_call_id": call_id(0)}
 
-        def try_apply(
-            messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
-        ) -> str | None:
+        def try_apply(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
             try:
                 return apply(messages, tools)
             except Exception:  # noqa: BLE001 - Jinja templates raise anything
-                return None
+                return ""
 
         # It need not name the tool: a template may be made for the tools it has.
-        with_tools = try_apply([user], probe)
-        tools = with_tools is not None and with_tools != try_apply([user], None)
+        tools = try_apply([user], probe) not in ("", try_apply([user], None))
 
         def shows(messages: list[dict[str, Any]], *words: str) -> bool:
             text = try_apply(messages, probe if tools else None)
-            return text is not None and all(word in text for word in words)
+            return all(word in text for word in words)
 
         system = shows([{"role": "system", "content": "probe_system"}, user], "probe_system")
         arguments = {"probe_key": "probe_value"}
@@ -439,11 +410,10 @@ class Dialect:
     @property
     def as_text(self) -> tuple[str, ...]:
         """What is written as text if there are tools: of `tools`, `calls` and `results`."""
-        return (
-            *([] if self.tools else ["tools"]),
-            *(["calls"] if not self.tools or self.calls == "written" else []),
-            *([] if self.tools and self.results else ["results"]),
-        )
+        if not self.tools:
+            return ("tools", "calls", "results")
+        written = {"calls": self.calls == "written", "results": not self.results}
+        return tuple(part for part, is_written in written.items() if is_written)
 
     def convert_tools(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
         """Convert tools to chat-API form; None if the template does not take any."""
@@ -453,15 +423,7 @@ class Dialect:
     def convert(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> list[dict[str, Any]]:
-        """Convert a conversation to chat-API messages that the template supports.
-
-        Args:
-            messages: The conversation.
-            tools: The tools that the model may call.
-
-        Returns:
-            The messages, with what the template does not support written as text.
-        """
+        """Convert a conversation to chat-API messages, with what the template lacks as text."""
         if tools and not self.tools and self != self.text_only():
             return self.text_only().convert(messages, tools)
         chat: list[dict[str, Any]] = []

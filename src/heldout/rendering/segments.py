@@ -35,12 +35,9 @@ Render = Callable[..., Sequence[int]]
 """`render(messages, add_generation_prompt) -> ids`; called with `tools` too if it takes them."""
 Decode = Callable[[Sequence[int]], str]
 Parse = Callable[..., Message]
-"""`parse(text)`: the text of a model's turn to a message with its tool calls.
-
-The text begins with the tag that opens its reasoning if the prompt ended in one. Passed as well if
-it takes them: `first`, the number of its first call, so that ids differ throughout a conversation;
-`tools`; and `prompt`, the ids that the turn follows.
-"""
+"""`parse(text)`: the text of a model's turn, with the tag that opens its reasoning even if the
+prompt ended in it, to a message with its tool calls. Called with `first`, `tools` and `prompt` too
+if it takes them."""
 
 Segments = Literal["suffix", "boundary"]
 
@@ -94,14 +91,7 @@ class Template:
         self._by_tools: dict[bytes, TemplateWithTools] = {}
 
     def with_tools(self, tools: Sequence[ToolSpec]) -> TemplateWithTools:
-        """Bind this template to the tools that a model may call.
-
-        Args:
-            tools: The tools.
-
-        Returns:
-            The template for these tools; always the same object for the same tools.
-        """
+        """Bind this template to tools: always the same object for the same tools."""
         key = msgspec.json.encode(tools)
         if key not in self._by_tools:
             self._by_tools[key] = TemplateWithTools(self, tuple(tools))
@@ -118,16 +108,7 @@ class Template:
         tools: Sequence[ToolSpec],
         add_generation_prompt: bool = True,
     ) -> list[int]:
-        """Render a conversation.
-
-        Args:
-            messages: The conversation.
-            tools: The tools that the model may call.
-            add_generation_prompt: Whether the next turn is the model's.
-
-        Returns:
-            The ids.
-        """
+        """Render a conversation, with a generation prompt if the next turn is the model's."""
         if self._takes_tools:
             return list(self._render(list(messages), add_generation_prompt, tools=tools))
         return list(self._render(list(messages), add_generation_prompt))
@@ -141,20 +122,12 @@ class Template:
         tools: Sequence[ToolSpec] = (),
         prompt: Sequence[int] = (),
     ) -> tuple[Message, Message]:
-        """Parse a model's turn.
+        """Parse a model's turn: a message, its text, or None to decode its ids.
 
-        Args:
-            turn: A message, or the text of the turn; None to decode `ids`.
-            ids: The ids of the turn.
-            first: The number of its first tool call.
-            tools: The tools that it may call.
-            prompt: The ids that it follows.
+        The first call has the number `first`; `prompt` are the ids that the turn follows.
 
         Returns:
             The parsed message, and the message that renders to the turn as it was written.
-
-        Raises:
-            InvalidInput: If there is no text, and nothing to decode the ids with.
         """
         if isinstance(turn, Message):
             return turn, turn
@@ -206,17 +179,7 @@ class TemplateWithTools:
         """The roles of replies that the template is known to render."""
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Render the opening of a conversation, up to the model's first turn.
-
-        Args:
-            messages: The opening messages.
-
-        Returns:
-            The ids.
-
-        Raises:
-            RenderMismatch: If there are none.
-        """
+        """Render the opening of a conversation, up to the model's first turn."""
         ids = self._ids(messages)
         if not ids:
             raise RenderMismatch("the opening messages render to no tokens at all")
@@ -240,10 +203,6 @@ class TemplateWithTools:
             parsed: That turn as it was parsed.
             truncated: Whether that turn was cut off.
 
-        Returns:
-            The ids of the reply, with all that the template puts around it, and of the generation
-            prompt.
-
         Raises:
             RenderMismatch: If they cannot be found without guessing.
         """
@@ -261,7 +220,7 @@ class TemplateWithTools:
     def _ids(self, messages: Sequence[Message]) -> list[int]:
         return self._template.ids(messages, self.tools)
 
-    def _check_shown(
+    def check_shown(
         self, before: Sequence[Message], new: Sequence[Message], full: list[int]
     ) -> None:
         """Check that the reply is part of what was rendered: some templates skip tool messages."""
@@ -307,7 +266,7 @@ class TemplateWithTools:
                     "the model's turn as text holds the token that ends it, so that it would end "
                     "twice: leave it out of Generated.message, or of what decode gives"
                 )
-            self._check_shown(seen, new, full)
+            self.check_shown(seen, new, full)
         return segment
 
     def _excerpt(self, ids: list[int], position: int) -> str:
@@ -371,7 +330,7 @@ class TemplateWithTools:
                 "the turn's last token, or it rewrites what it puts there"
             )
         before = [_QUESTION, _placeholder(_MARKS[0], calls)]
-        self._check_shown(before, new, full)
+        self.check_shown(before, new, full)
         start = len(full) - length
         # The template's own part of the tail ends where a changed reply makes a difference.
         reply = common_prefix(full, self._ids([*before, *map(_changed, new)]))

@@ -11,14 +11,17 @@ from typing import Any, NamedTuple
 import anyio
 
 from heldout._aio import settle
-from heldout.environment import Environment, HasSnapshots, Reply
+from heldout.environment import (
+    Environment,
+    HasSnapshots,
+    Reply,
+    check_environment_shape,
+    check_messages,
+)
 from heldout.errors import InvalidInput
 from heldout.types import Message, ToolCall, ToolSpec
 
 EnvironmentMaker = Callable[[], Environment | Awaitable[Environment]]
-
-MAX_LISTED = 30
-"""Violations in a message: one cause can have fifty."""
 
 
 class ContractViolation(AssertionError):
@@ -30,12 +33,8 @@ class ContractViolation(AssertionError):
 
     def __init__(self, violations: Iterable[str]) -> None:
         self.violations = tuple(violations)
-        lines = "".join(f"\n- {violation}" for violation in self.violations[:MAX_LISTED])
-        more = len(self.violations) - MAX_LISTED
-        rest = f"\n… and {more} more, in .violations" if more > 0 else ""
-        super().__init__(
-            f"{len(self.violations)} violation(s) of the environment contract:{lines}{rest}"
-        )
+        lines = "".join(f"\n- {violation}" for violation in self.violations)
+        super().__init__(f"{len(self.violations)} violation(s) of the environment contract:{lines}")
 
 
 def check_environment(
@@ -78,7 +77,6 @@ class _CannotContinue(Exception):
 
 
 _FAILED = object()
-_MEMBERS = ("tools", "opening", "reply", "close")
 
 
 class _Check:
@@ -98,8 +96,21 @@ class _Check:
         try:
             return await settle(function(*arguments))
         except Exception as problem:  # noqa: BLE001 - reported
-            self.fail(f"{what} raised {_describe(problem)}")
+            self.fail(f"{what} raised {type(problem).__name__}: {problem}"[:300])
             return _FAILED
+
+    async def attempt_json(self, what: str, where: str, function: Callable[[], Any]) -> Any:
+        """Call a function that returns a dict of plain JSON values."""
+        value = await self.attempt(f"{what}, {where},", function)
+        if value is _FAILED:
+            return _FAILED
+        problem = _not_json(value)
+        if not isinstance(value, dict):
+            problem = f"is a dict, got {value!r:.200}"
+        if problem:
+            self.fail(f"{what}: {problem}")
+            return _FAILED
+        return value
 
     @asynccontextmanager
     async def make(self, closed_after: str) -> AsyncIterator[_Episode]:
@@ -107,9 +118,7 @@ class _Check:
         environment = await self.attempt("factory", self.factory)
         if environment is _FAILED:
             raise _CannotContinue
-        if missing := [name for name in _MEMBERS if not _has(environment, name)]:
-            kind = type(environment).__name__
-            self.fail(f"factory: returned a {kind}, which has no {', '.join(missing)}")
+        if await self.attempt("factory", check_environment_shape, environment) is _FAILED:
             raise _CannotContinue
         try:
             yield _Episode(self, environment)
@@ -123,8 +132,7 @@ class _Check:
                 calls = (_calling((tool.name, _plausible_json(tool))) for tool in tools)
                 self.turns = [*calls, Message("assistant", "Done.")]
             await self._check_mistakes(tools)
-            await self._check_episode(tools)
-            await self._check_independence()
+            await self._check_episodes(tools)
             await self._check_snapshots()
 
     async def _check_factory(self) -> list[ToolSpec]:
@@ -158,38 +166,26 @@ class _Check:
                 await episode.outcome(f"after {what}")
         self.checked.append(f"reply: to {len(mistakes)} turns that a model may get wrong")
 
-    async def _check_episode(self, tools: list[ToolSpec]) -> None:
-        async with self.make("after an episode") as episode:
-            record = await episode.run(self.turns)
-            if episode.tools("tools, after an episode") != tools:
-                self.fail("tools: changed during an episode; a policy gets them once")
-        self.checked.append(f"reply: to the {len(record.replies)} turns of an episode")
-        if episode.has_outcome:
-            self.checked.append("outcome: a dict of plain JSON values")
-
-    async def _check_independence(self) -> None:
-        """Check that an environment does not change when others are used."""
-        async with self.make("after an episode") as alone:
-            expected = await alone.run(self.turns)
-        async with (
-            self.make("after an episode") as first,
-            self.make("after an episode") as second,
-            self.make("though nothing was done to it") as unused,
-        ):
-            before = await unused.visible_state()
-            for episode in (first, second):
-                await episode.open()
-            for turn in self.turns:
-                for episode in (first, second):
-                    await episode.take(turn)
-            records = [await episode.end() for episode in (first, second)]
-            if await unused.visible_state() != before:
+    async def _check_episodes(self, tools: list[ToolSpec]) -> None:
+        """Check that an environment answers, and does not change when others are used."""
+        records: list[_Record] = []
+        async with self.make("though nothing was done to it") as unused:
+            before = await unused.outcome("before anything happened")
+            for _ in range(2):
+                async with self.make("after an episode") as episode:
+                    records.append(await episode.run(self.turns))
+                    if episode.tools("tools, after an episode") != tools:
+                        self.fail("tools: changed during an episode; a policy gets them once")
+            if await unused.outcome("before anything happened") != before:
                 self.fail("instances share state: one changed while another was used")
-        if any(record != expected for record in records):
+        if records[0] != records[1]:
             self.fail(
                 "instances share state, or act by chance: a new environment answered the same "
                 "turns differently than the one before it"
             )
+        self.checked.append(f"reply: to the {len(records[0].replies)} turns of an episode")
+        if records[0].outcome is not None:
+            self.checked.append("outcome: a dict of plain JSON values")
         self.checked.append("instances: do not share state")
 
     # --- Snapshots ---
@@ -217,11 +213,7 @@ class _Check:
         self.checked.append(f"snapshots: JSON, and an episode goes on from {points} point(s) of it")
 
     async def _check_restoring(self, turns_done: int) -> bool:
-        """Continue an episode from a snapshot, beside the original.
-
-        Returns:
-            False if the episode is over before so many turns, or there is no snapshot.
-        """
+        """Continue an episode from a snapshot, if there is one and the episode is that long."""
         where = f"after {turns_done} turn(s)"
         async with (
             self.make("after an episode") as original,
@@ -235,9 +227,8 @@ class _Check:
             snapshot = await original.snapshot(where)
             if snapshot is _FAILED:
                 return False
-            text = json.dumps(snapshot)
-            passed = json.loads(text)
             what = f"restore of a snapshot taken {where}"
+            passed = json.loads(json.dumps(snapshot))
             if await self.attempt(what, restored.environment.restore, passed) is _FAILED:
                 return False
             restored.conversation = list(original.conversation)
@@ -251,15 +242,6 @@ class _Check:
             for turn in self.turns[turns_done:]:
                 await original.take(turn)
                 await restored.take(turn)
-            if json.dumps(snapshot) != text:
-                self.fail(
-                    f"snapshot: one taken {where} changed when the episode went on; return a copy"
-                )
-            if json.dumps(passed) != text:
-                self.fail(
-                    f"restore: a snapshot taken {where} changed when what was restored went on; "
-                    "copy it, since others may be restored from it"
-                )
             expected, record = await original.end(), await restored.end()
             if expected.replies != record.replies:
                 self.fail(f"snapshots: restored {where}, it replies otherwise than the original")
@@ -288,10 +270,6 @@ class _Episode:
         self.replies: list[Reply] = []
         self.is_over = False
 
-    @property
-    def has_outcome(self) -> bool:
-        return callable(getattr(self.environment, "outcome", None))
-
     async def run(self, turns: Iterable[Message]) -> _Record:
         await self.open()
         for turn in turns:
@@ -302,14 +280,12 @@ class _Episode:
         opening = await self.check.attempt("opening", self.environment.opening)
         if opening is _FAILED:
             return
-        if isinstance(opening, str | Message) or not isinstance(opening, Sequence):
-            self.check.fail(f"opening: is a list of Message, got {_short(opening)}")
+        try:
+            check_messages(opening, "opening: is a list of Message")
+        except InvalidInput as problem:
+            self.check.fail(str(problem))
             return
-        for message in opening:
-            if isinstance(message, Message):
-                self.opening.append(message)
-            else:
-                self.check.fail(f"opening: is a list of Message, with {_short(message)} in it")
+        self.opening = list(opening)
         self.conversation += self.opening
 
     async def take(self, turn: Message, what: str | None = None) -> None:
@@ -318,7 +294,7 @@ class _Episode:
             return
         self.conversation.append(turn)
         calls = ", ".join(f"{call.name}({call.arguments})" for call in turn.tool_calls)
-        reply = await self._reply(what or f"the turn {_short(calls or turn.text)}")
+        reply = await self._reply(f"reply to {what or f'the turn {calls or turn.text!r:.200}'}")
         self.replies.append(reply)
         self.conversation += reply.messages
         self.is_over = reply.done or not reply.messages
@@ -326,85 +302,59 @@ class _Episode:
     async def _reply(self, what: str) -> Reply:
         messages = tuple(self.conversation)
         before = copy.deepcopy(messages)
-        reply = await self.check.attempt(f"reply to {what}", self.environment.reply, messages)
+        reply = await self.check.attempt(what, self.environment.reply, messages)
         if messages != before:
-            self.check.fail(f"reply to {what}: changed the messages that it got")
+            self.check.fail(f"{what}: changed the messages that it got")
             self.conversation = list(before)
         if reply is _FAILED:
             return Reply(done=True)
         if not isinstance(reply, Reply):
-            self.check.fail(f"reply to {what}: is a Reply, got {_short(reply)}")
+            self.check.fail(f"{what}: is a Reply, got {reply!r:.200}")
             return Reply(done=True)
-        self._check_answers(before[-1], reply, what)
-        return reply
-
-    def _check_answers(self, turn: Message, reply: Reply, what: str) -> None:
-        expected = [call.id for call in turn.tool_calls]
+        expected = [call.id for call in before[-1].tool_calls]
         answered = [m.tool_call_id for m in reply.messages if m.role == "tool"]
         first = [m.tool_call_id for m in reply.messages[: len(expected)] if m.role == "tool"]
-        if not reply.done and expected and (first != expected or answered != expected):
+        if not reply.done and (first != expected or answered != expected):
             self.check.fail(
-                f"reply to {what}: calls {expected} were answered for {answered}; every call is "
-                "answered by a tool message with its id, in order, before anything else"
+                f"{what}: calls {expected} were answered for {answered}; every call is answered "
+                "by a tool message with its id, in order, before anything else"
             )
-        elif any(answer not in expected for answer in answered):
-            self.check.fail(
-                f"reply to {what}: answers calls {answered}, of which only {expected} exist"
-            )
+        elif not set(answered) <= set(expected):
+            self.check.fail(f"{what}: answers calls {answered}, of which only {expected} exist")
+        return reply
 
     async def end(self) -> _Record:
         return _Record(self.opening, self.replies, await self.outcome("after an episode"))
 
     async def outcome(self, where: str) -> Any:
-        if not self.has_outcome:
+        if not callable(getattr(self.environment, "outcome", None)):
             return None
-        outcome = await self.check.attempt(f"outcome, {where},", self.environment.outcome)
-        return None if self._is_no_json_dict("outcome", outcome) else copy.deepcopy(outcome)
+        outcome = await self.check.attempt_json("outcome", where, self.environment.outcome)
+        return copy.deepcopy(outcome) if outcome is not _FAILED else None
 
     async def snapshot(self, where: str) -> Any:
-        snapshot = await self.check.attempt(f"snapshot, {where},", self.environment.snapshot)
-        return _FAILED if self._is_no_json_dict("snapshot", snapshot) else snapshot
-
-    def _is_no_json_dict(self, what: str, value: Any) -> bool:
-        if value is _FAILED:
-            return True
-        problem = _not_json(value)
-        if not isinstance(value, dict):
-            problem = f"is a dict, got {_short(value)}"
-        if problem:
-            self.check.fail(f"{what}: {problem}")
-        return problem is not None
-
-    async def visible_state(self) -> list[Any]:
-        state = [await self.outcome("before anything happened")]
-        if isinstance(self.environment, HasSnapshots):
-            with suppress(Exception):  # reported when snapshots are checked
-                state.append(copy.deepcopy(await settle(self.environment.snapshot())))
-        return state
+        snapshot = await self.check.attempt_json("snapshot", where, self.environment.snapshot)
+        return snapshot if snapshot is _FAILED else copy.deepcopy(snapshot)
 
     def tools(self, what: str) -> list[ToolSpec]:
         """Check the environment's tools, and copy them, so that a later change shows."""
-        try:
-            tools = list(self.environment.tools)
-        except Exception as problem:  # noqa: BLE001 - reported
-            self.check.fail(f"{what}: raised {_describe(problem)}")
-            return []
-        names: set[str] = set()
-        for tool in tools:
+        tools: list[ToolSpec] = []
+        for tool in self.environment.tools:
             if not isinstance(tool, ToolSpec):
-                self.check.fail(f"{what}: are ToolSpecs, with {_short(tool)} among them")
+                self.check.fail(f"{what}: are ToolSpecs, with {tool!r:.200} among them")
                 continue
-            if not tool.name or tool.name in names:
+            if not tool.name or tool.name in [other.name for other in tools]:
                 self.check.fail(
                     f"{what}: each has a name of its own, got {tool.name!r} again or empty"
                 )
-            names.add(tool.name)
             schema, about = tool.parameters, f"{what}: the parameters of {tool.name!r}"
-            if not isinstance(schema, dict) or schema.get("type") != "object":
-                self.check.fail(f"{about} are a JSON schema of type object, got {_short(schema)}")
-            elif problem_with := _not_json(schema):
-                self.check.fail(f"{about}: {problem_with}")
-        return copy.deepcopy([tool for tool in tools if isinstance(tool, ToolSpec)])
+            if schema.get("type") != "object":
+                self.check.fail(f"{about} are a JSON schema of type object, got {schema!r:.200}")
+            elif problem := _not_json(schema):
+                self.check.fail(f"{about}: {problem}")
+            else:
+                tools.append(copy.deepcopy(tool))
+        return tools
 
 
 def _not_json(value: Any) -> str | None:
@@ -415,23 +365,7 @@ def _not_json(value: Any) -> str | None:
         return f"JSON cannot hold it: {problem}"
     if copied == value:
         return None
-    return f"JSON changes it (a tuple, or keys that are no text): {_short(value)}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}…"
-
-
-def _has(environment: Any, name: str) -> bool:
-    try:
-        return hasattr(environment, name)
-    except Exception:  # noqa: BLE001 - a property that fails, as its use will show
-        return True
-
-
-def _describe(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {problem}"[:300]
+    return f"JSON changes it (a tuple, or keys that are no text): {value!r:.200}"
 
 
 # --- Model turns to try -------------------------------------------------------------------------
@@ -472,9 +406,9 @@ def _mistakes(tools: list[ToolSpec]) -> Iterator[tuple[str, Message]]:
         for what, text in _BAD_ARGUMENTS.items():
             yield f"a call of {tool.name} with {what}", _calling((tool.name, text))
         right = _plausible_json(tool)
-        for argument, schema in _properties(tool.parameters).items():
+        for argument, schema in tool.parameters.get("properties", {}).items():
             for kind, value in _VALUES.items():
-                if isinstance(schema, dict) and schema.get("type") == kind:
+                if schema.get("type") == kind:
                     continue
                 text = json.dumps({**json.loads(right), argument: value})
                 what = f"a call of {tool.name} with {argument}={json.dumps(value)}"
@@ -489,32 +423,17 @@ def _plausible_json(tool: ToolSpec) -> str:
     return json.dumps(_plausible(tool.parameters, tool.parameters))
 
 
-def _plausible(schema: Any, root: Any, depth: int = 0) -> Any:
+def _plausible(schema: Any, root: Any) -> Any:
     """Make up a value that a schema may well allow."""
-    if not isinstance(schema, dict) or depth > 20:
-        return "text"
-    if "$ref" in schema:
-        definition = (root.get("$defs") or {}).get(str(schema["$ref"]).rpartition("/")[2], {})
-        return _plausible(definition, root, depth + 1)
-    for key in ("enum", "anyOf", "oneOf", "allOf"):
-        if isinstance(schema.get(key), list) and schema[key]:
-            first = schema[key][0]
-            return first if key == "enum" else _plausible(first, root, depth + 1)
-    if "const" in schema:
-        return schema["const"]
-    if schema.get("type") == "object":
-        inner, required = _properties(schema), schema.get("required") or []
-        return {name: _plausible(inner.get(name), root, depth + 1) for name in required}
-    values: dict[str, Any] = {
-        "integer": 1,
-        "number": 1.5,
-        "boolean": True,
-        "null": None,
-        "array": [],
-    }
-    return values.get(schema.get("type", ""), "text")
-
-
-def _properties(schema: Any) -> dict[str, Any]:
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    return properties if isinstance(properties, dict) else {}
+    match schema:
+        case {"$ref": str(name)}:
+            return _plausible(root["$defs"][name.rpartition("/")[2]], root)
+        case {"const": value} | {"enum": [value, *_]}:
+            return value
+        case {"anyOf": [inner, *_]} | {"oneOf": [inner, *_]} | {"allOf": [inner, *_]}:
+            return _plausible(inner, root)
+        case {"type": "object", "properties": dict(properties), "required": list(required)}:
+            return {name: _plausible(properties.get(name), root) for name in required}
+        case {"type": str(kind)}:
+            return {**_VALUES, "integer": 1, "array": [], "object": {}}.get(kind, "text")
+    return "text"

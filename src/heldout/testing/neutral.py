@@ -14,7 +14,6 @@ concluded about the eval, and the error says so.
 from __future__ import annotations
 
 import math
-import struct
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -144,8 +143,7 @@ def _read_result(returned: Any, ignore: Collection[str]) -> _Result:
         if local is None:
             raise InvalidInput(f"the weights of {name} cannot be read in this process")
         # Copied at once: a train function may continue with the same model.
-        unique = f"{name} ({len(tensors)})" if name in tensors else name
-        tensors[unique] = local.cpu().clone()
+        tensors[name] = local.cpu().clone()
     return _Result(fingerprint(model), tensors, dict(_flatten(logged, "", ignore)))
 
 
@@ -182,26 +180,26 @@ def _compare(a: _Result, b: _Result, labels: tuple[str, str]) -> list[str]:
         *_only_in_one(a.tensors, b.tensors, "tensors", labels),
         *_only_in_one(a.metrics, b.metrics, "logged values", labels),
     ]
-    names, count = _find_different(a.tensors, b.tensors)
+    names = _find_different(a.tensors, b.tensors)
     if names:
-        line = f"{len(names)} of {count} tensors differ, the first is {names[0]}"
+        line = f"{len(names)} of {len(a.tensors)} tensors differ, the first is {names[0]}"
         largest, name = max((_distance(a.tensors[name], b.tensors[name]), name) for name in names)
         if largest >= 0:
             line += f"; the largest difference is {largest:.3g}, in {name}"
         lines.append(line)
-    paths, count = _find_different(a.metrics, b.metrics)
+    paths = _find_different(a.metrics, b.metrics)
     if paths:
         path = paths[0]
         lines.append(
-            f"{len(paths)} of {count} logged values differ, the first is {path or 'all'}: "
-            f"{a.metrics[path]!r:.80} {labels[0]}, {b.metrics[path]!r:.80} {labels[1]}"
+            f"{len(paths)} of {len(a.metrics)} logged values differ, the first is "
+            f"{path or 'all'}: {a.metrics[path]!r:.80} {labels[0]}, {b.metrics[path]!r:.80} "
+            f"{labels[1]}"
         )
     return lines
 
 
-def _find_different(a: dict[str, Any], b: dict[str, Any]) -> tuple[list[str], int]:
-    common = [name for name in a if name in b]
-    return [name for name in common if not _same(a[name], b[name])], len(common)
+def _find_different(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    return [name for name in a if name in b and not _same(a[name], b[name])]
 
 
 def _only_in_one(
@@ -216,25 +214,17 @@ def _only_in_one(
 
 def _same(a: Any, b: Any) -> bool:
     """Compare bits: NaN is NaN, 0.0 is not -0.0, and 1 is neither 1.0 nor True."""
-    if type(a) is not type(b):
-        return False
     torch: Any = sys.modules["torch"]
-    if isinstance(a, torch.Tensor):
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return False
-        return bool(torch.equal(_as_bytes(torch, a), _as_bytes(torch, b)))
-    if isinstance(a, np.ndarray | np.generic):
-        same_type = a.dtype == b.dtype and a.shape == b.shape
-        return bool(same_type and a.tobytes() == b.tobytes())
-    if isinstance(a, float):
-        return struct.pack("<d", a) == struct.pack("<d", b)
-    return bool(a == b)
-
-
-def _as_bytes(torch: Any, tensor: Any) -> Any:
-    tensor = tensor.detach().cpu()
-    parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return parts.reshape(-1).contiguous().view(torch.uint8)
+    if type(a) is not type(b) or not isinstance(a, torch.Tensor | np.ndarray):
+        return repr(a) == repr(b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if isinstance(a, np.ndarray):
+        return bool(a.tobytes() == b.tobytes())
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    a, b = (part.detach().cpu().reshape(-1).contiguous().view(torch.uint8) for part in (a, b))
+    return bool(torch.equal(a, b))
 
 
 def _distance(a: Any, b: Any) -> float:

@@ -332,7 +332,7 @@ def generate_rollouts(
 
     async def run_one(index: int, model: Endpoint) -> None:
         sample, repeat = items[index]
-        with taking_part(model, index // repeats, repeat) as own:
+        with taking_part(model, index // repeats, repeat) as complete:
             attempt = await EndpointAttempt(
                 sample,
                 prepare_messages=prepare_messages,
@@ -340,7 +340,7 @@ def generate_rollouts(
                 score_fn=score_fn,
                 max_turns=max_turns,
                 timeout=timeout,
-                endpoint=own,
+                complete=complete,
                 sampling=config.sampling.for_item(sample.id, repeat),
                 retries=retries,
                 progress=RunProgress(repeats),
