@@ -335,7 +335,7 @@ def _estimate_difference(
 ) -> _Estimate:
     if isinstance(difference, PairedDifference):
         n = difference.n
-        graded = difference.test == "score" and not difference.is_binary
+        graded = difference.test == "score" and difference.exact_p_value is None
     else:
         n, graded = min(difference.n_a, difference.n_b), False
     estimate = _Estimate(difference.difference, difference.interval, to_fail, n)
