@@ -21,7 +21,7 @@ from heldout.analysis.comparison import Change, Comparison, Side, compare
 from heldout.analysis.gating import Check, Gate, Reading, gate
 from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge, read_labels
 from heldout.analysis.passes import pass_at_k, pass_hat_k, summarize_clustered
-from heldout.analysis.power import Plan, PlanRow, plan
+from heldout.analysis.power import Plan, plan
 from heldout.analysis.three_way import ThreeWayCounts, count_three_way
 from heldout.stats.summary import Summary
 from heldout.store.columns import summarize_results
@@ -38,7 +38,6 @@ __all__ = [
     "LabelledAnswer",
     "Mismatch",
     "Plan",
-    "PlanRow",
     "Reading",
     "ScoreMatrix",
     "Side",
