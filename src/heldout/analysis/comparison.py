@@ -271,7 +271,7 @@ def compare(
     pairs = shared if _check_pairing(run_a, run_b, shared, paired) else None
     samples = _Samples.of(run_a, run_b, pairs, measure, cluster, by, confidence)
     scored, counted = samples.drop_missing(), None
-    if min(len(scored.a.index), len(scored.b.index)) == 0:
+    if min(len(scored.a.samples), len(scored.b.samples)) == 0:
         raise InvalidInput(
             f"{run_a.name} and {run_b.name} have no sample with a {metric} on both sides: there is "
             "nothing to compare"
@@ -295,8 +295,8 @@ def _make_comparison(
     compared_labels = {part.label for part in slices}
     rescored = same_answers(a, b)
     return Comparison(
-        a=make_side(a, len(scored.a.index)),
-        b=make_side(b, len(scored.b.index)),
+        a=make_side(a, len(scored.a.samples)),
+        b=make_side(b, len(scored.b.samples)),
         metric=measure.name,
         pass_threshold=measure.pass_threshold,
         confidence=samples.confidence,
@@ -364,7 +364,7 @@ def _check_pairing(a: LoadedRun, b: LoadedRun, shared: SharedSamples, paired: bo
 class _Columns(NamedTuple):
     """One row per sample of one run; values are NaN where the sample has none."""
 
-    index: Ints
+    samples: Ints
     values: Floats
     with_errors: Floats
     rewards: Floats
@@ -373,7 +373,7 @@ class _Columns(NamedTuple):
     clusters: Ints | None
 
     def take(self, rows: NDArray[Any]) -> _Columns:
-        return self._make(None if column is None else column[rows] for column in self)
+        return _Columns._make(None if column is None else column[rows] for column in self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,10 +447,11 @@ class _Samples:
             return ()
         before, after = self.a.passes, self.b.passes
         rows = np.flatnonzero(after & ~before if gained else before & ~after)
-        return Changes(ids, self.a.index[rows], self.a.rewards[rows], self.b.rewards[rows])
+        return Changes(ids, self.a.samples[rows], self.a.rewards[rows], self.b.rewards[rows])
 
     def difference(self) -> Difference:
-        a, b, settings = self.a, self.b, {"confidence": self.confidence, "bounded": self.bounded}
+        a, b = self.a, self.b
+        settings: Any = {"confidence": self.confidence, "bounded": self.bounded}
         if not self.paired:
             return unpaired_difference(
                 a.values, b.values, clusters_a=a.clusters, clusters_b=b.clusters, **settings
@@ -482,7 +483,7 @@ def _make_columns(
     with_errors = values if errors_as is None else measure.sample_values(run, errors_as=errors_as)
     clustered = cluster is not None or has_duplicates(table.content)
     return _Columns(
-        index=np.arange(len(table.sample_ids), dtype=np.int64),
+        samples=np.arange(len(table.sample_ids), dtype=np.int64),
         values=values,
         with_errors=with_errors,
         rewards=rewards,

@@ -144,6 +144,19 @@ def plan(
     if against is not None:
         other = _measure_items(load_run(against, keys, name="the other"), metric)
         base, other = _align(base, other, allow)
+    return _make_plan(base, other, detect, power, alpha, cluster, repeats, correlation)
+
+
+def _make_plan(
+    base: _Items,
+    other: _Items | None,
+    detect: float,
+    power: float,
+    alpha: float,
+    cluster: str | None,
+    repeats: Sequence[int],
+    correlation: float | None,
+) -> Plan:
     components = variance_components(base.values, samples=base.samples)
     variance = _difference_variance(base, other, components, detect, correlation or 0.0)
     variance_known = len(variance.splits) == 1
@@ -158,7 +171,7 @@ def plan(
     return Plan(
         name=base.run.name,
         against=None if other is None else other.run.name,
-        metric=metric,
+        metric=base.metric,
         samples=n,
         repeats=mean_repeats,
         left_out=base.left_out,
@@ -208,11 +221,6 @@ def _measure_items(run: LoadedRun, metric: str) -> _Items:
 
 def _align(base: _Items, other: _Items, allow: Collection[str]) -> tuple[_Items, _Items]:
     """Keep the samples that have a value in both runs, and number them alike."""
-    if unseeded := unseeded_runs(base.run, other.run):
-        raise InvalidInput(
-            f"the episodes of {' and '.join(unseeded)} had no seeds: there are no pairs of them to "
-            "plan by"
-        )
     shared, _ = match_runs(
         base.run,
         other.run,
@@ -220,6 +228,11 @@ def _align(base: _Items, other: _Items, allow: Collection[str]) -> tuple[_Items,
         f"{base.run.name} and {other.run.name} are no pair to plan by",
         threshold_matters=base.metric == PASSED,
     )
+    if unseeded := unseeded_runs(base.run, other.run):
+        raise InvalidInput(
+            f"the episodes of {' and '.join(unseeded)} had no seeds: there are no pairs of them to "
+            "plan by"
+        )
     index_in_base = np.full(len(other.run.table.sample_ids), -1, dtype=np.int64)
     index_in_base[shared.b] = shared.a
     other = replace(other, samples=index_in_base[other.samples])
