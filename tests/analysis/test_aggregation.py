@@ -279,7 +279,7 @@ def test_a_sample_that_is_of_another_task_in_another_run_is_refused() -> None:
         for r in moved.results
     ]
     said = refused("samples", one_run(0), replace(moved, results=results), tasks="game")
-    assert "1 sample with another task: 'go-0' has 'go' and 'chess'" in said
+    assert "1 sample with another game: 'go-0' has 'go' and 'chess'" in said
 
 
 def test_within_a_task_of_a_mapping_samples_are_the_same() -> None:

@@ -167,7 +167,5 @@ def test_what_cannot_be_counted_is_refused(
 def test_lists_beside_the_questions_have_their_length() -> None:
     with pytest.raises(InvalidInput, match="clusters has 1 ids for 2 values"):
         pass_at_k([1, 1], [0, 1], k=1, clusters=["a"])
-    with pytest.raises(InvalidInput, match="1 names for 2 samples"):
-        pass_at_k([1, 1], [0, 1], k=1, names=["a"])
     with pytest.raises(InvalidInput, match="confidence"):
         pass_at_k([1, 1], [0, 1], k=1, confidence=95)

@@ -21,8 +21,6 @@ from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
 from heldout.stats import (
     Moments,
-    holm,
-    interquartile_mean,
     median_interval,
     minimum_detectable,
     paired_difference,
@@ -33,8 +31,9 @@ from heldout.stats import (
     variance_components,
     wilson,
 )
-from heldout.stats.differences import mcnemar_exact, tango_interval
-from heldout.stats.power import samples_for
+from heldout.stats.differences import holm, mcnemar_exact, tango_interval
+from heldout.stats.power import DifferenceVariance
+from heldout.stats.resampling import compute_statistic
 
 Z = t_quantile(0.975, math.inf)
 
@@ -231,9 +230,10 @@ def test_the_interval_of_a_median_is_that_of_scipys_quantile_test() -> None:
 
 
 def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:
-    assert interquartile_mean([[1.0, 2.0], [3.0, 100.0]]) == 2.5
+    assert compute_statistic([[1.0, 2.0], [3.0, 100.0]], "interquartile_mean") == 2.5
     scores = np.random.default_rng(9).lognormal(size=(10, 26))
-    assert interquartile_mean(scores) == pytest.approx(scipy_stats.trim_mean(scores.ravel(), 0.25))
+    found = compute_statistic(scores, "interquartile_mean")
+    assert found == pytest.approx(scipy_stats.trim_mean(scores.ravel(), 0.25))
 
 
 # --- Many tests, and power ----------------------------------------------------------------------
@@ -250,18 +250,18 @@ def test_samples_for_a_difference_are_those_of_statsmodels_for_a_normal_test(
     detect: float, power: float
 ) -> None:
     """ratio=0 is a single sample: of differences, in units of their standard deviation."""
-    variance = 0.11 + 0.34 / 4
     needed = NormalIndPower().solve_power(
-        detect / math.sqrt(variance), alpha=0.05, power=power, ratio=0
+        detect / math.sqrt(0.11 + 0.34 / 4), alpha=0.05, power=power, ratio=0
     )
-    found = samples_for(0.11, 0.34, detect=detect, repeats=4, power=power)
+    variance = DifferenceVariance(((0.11, 0.34),))
+    found = variance.required(detect=detect, repeats=4, power=power).samples
     # Student's t, which the comparison will have, asks for one or two more.
     assert math.ceil(needed) <= found <= math.ceil(needed) + 3
 
 
 @pytest.mark.parametrize("effect", [0.4, 0.8, 1.2, 2.0])
 def test_few_samples_have_the_power_that_was_asked_for(effect: float) -> None:
-    found = samples_for(1.0, 0.0, detect=effect)
+    found = DifferenceVariance(((1.0, 0.0),)).required(detect=effect).samples
     power = TTestPower().power(effect, found, 0.05)
     assert power >= 0.76
     assert found <= math.ceil(TTestPower().solve_power(effect, alpha=0.05, power=0.8)) + 1

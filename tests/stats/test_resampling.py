@@ -16,11 +16,8 @@ from heldout.stats.resampling import (
     Statistic,
     bootstrap,
     bootstrap_improvement,
+    compute_statistic,
     improvement_probability,
-    interquartile_mean,
-    mean_over_tasks,
-    median_over_tasks,
-    optimality_gap,
     resample,
 )
 
@@ -59,15 +56,18 @@ def direct(scores: Any, statistic: Statistic, repetitions: int, seed: int) -> An
 @settings(max_examples=80, deadline=None)
 def test_the_interquartile_mean_is_scipys_trimmed_mean_of_all_scores(scores: Any) -> None:
     expected = stats.trim_mean(scores, 0.25, axis=None)
-    assert interquartile_mean(scores) == pytest.approx(expected, rel=1e-12, abs=1e-9)
+    assert compute_statistic(scores, "interquartile_mean") == pytest.approx(
+        expected, rel=1e-12, abs=1e-9
+    )
 
 
 def test_the_other_statistics_are_those_of_the_paper() -> None:
     scores = [[0.0, 1.0, 10.0], [1.0, 2.0, 20.0]]
-    assert mean_over_tasks(scores) == pytest.approx(34 / 6)
-    assert median_over_tasks(scores) == 1.5
-    assert optimality_gap(scores) == pytest.approx(1 / 6)
-    assert optimality_gap(scores, optimum=2.0) == pytest.approx((2 + 1 + 1) / 6)
+    assert compute_statistic(scores, "mean") == pytest.approx(34 / 6)
+    assert compute_statistic(scores, "median") == 1.5
+    assert compute_statistic(scores, "optimality_gap") == pytest.approx(1 / 6)
+    gap = compute_statistic(scores, "optimality_gap", optimum=2.0)
+    assert gap == pytest.approx((2 + 1 + 1) / 6)
 
 
 @given(st.data())
@@ -90,7 +90,7 @@ def test_the_probability_of_improvement_is_mann_and_whitneys_statistic(data: Any
 @given(matrices(), st.integers(0, 1000))
 @settings(max_examples=80, deadline=None)
 def test_counts_give_what_building_the_resamples_gives(scores: Any, seed: int) -> None:
-    """Resamples built from the same counts, trimmed by scipy."""
+    """Resamples built from the same counts, one by one."""
     runs, tasks = scores.shape
     width = 7
     draw = module._Draw(module._generator(seed), runs, width)
@@ -101,14 +101,11 @@ def test_counts_give_what_building_the_resamples_gives(scores: Any, seed: int) -
     ]
     near: dict[str, Any] = {"rel": 1e-9, "abs": 1e-9 * max(1.0, float(np.abs(scores).max()))}
 
-    def found(statistic: Statistic) -> Any:
-        return resample(scores, statistic, repetitions=width, seed=seed)
-
-    expected = [stats.trim_mean(drawn, 0.25, axis=None) for drawn in built]
-    assert found("interquartile_mean") == pytest.approx(expected, **near)
-    assert found("mean") == pytest.approx([mean_over_tasks(d) for d in built], **near)
-    assert found("median") == pytest.approx([median_over_tasks(d) for d in built], **near)
-    assert found("optimality_gap") == pytest.approx([optimality_gap(d) for d in built], **near)
+    for statistic in get_args(Statistic):
+        expected = [compute_statistic(drawn, statistic) for drawn in built]
+        assert resample(scores, statistic, repetitions=width, seed=seed) == pytest.approx(
+            expected, **near
+        )
 
 
 @given(st.data(), st.integers(0, 1000))
@@ -244,7 +241,7 @@ def test_an_interval_encloses_the_percentiles_of_its_distribution() -> None:
     assert estimate.interval is not None
     expected = np.percentile(values, [10, 90])
     assert [estimate.interval.low, estimate.interval.high] == pytest.approx(expected)
-    assert estimate.value == median_over_tasks(scores)
+    assert estimate.value == compute_statistic(scores, "median")
 
 
 def test_one_run_has_no_interval() -> None:
@@ -311,7 +308,7 @@ def test_a_score_that_is_no_number_is_refused_with_its_place(bad: float) -> None
 @pytest.mark.parametrize("scores", [[], [[]], [1.0, 2.0], 3.0, [[[1.0]]]])
 def test_what_is_no_matrix_is_refused(scores: Any) -> None:
     with pytest.raises(InvalidInput, match="a row for each run"):
-        interquartile_mean(scores)
+        compute_statistic(scores, "interquartile_mean")
 
 
 def test_other_wrong_arguments_are_refused() -> None:
@@ -324,5 +321,5 @@ def test_other_wrong_arguments_are_refused() -> None:
         bootstrap(scores, repetitions=10, confidence=95)
     with pytest.raises(InvalidInput, match="no statistic 'iqm'.*interquartile_mean"):
         bootstrap(scores, "iqm", repetitions=10)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="too far apart"):
+    with pytest.raises(InvalidInput, match="at most 1e"):
         bootstrap([[1e308], [-1e308]])

@@ -87,9 +87,10 @@ def test_a_late_result_has_no_verdict_and_the_next_one_uses_it() -> None:
     assert after is not None
     # Its row is in the comparison: 13 looks there are, of which 12 were made.
     assert after.verdict.index == 12
-    assert after.verdict.comparisons[0].estimate == (
-        verdicts(points[:13])[-1].verdict.comparisons[0].estimate
-    )
+    assert after.verdict.comparisons[0].gain is not None
+    expected = verdicts(points[:13])[-1].verdict.comparisons[0].gain
+    assert expected is not None
+    assert after.verdict.comparisons[0].gain.estimate == expected.estimate
     assert after.verdict.alpha_spent == verdicts(in_time + points[12:13])[-1].verdict.alpha_spent
 
 

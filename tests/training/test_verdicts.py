@@ -171,14 +171,13 @@ def test_rewards_whose_squares_overflow_are_refused() -> None:
 def test_a_climb_is_improving_from_the_first_steps_of_its_window_to_the_last() -> None:
     said = last(CLIMB)
     assert (said.kind, said.since) == ("improving", 100)
-    interval, gain = said.verdict.interval, said.verdict.estimate
-    assert interval is not None
+    gain = said.verdict.gain
     assert gain is not None
     assert said.sentence() == (
-        f"improving: {gain:+.3f} ({interval.low:.3f} … {interval.high:.3f}) "
+        f"improving: {gain.estimate:+.3f} ({gain.interval.low:.3f} … {gain.interval.high:.3f}) "
         "from steps 100–140 to 150–190, paired on 200 samples"
     )
-    assert gain == pytest.approx(CLIMB[15:].mean() - CLIMB[10:15].mean())
+    assert gain.estimate == pytest.approx(CLIMB[15:].mean() - CLIMB[10:15].mean())
     assert said.short() == f"improving {gain:+.3f}"
 
 
@@ -202,7 +201,8 @@ def test_an_inconclusive_verdict_says_what_it_could_have_detected() -> None:
     said = last(rising([0.5] * 5, 100))
     assert said.kind == "inconclusive"
     assert said.since is None
-    size = said.verdict.minimum_detectable
+    assert said.verdict.gain is not None
+    size = said.verdict.gain.minimum_detectable
     assert said.sentence() == (
         f"inconclusive: minimum detectable effect {size:.3f} at 80% power, on 100 samples"
     )
@@ -223,21 +223,21 @@ def test_too_little_to_go_by_is_said_as_that(rows: list[Rewards], sentence: str)
 
 def test_a_verdict_as_a_point_stores_it() -> None:
     said = last(CLIMB, effect=0.2, alpha=0.01, window=8)
-    interval = said.verdict.interval
-    assert interval is not None
+    gain = said.verdict.gain
+    assert gain is not None
     assert said.as_dict() == {
         "kind": "improving",
         "text": said.sentence(),
         "since": 120,
         "reference": "previous",
-        "gain": said.verdict.estimate,
-        "ci_low": interval.low,
-        "ci_high": interval.high,
+        "gain": gain.estimate,
+        "ci_low": gain.interval.low,
+        "ci_high": gain.interval.high,
         "from_first": 120,
         "from_last": 150,
         "to_first": 160,
         "to_last": 190,
-        "minimum_detectable": said.verdict.minimum_detectable,
+        "minimum_detectable": gain.minimum_detectable,
         "n": 200,
         "errored": 0,
         "errored_as": None,
@@ -295,9 +295,10 @@ def test_a_training_that_collapses_into_errors_is_regressing() -> None:
     said = last(rows, effect=0.1)
     assert said.readings[0] != "improving"
     assert (said.kind, said.errored, said.errored_as) == ("regressing", 192, 0.0)
-    assert said.verdict.estimate == pytest.approx(
-        monitor(np.nan_to_num(rows), effect=0.1, bounds=(0, 1))[-1].estimate
-    )
+    expected = monitor(np.nan_to_num(rows), effect=0.1, bounds=(0, 1))[-1].gain
+    assert said.verdict.gain is not None
+    assert expected is not None
+    assert said.verdict.gain.estimate == pytest.approx(expected.estimate)
     assert said.sentence().endswith(", paired on 100 samples, with 192 errored items as 0")
 
 

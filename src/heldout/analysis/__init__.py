@@ -1,6 +1,6 @@
 """What reports say: slices, comparisons, gates and plans.
 
-group_by, summarize    over any results
+summarize              over any results
 pass_at_k, pass_hat_k  one of k attempts, all of k attempts
 count_three_way        correct, incorrect and not attempted, with F1 (three-way judges)
 check_judge            a judge against human labels, and against itself
@@ -12,8 +12,7 @@ plan                   how many samples it takes to see a difference
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from heldout.analysis._comparability import KINDS, Mismatch
 from heldout.analysis.aggregation import Aggregates, ScoreMatrix, aggregate, score_matrix
@@ -21,7 +20,7 @@ from heldout.analysis.comparison import Change, Comparison, Side, compare
 from heldout.analysis.gating import Check, Gate, Reading, gate
 from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge, read_labels
 from heldout.analysis.passes import pass_at_k, pass_hat_k, summarize_clustered
-from heldout.analysis.power import Plan, PlanRow, plan
+from heldout.analysis.power import Plan, plan
 from heldout.analysis.three_way import ThreeWayCounts, count_three_way
 from heldout.stats.summary import Summary
 from heldout.store.columns import summarize_results
@@ -38,7 +37,6 @@ __all__ = [
     "LabelledAnswer",
     "Mismatch",
     "Plan",
-    "PlanRow",
     "Reading",
     "ScoreMatrix",
     "Side",
@@ -48,7 +46,6 @@ __all__ = [
     "compare",
     "count_three_way",
     "gate",
-    "group_by",
     "pass_at_k",
     "pass_hat_k",
     "plan",
@@ -57,26 +54,20 @@ __all__ = [
     "summarize",
 ]
 
-K = TypeVar("K")
-
-
-def group_by(
-    results: Iterable[EvalResult], key: Callable[[EvalResult], K]
-) -> dict[K, list[EvalResult]]:
-    """Results by the value of `key`, groups in the order of their first result."""
-    groups: dict[K, list[EvalResult]] = {}
-    for result in results:
-        groups.setdefault(key(result), []).append(result)
-    return groups
-
 
 def summarize(
     results: Iterable[EvalResult], *, pass_threshold: float = 0.5, cluster: str | None = None
 ) -> Summary:
-    """The same summary a report has, of any results (docs/semantics.md, clauses 1-7).
+    """Summarize any results as a report does (docs/semantics.md, clauses 1-7).
 
-    `cluster` is a metadata key that says which samples belong together (a shared passage): error
-    bars are clustered by it, instead of by sample.
+    Args:
+        results: The results.
+        pass_threshold: The reward that passes.
+        cluster: A metadata key that says which samples belong together (a shared passage): error
+            bars are clustered by it, instead of by sample.
+
+    Returns:
+        The summary.
     """
     if cluster is not None:
         return summarize_clustered(results, cluster, pass_threshold=pass_threshold)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -52,8 +52,7 @@ class Mismatch:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class SharedSamples:
+class SharedSamples(NamedTuple):
     """The samples that two runs have in common, as aligned indices into their tables."""
 
     a: Ints
@@ -116,10 +115,23 @@ def refuse_mismatches(mismatches: Iterable[Mismatch], allow: Collection[str], wh
         )
 
 
-def refuse_same_run(a: LoadedRun, b: LoadedRun) -> None:
+def match_runs(
+    a: LoadedRun,
+    b: LoadedRun,
+    allow: Collection[str],
+    what: str,
+    *,
+    keys: Sequence[str] = (),
+    threshold_matters: bool,
+) -> tuple[SharedSamples, list[Mismatch]]:
+    """Align two runs, and list what differs and is allowed to; NotComparable for what is not."""
     path_a, path_b = a.report.path, b.report.path
     if path_a is not None and path_b is not None and path_a.resolve() == path_b.resolve():
         raise InvalidInput(f"{path_a} is compared with itself; name two runs")
+    shared = find_shared_samples(a, b)
+    mismatches = find_mismatches(a, b, shared, keys=keys, threshold_matters=threshold_matters)
+    refuse_mismatches(mismatches, allow, what)
+    return shared, mismatches
 
 
 def find_unfinished(run: LoadedRun) -> list[Mismatch]:

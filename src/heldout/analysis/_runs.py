@@ -9,7 +9,7 @@ as `errors_as`, they give a second reading, so that what errors count as cannot 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from heldout.stats import Floats, Ints
 from heldout.stats._input import LARGEST, UNIT_ROUNDING
 from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_question
 from heldout.stats.summary import has_passed
-from heldout.store.columns import Table, table_of
+from heldout.store.columns import Table, table_of, table_of_results
 from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunDir
+from heldout.types import EvalResult
 
 REWARD, PASSED = "reward", "passed"
 METRIC_PREFIX = "metric."
@@ -64,6 +65,7 @@ class LoadedRun:
 ReportOrPath = EvalReport | str | Path
 """A report, or the path of a run directory."""
 Run = ReportOrPath | LoadedRun
+Results = EvalReport | Iterable[EvalResult]
 
 
 def load_run(report: Run, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
@@ -98,6 +100,21 @@ def load_run(report: Run, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
             "(--resume), or see why: heldout show --failures"
         )
     return LoadedRun(name, report, table, functions, origin)
+
+
+def read_table(results: Results, cluster: str | None) -> Table:
+    """Return the items of a report, or of results in memory, with the values of a cluster key."""
+    keys = [] if cluster is None else [cluster]
+    if isinstance(results, EvalReport):
+        return table_of(results, keys)
+    return table_of_results(results, keys)
+
+
+def threshold_of(results: Results, pass_threshold: float | None) -> float:
+    """Return the reward that passes: the one given, else the report's own, else 0.5."""
+    if pass_threshold is not None:
+        return pass_threshold
+    return results.pass_threshold if isinstance(results, EvalReport) else 0.5
 
 
 def sample_clusters(table: Table, key: str | None) -> Ints:
@@ -174,7 +191,7 @@ class Measure:
             values = np.asarray(np.where(np.isnan(table.reward), errors_as, values))
         if self.k is None:
             return sample_means(table, values)
-        made = np.bincount(table.sample, minlength=len(table.sample_ids))
+        made = count_items(table, np.ones(len(table), dtype=np.bool_))
         short = np.flatnonzero(made < self.k)
         if len(short):
             raise InvalidInput(
@@ -182,8 +199,8 @@ class Measure:
                 f"{made[short[0]]} at {table.sample_ids[int(short[0])]!r} ({len(short)} samples "
                 "have too few)"
             )
-        attempts = _count_items(table, ~np.isnan(values))
-        successes = _count_items(table, values == 1)
+        attempts = count_items(table, ~np.isnan(values))
+        successes = count_items(table, values == 1)
         by_sample = pass_at_k_by_question if self.name[4] == "@" else pass_hat_k_by_question
         rates = np.full(len(attempts), np.nan)
         enough = attempts >= self.k
@@ -192,7 +209,8 @@ class Measure:
         return rates
 
 
-def _count_items(table: Table, which: NDArray[np.bool_]) -> Ints:
+def count_items(table: Table, which: NDArray[np.bool_]) -> Ints:
+    """Return how many of these items each sample has."""
     return np.bincount(table.sample[which], minlength=len(table.sample_ids)).astype(np.int64)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,51 +41,18 @@ from heldout.stats import (
     bootstrap_improvement,
 )
 from heldout.stats.resampling import REPETITIONS
-from heldout.store.columns import Labels
+from heldout.store.columns import places_by_code
 from heldout.store.report import EvalReport
+
+Reports = ReportOrPath | Sequence[ReportOrPath] | Mapping[str, Sequence[ReportOrPath]]
 
 SINGLE_TASK = "all"
 """The task of reports that are not divided into tasks."""
-RUN, TASK = "run", "task"
-"""Names of the keys of runs and tasks in tables here, whatever they are in metadata."""
 MEANS_IN_MEMORY = 100_000_000
 """Means of a task in a resample that are held at a time: 0.8 GB."""
-STATISTICS: tuple[Statistic, ...] = ("interquartile_mean", "mean", "median", "optimality_gap")
 
 
 # --- Scores -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cell:
-    """The results of one run on one task.
-
-    Attributes:
-        run: Index of the run.
-        task: Index of the task.
-        of: The report they are in.
-        rows: Their rows in its table.
-    """
-
-    run: int
-    task: int
-    of: LoadedRun
-    rows: Ints
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """The reports that a matrix was made of, to compare another matrix with.
-
-    Attributes:
-        reports: The reports.
-        first: The cell of the first run on each task.
-        ids_match: Whether runs of a task share sample ids; several runs in one report do not.
-    """
-
-    reports: tuple[EvalReport, ...]
-    first: tuple[Cell, ...]
-    ids_match: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +68,7 @@ class ScoreMatrix:
         errored: Results without a score: 0 in a mean reward, in no mean of a metric (clause 2).
         allowed: What differs between runs and was allowed to.
         may_differ: Whether runs in one report share no input, so that their samples may differ.
-        source: None for scores that did not come from reports.
+        layout: The results behind the scores; None for scores that did not come from reports.
     """
 
     scores: Floats
@@ -112,7 +79,7 @@ class ScoreMatrix:
     errored: int
     allowed: tuple[Mismatch, ...] = ()
     may_differ: bool = False
-    source: Source | None = field(default=None, repr=False)
+    layout: Layout | None = field(default=None, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -128,27 +95,8 @@ class ScoreMatrix:
         }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Layout:
-    """Which results are of which run and which task.
-
-    Attributes:
-        runs: Names of the runs.
-        tasks: Names of the tasks.
-        cells: One per run and task.
-        groups: Reports that are runs of the same tasks.
-        ids_match: Whether runs of a task share sample ids.
-    """
-
-    runs: tuple[str, ...]
-    tasks: tuple[str, ...]
-    cells: list[Cell]
-    groups: list[list[LoadedRun]]
-    ids_match: bool = True
-
-
 def score_matrix(
-    reports: ReportOrPath | Sequence[ReportOrPath] | Mapping[str, Sequence[ReportOrPath]],
+    reports: Reports,
     *,
     runs: str | None = None,
     tasks: str | None = None,
@@ -180,48 +128,28 @@ def score_matrix(
             "or a metric by its name"
         )
     layout = _lay_out(reports, runs, tasks)
-    _refuse_missing(layout)
     check = _Check(allow, metric)
-    for report, *others in layout.groups:
-        check.accept(find_unfinished(report), f"{report.name} cannot be aggregated")
-        for other in others:
-            check.compare(report, other, "cannot be aggregated as runs of one task")
-    first = {cell.task: cell for cell in reversed(layout.cells)}
-    if not layout.ids_match:
-        for cell in layout.cells:
-            names = [f"run {layout.runs[c.run]!r}" for c in (first[cell.task], cell)]
-            check.compare_content(first[cell.task], cell, names, layout.tasks[cell.task])
-    source = Source(
-        tuple(run.report for group in layout.groups for run in group),
-        tuple(first[task] for task in range(len(layout.tasks))),
-        layout.ids_match,
-    )
-    scores = np.empty((len(layout.runs), len(layout.tasks)))
+    check.compare_runs(layout)
+    values = {
+        run.name: Measure(metric, run.report.pass_threshold).item_values(run)
+        for group in layout.groups
+        for run in group
+    }
+    scores = np.full((len(layout.runs), len(layout.tasks)), np.nan)
     items = errored = 0
-    values: dict[str, Floats] = {}
     for cell in layout.cells:
-        run = cell.of
-        if run.name not in values:
-            values[run.name] = Measure(metric, run.report.pass_threshold).item_values(run)
-        failed = np.isnan(run.table.reward[cell.rows])
+        failed = np.isnan(cell.of.table.reward[cell.rows])
         items, errored = items + len(failed), errored + int(failed.sum())
-        score = _mean(cell, values[run.name][cell.rows], as_zero=metric in (REWARD, PASSED))
+        score = _mean(cell, values[cell.of.name][cell.rows], as_zero=metric in (REWARD, PASSED))
         if score is None:
             raise InvalidInput(
                 f"run {layout.runs[cell.run]!r} has no {metric} on task "
                 f"{layout.tasks[cell.task]!r}: none of its {len(failed)} results there has one"
             )
         scores[cell.run, cell.task] = score
+    names = (layout.runs, layout.tasks, metric)
     return ScoreMatrix(
-        scores,
-        layout.runs,
-        layout.tasks,
-        metric,
-        items,
-        errored,
-        tuple(check.allowed),
-        check.may_differ,
-        source,
+        scores, *names, items, errored, tuple(check.allowed), check.may_differ, layout
     )
 
 
@@ -231,22 +159,63 @@ def _mean(cell: Cell, values: Floats, *, as_zero: bool) -> float | None:
     if not known.any():
         return None
     samples = cell.of.table.sample[cell.rows]
-    moments = Moments()
     if as_zero:
-        moments.add(np.where(known, values, 0.0), samples)
-    else:
-        moments.add(values[known], samples[known])
-    return moments.mean
+        return Moments.of(np.where(known, values, 0.0), samples).mean
+    return Moments.of(values[known], samples[known]).mean
 
 
 # --- Which results are of which run and task ----------------------------------------------------
 
 
-def _lay_out(
-    reports: ReportOrPath | Sequence[ReportOrPath] | Mapping[str, Sequence[ReportOrPath]],
-    runs: str | None,
-    tasks: str | None,
-) -> _Layout:
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """The results of one run on one task.
+
+    Attributes:
+        run: Index of the run.
+        task: Index of the task.
+        of: The report they are in.
+        rows: Their rows in its table.
+    """
+
+    run: int
+    task: int
+    of: LoadedRun
+    rows: Ints
+
+    def sorted_content(self) -> NDArray[np.uint64]:
+        """Return the content of its samples."""
+        table = self.of.table
+        return np.sort(table.content[np.unique(table.sample[self.rows])])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Which results are of which run and which task.
+
+    Attributes:
+        runs: Names of the runs.
+        tasks: Names of the tasks.
+        cells: One per run and task.
+        groups: Reports that are runs of the same tasks.
+        ids_match: Whether runs of a task share sample ids; several runs in one report do not.
+        task_key: The metadata key of tasks, if there is one.
+    """
+
+    runs: tuple[str, ...]
+    tasks: tuple[str, ...]
+    cells: list[Cell]
+    groups: list[list[LoadedRun]]
+    ids_match: bool = True
+    task_key: str | None = None
+
+    def first_cells(self) -> dict[str, Cell]:
+        """Return the cell of the first run on each task."""
+        first = {cell.task: cell for cell in reversed(self.cells)}
+        return {task: first[i] for i, task in enumerate(self.tasks)}
+
+
+def _lay_out(reports: Reports, runs: str | None, tasks: str | None) -> Layout:
     if isinstance(reports, Mapping):
         if runs is not None or tasks is not None:
             raise InvalidInput("the mapping says which task a report is of: leave out the keys")
@@ -259,34 +228,30 @@ def _lay_out(
             f"runs={runs!r} is for one report that holds several runs; {len(several)} were "
             "given, each of which is a run by itself"
         )
-    loaded_runs = _load_runs(several, runs=runs, tasks=tasks)
+    loaded_runs = _load_runs(several, [key for key in (runs, tasks) if key is not None])
     environments = _by_environment(loaded_runs)
     if tasks is None and len(environments) > 1:
         return _by_task(environments)
-    return _by_keys(loaded_runs, single=next(iter(environments)))
+    return _by_keys(loaded_runs, runs, tasks, single=next(iter(environments)))
 
 
-def _load_runs(
-    reports: Sequence[ReportOrPath], *, runs: str | None = None, tasks: str | None = None
-) -> list[LoadedRun]:
-    """Load each report under a name of its own, with its keys as RUN and TASK."""
-    keys = {name: key for name, key in ((RUN, runs), (TASK, tasks)) if key is not None}
+def _load_runs(reports: Sequence[ReportOrPath], keys: Sequence[str] = ()) -> list[LoadedRun]:
+    """Load each report under a name of its own; every sample has a value of these keys."""
     loaded: list[LoadedRun] = []
     identities = set()
     for number, report in enumerate(reports, start=1):
-        run = load_run(report, [*keys.values()], name=f"run {number}")
+        run = load_run(report, keys, name=f"run {number}")
         identity = _identify(run.report)
         if identity in identities:
             raise InvalidInput(f"{run.report.path or run.name} was given twice; a run counts once")
         identities.add(identity)
-        labels = {name: run.table.keys[key] for name, key in keys.items()}
-        for name, key in keys.items():
-            for missing in np.flatnonzero(labels[name].codes < 0)[:1].tolist():
+        for key in keys:
+            for missing in np.flatnonzero(run.table.keys[key].codes < 0)[:1].tolist():
                 id = run.table.sample_ids[missing]
                 raise InvalidInput(
                     f"sample {id!r} of {run.name} has no {key!r}; every sample needs one"
                 )
-        loaded.append(replace(run, table=replace(run.table, keys=labels)))
+        loaded.append(run)
     if not loaded:
         raise InvalidInput("there is no report to aggregate")
     names = _make_distinct(run.name for run in loaded)
@@ -323,7 +288,7 @@ def _by_environment(runs: list[LoadedRun]) -> dict[str, list[LoadedRun]]:
     return groups
 
 
-def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> _Layout:
+def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> Layout:
     """Make a report a cell; the first reports of all tasks are the first run, and so on."""
     most = max(len(reports) for reports in tasks.values())
     for task, reports in tasks.items():
@@ -338,53 +303,47 @@ def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> _Layout:
         for i, run in enumerate(reports)
     ]
     runs = tuple(f"run {number}" for number in range(1, most + 1))
-    return _Layout(runs, _make_distinct(tasks), cells, [*tasks.values()])
+    return Layout(runs, _make_distinct(tasks), cells, [*tasks.values()])
 
 
-def _by_keys(loaded: list[LoadedRun], *, single: str) -> _Layout:
+def _by_keys(
+    loaded: list[LoadedRun], runs_key: str | None, tasks_key: str | None, *, single: str
+) -> Layout:
     """Divide results by task, and by run where one report holds several."""
-    several = RUN in loaded[0].table.keys
-    if several:
-        run_codes, runs = _index_values([run.table.keys[RUN] for run in loaded])
-    else:
-        run_codes = [np.full(len(run.table.sample_ids), i) for i, run in enumerate(loaded)]
-        runs = tuple(run.name for run in loaded)
-    if TASK in loaded[0].table.keys:
-        task_codes, tasks = _index_values([run.table.keys[TASK] for run in loaded])
-    else:
-        task_codes, tasks = [np.zeros_like(codes) for codes in run_codes], (single,)
+    run_codes = [np.full(len(run.table.sample_ids), i) for i, run in enumerate(loaded)]
+    runs = tuple(run.name for run in loaded)
+    if runs_key is not None:
+        run_codes, runs = _index_values(loaded, runs_key)
+    task_codes = [np.zeros_like(codes) for codes in run_codes]
+    tasks: tuple[str, ...] = (single,)
+    if tasks_key is not None:
+        task_codes, tasks = _index_values(loaded, tasks_key)
     cells = []
     for run, of_run, of_task in zip(loaded, run_codes, task_codes, strict=True):
         codes = (of_run * len(tasks) + of_task)[run.table.sample]
-        order = np.argsort(codes, kind="stable")
-        present, starts = np.unique(codes[order], return_index=True)
-        parts = np.split(order, starts[1:])
-        for code, rows in zip(present.tolist(), parts, strict=True):
-            cells.append(Cell(code // len(tasks), code % len(tasks), run, rows))
-    return _Layout(runs, tasks, cells, [loaded], ids_match=not several)
+        cells += [
+            Cell(*divmod(code, len(tasks)), run, rows) for code, rows in places_by_code(codes)
+        ]
+    known = {(cell.run, cell.task) for cell in cells}
+    for r, run_name in enumerate(runs):
+        for t, task in enumerate(tasks):
+            if (r, t) not in known:
+                raise InvalidInput(
+                    f"run {run_name!r} has no results on task {task!r}; every run needs every "
+                    "task: leave out the run or the task, or evaluate it"
+                )
+    return Layout(runs, tasks, cells, [loaded], runs_key is None, tasks_key)
 
 
-def _index_values(labels: Sequence[Labels]) -> tuple[list[Ints], tuple[str, ...]]:
+def _index_values(loaded: Sequence[LoadedRun], key: str) -> tuple[list[Ints], tuple[str, ...]]:
     """Number the values of each sample in order of first appearance, and name the values."""
-    codes, values = merge_labels(*labels)
+    codes, values = merge_labels(*(run.table.keys[key] for run in loaded))
     present, first = np.unique(np.concatenate(codes), return_index=True)
     present = present[np.argsort(first)]
     indexes = np.empty(len(values), dtype=np.int64)
     indexes[present] = np.arange(len(present))
-    return [indexes[column] for column in codes], _make_distinct(
-        values[i] for i in present.tolist()
-    )
-
-
-def _refuse_missing(layout: _Layout) -> None:
-    known = {(cell.run, cell.task) for cell in layout.cells}
-    for r, run in enumerate(layout.runs):
-        for t, task in enumerate(layout.tasks):
-            if (r, t) not in known:
-                raise InvalidInput(
-                    f"run {run!r} has no results on task {task!r}; every run needs every task: "
-                    "leave out the run or the task, or evaluate it"
-                )
+    names = _make_distinct(values[i] for i in present.tolist())
+    return [indexes[column] for column in codes], names
 
 
 # --- What keeps runs from being aggregated ------------------------------------------------------
@@ -399,28 +358,58 @@ class _Check:
         self.allowed: dict[Mismatch, None] = {}
         self.may_differ = False
 
-    def accept(self, differences: Iterable[Mismatch], what: str) -> None:
-        differences = list(differences)
+    def accept(self, differences: list[Mismatch], what: str) -> None:
         refuse_mismatches(differences, self.allow, what)
         self.allowed |= dict.fromkeys(differences)
 
-    def compare(
-        self, a: LoadedRun, b: LoadedRun, what: str, *, ignore: Collection[str] = ()
-    ) -> None:
-        """Compare two reports, but for kinds that are looked at elsewhere."""
-        differences = find_mismatches(
-            a,
-            b,
-            find_shared_samples(a, b),
-            keys=[TASK] if TASK in a.table.keys and TASK in b.table.keys else [],
-            threshold_matters=self.metric == PASSED,
-        )
-        kept = [difference for difference in differences if difference.kind not in ignore]
-        self.accept(kept, f"{a.name} and {b.name} {what}")
+    def compare_runs(self, layout: Layout) -> None:
+        """Compare the runs of each task with the first."""
+        keys = [] if layout.task_key is None else [layout.task_key]
+        for report, *others in layout.groups:
+            self.accept(find_unfinished(report), f"{report.name} cannot be aggregated")
+            for other in others:
+                differences = self._find_differences(report, other, keys)
+                what = f"{report.name} and {other.name} cannot be aggregated as runs of one task"
+                self.accept(differences, what)
+        if not layout.ids_match:
+            first = layout.first_cells()
+            for cell in layout.cells:
+                task = layout.tasks[cell.task]
+                names = [f"run {layout.runs[c.run]!r}" for c in (first[task], cell)]
+                self._compare_content(first[task], cell, names, task)
 
-    def compare_content(self, a: Cell, b: Cell, names: Sequence[str], task: str) -> None:
+    def compare_sides(self, ours: Layout, theirs: Layout) -> None:
+        """Compare the first runs of both sides, task by task."""
+        identities = {_identify(run.report) for group in ours.groups for run in group}
+        for report in (run.report for group in theirs.groups for run in group):
+            if _identify(report) in identities:
+                where = repr(report) if report.path is None else report.path
+                raise InvalidInput(f"{where} is on both sides; every run is on one")
+        by_id = ours.ids_match and theirs.ids_match
+        # Each matrix was checked for unfinished runs.
+        ignored = {"incomplete"} if by_id else {"incomplete", "samples"}
+        key = ours.task_key
+        keys = [key] if key is not None and key == theirs.task_key else []
+        cells, compared = theirs.first_cells(), set()
+        for task, cell in ours.first_cells().items():
+            other = replace(cells[task].of, name=f"{cells[task].of.name} (against)")
+            names = cell.of.name, other.name
+            if names not in compared:
+                compared.add(names)
+                differences = self._find_differences(cell.of, other, keys)
+                kept = [difference for difference in differences if difference.kind not in ignored]
+                self.accept(kept, f"{names[0]} and {names[1]} cannot be compared")
+            if not by_id:
+                self._compare_content(cell, cells[task], names, task)
+
+    def _find_differences(self, a: LoadedRun, b: LoadedRun, keys: list[str]) -> list[Mismatch]:
+        passed = self.metric == PASSED
+        shared = find_shared_samples(a, b)
+        return find_mismatches(a, b, shared, keys=keys, threshold_matters=passed)
+
+    def _compare_content(self, a: Cell, b: Cell, names: Sequence[str], task: str) -> None:
         """Compare samples without ids: as many, of the same inputs and targets."""
-        content_a, content_b = _sorted_content(a), _sorted_content(b)
+        content_a, content_b = a.sorted_content(), b.sorted_content()
         if np.array_equal(content_a, content_b):
             return
         both = f"{names[0]} and {names[1]}"
@@ -432,11 +421,6 @@ class _Check:
             self.may_differ = True  # an input may name its run: no reason to refuse
             return
         self.accept([Mismatch("samples", text)], f"{both} cannot be aggregated as runs of one task")
-
-
-def _sorted_content(cell: Cell) -> NDArray[np.uint64]:
-    table = cell.of.table
-    return np.sort(table.content[np.unique(table.sample[cell.rows])])
 
 
 # --- Aggregates ---------------------------------------------------------------------------------
@@ -522,26 +506,20 @@ def aggregate(
     check = _Check(allow, matrix.metric)
     estimates = {
         name: bootstrap(matrix.scores, name, seed=seed, repetitions=repetitions, optimum=optimum)
-        for name in STATISTICS
+        for name in get_args(Statistic)
     }
     improvement = None
     if against is not None:
         scores = _align_tasks(matrix, against)
-        _compare_sides(matrix, against, check)
+        if matrix.layout is not None and against.layout is not None:
+            check.compare_sides(matrix.layout, against.layout)
         improvement = bootstrap_improvement(
             matrix.scores, scores, seed=seed, repetitions=repetitions
         )
         if improvement.value in (0, 1):
             improvement = replace(improvement, interval=None)
-    return Aggregates(
-        matrix,
-        against,
-        optimum,
-        estimates,
-        improvement,
-        tuple(check.allowed),
-        check.may_differ,
-    )
+    allowed = tuple(check.allowed)
+    return Aggregates(matrix, against, optimum, estimates, improvement, allowed, check.may_differ)
 
 
 def _align_tasks(matrix: ScoreMatrix, against: ScoreMatrix) -> Floats:
@@ -555,28 +533,3 @@ def _align_tasks(matrix: ScoreMatrix, against: ScoreMatrix) -> Floats:
             f"both sides need the same tasks; only one of them has {', '.join(map(repr, odd))}"
         )
     return against.scores[:, [against.tasks.index(task) for task in matrix.tasks]]
-
-
-def _compare_sides(matrix: ScoreMatrix, against: ScoreMatrix, check: _Check) -> None:
-    ours, theirs = matrix.source, against.source
-    if ours is None or theirs is None:
-        return
-    identities = {_identify(report) for report in ours.reports}
-    for report in theirs.reports:
-        if _identify(report) in identities:
-            where = repr(report) if report.path is None else report.path
-            raise InvalidInput(f"{where} is on both sides; every run is on one")
-    by_id = ours.ids_match and theirs.ids_match
-    # Each matrix was checked for unfinished runs.
-    ignore = {"incomplete"} if by_id else {"incomplete", "samples"}
-    cells = dict(zip(against.tasks, theirs.first, strict=True))
-    compared = set()
-    for task, cell in zip(matrix.tasks, ours.first, strict=True):
-        other = cells[task]
-        names = cell.of.name, f"{other.of.name} (against)"
-        if names not in compared:
-            compared.add(names)
-            run = replace(other.of, name=names[1])
-            check.compare(cell.of, run, "cannot be compared", ignore=ignore)
-        if not by_id:
-            check.compare_content(cell, other, names, task)

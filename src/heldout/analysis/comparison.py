@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,10 @@ from heldout.analysis._comparability import (
     SharedSamples,
     describe_function_change,
     find_changed_settings,
-    find_mismatches,
     find_model_versions,
-    find_shared_samples,
     find_unknown_scorers,
+    match_runs,
     merge_labels,
-    refuse_mismatches,
-    refuse_same_run,
     same_answers,
     unseeded_runs,
 )
@@ -261,73 +258,68 @@ def compare(
     by = (by,) if isinstance(by, str) else tuple(by)
     keys = [*by, *([] if cluster is None else [cluster])]
     run_a, run_b = _distinguish_names(load_run(a, keys, name="A"), load_run(b, keys, name="B"))
-    refuse_same_run(run_a, run_b)
     threshold = run_a.report.pass_threshold if pass_threshold is None else pass_threshold
     measure = Measure(metric, check_threshold(threshold))
-    shared = find_shared_samples(run_a, run_b)
-    mismatches = find_mismatches(
+    shared, mismatches = match_runs(
         run_a,
         run_b,
-        shared,
+        allow,
+        f"{run_a.name} and {run_b.name} cannot be compared",
         keys=keys,
         threshold_matters=measure.counts_passes and pass_threshold is None,
     )
-    refuse_mismatches(mismatches, allow, f"{run_a.name} and {run_b.name} cannot be compared")
-
-    items = [measure.item_values(run) for run in (run_a, run_b)]
-    errors_as = pessimistic_value(*items) if run_a.errored + run_b.errored else None
-    slices = _Slices.of(run_a, run_b, by)
-    aligned = _Aligned.of(
-        run_a,
-        run_b,
-        shared if _check_pairing(run_a, run_b, shared, paired) else None,
-        measure=measure,
-        errors_as=errors_as,
-        cluster=cluster,
-        slices=slices,
-    )
-    scored = aligned.drop_missing()
-    if min(len(scored.a.index), len(scored.b.index)) == 0:
+    pairs = shared if _check_pairing(run_a, run_b, shared, paired) else None
+    samples = _Samples.of(run_a, run_b, pairs, measure, cluster, by, confidence)
+    scored, counted = samples.drop_missing(), None
+    if min(len(scored.a.samples), len(scored.b.samples)) == 0:
         raise InvalidInput(
             f"{run_a.name} and {run_b.name} have no sample with a {metric} on both sides: there is "
             "nothing to compare"
         )
-    estimator = _Estimator(confidence, bounded=within_unit(*items))
-    overall = estimator.difference(scored)
-    with_errors = None if errors_as is None else aligned.count_errors().drop_missing()
-    labels = slices.labels_of(shared if scored.paired else None) if by else []
-    compared = estimator.slices(scored, slices, len(labels)) if by else ()
-    compared_labels = {part.label for part in compared}
+    if samples.errors_as is not None:
+        counted = samples.count_errors().drop_missing()
+    return _make_comparison(run_a, run_b, shared, mismatches, measure, samples, scored, counted)
+
+
+def _make_comparison(
+    a: LoadedRun,
+    b: LoadedRun,
+    shared: SharedSamples,
+    mismatches: Sequence[Mismatch],
+    measure: Measure,
+    samples: _Samples,
+    scored: _Samples,
+    counted: _Samples | None,
+) -> Comparison:
+    overall, slices = scored.difference(), scored.slice_differences()
+    compared_labels = {part.label for part in slices}
+    rescored = same_answers(a, b)
     return Comparison(
-        a=make_side(run_a, len(scored.a.index)),
-        b=make_side(run_b, len(scored.b.index)),
-        metric=metric,
-        pass_threshold=threshold,
-        confidence=confidence,
-        cluster=cluster,
+        a=make_side(a, len(scored.a.samples)),
+        b=make_side(b, len(scored.b.samples)),
+        metric=measure.name,
+        pass_threshold=measure.pass_threshold,
+        confidence=samples.confidence,
+        cluster=samples.cluster,
         overall=overall,
-        errors_as=errors_as,
-        with_errors=estimator.difference(with_errors) if with_errors else None,
-        minimum_detectable=_minimum_detectable(overall, confidence),
-        by=by,
-        slices=compared,
-        slices_with_errors=estimator.slices(with_errors, slices, len(labels))
-        if by and with_errors
-        else (),
-        slices_not_compared=tuple(label for label in labels if label not in compared_labels),
-        gained=scored.changes(run_a.table.sample_ids, gained=True),
-        lost=scored.changes(run_a.table.sample_ids, gained=False),
+        errors_as=samples.errors_as,
+        with_errors=counted.difference() if counted else None,
+        minimum_detectable=_minimum_detectable(overall),
+        by=samples.by,
+        slices=slices,
+        slices_with_errors=counted.slice_differences() if counted else (),
+        slices_not_compared=tuple(x for x in samples.all_labels() if x not in compared_labels),
+        gained=scored.changes(a.table.sample_ids, gained=True),
+        lost=scored.changes(a.table.sample_ids, gained=False),
         mismatches=tuple(mismatches),
         shared_samples=len(shared.a),
-        unseeded=unseeded_runs(run_a, run_b),
-        duplicates=cluster is None and aligned.clustered,
-        changed_settings=find_changed_settings(run_a, run_b),
-        model_versions=find_model_versions(run_a, run_b),
-        unknown_scorers=find_unknown_scorers(run_a, run_b),
-        same_answers=same_answers(run_a, run_b),
-        scorer_change=describe_function_change(run_a, run_b, "score_fn")
-        if same_answers(run_a, run_b)
-        else None,
+        unseeded=unseeded_runs(a, b),
+        duplicates=samples.cluster is None and samples.clustered,
+        changed_settings=find_changed_settings(a, b),
+        model_versions=find_model_versions(a, b),
+        unknown_scorers=find_unknown_scorers(a, b),
+        same_answers=rescored,
+        scorer_change=describe_function_change(a, b, "score_fn") if rescored else None,
     )
 
 
@@ -369,130 +361,85 @@ def _check_pairing(a: LoadedRun, b: LoadedRun, shared: SharedSamples, paired: bo
 # --- Aligned samples ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Slices:
-    """The slice of each sample of both runs, as codes into labels."""
-
-    codes_a: Ints
-    codes_b: Ints
-    labels: list[Label]
-
-    @classmethod
-    def of(cls, a: LoadedRun, b: LoadedRun, by: Sequence[str]) -> _Slices:
-        codes = [np.zeros(len(run.table.sample_ids), dtype=np.int64) for run in (a, b)]
-        labels: list[Label] = [()]
-        for key in by:
-            numbers, values = merge_labels(a.table.keys[key], b.table.keys[key])
-            codes = [c * len(values) + n for c, n in zip(codes, numbers, strict=True)]
-            # Only the combinations that occur: all of them might be too many to enumerate.
-            present, renumbered = np.unique(np.concatenate(codes), return_inverse=True)
-            pairs = (divmod(code, len(values)) for code in present.tolist())
-            labels = [(*labels[before], values[code]) for before, code in pairs]
-            codes = np.split(renumbered.astype(np.int64), [len(codes[0])])
-        return cls(codes[0], codes[1], labels)
-
-    def labels_of(self, shared: SharedSamples | None) -> list[Label]:
-        """All slices of either run; a shared sample of a pair is in the slice that A says."""
-        codes_b = self.codes_b if shared is None else np.delete(self.codes_b, shared.b)
-        present = np.unique(np.concatenate([self.codes_a, codes_b]))
-        return [self.labels[code] for code in present.tolist()]
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
+class _Columns(NamedTuple):
     """One row per sample of one run; values are NaN where the sample has none."""
 
-    index: Ints
+    samples: Ints
     values: Floats
     with_errors: Floats
     rewards: Floats
     passes: NDArray[np.bool_]
-    clusters: Ints | None
     slices: Ints
+    clusters: Ints | None
 
     def take(self, rows: NDArray[Any]) -> _Columns:
-        return _Columns(
-            self.index[rows],
-            self.values[rows],
-            self.with_errors[rows],
-            self.rewards[rows],
-            self.passes[rows],
-            None if self.clusters is None else self.clusters[rows],
-            self.slices[rows],
-        )
+        return _Columns._make(None if column is None else column[rows] for column in self)
 
 
 @dataclass(frozen=True, slots=True)
-class _Aligned:
+class _Samples:
     """The samples of both runs; row by row the same ones, where they are paired."""
 
     a: _Columns
     b: _Columns
     paired: bool
+    bounded: bool
+    confidence: float
+    cluster: str | None
+    errors_as: float | None
+    by: tuple[str, ...]
+    labels: list[Label]
+    # Slices of either run; a shared sample of a pair is in the slice that A says.
+    present: Ints
 
     @classmethod
     def of(
         cls,
         a: LoadedRun,
         b: LoadedRun,
-        shared: SharedSamples | None,
-        *,
+        pairs: SharedSamples | None,
         measure: Measure,
-        errors_as: float | None,
         cluster: str | None,
-        slices: _Slices,
-    ) -> _Aligned:
-        columns = []
-        for run, codes in ((a, slices.codes_a), (b, slices.codes_b)):
-            table = run.table
-            rewards = sample_means(table, table.reward)
-            values = measure.sample_values(run)
-            clustered = cluster is not None or has_duplicates(table.content)
-            columns.append(
-                _Columns(
-                    index=np.arange(len(table.sample_ids), dtype=np.int64),
-                    values=values,
-                    with_errors=values
-                    if errors_as is None
-                    else measure.sample_values(run, errors_as=errors_as),
-                    rewards=rewards,
-                    passes=has_passed(rewards, measure.pass_threshold),
-                    clusters=sample_clusters(table, cluster) if clustered else None,
-                    slices=codes,
-                )
-            )
-        if shared is None:
-            return cls(columns[0], columns[1], paired=False)
-        return cls(columns[0].take(shared.a), columns[1].take(shared.b), paired=True)
+        by: tuple[str, ...],
+        confidence: float,
+    ) -> _Samples:
+        items = [measure.item_values(run) for run in (a, b)]
+        errors_as = pessimistic_value(*items) if a.errored + b.errored else None
+        codes_a, codes_b, labels = _number_slices(a, b, by)
+        only_b = codes_b if pairs is None else np.delete(codes_b, pairs.b)
+        column_a = _make_columns(a, measure, errors_as, cluster, codes_a)
+        column_b = _make_columns(b, measure, errors_as, cluster, codes_b)
+        return cls(
+            column_a if pairs is None else column_a.take(pairs.a),
+            column_b if pairs is None else column_b.take(pairs.b),
+            paired=pairs is not None,
+            bounded=within_unit(*items),
+            confidence=confidence,
+            cluster=cluster,
+            errors_as=errors_as,
+            by=by,
+            labels=labels,
+            present=np.unique(np.concatenate([codes_a, only_b])),
+        )
 
     @property
     def clustered(self) -> bool:
         return self.a.clusters is not None or self.b.clusters is not None
 
-    def count_errors(self) -> _Aligned:
+    def all_labels(self) -> list[Label]:
+        return [self.labels[code] for code in self.present.tolist()] if self.by else []
+
+    def count_errors(self) -> _Samples:
         """Return the second reading, which counts errored items."""
-        return _Aligned(
-            replace(self.a, values=self.a.with_errors),
-            replace(self.b, values=self.b.with_errors),
-            self.paired,
-        )
+        a, b = (side._replace(values=side.with_errors) for side in (self.a, self.b))
+        return replace(self, a=a, b=b)
 
-    def drop_missing(self) -> _Aligned:
+    def drop_missing(self) -> _Samples:
         """Leave out samples without a value."""
-        present_a, present_b = ~np.isnan(self.a.values), ~np.isnan(self.b.values)
+        rows_a, rows_b = ~np.isnan(self.a.values), ~np.isnan(self.b.values)
         if self.paired:
-            present_a = present_b = present_a & present_b
-        return _Aligned(self.a.take(present_a), self.b.take(present_b), self.paired)
-
-    def split(self) -> dict[int, _Aligned]:
-        """Return the rows of each slice that both runs have, by its code."""
-        rows_a = dict(places_by_code(self.a.slices))
-        rows_b = rows_a if self.paired else dict(places_by_code(self.b.slices))
-        return {
-            code: _Aligned(self.a.take(rows_a[code]), self.b.take(rows_b[code]), self.paired)
-            for code in rows_a
-            if code in rows_b
-        }
+            rows_a = rows_b = rows_a & rows_b
+        return replace(self, a=self.a.take(rows_a), b=self.b.take(rows_b))
 
     def changes(self, ids: Sequence[str], *, gained: bool) -> Sequence[Change]:
         """Return the samples whose mean reward passes in one run alone."""
@@ -500,64 +447,74 @@ class _Aligned:
             return ()
         before, after = self.a.passes, self.b.passes
         rows = np.flatnonzero(after & ~before if gained else before & ~after)
-        return Changes(ids, self.a.index[rows], self.a.rewards[rows], self.b.rewards[rows])
+        return Changes(ids, self.a.samples[rows], self.a.rewards[rows], self.b.rewards[rows])
 
-
-# --- Estimates ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Estimator:
-    confidence: float
-    bounded: bool
-
-    def difference(self, aligned: _Aligned) -> Difference:
-        a, b = aligned.a, aligned.b
-        if not aligned.paired:
+    def difference(self) -> Difference:
+        a, b = self.a, self.b
+        settings: Any = {"confidence": self.confidence, "bounded": self.bounded}
+        if not self.paired:
             return unpaired_difference(
-                a.values,
-                b.values,
-                clusters_a=a.clusters,
-                clusters_b=b.clusters,
-                confidence=self.confidence,
-                bounded=self.bounded,
+                a.values, b.values, clusters_a=a.clusters, clusters_b=b.clusters, **settings
             )
-        paired = paired_difference(
-            a.values,
-            b.values,
-            clusters=a.clusters,
-            confidence=self.confidence,
-            bounded=self.bounded,
+        paired = paired_difference(a.values, b.values, clusters=a.clusters, **settings)
+        return paired.count_flips(a.passes, b.passes)
+
+    def slice_differences(self) -> tuple[SliceDifference, ...]:
+        """Return the difference in each slice that both runs have."""
+        if not self.by:
+            return ()
+        rows_a = dict(places_by_code(self.a.slices))
+        rows_b = rows_a if self.paired else dict(places_by_code(self.b.slices))
+        differences = {}
+        for code in rows_a:
+            if code in rows_b:
+                part = replace(self, a=self.a.take(rows_a[code]), b=self.b.take(rows_b[code]))
+                differences[self.labels[code]] = part.difference()
+        return slice_differences(
+            differences, confidence=self.confidence, looked_at=len(self.present)
         )
-        both = int((a.passes & b.passes).sum())
-        gained, lost = int(b.passes.sum()) - both, int(a.passes.sum()) - both
-        return replace(
-            paired,
-            gained=gained,
-            lost=lost,
-            stayed_passing=both,
-            stayed_failing=paired.n - both - gained - lost,
-        )
-
-    def slices(self, aligned: _Aligned, slices: _Slices, count: int) -> tuple[SliceDifference, ...]:
-        differences = {
-            slices.labels[code]: self.difference(part) for code, part in aligned.split().items()
-        }
-        return slice_differences(differences, confidence=self.confidence, looked_at=count)
 
 
-def _minimum_detectable(overall: Difference, confidence: float) -> float | None:
+def _make_columns(
+    run: LoadedRun, measure: Measure, errors_as: float | None, cluster: str | None, slices: Ints
+) -> _Columns:
+    table = run.table
+    rewards, values = sample_means(table, table.reward), measure.sample_values(run)
+    with_errors = values if errors_as is None else measure.sample_values(run, errors_as=errors_as)
+    clustered = cluster is not None or has_duplicates(table.content)
+    return _Columns(
+        samples=np.arange(len(table.sample_ids), dtype=np.int64),
+        values=values,
+        with_errors=with_errors,
+        rewards=rewards,
+        passes=has_passed(rewards, measure.pass_threshold),
+        slices=slices,
+        clusters=sample_clusters(table, cluster) if clustered else None,
+    )
+
+
+def _number_slices(a: LoadedRun, b: LoadedRun, by: Sequence[str]) -> tuple[Ints, Ints, list[Label]]:
+    """Return the slice of each sample of both runs, as codes into labels."""
+    codes = [np.zeros(len(run.table.sample_ids), dtype=np.int64) for run in (a, b)]
+    labels: list[Label] = [()]
+    for key in by:
+        numbers, values = merge_labels(a.table.keys[key], b.table.keys[key])
+        codes = [c * len(values) + n for c, n in zip(codes, numbers, strict=True)]
+        # Only the combinations that occur: all of them might be too many to enumerate.
+        present, renumbered = np.unique(np.concatenate(codes), return_inverse=True)
+        pairs = (divmod(code, len(values)) for code in present.tolist())
+        labels = [(*labels[before], values[code]) for before, code in pairs]
+        codes = np.split(renumbered.astype(np.int64), [len(codes[0])])
+    return codes[0], codes[1], labels
+
+
+def _minimum_detectable(overall: Difference) -> float | None:
     """By the score test's own power for values between 0 and 1, else by Student's t."""
-    alpha = 1 - confidence
+    alpha = 1 - overall.confidence
     if isinstance(overall, UnpairedDifference):
         degrees = overall.degrees_of_freedom
-        if degrees is None:
-            return None
+        return degrees and minimum_detectable(overall.stderr, degrees + 1, alpha=alpha)
+    degrees, pairs, won, lost = overall.evidence
+    if won is None:
         return minimum_detectable(overall.stderr, degrees + 1, alpha=alpha)
-    evidence = overall.evidence
-    if evidence.won is None:
-        return minimum_detectable(overall.stderr, evidence.degrees + 1, alpha=alpha)
-    share = (evidence.won + evidence.lost) / evidence.pairs
-    return detectable_rate_difference(
-        evidence.lost / evidence.pairs, share, evidence.pairs, alpha=alpha
-    )
+    return detectable_rate_difference(lost / pairs, (won + lost) / pairs, pairs, alpha=alpha)

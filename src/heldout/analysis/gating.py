@@ -42,6 +42,7 @@ from heldout.stats import CONFIDENCE, Floats, Interval, Moments, PairedDifferenc
 Outcome = Literal["pass", "fail", "errored", "inconclusive"]
 """errored: what errored items count as decides, so there is no verdict."""
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "errored": 4, "inconclusive": 3}
+WORST_FIRST: tuple[Outcome, ...] = ("fail", "errored", "inconclusive", "pass")
 CheckKind = Literal["overall", "slice", "min_mean", "max_mean"]
 
 USABLE_SAMPLES = 1e7
@@ -184,13 +185,11 @@ def gate(
     """
     by = (by,) if isinstance(by, str) else tuple(by)
     _check_arguments(baseline, no_worse_than, min_mean, max_mean, by, slice_no_worse_than)
-    sign = -1 if lower_is_better else 1
     keys = [*by, *([] if cluster is None else [cluster])]
     loaded = load_run(run, keys, name="the run" if baseline is None else "B")
     threshold = loaded.report.pass_threshold if pass_threshold is None else pass_threshold
     measure = Measure(metric, threshold)
-    items = measure.item_values(loaded)
-    if within_unit(items):
+    if within_unit(measure.item_values(loaded)):
         _check_scale(metric, [no_worse_than, slice_no_worse_than], [min_mean, max_mean])
     checks: list[Check] = []
     comparison = None
@@ -205,25 +204,20 @@ def gate(
             pass_threshold=pass_threshold,
             confidence=confidence,
         )
-        checks.append(_check_overall(comparison, no_worse_than, sign))
-        tolerated = no_worse_than if slice_no_worse_than is None else slice_no_worse_than
-        checks += _check_slices(comparison, tolerated, sign)
+        in_slices = no_worse_than if slice_no_worse_than is None else slice_no_worse_than
+        sign = -1 if lower_is_better else 1
+        checks += _check_differences(comparison, no_worse_than, in_slices, sign)
     if min_mean is not None or max_mean is not None:
         refuse_mismatches(find_unfinished(loaded), allow, f"{loaded.name} cannot be judged")
-        means = _estimate_means(loaded, measure, items, cluster, confidence)
+        means = _estimate_means(loaded, measure, cluster, confidence)
         if min_mean is not None:
             checks.append(_judge("min_mean", means, min_mean))
         if max_mean is not None:
             mirrored = [mean.mirror() for mean in means]
             checks.append(_judge("max_mean", mirrored, -max_mean, sign=-1))
-    return Gate(
-        outcome=_worst([check.outcome for check in checks]),
-        checks=tuple(checks),
-        run=comparison.b if comparison else make_side(loaded, len(loaded.table.sample_ids)),
-        comparison=comparison,
-        metric=metric,
-        confidence=confidence,
-    )
+    side = comparison.b if comparison else make_side(loaded, len(loaded.table.sample_ids))
+    outcome = min((check.outcome for check in checks), key=WORST_FIRST.index)
+    return Gate(outcome, tuple(checks), side, comparison, metric, confidence)
 
 
 def _check_arguments(
@@ -335,7 +329,7 @@ def _estimate_difference(
 ) -> _Estimate:
     if isinstance(difference, PairedDifference):
         n = difference.n
-        graded = difference.test == "score" and not difference.is_binary
+        graded = difference.test == "score" and difference.exact_p_value is None
     else:
         n, graded = min(difference.n_a, difference.n_b), False
     estimate = _Estimate(difference.difference, difference.interval, to_fail, n)
@@ -345,14 +339,17 @@ def _estimate_difference(
 
 
 def _estimate_means(
-    run: LoadedRun, measure: Measure, items: Floats, cluster: str | None, confidence: float
+    run: LoadedRun, measure: Measure, cluster: str | None, confidence: float
 ) -> list[_Estimate]:
     """Estimate the mean without errored items, and, where there are some, with them."""
-    table = run.table
-    by_sample = measure.k is not None
+    table, items = run.table, measure.item_values(run)
     codes = sample_clusters(table, cluster)
-    if not by_sample:
+    if measure.k is None:
         codes = codes[table.sample]
+        counted = np.where(np.isnan(table.reward), pessimistic_value(items), items)
+    else:
+        items = measure.sample_values(run)
+        counted = measure.sample_values(run, errors_as=0.0)
 
     def estimate(values: Floats) -> _Estimate:
         present = ~np.isnan(values)
@@ -360,50 +357,39 @@ def _estimate_means(
         if moments.mean is None:
             raise InvalidInput(f"{run.name} has no {measure.name} at all: there is no mean")
         interval = moments.interval(confidence, maybe_count=measure.metric in table.plain)
-        n = len(np.unique(codes[present]))
-        mean = _Estimate(moments.mean, interval, interval, n)
+        mean = _Estimate(moments.mean, interval, interval, moments.clusters)
         graded = within_unit(values) and not is_binary(values)
         return mean.bear_unseen_losses(moments.mean, confidence) if graded else mean
 
-    scored = estimate(measure.sample_values(run) if by_sample else items)
-    if not run.errored:
-        return [scored]
-    if by_sample:
-        return [scored, estimate(measure.sample_values(run, errors_as=0.0))]
-    return [scored, estimate(np.where(np.isnan(table.reward), pessimistic_value(items), items))]
+    return [estimate(values) for values in ((items, counted) if run.errored else (items,))]
 
 
 # --- Checks -------------------------------------------------------------------------------------
 
 
-def _check_overall(comparison: Comparison, tolerated: float, sign: int) -> Check:
-    readings = [comparison.overall, comparison.with_errors]
-    estimates = [
-        _estimate_difference(difference, difference.interval, sign, comparison.confidence)
-        for difference in readings
-        if difference is not None
-    ]
-    return _judge("overall", estimates, -tolerated, sign=sign)
+def _check_differences(
+    comparison: Comparison, tolerated: float, in_slices: float, sign: int
+) -> list[Check]:
+    def estimate(difference: Difference, to_fail: Interval | None) -> _Estimate:
+        return _estimate_difference(difference, to_fail, sign, comparison.confidence)
 
-
-def _check_slices(comparison: Comparison, tolerated: float, sign: int) -> list[Check]:
-    def estimate(part: Any) -> _Estimate:
-        return _estimate_difference(
-            part.difference, part.simultaneous_interval, sign, comparison.confidence
-        )
-
-    scored: dict[Any, _Estimate] = {part.label: estimate(part) for part in comparison.slices}
-    with_errors = {part.label: estimate(part) for part in comparison.slices_with_errors}
-    checks = []
-    for label in dict.fromkeys([*scored, *with_errors, *comparison.slices_not_compared]):
+    readings = (comparison.overall, comparison.with_errors)
+    overall = [estimate(d, d.interval) for d in readings if d is not None]
+    checks = [_judge("overall", overall, -tolerated, sign=sign)]
+    scored, counted = (
+        {part.label: estimate(part.difference, part.simultaneous_interval) for part in parts}
+        for parts in (comparison.slices, comparison.slices_with_errors)
+    )
+    label: Any
+    for label in dict.fromkeys([*scored, *counted, *comparison.slices_not_compared]):
         by_key = dict(zip(comparison.by, label, strict=True))
-        estimates = [part[label] for part in (scored, with_errors) if label in part]
+        estimates = [part[label] for part in (scored, counted) if label in part]
         if label in scored:
-            checks.append(_judge("slice", estimates, -tolerated, sign=sign, slice=by_key))
+            checks.append(_judge("slice", estimates, -in_slices, sign=sign, slice=by_key))
         else:
-            counted = estimates[0].read(-tolerated, sign) if estimates else None
-            bound = sign * -tolerated
-            checks.append(Check("slice", by_key, bound, "errored", None, counted, False, None))
+            reading = estimates[0].read(-in_slices, sign) if estimates else None
+            bound = sign * -in_slices
+            checks.append(Check("slice", by_key, bound, "errored", None, reading, False, None))
     return checks
 
 
@@ -437,8 +423,3 @@ def _judge(
         corrected=kind == "slice" and estimates[0].value < bound,
         needed=needed,
     )
-
-
-def _worst(outcomes: Sequence[Outcome]) -> Outcome:
-    order: tuple[Outcome, ...] = ("fail", "errored", "inconclusive", "pass")
-    return next(outcome for outcome in order if outcome in outcomes)

@@ -8,29 +8,32 @@ What passes and what errored attempts count as is decided in `heldout.stats.summ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heldout import stats
-from heldout.analysis._runs import sample_clusters
+from heldout.analysis._runs import (
+    Results,
+    count_items,
+    read_table,
+    sample_clusters,
+    threshold_of,
+)
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
 from heldout.stats.summary import Summary, has_passed, summarize_batch
 from heldout.store.columns import (
     Table,
     has_duplicates,
+    label,
     make_table_batch,
     places_by_code,
     table_of,
-    table_of_results,
 )
 from heldout.store.report import EvalReport, repeats_of
-from heldout.types import EvalResult
-
-Results = EvalReport | Iterable[EvalResult]
 
 FEW_CLUSTERS = 10
 """Clustered intervals from fewer are rough: the spread between clusters is hardly known."""
@@ -88,28 +91,24 @@ def _estimate(
     cluster: str | None,
     pass_threshold: float | None,
 ) -> PassRate:
-    table, threshold = _read_table(results, cluster, pass_threshold)
+    table = read_table(results, cluster)
     if np.isnan(table.reward).all():
         raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
-    return _estimate_from(table, estimator, k, cluster, threshold)
+    return _estimate_from(table, estimator, k, cluster, threshold_of(results, pass_threshold))
 
 
 def _estimate_from(
     table: Table, estimator: Callable[..., PassRate], k: int, cluster: str | None, threshold: float
 ) -> PassRate:
-    passed = table.sample[has_passed(table.reward, threshold)]
+    passed = has_passed(table.reward, threshold)
     clustered = cluster is not None or has_duplicates(table.content)
     return estimator(
-        _count_attempts(table),
-        np.bincount(passed, minlength=len(table.sample_ids)),
+        count_items(table, np.ones(len(table), dtype=np.bool_)),
+        count_items(table, passed),
         k=k,
         clusters=sample_clusters(table, cluster) if clustered else None,
         names=table.sample_ids,
     )
-
-
-def _count_attempts(table: Table) -> Ints:
-    return np.bincount(table.sample, minlength=len(table.sample_ids)).astype(np.int64)
 
 
 # --- Summaries ----------------------------------------------------------------------------------
@@ -132,8 +131,8 @@ def summarize_clustered(
         A summary that also has `clustered_by`, `n_clusters`, and `n_without_cluster`, the number of
         samples without a value.
     """
-    table, threshold = _read_table(results, cluster, pass_threshold)
-    return _summarize_table(table, cluster, threshold)
+    threshold = threshold_of(results, pass_threshold)
+    return _summarize_table(read_table(results, cluster), cluster, threshold)
 
 
 def summarize_report(
@@ -158,8 +157,7 @@ def summarize_report(
     ks = sorted({*pass_at, *([repeats] if repeats > 1 else [])})
     if cluster is None and not ks:
         return report.summary
-    threshold = report.pass_threshold
-    table, _ = _read_table(report, cluster, threshold)
+    table, threshold = read_table(report, cluster), report.pass_threshold
     summary = dict(report.summary)
     if cluster is not None:
         kept: Summary = {key: summary[key] for key in ("complete", "n_asked") if key in summary}
@@ -185,10 +183,7 @@ def slices_and_total(
     """
     table = table_of(report, [cluster], item_keys=by)
     numbers = sample_clusters(table, cluster)
-    labels = list(zip(*(table.item_keys[key] for key in by), strict=True))
-    known: dict[tuple[Any, ...], int] = {}
-    codes = np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
-    names = list(known)
+    labels = label(list(zip(*(table.item_keys[key] for key in by), strict=True)))
     batch = make_table_batch(table, numbers)
 
     def summarize(rows: NDArray[Any]) -> Summary:
@@ -198,7 +193,7 @@ def slices_and_total(
             summary["complete"] = False
         return summary
 
-    slices = {names[code]: summarize(rows) for code, rows in places_by_code(codes)}
+    slices = {labels.values[code]: summarize(rows) for code, rows in places_by_code(labels.codes)}
     return slices, summarize(np.arange(len(table)))
 
 
@@ -221,7 +216,8 @@ def _count_clusters(table: Table, cluster: str, numbers: Ints, samples: Ints) ->
 def _summarize_passes(
     table: Table, k: int, cluster: str | None, threshold: float, *, strict: bool
 ) -> Summary:
-    short = int((_count_attempts(table) < k).sum())
+    attempts = count_items(table, np.ones(len(table), dtype=np.bool_))
+    short = int((attempts < k).sum())
     unscored = bool(np.isnan(table.reward).all())
     summary: Summary = {}
     for name, estimator in (("pass_at", stats.pass_at_k), ("pass_hat", stats.pass_hat_k)):
@@ -235,13 +231,3 @@ def _summarize_passes(
     if short and not strict:
         summary[f"pass_at_{k}_short"] = short
     return summary
-
-
-def _read_table(
-    results: Results, cluster: str | None, pass_threshold: float | None
-) -> tuple[Table, float]:
-    keys = [] if cluster is None else [cluster]
-    if isinstance(results, EvalReport):
-        own = results.pass_threshold
-        return table_of(results, keys), own if pass_threshold is None else pass_threshold
-    return table_of_results(results, keys), 0.5 if pass_threshold is None else pass_threshold

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heldout._format import printable
-from heldout._plotting import COLOURS, GREY, LARGEST, Format, render_figure, shorten_label
+from heldout._plotting import COLOURS, GREY, Format, render_figure, shorten_label
 from heldout.analysis.comparison import Comparison, Difference
 from heldout.errors import InvalidInput
 from heldout.stats import Interval, PairedDifference
@@ -50,7 +50,7 @@ def plot_comparison(
         The picture.
 
     Raises:
-        InvalidInput: There are too many slices, or a difference is too large to draw.
+        InvalidInput: There are too many slices.
     """
     rows = _make_rows(comparison, order)
     if len(rows) > ROWS_DRAWN:
@@ -84,11 +84,6 @@ def _make_rows(comparison: Comparison, order: Sequence[Hashable] | None) -> list
 def _make_row(
     name: str, difference: Difference, interval: Interval | None, *, overall: bool, reading: str
 ) -> _Row:
-    numbers = [difference.difference, *((interval.low, interval.high) if interval else ())]
-    if max(map(abs, numbers)) > LARGEST:
-        raise InvalidInput(
-            f"the difference of {name} is {difference.difference:.3g}: too large to draw"
-        )
     if isinstance(difference, PairedDifference):
         n = f"{difference.n}"
     else:

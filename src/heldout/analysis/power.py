@@ -16,10 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heldout.analysis._comparability import (
-    find_mismatches,
-    find_shared_samples,
-    refuse_mismatches,
-    refuse_same_run,
+    match_runs,
     unseeded_runs,
 )
 from heldout.analysis._runs import (
@@ -40,33 +37,17 @@ from heldout.stats import (
     Floats,
     Ints,
     Moments,
+    RequiredSamples,
     VarianceComponents,
     expected_difference,
     measured_difference,
     minimum_detectable,
     variance_components,
 )
+from heldout.stats.power import ALPHA, POWER
 from heldout.store.columns import has_duplicates
 
-ALPHA, POWER = 0.05, 0.8
 REPEATS = (1, 2, 4, 8)
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRow:
-    """What a number of repeats needs.
-
-    Attributes:
-        repeats: Attempts at each sample.
-        samples: Samples that are enough, whatever is not known.
-        at_least: Fewer are never enough; the same as `samples` where the variance is known.
-        answers: Samples times repeats, of one run.
-    """
-
-    repeats: int
-    samples: int
-    at_least: int
-    answers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +91,7 @@ class Plan:
     correlation_assumed: bool
     variance_known: bool
     detectable: float | None
-    rows: tuple[PlanRow, ...]
+    rows: tuple[RequiredSamples, ...]
     repeats_for_these: int | None
     clusters: int | None
     cluster: str | None
@@ -163,6 +144,19 @@ def plan(
     if against is not None:
         other = _measure_items(load_run(against, keys, name="the other"), metric)
         base, other = _align(base, other, allow)
+    return _make_plan(base, other, detect, power, alpha, cluster, repeats, correlation)
+
+
+def _make_plan(
+    base: _Items,
+    other: _Items | None,
+    detect: float,
+    power: float,
+    alpha: float,
+    cluster: str | None,
+    repeats: Sequence[int],
+    correlation: float | None,
+) -> Plan:
     components = variance_components(base.values, samples=base.samples)
     variance = _difference_variance(base, other, components, detect, correlation or 0.0)
     variance_known = len(variance.splits) == 1
@@ -170,18 +164,14 @@ def plan(
     if cluster is not None or has_duplicates(base.run.table.content):
         design_effect, clusters = _design_effect(base, other, cluster)
         variance = variance.times(design_effect)
-    rows = []
-    for count in dict.fromkeys(repeats):
-        needed = variance.required(repeats=count, detect=detect, power=power, alpha=alpha)
-        rows.append(PlanRow(count, needed.samples, needed.at_least, needed.samples * count))
     n = components.samples
     mean_repeats = len(base.values) / n
-    spread = variance.at(mean_repeats)[1]
+    stderr = math.sqrt(variance.at(mean_repeats)[1] / n)
     runs = [base.run] if other is None else [base.run, other.run]
     return Plan(
         name=base.run.name,
         against=None if other is None else other.run.name,
-        metric=metric,
+        metric=base.metric,
         samples=n,
         repeats=mean_repeats,
         left_out=base.left_out,
@@ -192,8 +182,11 @@ def plan(
         correlation=None if other else correlation or 0.0,
         correlation_assumed=other is None and correlation is None,
         variance_known=variance_known,
-        detectable=minimum_detectable(math.sqrt(spread / n), n, power=power, alpha=alpha),
-        rows=tuple(rows),
+        detectable=minimum_detectable(stderr, n, power=power, alpha=alpha),
+        rows=tuple(
+            variance.required(repeats=count, detect=detect, power=power, alpha=alpha)
+            for count in dict.fromkeys(repeats)
+        ),
         repeats_for_these=variance.repeats_for(n, detect=detect, power=power, alpha=alpha),
         clusters=clusters,
         cluster=cluster,
@@ -228,18 +221,18 @@ def _measure_items(run: LoadedRun, metric: str) -> _Items:
 
 def _align(base: _Items, other: _Items, allow: Collection[str]) -> tuple[_Items, _Items]:
     """Keep the samples that have a value in both runs, and number them alike."""
-    refuse_same_run(base.run, other.run)
+    shared, _ = match_runs(
+        base.run,
+        other.run,
+        allow,
+        f"{base.run.name} and {other.run.name} are no pair to plan by",
+        threshold_matters=base.metric == PASSED,
+    )
     if unseeded := unseeded_runs(base.run, other.run):
         raise InvalidInput(
             f"the episodes of {' and '.join(unseeded)} had no seeds: there are no pairs of them to "
             "plan by"
         )
-    shared = find_shared_samples(base.run, other.run)
-    mismatches = find_mismatches(
-        base.run, other.run, shared, keys=(), threshold_matters=base.metric == PASSED
-    )
-    what = f"{base.run.name} and {other.run.name} are no pair to plan by"
-    refuse_mismatches(mismatches, allow, what)
     index_in_base = np.full(len(other.run.table.sample_ids), -1, dtype=np.int64)
     index_in_base[shared.b] = shared.a
     other = replace(other, samples=index_in_base[other.samples])
@@ -309,9 +302,7 @@ def _design_effect(base: _Items, other: _Items | None, cluster: str | None) -> t
         values = group_means(other.samples, other.values, len(table.sample_ids)) - values
     present = ~np.isnan(values)
     codes = sample_clusters(table, cluster)[present]
-    together = Moments.of(values[present], codes).stderr
-    alone = Moments.of(values[present], np.arange(int(present.sum()))).stderr
-    clusters = len(np.unique(codes))
-    if not together or not alone:
-        return 1.0, clusters
-    return max(1.0, (together / alone) ** 2), clusters
+    together, alone = Moments.of(values[present], codes), Moments.of(values[present])
+    if not together.stderr or not alone.stderr:
+        return 1.0, together.clusters
+    return max(1.0, (together.stderr / alone.stderr) ** 2), together.clusters

@@ -21,19 +21,17 @@ always alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.analysis._runs import sample_clusters
+from heldout.analysis._runs import Results, read_table, sample_clusters
 from heldout.errors import InvalidInput
-from heldout.stats import CONFIDENCE, Moments, Rate
-from heldout.store.columns import table_of, table_of_results
-from heldout.store.report import EvalReport
-from heldout.types import EvalResult
+from heldout.stats import CONFIDENCE, Floats, Moments, Rate
+from heldout.store.columns import Table
 
 INCORRECT, NOT_ATTEMPTED = "_incorrect", "_not_attempted"
 """Suffixes of the metrics that a three-way judge gives for the other two verdicts."""
@@ -81,7 +79,7 @@ class ThreeWayCounts:
 
 
 def count_three_way(
-    results: EvalReport | Iterable[EvalResult],
+    results: Results,
     name: str = "correct",
     *,
     cluster: str | None = None,
@@ -102,11 +100,39 @@ def count_three_way(
     Raises:
         InvalidInput: There are no such metrics, or not one of them is 1 everywhere.
     """
-    keys = [] if cluster is None else [cluster]
-    if isinstance(results, EvalReport):
-        table = table_of(results, keys)
-    else:
-        table = table_of_results(results, keys)
+    table = read_table(results, cluster)
+    verdicts = _read_verdicts(table, name)
+    scored = ~np.isnan(table.reward)
+    judged = scored & ~np.isnan(verdicts).any(axis=0)
+    _check_verdicts(table, name, verdicts, judged)
+    correct, incorrect, not_attempted = verdicts[:, judged]
+    groups = sample_clusters(table, cluster)[table.sample][judged]
+    attempted = not_attempted == 0
+
+    def rate(*parts: NDArray[np.bool_]) -> Rate:
+        values = np.concatenate([correct[part] for part in parts])
+        moments = Moments.of(values, np.concatenate([groups[part] for part in parts]))
+        interval = moments.interval(confidence, bounded=True)
+        return Rate(int(values.sum()), moments.n, interval, moments.stderr)
+
+    everything = np.ones(len(correct), dtype=np.bool_)
+    return ThreeWayCounts(
+        name=name,
+        n=len(correct),
+        correct=int(correct.sum()),
+        incorrect=int(incorrect.sum()),
+        not_attempted=int(not_attempted.sum()),
+        errored=int((~scored).sum()),
+        without=int((scored & ~judged).sum()),
+        samples=len(np.unique(table.sample[judged])),
+        accuracy=rate(everything),
+        accuracy_given_attempted=rate(attempted),
+        f1=rate(everything, attempted),
+    )
+
+
+def _read_verdicts(table: Table, name: str) -> Floats:
+    """Return the metrics of the three verdicts, a row of each."""
     names = (name, name + INCORRECT, name + NOT_ATTEMPTED)
     missing = [metric for metric in names if metric not in table.metrics]
     if missing:
@@ -115,47 +141,24 @@ def count_three_way(
             f"there is no metric {missing[0]!r}; a three-way judge named {name!r} gives "
             f"{', '.join(names)}. Metrics here: {known}"
         )
-    verdicts = np.stack([table.metrics[metric] for metric in names])
-    scored = ~np.isnan(table.reward)
-    judged = scored & ~np.isnan(verdicts).any(axis=0)
+    return np.stack([table.metrics[metric] for metric in names])
+
+
+def _check_verdicts(table: Table, name: str, verdicts: Floats, judged: NDArray[np.bool_]) -> None:
     if not judged.any():
+        errored = int(np.isnan(table.reward).sum())
         raise InvalidInput(
-            f"none of {len(table)} results has a verdict {name!r}: {int((~scored).sum())} errored"
+            f"none of {len(table)} results has a verdict {name!r}: {errored} errored"
         )
     binary = ((verdicts == 0) | (verdicts == 1)).all(axis=0)
     wrong = np.flatnonzero(judged & ~(binary & (verdicts.sum(axis=0) == 1)))
     if len(wrong):
         row = int(wrong[0])
         raise InvalidInput(
-            f"sample {table.sample_ids[table.sample[row]]!r}: {', '.join(names)} are "
-            f"{verdicts[:, row].tolist()}; a three-way judge makes exactly one of them 1 "
-            f"({len(wrong)} such results)"
+            f"sample {table.sample_ids[table.sample[row]]!r}: {name}, {name}{INCORRECT}, "
+            f"{name}{NOT_ATTEMPTED} are {verdicts[:, row].tolist()}; a three-way judge makes "
+            f"exactly one of them 1 ({len(wrong)} such results)"
         )
-    correct, incorrect, not_attempted = verdicts[:, judged]
-    groups = sample_clusters(table, cluster)[table.sample][judged]
-    attempted = not_attempted == 0
-
-    def rate(values: NDArray[Any], clusters: NDArray[Any]) -> Rate:
-        moments = Moments.of(values, clusters)
-        interval = moments.interval(confidence, bounded=True) if len(values) else None
-        return Rate(int(values.sum()), len(values), interval, moments.stderr)
-
-    return ThreeWayCounts(
-        name=name,
-        n=int(judged.sum()),
-        correct=int(correct.sum()),
-        incorrect=int(incorrect.sum()),
-        not_attempted=int(not_attempted.sum()),
-        errored=int((~scored).sum()),
-        without=int((scored & ~judged).sum()),
-        samples=len(np.unique(table.sample[judged])),
-        accuracy=rate(correct, groups),
-        accuracy_given_attempted=rate(correct[attempted], groups[attempted]),
-        f1=rate(
-            np.concatenate([correct, correct[attempted]]),
-            np.concatenate([groups, groups[attempted]]),
-        ),
-    )
 
 
 def three_way_names(summary: Mapping[str, Any]) -> list[str]:

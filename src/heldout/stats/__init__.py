@@ -14,12 +14,11 @@ agreement    verdicts against labels: Cohen's kappa, balanced F1
 
 from __future__ import annotations
 
-from heldout.stats.agreement import Agreement, ClassAgreement, Estimate, agreement_of, rate_of
+from heldout.stats.agreement import Agreement, Estimate, agreement_of, rate_of
 from heldout.stats.differences import (
     PairedDifference,
     SliceDifference,
     UnpairedDifference,
-    holm,
     paired_difference,
     paired_slices,
     slice_differences,
@@ -53,19 +52,14 @@ from heldout.stats.resampling import (
     Statistic,
     bootstrap,
     bootstrap_improvement,
-    improvement_probability,
-    interquartile_mean,
-    optimality_gap,
 )
-from heldout.stats.sequential import Advice, Verdict, advise, monitor
-from heldout.stats.winner import Winner, best_of
+from heldout.stats.sequential import Verdict, advise, monitor
+from heldout.stats.winner import best_of
 
 __all__ = [
     "CONFIDENCE",
-    "Advice",
     "Agreement",
     "BootstrapEstimate",
-    "ClassAgreement",
     "DifferenceVariance",
     "Estimate",
     "Floats",
@@ -81,7 +75,6 @@ __all__ = [
     "UnpairedDifference",
     "VarianceComponents",
     "Verdict",
-    "Winner",
     "advise",
     "agreement_of",
     "best_of",
@@ -89,15 +82,11 @@ __all__ = [
     "bootstrap_improvement",
     "detectable_rate_difference",
     "expected_difference",
-    "holm",
-    "improvement_probability",
     "independent_rate",
-    "interquartile_mean",
     "measured_difference",
     "median_interval",
     "minimum_detectable",
     "monitor",
-    "optimality_gap",
     "paired_difference",
     "paired_slices",
     "pass_at_k",

@@ -56,6 +56,27 @@ def check_pairs(a: ArrayLike, b: ArrayLike) -> tuple[Floats, Floats]:
     return values_a, values_b
 
 
+def check_matrix(
+    values: ArrayLike, name: str, row: str, column: str, *, gaps: bool = False
+) -> Floats:
+    """Return a matrix of finite numbers, or of NaN where `gaps` allows it."""
+    matrix = np.asarray(values, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.size == 0:
+        raise InvalidInput(
+            f"{name} has shape {matrix.shape}; it is a matrix with a row for each {row} and a "
+            f"column for each {column}, at least one of each"
+        )
+    finite = np.abs(matrix) <= LARGEST
+    wrong = np.argwhere(~(finite | np.isnan(matrix)) if gaps else ~finite)
+    if len(wrong):
+        i, j = wrong[0].tolist()
+        raise InvalidInput(
+            f"{name} has {matrix[i, j]} at {row} {i}, {column} {j} ({len(wrong)} such in all): "
+            f"values are finite and at most {LARGEST:g}; leave it out, or decide what it counts as"
+        )
+    return matrix
+
+
 def check_confidence(confidence: float) -> None:
     """Raise InvalidInput for 95 where 0.95 is meant."""
     if not 0 < confidence < 1:
@@ -71,7 +92,7 @@ def check_threshold(threshold: float) -> float:
 
 def cluster_codes(ids: Ids, n: int, name: str = "clusters") -> Ints:
     """Number clusters from 0, without gaps; ids come in any order and are of any hashable kind."""
-    if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu" and len(ids) == n:
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.shape == (n,) and n:
         first = int(ids.min())
         if int(ids.max()) - first <= 4 * n + 1024:  # no need to sort
             from_first = (ids - ids.dtype.type(first)).astype(np.int64)

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import Ids, check_confidence, cluster_codes
+from heldout.stats._input import Ids, cluster_codes
 from heldout.stats.intervals import (
     CONFIDENCE,
     Floats,
@@ -111,7 +111,7 @@ class Agreement:
     kappa: Estimate
     balanced_f1: Estimate
     classes: tuple[ClassAgreement, ...]
-    confidence: float
+    confidence: float = CONFIDENCE
 
 
 def agreement_of(
@@ -120,7 +120,6 @@ def agreement_of(
     *,
     categories: Sequence[Hashable] | None = None,
     clusters: Ids | None = None,
-    confidence: float = CONFIDENCE,
 ) -> Agreement:
     """Measure the agreement of labels and verdicts.
 
@@ -130,74 +129,64 @@ def agreement_of(
         categories: The order of rows, and what may occur; None: classes come in the order of their
             first occurrence.
         clusters: The cluster of each item; None: each is independent.
-        confidence: Of the intervals.
 
     Returns:
-        The agreement.
+        The agreement, with 95% intervals.
 
     Raises:
         InvalidInput: There are no items, or labels and verdicts are not aligned, or of no category.
     """
-    check_confidence(confidence)
     n = len(labels)
     if len(verdicts) != n:
         raise InvalidInput(f"{n} labels, but {len(verdicts)} verdicts; each item has one of each")
     if n == 0:
         raise InvalidInput("no items; agreement needs at least one")
-    known = list(dict.fromkeys([*labels, *verdicts] if categories is None else categories))
-    index = {name: i for i, name in enumerate(known)}
-    for name, side in (("labels", labels), ("verdicts", verdicts)):
-        for position, value in enumerate(side):
-            if value not in index:
+    sides = {"labels": labels, "verdicts": verdicts}
+    known = dict.fromkeys([*labels, *verdicts] if categories is None else categories)
+    for name, side in sides.items():
+        for i, value in enumerate(side):
+            if value not in known:
                 raise InvalidInput(
-                    f"{name}[{position}] is {value!r:.80}, which is none of {known!r:.200}"
+                    f"{name}[{i}] is {value!r:.80}, which is none of {[*known]!r:.200}"
                 )
-    rows, columns = (
-        np.array([index[value] for value in side], dtype=np.int64) for side in (labels, verdicts)
-    )
+    used = {*labels, *verdicts}
+    index = {name: i for i, name in enumerate(name for name in known if name in used)}
+    rows, columns = (np.array([index[value] for value in side]) for side in sides.values())
     groups = np.arange(n) if clusters is None else cluster_codes(clusters, n)
-    return _measure_agreement(rows, columns, known, groups, confidence)
+    return _measure_agreement([*index], rows, columns, groups)
 
 
-def rate_of(
-    hits: ArrayLike, *, clusters: Ids | None = None, confidence: float = CONFIDENCE
-) -> Rate:
-    """Return the share of hits, with the interval of a mean.
+def rate_of(hits: ArrayLike, *, clusters: Ids | None = None) -> Rate:
+    """Return the share of hits, with the 95% interval of a mean.
 
     Args:
         hits: Whether each item is a hit.
         clusters: The cluster of each item; None: each is independent.
-        confidence: Of the interval.
     """
-    values: NDArray[np.bool_] = np.asarray(hits, dtype=np.bool_)
-    n = len(values)
-    groups = np.arange(n) if clusters is None or not n else cluster_codes(clusters, n)
-    interval = Moments.of(values.astype(np.float64), groups).interval(confidence, bounded=True)
-    return Rate(int(values.sum()), n, interval)
+    values = np.asarray(hits, dtype=np.float64)
+    moments = Moments.of(values, clusters)
+    return Rate(int(values.sum()), moments.n, moments.interval(bounded=True))
 
 
-def _measure_agreement(
-    row: Ints, column: Ints, known: list[Hashable], groups: Ints, confidence: float
-) -> Agreement:
-    used = np.union1d(row, column)
-    row, column = np.searchsorted(used, row), np.searchsorted(used, column)
-    names, size = [known[i] for i in used.tolist()], len(used)
+def _measure_agreement(names: list[Hashable], row: Ints, column: Ints, groups: Ints) -> Agreement:
+    size, same = len(names), row == column
     table = np.bincount(row * size + column, minlength=size * size).reshape(size, size)
-    same = row == column
+    totals, labelled = table.sum(axis=0) + table.sum(axis=1), table.sum(axis=1) > 0
 
     def rate(which: NDArray[np.bool_]) -> Rate:
-        return rate_of(same[which], clusters=groups[which], confidence=confidence)
+        return rate_of(same[which], clusters=groups[which])
 
-    items = _Items(row, column, groups, table)
-    totals, labelled = table.sum(axis=0) + table.sum(axis=1), items.labelled
+    def estimate(statistic: Statistic, least: float) -> Estimate:
+        return _estimate(statistic, least, table, row, column, groups)
+
     return Agreement(
         categories=tuple(names),
         table=tuple(tuple(line) for line in table.tolist()),
         n=len(row),
-        clusters=items.clusters,
-        agreement=rate(np.ones(len(row), dtype=np.bool_)),
-        kappa=_estimate(_kappa, items, -1.0, confidence),
-        balanced_f1=_estimate(_balanced_f1, items, 0.0, confidence),
+        clusters=len(np.unique(groups)),
+        agreement=rate_of(same, clusters=groups),
+        kappa=estimate(_kappa, -1.0),
+        balanced_f1=estimate(_balanced_f1, 0.0),
         classes=tuple(
             ClassAgreement(
                 name,
@@ -207,7 +196,6 @@ def _measure_agreement(
             )
             for i, name in enumerate(names)
         ),
-        confidence=confidence,
     )
 
 
@@ -241,48 +229,38 @@ def _balanced_f1(p: Floats, labelled: NDArray[np.bool_]) -> tuple[float, Floats]
 # --- Errors and intervals -----------------------------------------------------------------------
 
 
-class _Items:
-    """The row, the column and the cluster of each item in a confusion table."""
-
-    def __init__(self, row: Ints, column: Ints, groups: Ints, table: Ints) -> None:
-        self.row, self.column, self.groups, self.table = row, column, groups, table
-        self.n, self.clusters = len(row), len(np.unique(groups))
-        self.labelled: NDArray[np.bool_] = table.sum(axis=1) > 0
-
-    def variance(self, gradient: Floats) -> float:
-        """Return the variance of the estimate: what each cluster adds to it, squared."""
-        own = gradient[self.row, self.column]
-        sums = np.bincount(self.groups, weights=own - own.mean())
-        return float(sums @ sums) / self.n**2 * self.clusters / (self.clusters - 1)
-
-
-def _estimate(statistic: Statistic, items: _Items, least: float, confidence: float) -> Estimate:
-    n, size = items.n, len(items.table)
-    made = statistic(items.table / n, items.labelled)
-    if made is None:
+def _estimate(
+    statistic: Statistic, least: float, table: Ints, row: Ints, column: Ints, groups: Ints
+) -> Estimate:
+    n, size, labelled = len(row), len(table), table.sum(axis=1) > 0
+    clusters = len(np.unique(groups))
+    measured = statistic(table / n, labelled)
+    if measured is None:
         return Estimate()
-    value, gradient = made
-    if items.clusters < 2 or size < 2:
+    value, gradient = measured
+    if clusters < 2 or size < 2:
         return Estimate(value)
-    variance = items.variance(gradient)
+    # The variance of the estimate: what each cluster adds to it, squared.
+    influence = gradient[row, column]
+    sums = np.bincount(groups, weights=influence - influence.mean())
+    variance = float(sums @ sums) / n**2 * clusters / (clusters - 1)
     # With an item more, spread over all cells: no cell is impossible because it was not seen.
-    p = (items.table + 1 / size**2) / (n + 1)
-    smoothed = statistic(p, items.labelled)
+    p = (table + 1 / size**2) / (n + 1)
+    smoothed = statistic(p, labelled)
     assert smoothed is not None, "no cell of it is 0"
     near, slope = smoothed
     plain = _multinomial(p, slope) / n
     # How much more uncertain clusters make it than independent items. Where all clusters are alike
     # that does not show, and each counts as one item.
-    alone = _multinomial(items.table / n, gradient) / (n - 1)
-    clustered = n / items.clusters
+    alone = _multinomial(table / n, gradient) / (n - 1)
+    clustered = n / clusters
     if variance > 1e-12 * alone > 0:
         clustered = max(1.0, variance / alone)
     width = 1 - least
     rate = (near - least) / width
     effective = rate * (1 - rate) * width**2 / (plain * clustered)
-    quantile = t_quantile((1 + confidence) / 2, items.clusters - 1)
     scaled = min(1.0, max(0.0, (value - least) / width))
-    around = score_interval(scaled, effective, quantile)
+    around = score_interval(scaled, effective, t_quantile((1 + CONFIDENCE) / 2, clusters - 1))
     interval = Interval(least + width * around.low, least + width * around.high)
     return Estimate(value, math.sqrt(variance), interval)
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from heldout.errors import InvalidInput
 from heldout.stats._input import (
     UNIT_ROUNDING,
     Ids,
@@ -47,42 +46,20 @@ ROUNDING = 1e-12
 # --- Paired -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the interval and the p-value of a paired difference are made of.
+class Evidence(NamedTuple):
+    """What the interval of a paired difference is made of, beside its standard error.
 
     Attributes:
-        mean: The mean difference.
-        stderr: Its clustered standard error; None for fewer than two clusters.
-        won: Of values between 0 and 1, the sum of gains over `pairs` pairs; else None.
-        lost: The sum of losses, likewise.
-        pairs: Independent pairs that would be as uncertain.
         degrees: Degrees of freedom.
+        pairs: Independent pairs that would be as uncertain.
+        won: Of values between 0 and 1, the sum of gains over that many pairs; else None.
+        lost: The sum of losses, likewise.
     """
 
-    mean: float
-    stderr: float | None
-    won: float | None
-    lost: float
-    pairs: float
     degrees: float
-
-    def interval(self, confidence: float) -> Interval | None:
-        """Return the interval of the difference.
-
-        Args:
-            confidence: Of the interval.
-        """
-        if self.won is None:
-            return t_interval(self.mean, self.stderr, self.degrees, confidence)
-        quantile = t_quantile((1 + confidence) / 2, self.degrees)
-        return tango_interval(self.won, self.lost, self.pairs, quantile)
-
-    def p_value(self) -> float | None:
-        """Return the two-sided p-value of no difference; None without a spread."""
-        if self.won is not None:
-            return _score_p_value(self.won, self.lost, self.degrees)
-        return student_p_value(self.mean / self.stderr, self.degrees) if self.stderr else None
+    pairs: float
+    won: float | None = None
+    lost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +81,11 @@ class PairedDifference:
         wins: Pairs with b above a.
         losses: Pairs with b below a.
         ties: Pairs with b equal to a.
+        evidence: What interval and p-value are made of.
         gained: Pairs where a fails and b passes; None without a pass threshold.
         lost: Pairs where a passes and b fails; None likewise.
         stayed_passing: Pairs where both pass; None likewise.
         stayed_failing: Pairs where both fail; None likewise.
-        evidence: What interval and p-value are made of.
     """
 
     n: int
@@ -125,16 +102,11 @@ class PairedDifference:
     wins: int
     losses: int
     ties: int
-    gained: int | None
-    lost: int | None
-    stayed_passing: int | None
-    stayed_failing: int | None
     evidence: Evidence = field(repr=False, compare=False)
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether values are 0 or 1 and not clustered, so that there is an exact test."""
-        return self.exact_p_value is not None
+    gained: int | None = None
+    lost: int | None = None
+    stayed_passing: int | None = None
+    stayed_failing: int | None = None
 
     def interval_at(self, confidence: float) -> Interval | None:
         """Return the interval for another confidence.
@@ -143,7 +115,22 @@ class PairedDifference:
             confidence: Of the interval.
         """
         check_confidence(confidence)
-        return self.evidence.interval(confidence)
+        degrees, pairs, won, lost = self.evidence
+        if won is None:
+            return t_interval(self.difference, self.stderr, degrees, confidence)
+        return tango_interval(won, lost, pairs, t_quantile((1 + confidence) / 2, degrees))
+
+    def count_flips(
+        self, passed_a: NDArray[np.bool_], passed_b: NDArray[np.bool_]
+    ) -> PairedDifference:
+        """Return the difference with its flips, by which pairs pass."""
+        return replace(
+            self,
+            gained=int((passed_b & ~passed_a).sum()),
+            lost=int((passed_a & ~passed_b).sum()),
+            stayed_passing=int((passed_a & passed_b).sum()),
+            stayed_failing=int((~passed_a & ~passed_b).sum()),
+        )
 
 
 def paired_difference(
@@ -179,31 +166,26 @@ def paired_difference(
     Raises:
         InvalidInput: The values are not finite numbers, or not aligned.
     """
-    check_confidence(confidence)
     values_a, values_b = check_pairs(a, b)
     codes = None if clusters is None else cluster_codes(clusters, len(values_a))
-    threshold = None if pass_threshold is None else check_threshold(pass_threshold)
     inside = is_bounded(values_a, values_b, bounded=bounded)
-    return _compare_pairs(values_a, values_b, codes, threshold, confidence, bounded=inside)
+    result = _compare_pairs(values_a, values_b, codes, confidence, bounded=inside)
+    if pass_threshold is not None:
+        threshold = check_threshold(pass_threshold)
+        result = result.count_flips(values_a >= threshold, values_b >= threshold)
+    return replace(result, interval=result.interval_at(confidence))
 
 
 def _compare_pairs(
-    a: Floats,
-    b: Floats,
-    codes: Ints | None,
-    threshold: float | None,
-    confidence: float,
-    *,
-    bounded: bool,
+    a: Floats, b: Floats, codes: Ints | None, confidence: float, *, bounded: bool
 ) -> PairedDifference:
     differences = _subtract(a, b)
-    n = len(differences)
-    mean = _exact_sum(differences) / n
+    n, mean = len(differences), _exact_sum(differences) / len(differences)
     groups, stderr, degrees = _clustered_error(differences, mean, codes)
     more, less = differences > 0, differences < 0
     wins, losses = int(more.sum()), int(less.sum())
 
-    exact = None
+    exact, p_value, evidence = None, None, Evidence(degrees, n)
     if bounded:
         won, lost = _exact_sum(differences[more]), -_exact_sum(differences[less])
         if groups == n and _is_binary(a) and _is_binary(b):
@@ -212,17 +194,10 @@ def _compare_pairs(
         else:
             pairs = _effective_pairs(won / n, lost / n, stderr, groups)
             degrees = degrees if groups > 1 else math.inf
-        scaled = pairs / n
-        evidence = Evidence(mean, stderr, won * scaled, lost * scaled, pairs, degrees)
-    else:
-        evidence = Evidence(mean, stderr, None, 0.0, float(n), degrees)
-
-    gained = dropped = passing = failing = None
-    if threshold is not None:
-        passed_a, passed_b = a >= threshold, b >= threshold
-        passing = int((passed_a & passed_b).sum())
-        gained, dropped = int(passed_b.sum()) - passing, int(passed_a.sum()) - passing
-        failing = n - passing - gained - dropped
+        won, lost = won * (pairs / n), lost * (pairs / n)
+        p_value, evidence = _score_p_value(won, lost, degrees), Evidence(degrees, pairs, won, lost)
+    elif stderr:
+        p_value = student_p_value(mean / stderr, degrees)
     return PairedDifference(
         n=n,
         clusters=groups,
@@ -230,18 +205,14 @@ def _compare_pairs(
         mean_b=_exact_sum(b) / n,
         difference=mean,
         stderr=stderr,
-        interval=evidence.interval(confidence),
+        interval=None,
         confidence=confidence,
-        p_value=1.0 if wins == losses == 0 else evidence.p_value(),
+        p_value=1.0 if wins == losses == 0 else p_value,
         test="score" if bounded else "t",
         exact_p_value=exact,
         wins=wins,
         losses=losses,
         ties=n - wins - losses,
-        gained=gained,
-        lost=dropped,
-        stayed_passing=passing,
-        stayed_failing=failing,
         evidence=evidence,
     )
 
@@ -300,14 +271,7 @@ def tango_interval(wins: float, losses: float, pairs: float, quantile: float) ->
     It has the differences that a score test does not reject, with the share of losses that is most
     likely under each (T. Tango 1998, Statistics in Medicine 17, 891-908). It has a width at 0 of 40
     discordant pairs, stays inside [-1, 1], and leaves out 0 exactly where McNemar's test without a
-    continuity correction rejects.
-
-    Args:
-        wins: Pairs of 0/1 outcomes that b alone passed; a fraction, where pairs are not
-            independent.
-        losses: Pairs that a alone passed.
-        pairs: Independent pairs.
-        quantile: How many standard errors the interval reaches.
+    continuity correction rejects. Counts may be fractions, where pairs are not independent.
     """
     estimate = (wins - losses) / pairs
     low = _tango_bound(wins, losses, pairs, quantile, -1.0) if estimate > -1 else -1.0
@@ -355,16 +319,7 @@ def mcnemar_exact(wins: int, losses: int) -> float:
 
     Twice the smaller binomial tail (the distribution is symmetric). Conditional on the number of
     pairs that differ, so its level is never above the nominal one, and usually well below.
-
-    Args:
-        wins: Pairs that b alone passed.
-        losses: Pairs that a alone passed.
-
-    Raises:
-        InvalidInput: A count is negative.
     """
-    if wins < 0 or losses < 0:
-        raise InvalidInput(f"wins and losses are counts, got {wins} and {losses}")
     n, fewer = wins + losses, min(wins, losses)
     if 2 * fewer >= n - 1:  # as even as can be: both tails meet, and count the middle twice
         return 1.0
@@ -479,56 +434,51 @@ def unpaired_difference(
     Raises:
         InvalidInput: The values are not finite numbers.
     """
-    check_confidence(confidence)
     values_a, values_b = check_values(a, "a"), check_values(b, "b")
-    moments_a = _cluster_moments(values_a, clusters_a, "clusters_a")
-    moments_b = _cluster_moments(values_b, clusters_b, "clusters_b")
-    mean_a, mean_b = _mean(moments_a), _mean(moments_b)
-    difference = mean_b - mean_a
-
-    stderr = degrees = interval = p_value = None
-    error_a, error_b = moments_a.stderr, moments_b.stderr
-    if error_a is not None and error_b is not None:
-        stderr = math.hypot(error_a, error_b)
-        if stderr > 0:
-            share_a, share_b = (error_a / stderr) ** 2, (error_b / stderr) ** 2
-            degrees = 1 / (share_a**2 / moments_a.degrees + share_b**2 / moments_b.degrees)
+    codes_a = None if clusters_a is None else cluster_codes(clusters_a, len(values_a), "clusters_a")
+    codes_b = None if clusters_b is None else cluster_codes(clusters_b, len(values_b), "clusters_b")
+    side_a, side_b = Moments.of(values_a, codes_a), Moments.of(values_b, codes_b)
+    difference = _mean(side_b) - _mean(side_a)
+    stderr, degrees = _welch_error(side_a, side_b)
     inside = is_bounded(values_a, values_b, bounded=bounded)
+    p_value = None
     if inside:
-        interval = mover_interval(moments_a, moments_b, confidence)
-        p_value = _mover_p_value(moments_a, moments_b)
+        p_value = _mover_p_value(side_a, side_b)
     elif stderr and degrees is not None:
-        interval = t_interval(difference, stderr, degrees, confidence)
         p_value = student_p_value(difference / stderr, degrees)
-    return UnpairedDifference(
-        n_a=len(values_a),
-        n_b=len(values_b),
-        clusters_a=moments_a.clusters,
-        clusters_b=moments_b.clusters,
-        mean_a=mean_a,
-        mean_b=mean_b,
+    result = UnpairedDifference(
+        n_a=side_a.n,
+        n_b=side_b.n,
+        clusters_a=side_a.clusters,
+        clusters_b=side_b.clusters,
+        mean_a=_mean(side_a),
+        mean_b=_mean(side_b),
         difference=difference,
         stderr=stderr,
         degrees_of_freedom=degrees,
-        interval=interval,
+        interval=None,
         confidence=confidence,
         p_value=p_value,
         test="mover" if inside else "welch",
-        sides=(moments_a, moments_b),
+        sides=(side_a, side_b),
     )
+    return replace(result, interval=result.interval_at(confidence))
 
 
-def _cluster_moments(values: Floats, clusters: Ids | None, name: str) -> Moments:
-    codes = np.arange(len(values), dtype=np.int64)
-    if clusters is not None:
-        codes = cluster_codes(clusters, len(values), name)
-    return Moments.of(values, codes)
+def _welch_error(a: Moments, b: Moments) -> tuple[float | None, float | None]:
+    """Return the standard error of the difference, and Satterthwaite's degrees of freedom."""
+    if a.stderr is None or b.stderr is None:
+        return None, None
+    stderr = math.hypot(a.stderr, b.stderr)
+    if stderr == 0:
+        return 0.0, None
+    share_a, share_b = (a.stderr / stderr) ** 2, (b.stderr / stderr) ** 2
+    return stderr, 1 / (share_a**2 / a.degrees + share_b**2 / b.degrees)
 
 
 def _mean(moments: Moments) -> float:
-    mean = moments.mean
-    assert mean is not None, "there are values"
-    return mean
+    assert moments.mean is not None, "there are values"
+    return moments.mean
 
 
 def mover_interval(a: Moments, b: Moments, confidence: float) -> Interval:
@@ -655,18 +605,16 @@ def paired_slices(
     # Decided for all: a slice of equal values would say less about what they can be.
     inside = is_bounded(values_a, values_b, bounded=bounded)
     order = np.argsort(codes, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(codes))[:-1])
-    differences = {
-        name: paired_difference(
-            values_a[part],
-            values_b[part],
-            clusters=None if members is None else members[part],
+    differences = {}
+    for name, rows in zip(names, np.split(order, np.cumsum(np.bincount(codes))[:-1]), strict=True):
+        differences[name] = paired_difference(
+            values_a[rows],
+            values_b[rows],
+            clusters=None if members is None else members[rows],
             pass_threshold=pass_threshold,
             confidence=confidence,
             bounded=inside,
         )
-        for name, part in zip(names, parts, strict=True)
-    }
     return slice_differences(differences, confidence=confidence)
 
 
@@ -675,22 +623,8 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
     The k-th smallest of m is multiplied by m - k + 1, and none is below one before it (S. Holm
     1979, Scandinavian Journal of Statistics 6, 65-70). Assumes nothing about how they depend.
-
-    Args:
-        p_values: The p-values.
-
-    Returns:
-        The adjusted ones, in the order given.
-
-    Raises:
-        InvalidInput: One is not between 0 and 1.
     """
     values = np.array(p_values, dtype=np.float64)
-    wrong = np.flatnonzero(~((values >= 0) & (values <= 1)))
-    if len(wrong):
-        raise InvalidInput(
-            f"p-value {p_values[wrong[0]]!r} at position {wrong[0]} is not between 0 and 1"
-        )
     order = np.argsort(values, kind="stable")
     factors = np.arange(len(values), 0, -1)
     adjusted = np.empty_like(values)

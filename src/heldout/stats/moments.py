@@ -26,7 +26,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from heldout.stats._input import UNIT_ROUNDING
+from heldout.stats._input import UNIT_ROUNDING, Ids, cluster_codes
 from heldout.stats.intervals import (
     CONFIDENCE,
     Floats,
@@ -123,16 +123,20 @@ class Moments:
     _open_m: int = 0
 
     @classmethod
-    def of(cls, values: Floats, clusters: Ints) -> Moments:
+    def of(cls, values: Floats, clusters: Ids | None = None) -> Moments:
         """Return the moments of values whose clusters come in any order.
 
         Args:
             values: The values.
-            clusters: The cluster of each value.
+            clusters: The cluster of each value; None: each is independent.
         """
-        order = np.argsort(clusters, kind="stable")
         moments = cls()
-        moments.add(values[order], clusters[order])
+        if clusters is None:
+            moments.add(values, np.arange(len(values)))
+        else:
+            codes = cluster_codes(clusters, len(values))
+            order = np.argsort(codes, kind="stable")
+            moments.add(values[order], codes[order])
         return moments
 
     def add(self, values: Floats, clusters: Ints) -> None:

@@ -14,14 +14,14 @@ question are not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import Ids, check_confidence, cluster_codes
+from heldout.stats._input import Ids, check_confidence
 from heldout.stats.intervals import CONFIDENCE, Floats, Interval, Ints
 from heldout.stats.moments import Moments
 
@@ -82,7 +82,8 @@ def pass_at_k(
     Raises:
         InvalidInput: A question has fewer than k attempts, or counts make no sense.
     """
-    return _average(pass_at_k_by_question, attempts, successes, k, clusters, names, confidence)
+    values = pass_at_k_by_question(attempts, successes, k=k, names=names)
+    return _average(values, k, clusters, confidence)
 
 
 def pass_hat_k(
@@ -112,24 +113,13 @@ def pass_hat_k(
     Raises:
         InvalidInput: A question has fewer than k attempts, or counts make no sense.
     """
-    return _average(pass_hat_k_by_question, attempts, successes, k, clusters, names, confidence)
+    values = pass_hat_k_by_question(attempts, successes, k=k, names=names)
+    return _average(values, k, clusters, confidence)
 
 
-def _average(
-    by_question: Callable[..., Floats],
-    attempts: ArrayLike,
-    successes: ArrayLike,
-    k: int,
-    clusters: Ids | None,
-    names: Sequence[str] | None,
-    confidence: float,
-) -> PassRate:
+def _average(values: Floats, k: int, clusters: Ids | None, confidence: float) -> PassRate:
     check_confidence(confidence)
-    values = by_question(attempts, successes, k=k, names=names)
-    codes = np.arange(len(values), dtype=np.int64)
-    if clusters is not None:
-        codes = cluster_codes(clusters, len(values))
-    moments = Moments.of(values, codes)
+    moments = Moments.of(values, clusters)
     return PassRate(
         k=k,
         value=math.fsum(values) / len(values),
@@ -185,11 +175,15 @@ def _log_chance_to_miss(n: Ints, marked: Ints, k: int) -> Floats:
 def _check_counts(
     attempts: ArrayLike, successes: ArrayLike, k: int, names: Sequence[str] | None
 ) -> tuple[Ints, Ints]:
-    n, c = _as_counts(attempts, "attempts"), _as_counts(successes, "successes")
+    n, c = np.asarray(attempts), np.asarray(successes)
+    for name, counts in (("attempts", n), ("successes", c)):
+        if counts.ndim != 1 or (counts.size and counts.dtype.kind not in "iu"):
+            raise InvalidInput(
+                f"{name} are whole numbers, one for each sample; got {counts.dtype} of shape "
+                f"{counts.shape}"
+            )
     if len(n) != len(c):
         raise InvalidInput(f"attempts at {len(n)} samples, but successes of {len(c)}")
-    if names is not None and len(names) != len(n):
-        raise InvalidInput(f"{len(names)} names for {len(n)} samples")
     if len(n) == 0:
         raise InvalidInput("no samples; pass@k and pass^k need at least one")
     if k < 1:
@@ -207,26 +201,11 @@ def _check_counts(
             f"({n[short].min()} at the least): run more repeats, leave these samples out, "
             "or choose a smaller k"
         )
-    return n, c
+    return n.astype(np.int64), c.astype(np.int64)
 
 
-def _as_counts(values: ArrayLike, what: str) -> Ints:
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise InvalidInput(
-            f"{what} has shape {array.shape}; it is a list with a number for each sample"
-        )
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise InvalidInput(f"{what} are of type {array.dtype}; they are counts: whole numbers")
-    return array.astype(np.int64)
-
-
-def _list_samples(positions: Ints, names: Sequence[str] | None) -> str:
-    some = [
-        f"#{position}" if names is None else repr(names[position])
-        for position in positions[:SAMPLES_NAMED].tolist()
-    ]
-    more = len(positions) - len(some)
-    return f"sample{'s' if len(positions) > 1 else ''} {', '.join(some)}" + (
-        f" and {more} more" if more else ""
-    )
+def _list_samples(indices: Ints, names: Sequence[str] | None) -> str:
+    some = indices[:SAMPLES_NAMED].tolist()
+    listed = ", ".join(f"#{i}" if names is None else repr(names[i]) for i in some)
+    more = f" and {len(indices) - len(some)} more" if len(indices) > len(some) else ""
+    return f"sample{'s' * (len(indices) > 1)} {listed}{more}"

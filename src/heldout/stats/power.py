@@ -32,6 +32,9 @@ NORMAL_SAMPLES = 10_000
 """Samples from which Student's t is the normal distribution, for all that matters here."""
 
 
+# --- From a run ---------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class VarianceComponents:
     """Where the variance of one run's scores comes from.
@@ -56,44 +59,6 @@ class VarianceComponents:
     within: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class PairedComponents:
-    """Where the variance of a difference of two runs on the same questions comes from.
-
-    Attributes:
-        samples: Questions.
-        between: w^2, the variance of the questions' expected differences; None without repeats in
-            both runs.
-        within_a: Mean over questions of the variance of a question's answers in a; None without
-            repeats.
-        within_b: The same in b.
-        differences: Variance of the questions' mean differences as measured, noise included.
-    """
-
-    samples: int
-    between: float | None
-    within_a: float | None
-    within_b: float | None
-    differences: float
-
-
-@dataclass(frozen=True, slots=True)
-class RequiredSamples:
-    """The samples that a comparison needs.
-
-    Attributes:
-        samples: Samples that are enough, whatever is not known.
-        at_least: Fewer are never enough. The same as `samples` where repeats tell the variance
-            within questions from that between them.
-    """
-
-    samples: int
-    at_least: int
-
-
-# --- From a run ---------------------------------------------------------------------------------
-
-
 def variance_components(values: ArrayLike, *, samples: Ids) -> VarianceComponents:
     """Estimate the variance between and within questions from one run's repeats; unbiased.
 
@@ -113,63 +78,34 @@ def variance_components(values: ArrayLike, *, samples: Ids) -> VarianceComponent
         InvalidInput: There are fewer than two questions.
     """
     numbers = check_values(values, "values")
-    codes = cluster_codes(samples, len(numbers), "samples")
-    questions = _questions(numbers, codes)
-    n = len(questions.means)
-    if n < 2:
-        raise InvalidInput(f"variance between questions needs at least 2 of them, got {n}")
-    spread = _variance(questions.means)
-    within, noise = questions.within, questions.noise
-    if within is None or noise is None:
+    questions = _measure_questions(numbers, cluster_codes(samples, len(numbers), "samples"))
+    n, spread = len(questions.means), _variance(questions.means)
+    if questions.within is None:
         return VarianceComponents(n, 0, spread, None, None)
-    between = spread - noise
-    return VarianceComponents(n, questions.repeated, between + within, between, within)
-
-
-def paired_components(
-    a: ArrayLike, b: ArrayLike, *, samples_a: Ids, samples_b: Ids
-) -> PairedComponents:
-    """Estimate the variance of a difference from two runs on the same questions; unbiased.
-
-    The variance of the differences of the questions' means, less both runs' noise in them. Runs may
-    have different numbers of repeats (Miller 2024).
-    """
-    values_a, values_b = check_values(a, "a"), check_values(b, "b")
-    names_a, codes_a = factorize(samples_a, len(values_a), "samples_a")
-    names_b, codes_b = factorize(samples_b, len(values_b), "samples_b")
-    index = {name: i for i, name in enumerate(names_a)}
-    only_a, only_b = {*names_a} - {*names_b}, {*names_b} - {*names_a}
-    if only_a or only_b:
-        raise InvalidInput(
-            f"{len(only_a)} samples are only in a and {len(only_b)} only in b; leave out what both "
-            "do not have"
-        )
-    codes_b = np.array([index[name] for name in names_b], dtype=np.int64)[codes_b]
-    n = len(names_a)
-    if n < 2:
-        raise InvalidInput(f"variance between questions needs at least 2 of them, got {n}")
-    of_a, of_b = _questions(values_a, codes_a), _questions(values_b, codes_b)
-    differences, between = _variance(of_b.means - of_a.means), None
-    if of_a.noise is not None and of_b.noise is not None:
-        between = differences - of_a.noise - of_b.noise
-    return PairedComponents(n, between, of_a.within, of_b.within, differences)
+    between = spread - questions.noise
+    total = between + questions.within
+    return VarianceComponents(n, questions.repeated, total, between, questions.within)
 
 
 @dataclass(frozen=True, slots=True)
 class _Questions:
     means: Floats
-    repeated: int
-    within: float | None
+    repeated: int = 0
+    within: float | None = None
     # Mean over questions of the variance of a question's mean, given the question.
-    noise: float | None
+    noise: float = 0.0
 
 
-def _questions(values: Floats, codes: Ints) -> _Questions:
+def _measure_questions(values: Floats, codes: Ints) -> _Questions:
     counts = np.bincount(codes).astype(np.float64)
+    if len(counts) < 2:
+        raise InvalidInput(
+            f"variance between questions needs at least 2 of them, got {len(counts)}"
+        )
     means = np.bincount(codes, weights=values) / counts
     repeated = counts > 1
     if not repeated.any():
-        return _Questions(means, 0, None, None)
+        return _Questions(means)
     squares = np.bincount(codes, weights=(values - means[codes]) ** 2)
     variances = np.zeros_like(squares)
     variances[repeated] = squares[repeated] / (counts[repeated] - 1)
@@ -185,66 +121,22 @@ def _variance(values: Floats) -> float:
 # --- How many -----------------------------------------------------------------------------------
 
 
-def samples_for(
-    between: float,
-    within: float,
-    *,
-    detect: float,
-    repeats: int = 1,
-    power: float = POWER,
-    alpha: float = ALPHA,
-) -> int:
-    """Return the questions that a paired comparison needs in order to detect a difference.
+@dataclass(frozen=True, slots=True)
+class RequiredSamples:
+    """What a number of repeats needs.
 
-    n = (z_{a/2} + z_b)^2 (w^2 + s^2 / K) / d^2 (Miller 2024, power analysis), with w^2 the variance
-    `between` of the questions' expected differences and s^2 the mean variance `within` of one
-    question's answers, both runs' together. Two-sided, with Student's t for z: of few questions the
-    comparison's own error is uncertain, too. At least 2.
+    Attributes:
+        repeats: Attempts at each sample.
+        samples: Samples that are enough, whatever is not known.
+        at_least: Fewer are never enough. The same as `samples` where repeats tell the variance
+            within questions from that between them.
+        answers: Samples times repeats, of one run.
     """
-    if repeats < 1:
-        raise InvalidInput(f"each sample is answered at least once, got repeats of {repeats!r}")
-    _check_variances(between, within)
-    _check_detect(detect)
-    ratio = (max(0.0, between) + within / repeats) / detect / detect
-    if not ratio < USABLE_SAMPLES:
-        raise InvalidInput(
-            f"to detect {detect:g} takes more than {USABLE_SAMPLES:g} samples: ask for a larger "
-            "difference"
-        )
-    samples = max(2, math.ceil(_z_sum(power, alpha) ** 2 * ratio * (1 - 1e-12)))
-    if samples >= NORMAL_SAMPLES:
-        return samples
-    # t asks for a few more, and with those for a little less.
-    while _t_sum(samples - 1, power, alpha) ** 2 * ratio * (1 - 1e-12) > samples:
-        samples += 1
-    return samples
 
-
-def required_repeats(
-    between: float,
-    within: float,
-    *,
-    detect: float,
-    samples: int,
-    power: float = POWER,
-    alpha: float = ALPHA,
-) -> int | None:
-    """Return the repeats of each question, in both runs, that so many samples need.
-
-    The formula of `samples_for`, solved for K: repeats average out the variance within questions,
-    and where w^2 alone is too much for these samples, no number of them helps: None.
-    """
-    if samples < 2:
-        raise InvalidInput(f"a comparison needs at least 2 samples, got {samples!r}")
-    _check_variances(between, within)
-    _check_detect(detect)
-    allowed = samples * detect**2 / _t_sum(samples - 1, power, alpha) ** 2
-    left = allowed - max(0.0, between)
-    if within == 0:
-        return 1 if left >= -1e-12 * allowed else None
-    if left <= 0:
-        return None
-    return max(1, math.ceil(within / left * (1 - 1e-12)))
+    repeats: int
+    samples: int
+    at_least: int
+    answers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,27 +154,15 @@ class DifferenceVariance:
     splits: tuple[tuple[float, float], ...]
 
     def times(self, factor: float) -> DifferenceVariance:
-        """Return a variance so many times as large.
-
-        Args:
-            factor: The factor.
-        """
+        """Return a variance so many times as large."""
         return DifferenceVariance(tuple((b * factor, w * factor) for b, w in self.splits))
 
     def at_least(self, single: float) -> DifferenceVariance:
-        """Return the variance where the difference of two single answers varies at least so much.
-
-        Args:
-            single: The variance of that difference.
-        """
+        """Return the variance where a difference of two single answers varies at least so much."""
         return DifferenceVariance(tuple((b, max(w, single - max(0.0, b))) for b, w in self.splits))
 
     def at(self, repeats: float) -> tuple[float, float]:
-        """Return the least and the largest that it can be.
-
-        Args:
-            repeats: Answers to each question.
-        """
+        """Return the least and the largest that it can be, with so many answers a question."""
         possible = [max(0.0, between) + within / repeats for between, within in self.splits]
         return min(possible), max(possible)
 
@@ -298,39 +178,60 @@ class DifferenceVariance:
             alpha: Detected is p below this.
 
         Raises:
-            InvalidInput: As for `samples_for`.
+            InvalidInput: A number is out of range, or takes more samples than there could be.
         """
-        needed = [
-            samples_for(between, within, detect=detect, repeats=repeats, power=power, alpha=alpha)
-            for between, within in self.splits
-        ]
-        return RequiredSamples(max(needed), min(needed))
+        if repeats < 1:
+            raise InvalidInput(f"each sample is answered at least once, got repeats of {repeats!r}")
+        if not 0 < detect < math.inf:
+            raise InvalidInput(f"the difference to detect is a number above 0, got {detect!r}")
+        _check_test(power, alpha)
+        least, most = (
+            _samples_for(variance / detect / detect, power, alpha) for variance in self.at(repeats)
+        )
+        return RequiredSamples(repeats, most, least, most * repeats)
 
     def repeats_for(
         self, samples: int, *, detect: float, power: float = POWER, alpha: float = ALPHA
     ) -> int | None:
-        """Return the repeats that so many samples need.
+        """Return the repeats that so many samples need, 2 at least.
 
-        Args:
-            samples: The questions.
-            detect: The true difference to detect.
-            power: The probability of detecting it.
-            alpha: Detected is p below this.
-
-        Returns:
-            The repeats; None where no number suffices, in one split or another.
-
-        Raises:
-            InvalidInput: As for `required_repeats`.
+        Repeats average out the variance within questions. None where that between them alone is
+        too much for these samples, in one split or another: no number helps then.
         """
-        needed = [
-            required_repeats(
-                between, within, detect=detect, samples=samples, power=power, alpha=alpha
-            )
-            for between, within in self.splits
-        ]
-        known = [repeats for repeats in needed if repeats is not None]
-        return max(known) if len(known) == len(needed) else None
+        allowed = samples * detect**2 / _t_sum(samples - 1, power, alpha) ** 2
+        needed = []
+        for between, within in self.splits:
+            left = allowed - max(0.0, between)
+            if within == 0 and left >= -1e-12 * allowed:
+                needed.append(1)
+            elif within == 0 or left <= 0:
+                return None
+            else:
+                needed.append(max(1, math.ceil(within / left * (1 - 1e-12))))
+        return max(needed)
+
+
+def _samples_for(ratio: float, power: float, alpha: float) -> int:
+    """Return the questions that a paired comparison needs: at least 2.
+
+    n = (z_{a/2} + z_b)^2 (w^2 + s^2 / K) / d^2 (Miller 2024, power analysis), with w^2 the variance
+    between the questions' expected differences and s^2 the mean variance within one question's
+    answers, both runs' together; `ratio` is (w^2 + s^2 / K) / d^2. Two-sided, with Student's t for
+    z: of few questions the comparison's own error is uncertain, too.
+    """
+    if not ratio < USABLE_SAMPLES:
+        raise InvalidInput(
+            f"it takes more than {USABLE_SAMPLES:g} samples: ask for a larger difference to detect"
+        )
+    normal = NormalDist()
+    z_sum = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)
+    samples = max(2, math.ceil(z_sum**2 * ratio * (1 - 1e-12)))
+    if samples >= NORMAL_SAMPLES:
+        return samples
+    # t asks for a few more, and with those for a little less.
+    while _t_sum(samples - 1, power, alpha) ** 2 * ratio * (1 - 1e-12) > samples:
+        samples += 1
+    return samples
 
 
 def expected_difference(
@@ -372,10 +273,12 @@ def expected_difference(
 def measured_difference(
     a: ArrayLike, b: ArrayLike, *, samples_a: Ids, samples_b: Ids
 ) -> DifferenceVariance:
-    """Return the variance of the difference between two runs on the same questions.
+    """Return the variance of the difference between two runs on the same questions; unbiased.
 
-    Where either has no repeats, only the variance of the questions' differences is known, which
-    is between + within / K for the numbers of repeats that were run.
+    The variance of the differences of the questions' means, less both runs' noise in them, which
+    may have different numbers of repeats (Miller 2024). Where either has no repeats, only the
+    variance of those differences is known, which is between + within / K for the numbers of
+    repeats that were run.
 
     Args:
         a: The scores of a.
@@ -387,17 +290,31 @@ def measured_difference(
         The variance of a question's difference.
 
     Raises:
-        InvalidInput: As for `paired_components`.
+        InvalidInput: The questions are not the same, or fewer than two.
     """
-    components = paired_components(a, b, samples_a=samples_a, samples_b=samples_b)
-    between, within_a, within_b = components.between, components.within_a, components.within_b
-    if between is not None and within_a is not None and within_b is not None:
-        return DifferenceVariance(((between, within_a + within_b),))
-    counts = [len(ids) / components.samples for ids in (samples_a, samples_b)]
-    total = components.differences
+    values_a, values_b = check_values(a, "a"), check_values(b, "b")
+    names_a, codes_a = factorize(samples_a, len(values_a), "samples_a")
+    names_b, codes_b = factorize(samples_b, len(values_b), "samples_b")
+    only_a, only_b = {*names_a} - {*names_b}, {*names_b} - {*names_a}
+    if only_a or only_b:
+        raise InvalidInput(
+            f"{len(only_a)} samples are only in a and {len(only_b)} only in b; leave out what both "
+            "do not have"
+        )
+    index = {name: i for i, name in enumerate(names_a)}
+    codes_b = np.array([index[name] for name in names_b], dtype=np.int64)[codes_b]
+    of_a, of_b = _measure_questions(values_a, codes_a), _measure_questions(values_b, codes_b)
+    total = _variance(of_b.means - of_a.means)
+    if of_a.within is not None and of_b.within is not None:
+        between = total - of_a.noise - of_b.noise
+        return DifferenceVariance(((between, of_a.within + of_b.within),))
+    repeats = [len(values) / len(names_a) for values in (values_a, values_b)]
     return DifferenceVariance(
-        ((total, 0.0), (0.0, total * min(counts)), (0.0, total * max(counts)))
+        ((total, 0.0), (0.0, total * min(repeats)), (0.0, total * max(repeats)))
     )
+
+
+# --- What a comparison could detect -------------------------------------------------------------
 
 
 def minimum_detectable(
@@ -418,11 +335,9 @@ def minimum_detectable(
         The effect; None where the pairs show no spread: fewer than two clusters, or all alike.
 
     Raises:
-        InvalidInput: A number is out of range.
+        InvalidInput: Power or alpha are out of range.
     """
-    _z_sum(power, alpha)
-    if stderr is not None and not (math.isfinite(stderr) and stderr >= 0):
-        raise InvalidInput(f"a standard error is a number of at least 0, got {stderr!r}")
+    _check_test(power, alpha)
     if not stderr or clusters < 2:
         return None
     return _t_sum(clusters - 1, power, alpha) * stderr
@@ -450,7 +365,7 @@ def detectable_rate_difference(
     Raises:
         InvalidInput: Power or alpha are out of range.
     """
-    _z_sum(power, alpha)
+    _check_test(power, alpha)
     normal = NormalDist()
     z_alpha, z_beta = normal.inv_cdf(1 - alpha / 2), normal.inv_cdf(power)
 
@@ -472,24 +387,8 @@ def _t_sum(degrees: float, power: float, alpha: float) -> float:
     return t_quantile(1 - alpha / 2, degrees) + t_quantile(power, degrees)
 
 
-def _z_sum(power: float, alpha: float) -> float:
-    """Return z_{alpha/2} + z_beta."""
+def _check_test(power: float, alpha: float) -> None:
     if not 0 < alpha < 1:
         raise InvalidInput(f"alpha is between 0 and 1, such as 0.05; got {alpha!r}")
     if not 0.5 < power < 1:
         raise InvalidInput(f"power is between 0.5 and 1, such as 0.8; got {power!r}")
-    normal = NormalDist()
-    return normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)
-
-
-def _check_detect(detect: float) -> None:
-    if not 0 < detect < math.inf:
-        raise InvalidInput(f"the difference to detect is a number above 0, got {detect!r}")
-
-
-def _check_variances(between: float, within: float) -> None:
-    if not (math.isfinite(between) and 0 <= within < math.inf):
-        raise InvalidInput(
-            "variances are finite, and the one within questions at least 0; got "
-            f"{between!r} and {within!r}"
-        )

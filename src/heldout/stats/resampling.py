@@ -15,7 +15,6 @@ are rows of small integers, which one operation handles for thousands of resampl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import check_confidence
+from heldout.stats._input import check_confidence, check_matrix
 from heldout.stats.intervals import CONFIDENCE, Floats, Interval
 
 Statistic = Literal["interquartile_mean", "mean", "median", "optimality_gap"]
@@ -60,60 +59,34 @@ class BootstrapEstimate:
     seed: int
 
 
-# --- Statistics ---------------------------------------------------------------------------------
+# --- Statistics and their intervals -------------------------------------------------------------
 
 
-def interquartile_mean(scores: ArrayLike) -> float:
-    """Return the mean of the middle half of all scores, pooled over runs and tasks.
-
-    A quarter of the scores, rounded down, is left out on each side (Agarwal 2021, 4.3).
+def compute_statistic(scores: ArrayLike, statistic: Statistic, *, optimum: float = 1.0) -> float:
+    """Return a statistic of scores, runs x tasks (Agarwal 2021, 4.3).
 
     Args:
         scores: Runs x tasks.
+        statistic: "interquartile_mean" is the mean of the middle half of all scores, a quarter,
+            rounded down, left out on each side; "mean" and "median" are over tasks of the mean
+            over runs; "optimality_gap" is how much scores miss an optimum on average.
+        optimum: Of the optimality gap: higher scores count as this.
 
     Raises:
-        InvalidInput: The scores are no finite matrix.
+        InvalidInput: The scores are no finite matrix, or the statistic is unknown.
     """
-    ordered = np.sort(_score_matrix(scores), axis=None)
-    cut = int(TRIMMED * len(ordered))
-    return float(ordered[cut : len(ordered) - cut].mean())
-
-
-def mean_over_tasks(scores: ArrayLike) -> float:
-    """Return the mean over tasks of the mean over runs.
-
-    Args:
-        scores: Runs x tasks.
-
-    Raises:
-        InvalidInput: The scores are no finite matrix.
-    """
-    return float(_score_matrix(scores).mean(axis=0).mean())
-
-
-def median_over_tasks(scores: ArrayLike) -> float:
-    """Return the median over tasks of the mean over runs, which papers call the median score.
-
-    Args:
-        scores: Runs x tasks.
-
-    Raises:
-        InvalidInput: The scores are no finite matrix.
-    """
-    return float(np.median(_score_matrix(scores).mean(axis=0)))
-
-
-def optimality_gap(scores: ArrayLike, *, optimum: float = 1.0) -> float:
-    """Return how much scores miss an optimum on average (Agarwal 2021, 4.3).
-
-    Args:
-        scores: Runs x tasks.
-        optimum: Higher scores count as this.
-
-    Raises:
-        InvalidInput: The scores are no finite matrix.
-    """
-    return float(optimum - np.minimum(_score_matrix(scores), optimum).mean())
+    matrix = _check_scores(scores, "scores")
+    if statistic == "interquartile_mean":
+        ordered = np.sort(matrix, axis=None)
+        cut = int(TRIMMED * len(ordered))
+        return float(ordered[cut : len(ordered) - cut].mean())
+    if statistic == "mean":
+        return float(matrix.mean(axis=0).mean())
+    if statistic == "median":
+        return float(np.median(matrix.mean(axis=0)))
+    if statistic == "optimality_gap":
+        return float(optimum - np.minimum(matrix, optimum).mean())
+    raise InvalidInput(f"no statistic {statistic!r}; there are {', '.join(get_args(Statistic))}")
 
 
 def improvement_probability(x: ArrayLike, y: ArrayLike) -> float:
@@ -130,16 +103,13 @@ def improvement_probability(x: ArrayLike, y: ArrayLike) -> float:
     Raises:
         InvalidInput: The scores are no finite matrices, or of other tasks.
     """
-    ours, theirs = _paired_tasks(x, y)
+    ours, theirs = _check_sides(x, y)
     wins = 0
     for task in range(ours.shape[1]):
         column = np.sort(theirs[:, task])
         wins += int(np.searchsorted(column, ours[:, task], side="left").sum())
         wins += int(np.searchsorted(column, ours[:, task], side="right").sum())
     return wins / (2 * len(ours) * theirs.size)
-
-
-# --- Intervals ----------------------------------------------------------------------------------
 
 
 def bootstrap(
@@ -167,16 +137,11 @@ def bootstrap(
     Raises:
         InvalidInput: The scores are no finite matrix, or the statistic is unknown.
     """
-    matrix = _score_matrix(scores)
+    matrix = _check_scores(scores, "scores")
+    value = compute_statistic(matrix, statistic, optimum=optimum)
     values = resample(matrix, statistic, repetitions=repetitions, seed=seed, optimum=optimum)
-    point: dict[Statistic, Callable[[Floats], float]] = {
-        "interquartile_mean": interquartile_mean,
-        "mean": mean_over_tasks,
-        "median": median_over_tasks,
-        "optimality_gap": lambda matrix: optimality_gap(matrix, optimum=optimum),
-    }
     interval = _percentiles(values, confidence) if _varies(matrix) else None
-    return BootstrapEstimate(point[statistic](matrix), interval, confidence, repetitions, seed)
+    return BootstrapEstimate(value, interval, confidence, repetitions, seed)
 
 
 def bootstrap_improvement(
@@ -205,11 +170,25 @@ def bootstrap_improvement(
     Raises:
         InvalidInput: The scores are no finite matrices, or of other tasks.
     """
-    ours, theirs = _paired_tasks(x, y)
+    ours, theirs = _check_sides(x, y)
+    value = improvement_probability(ours, theirs)
     values = _improvements(ours, theirs, repetitions, seed)
     interval = _percentiles(values, confidence) if _varies(ours) or _varies(theirs) else None
-    value = improvement_probability(ours, theirs)
     return BootstrapEstimate(value, interval, confidence, repetitions, seed)
+
+
+def _check_scores(scores: ArrayLike, name: str) -> Floats:
+    return check_matrix(scores, name, "run", "task")
+
+
+def _check_sides(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
+    ours, theirs = _check_scores(x, "x"), _check_scores(y, "y")
+    if ours.shape[1] != theirs.shape[1]:
+        raise InvalidInput(
+            f"x has {ours.shape[1]} tasks and y {theirs.shape[1]}; column by column they are "
+            "compared, so both need the same tasks in the same order"
+        )
+    return ours, theirs
 
 
 def _percentiles(values: Floats, confidence: float) -> Interval:
@@ -231,14 +210,11 @@ def resample(
     """Return the statistic of each resample of a finite matrix."""
     if statistic == "interquartile_mean":
         return _interquartile_means(matrix, repetitions, seed)
-    if statistic == "mean":
-        return np.asarray(_task_means(matrix, repetitions, seed).mean(axis=0))
-    if statistic == "median":
-        return np.asarray(np.median(_task_means(matrix, repetitions, seed), axis=0))
     if statistic == "optimality_gap":
-        capped = np.minimum(matrix, optimum)
-        return np.asarray(optimum - _task_means(capped, repetitions, seed).mean(axis=0))
-    raise InvalidInput(f"no statistic {statistic!r}; there are {', '.join(get_args(Statistic))}")
+        means = _task_means(np.minimum(matrix, optimum), repetitions, seed)
+        return np.asarray(optimum - means.mean(axis=0))
+    means = _task_means(matrix, repetitions, seed)
+    return np.asarray(np.median(means, axis=0) if statistic == "median" else means.mean(axis=0))
 
 
 def _interquartile_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
@@ -252,10 +228,10 @@ def _interquartile_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
     ordered = pooled[order]
     gaps = np.diff(ordered, append=ordered[-1])
     cut = int(TRIMMED * matrix.size)
-    chunks = _chunks(repetitions, matrix.size)
-    draw = _Draw(_generator(seed), runs, chunks.width)
-    counts = np.empty((matrix.size, chunks.width), dtype=draw.counts.dtype)
-    sums = np.empty(chunks.padded)
+    width, chunks = _cut_into_chunks(repetitions, matrix.size)
+    draw = _Draw(_generator(seed), runs, width)
+    counts = np.empty((matrix.size, width), dtype=draw.counts.dtype)
+    sums = np.empty(chunks[-1].stop)
     for chunk in chunks:
         for task in range(tasks):
             counts[rows[task]] = draw()
@@ -305,9 +281,9 @@ def _task_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
     runs, tasks = matrix.shape
     center = matrix.mean(axis=0)
     distance = matrix - center
-    chunks = _chunks(repetitions, matrix.size)
-    draw = _Draw(_generator(seed), runs, chunks.width)
-    means = np.empty((tasks, chunks.padded))
+    width, chunks = _cut_into_chunks(repetitions, matrix.size)
+    draw = _Draw(_generator(seed), runs, width)
+    means = np.empty((tasks, chunks[-1].stop))
     for chunk in chunks:
         for task in range(tasks):
             means[task, chunk] = np.einsum("i,ij->j", distance[:, task], draw())
@@ -324,13 +300,13 @@ def _improvements(ours: Floats, theirs: Floats, repetitions: int, seed: int) -> 
     pairs = len(ours) * len(theirs)
     small = np.int32 if pairs < 2**30 else np.int64
     theirs = np.sort(theirs, axis=0)
-    chunks = _chunks(repetitions, 8 * max(len(ours), len(theirs)))
+    width, chunks = _cut_into_chunks(repetitions, 8 * max(len(ours), len(theirs)))
     rng = _generator(seed)
-    draw_ours = _Draw(rng, len(ours), chunks.width)
-    draw_theirs = _Draw(rng, len(theirs), chunks.width)
-    beaten = np.zeros((len(theirs) + 1, chunks.width), dtype=small)
-    doubled, tied = (np.empty((len(ours), chunks.width), dtype=small) for _ in range(2))
-    wins = np.zeros(chunks.padded, dtype=np.int64)
+    draw_ours = _Draw(rng, len(ours), width)
+    draw_theirs = _Draw(rng, len(theirs), width)
+    beaten = np.zeros((len(theirs) + 1, width), dtype=small)
+    doubled, tied = (np.empty((len(ours), width), dtype=small) for _ in range(2))
+    wins = np.zeros(chunks[-1].stop, dtype=np.int64)
     for chunk in chunks:
         for task in range(tasks):
             _accumulate(beaten[0], draw_theirs(), beaten[1:])
@@ -352,22 +328,12 @@ def _generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.SFC64(seed))  # the fastest of numpy's
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunks:
-    """Slices of `width` resamples; the last may go beyond those asked for, up to `padded`."""
-
-    width: int
-    padded: int
-
-    def __iter__(self) -> Iterator[slice]:
-        return (slice(i, i + self.width) for i in range(0, self.padded, self.width))
-
-
-def _chunks(repetitions: int, bytes_each: int) -> _Chunks:
+def _cut_into_chunks(repetitions: int, bytes_each: int) -> tuple[int, list[slice]]:
+    """Return the width of chunks, and their slices; the last may reach beyond `repetitions`."""
     if repetitions < 1:
         raise InvalidInput(f"repetitions is {repetitions}; an interval needs at least one")
     width = min(CHUNK_WIDTH, max(BLOCK, CACHE_BYTES // bytes_each), repetitions)
-    return _Chunks(width, -(-repetitions // width) * width)
+    return width, [slice(start, start + width) for start in range(0, repetitions, width)]
 
 
 class _Draw:
@@ -418,36 +384,3 @@ class _Draw:
         np.right_shift(product, np.uint32(16), out=product)
         again = np.flatnonzero(self._uneven)
         product[again] = self.rng.integers(0, self.runs, size=len(again))
-
-
-# --- Input --------------------------------------------------------------------------------------
-
-
-def _score_matrix(scores: ArrayLike, what: str = "scores") -> Floats:
-    matrix = np.asarray(scores, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.size == 0:
-        raise InvalidInput(
-            f"{what} has shape {matrix.shape}; it is a matrix with a row for each run and a "
-            "column for each task, at least one of each"
-        )
-    wrong = np.argwhere(~np.isfinite(matrix))
-    if len(wrong):
-        run, task = wrong[0]
-        raise InvalidInput(
-            f"{what} has {matrix[run, task]} at run {run}, task {task} ({len(wrong)} such in all); "
-            "a run without a score has to be left out or counted as what it was worth"
-        )
-    with np.errstate(over="ignore"):
-        if not np.isfinite(np.ptp(matrix) * matrix.size):
-            raise InvalidInput(f"{what} are too far apart: their differences are infinite")
-    return matrix
-
-
-def _paired_tasks(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
-    ours, theirs = _score_matrix(x, "x"), _score_matrix(y, "y")
-    if ours.shape[1] != theirs.shape[1]:
-        raise InvalidInput(
-            f"x has {ours.shape[1]} tasks and y {theirs.shape[1]}; column by column they are "
-            "compared, so both need the same tasks in the same order"
-        )
-    return ours, theirs

@@ -26,14 +26,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import Ids, cluster_codes
+from heldout.stats._input import Ids, check_matrix, cluster_codes
 from heldout.stats.intervals import Floats, Interval, Ints, t_quantile
 from heldout.stats.moments import degrees_of_sizes, leave_out_weights
 
@@ -63,6 +64,33 @@ claim costs no alpha."""
 
 
 @dataclass(frozen=True, slots=True)
+class Gain:
+    """A mean difference with its interval.
+
+    Attributes:
+        estimate: The mean gain.
+        interval: Its interval.
+        stderr: Its standard error, with the floor that few samples need (see `gain_interval`).
+        minimum_detectable: The gain that this interval detects with 80% power.
+    """
+
+    estimate: float
+    interval: Interval
+    stderr: float
+    minimum_detectable: float
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the whole interval lies above or below 0, else 0."""
+        return int(self.interval.low > 0) - int(self.interval.high < 0)
+
+    @property
+    def standardized(self) -> float:
+        """The estimate in standard errors."""
+        return self.estimate / self.stderr
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A comparison of the latest points with a reference, paired by sample.
 
@@ -71,38 +99,20 @@ class Comparison:
         old: First and last point of the reference.
         new: First and last of the latest points.
         n: Samples compared.
-        estimate: Mean gain; None for fewer than two clusters, or where all rewards are alike and
-            there are no `bounds`: nothing shows then how much they could differ.
-        interval: The interval of the gain.
-        stderr: Its standard error, with the floor that few samples need (see `gain_interval`).
+        gain: What the latest points gained; None for fewer than two clusters, or where all rewards
+            are alike and there are no `bounds`: nothing shows then how much they could differ.
         alpha: The error rate of this interval alone, both ends together.
         alpha_share: Its share of the curve's alpha: its error rate where the point before did not
             err.
-        minimum_detectable: The gain that this interval detects with 80% power.
     """
 
     reference: Reference
     old: tuple[int, int]
     new: tuple[int, int]
     n: int
-    estimate: float | None
-    interval: Interval | None
-    stderr: float | None
+    gain: Gain | None
     alpha: float
     alpha_share: float
-    minimum_detectable: float | None
-
-    @property
-    def sign(self) -> int:
-        """1 or -1 where the whole interval lies above or below 0, else 0."""
-        if self.interval is None:
-            return 0
-        return int(self.interval.low > 0) - int(self.interval.high < 0)
-
-    @property
-    def standardized(self) -> float:
-        """The estimate in standard errors; 0 where there is none."""
-        return self.estimate / self.stderr if self.estimate is not None and self.stderr else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +144,9 @@ class Verdict:
         return None if self.decided is None or self.kind == "inconclusive" else self.decided.old[0]
 
     @property
-    def reference(self) -> Reference | None:
-        """What the deciding comparison was with; None where nothing was compared."""
-        return self.decided.reference if self.decided else None
-
-    @property
-    def estimate(self) -> float | None:
-        """The gain of the deciding comparison."""
-        return self.decided.estimate if self.decided else None
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval of that gain."""
-        return self.decided.interval if self.decided else None
-
-    @property
-    def minimum_detectable(self) -> float | None:
-        """The gain that the deciding comparison detects with 80% power."""
-        return self.decided.minimum_detectable if self.decided else None
+    def gain(self) -> Gain | None:
+        """What the deciding comparison found; None where nothing was compared."""
+        return self.decided.gain if self.decided else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +155,12 @@ class Analysis:
 
     Attributes:
         verdict: The verdict.
-        errors: What the next comparison with each reference needs.
+        errors: The critical value and the differences of the comparison with each reference.
         counts: Comparisons made so far, by reference.
     """
 
     verdict: Verdict
-    errors: Mapping[Reference, _Errors] = field(repr=False)
+    errors: Mapping[Reference, tuple[float, Floats]] = field(repr=False)
     counts: Mapping[Reference, int]
 
 
@@ -176,16 +171,12 @@ class Advice:
     Attributes:
         stop: Whether to stop.
         because: The latest verdict.
-        since: The point since which that has been the verdict.
         in_a_row: How many verdicts in a row were that one.
-        needed: Verdicts in a row that mean stop; None for a kind that never does.
     """
 
     stop: bool
     because: Kind
-    since: int
     in_a_row: int
-    needed: int | None
 
 
 # --- Verdicts -----------------------------------------------------------------------------------
@@ -219,27 +210,28 @@ def monitor(
     Raises:
         InvalidInput: The rewards are no finite table, or a setting makes no sense.
     """
-    table = _table(rewards)
-    analyses: list[Analysis] = []
-    for index in range(len(table)):
-        analyses.append(
-            analyze_next(
-                table[: index + 1],
-                analyses[-1] if analyses else None,
-                clusters,
-                effect=effect,
-                alpha=alpha,
-                window=window,
-                bounds=bounds,
-            )
+    check_settings(effect, alpha, window)
+    table = check_matrix(rewards, "rewards", "point", "sample", gaps=True)
+    groups = None if clusters is None else cluster_codes(clusters, table.shape[1])
+    analysis, verdicts = None, []
+    for count in range(1, len(table) + 1):
+        analysis = analyze_next(
+            table[:count],
+            analysis,
+            groups,
+            effect=effect,
+            alpha=alpha,
+            window=window,
+            bounds=bounds,
         )
-    return tuple(analysis.verdict for analysis in analyses)
+        verdicts.append(analysis.verdict)
+    return tuple(verdicts)
 
 
 def analyze_next(
-    rewards: ArrayLike,
+    table: Floats,
     before: Analysis | None,
-    clusters: Ids | None = None,
+    groups: Ints | None = None,
     *,
     effect: float,
     alpha: float = ALPHA,
@@ -247,35 +239,16 @@ def analyze_next(
     bounds: tuple[float, float] | None = None,
     seen: tuple[float, float] | None = None,
 ) -> Analysis:
-    """Judge the last row of `rewards`, without judging the earlier rows again.
+    """Judge the last row of a table of rewards, without judging the earlier rows again.
 
     Between two analyses rows may have come in before the last one (evals that ended late), and
     samples at the end of all rows: alpha is spent by analyses that were made, and what this one
-    shares with the one before is taken from what that one compared.
-
-    Args:
-        rewards: As for `monitor`, up to the point to judge.
-        before: The analysis before this one; None: this is the first.
-        clusters: As for `monitor`, and so are effect, alpha, window and bounds.
-        effect: See `monitor`.
-        alpha: See `monitor`.
-        window: See `monitor`.
-        bounds: See `monitor`.
-        seen: The least and the largest of all rewards, where the caller keeps track of them: a long
-            curve need not be searched at every point.
-
-    Returns:
-        The analysis of the last row.
-
-    Raises:
-        InvalidInput: As `monitor`; or there are fewer samples than before.
+    shares with the one before is taken from what that one compared. `seen` are the least and the
+    largest reward, where the caller keeps track of them: a long curve need not be searched again.
     """
-    table = _table(rewards, checked=seen is not None)
-    groups = None if clusters is None else cluster_codes(clusters, table.shape[1])
-    check_settings(effect, alpha, window)
     scale = _scale(seen or _span(table), bounds)
     counts = dict(before.counts) if before else {}
-    errors: dict[Reference, _Errors] = {}
+    errors: dict[Reference, tuple[float, Floats]] = {}
     comparisons: dict[Reference, Comparison] = {}
     for reference, (old, new, candidates) in _blocks(table, window).items():
         counts[reference] = counts.get(reference, 0) + 1
@@ -287,7 +260,7 @@ def analyze_next(
             earlier = before.errors.get(reference) if before else None
             critical = _critical_value(differences, earlier, groups, share)
             interval_alpha = math.erfc(critical / math.sqrt(2))
-        errors[reference] = _Errors(critical, differences)
+        errors[reference] = critical, differences
         comparisons[reference] = _compare(
             differences, groups, reference, old, new, interval_alpha, share, scale
         )
@@ -322,21 +295,10 @@ def advise(
     """
     if not verdicts:
         raise InvalidInput("advice needs at least one verdict: run an eval first")
-    latest = verdicts[-1]
-    in_a_row = 0
-    for verdict in reversed(verdicts):
-        if verdict.kind != latest.kind:
-            break
-        in_a_row += 1
-    limits: dict[Kind, int | None] = {"regressing": regressing, "plateau": plateau}
-    needed = limits.get(latest.kind)
-    return Advice(
-        stop=needed is not None and in_a_row >= needed,
-        because=latest.kind,
-        since=verdicts[-in_a_row].index,
-        in_a_row=in_a_row,
-        needed=needed,
-    )
+    latest = verdicts[-1].kind
+    in_a_row = sum(1 for _ in takewhile(lambda verdict: verdict.kind == latest, reversed(verdicts)))
+    needed = {"regressing": regressing, "plateau": plateau}.get(latest)
+    return Advice(needed is not None and in_a_row >= needed, latest, in_a_row)
 
 
 def _decide(
@@ -355,25 +317,27 @@ def _decide(
         return Verdict(kind, index, effect, spent, made, decided, against)
 
     previous, trend, peak = (comparisons.get(reference) for reference in REFERENCES)
-    if previous is None or previous.interval is None:
+    if previous is None or previous.gain is None:
         return verdict("inconclusive", previous)
     # A fall has the first word: from the older half of the window, from its peak, over the trend.
-    direction = previous.standardized
-    if previous.sign < 0:
+    sign, direction = previous.gain.sign, previous.gain.standardized
+    trend_sign = trend.gain.sign if trend and trend.gain else 0
+    if sign < 0:
         return verdict("regressing", previous)
-    if peak is not None and peak.sign < 0:
+    if peak is not None and peak.gain is not None and peak.gain.sign < 0:
         return verdict("regressing", peak)
-    if trend is not None and trend.sign < 0 and direction < -1:
+    if trend_sign < 0 and direction < -1:
         return verdict("regressing", trend)
     limit = NormalDist().inv_cdf(NOMINAL)
-    fallen = next((c for c in (peak, drop, previous) if c and c.standardized < limit), None)
-    if previous.sign > 0:
+    drops = (c for c in (peak, drop, previous) if c and c.gain and c.gain.standardized < limit)
+    fallen = next(drops, None)
+    if sign > 0:
         if fallen is not None:
             return verdict("inconclusive", previous, fallen)
         return verdict("improving", previous)
-    if can_plateau and fallen is None and previous.interval.high < effect:
+    if can_plateau and fallen is None and previous.gain.interval.high < effect:
         return verdict("plateau", previous)
-    if trend is not None and trend.sign > 0:
+    if trend_sign > 0:
         if fallen is not None or direction < 0:
             return verdict("inconclusive", trend, fallen or previous)
         if direction > 1:
@@ -432,29 +396,7 @@ def _compare(
     present = ~np.isnan(differences)
     members = None if groups is None else groups[present]
     gain = gain_interval(differences[present], members, alpha=alpha, scale=scale)
-    count = int(present.sum())
-    return Comparison(
-        reference=reference,
-        old=old,
-        new=new,
-        n=count,
-        estimate=None if gain is None else gain.estimate,
-        interval=None if gain is None else gain.interval,
-        stderr=None if gain is None else gain.stderr,
-        alpha=alpha,
-        alpha_share=share,
-        minimum_detectable=None if gain is None else gain.minimum_detectable,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """A mean difference with its interval."""
-
-    estimate: float
-    interval: Interval
-    stderr: float
-    minimum_detectable: float
+    return Comparison(reference, old, new, int(present.sum()), gain, alpha, share)
 
 
 def gain_interval(
@@ -466,16 +408,8 @@ def gain_interval(
     2 (scale * largest cluster / n)^2: the spread of two more samples, one that rose all the way and
     one that fell (after Agresti and Min 2005, Statistics in Medicine 24). When none of n samples
     changed, or all by the same little, the spread seen is zero and says nothing about changes too
-    rare to have been drawn; a Wald interval breaks there.
-
-    Args:
-        differences: One per sample, all finite.
-        clusters: The cluster of each sample; None: samples are independent.
-        alpha: Error rate of the interval, both ends together.
-        scale: The largest possible difference.
-
-    Returns:
-        The gain; None for fewer than two clusters, or a scale of zero.
+    rare to have been drawn; a Wald interval breaks there. `scale` is the largest possible
+    difference. None for fewer than two clusters, or a scale of zero.
     """
     n = len(differences)
     if clusters is None:
@@ -521,14 +455,6 @@ def _means(block: Floats) -> Floats:
 # --- Alpha spending -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Errors:
-    """What the next comparison with a reference needs to know of this one."""
-
-    critical: float
-    differences: Floats
-
-
 def spending_share(analysis: int) -> float:
     """Return the part of alpha that an interim analysis (from 1) may use; the parts sum to 1.
 
@@ -541,19 +467,15 @@ def spending_share(analysis: int) -> float:
 
 
 def _critical_value(
-    differences: Floats, before: _Errors | None, groups: Ints | None, alpha: float
+    differences: Floats, before: tuple[float, Floats] | None, groups: Ints | None, alpha: float
 ) -> float:
     if before is None:
         return critical_value(alpha)
-    if len(before.differences) > len(differences):
-        raise InvalidInput(
-            f"the point before has {len(before.differences)} samples and this one "
-            f"{len(differences)}: samples may be added at the end, and none left out"
-        )
-    earlier = np.full(len(differences), np.nan)  # of samples that came later there is none
-    earlier[: len(before.differences)] = before.differences
+    previous, earlier = before
+    missing = len(differences) - len(earlier)  # samples that came later
+    earlier = np.pad(earlier, (0, missing), constant_values=np.nan)
     correlation = least_correlation(differences, earlier, groups)
-    return critical_value(alpha, correlation=correlation, previous=before.critical)
+    return critical_value(alpha, correlation=correlation, previous=previous)
 
 
 @lru_cache(maxsize=65536)
@@ -632,15 +554,6 @@ def check_settings(effect: float, alpha: float, window: int) -> None:
         raise InvalidInput(f"alpha must lie between 0 and 1, got {alpha}")
     if window < 2:
         raise InvalidInput(f"window must be at least 2 evals, got {window}")
-
-
-def _table(rewards: ArrayLike, *, checked: bool = False) -> Floats:
-    table: NDArray[np.float64] = np.asarray(rewards, dtype=np.float64)
-    if table.ndim != 2 or len(table) == 0:
-        raise InvalidInput(f"rewards are points x samples, got the shape {table.shape}")
-    if not checked and np.isinf(table).any():
-        raise InvalidInput("a reward is infinite: leave it out (NaN) or give it a finite value")
-    return table
 
 
 def _span(table: Floats) -> tuple[float, float]:

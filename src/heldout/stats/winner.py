@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import Ids, cluster_codes
+from heldout.stats._input import Ids, check_confidence, check_matrix, cluster_codes
 from heldout.stats.intervals import CONFIDENCE, Floats, Interval, t_quantile
 from heldout.stats.moments import degrees_of_sizes, leave_out_weights
 
@@ -38,8 +38,6 @@ class Winner:
         estimate: The mean less the bias of picking the maximum.
         bias: raw - estimate.
         interval: The interval of the true mean of the checkpoint that was picked.
-        simultaneous: One that holds for all checkpoints at once, clear losers included, to compare
-            with.
         contenders: Checkpoints that the interval allows for, the winner included.
         candidates: Checkpoints.
         n: Samples that the winner has a reward for.
@@ -51,7 +49,6 @@ class Winner:
     estimate: float
     bias: float
     interval: Interval
-    simultaneous: Interval
     contenders: int
     candidates: int
     n: int
@@ -72,15 +69,6 @@ def best_of(
     A checkpoint's mean is over the samples it has a reward for: errors are taken to be independent
     of the reward.
 
-    The interval is locally simultaneous (Zrnic and Fithian 2022, arXiv 2212.09009; their zoom
-    correction, 2024, arXiv 2411.18569, has the same aim). A tenth of the error goes to q, which no
-    difference between two checkpoints' errors exceeds; what the samples do to all checkpoints
-    alike cancels in it. Then the winner is one of those truly within q of the best, and each of
-    those is seen within 2 q of the winner. The lower end allows for an error upwards of any of
-    these contenders, so a clear winner pays for no others. The upper end pays for none: the winner
-    came out above the truly best one, so its error is at least that one's, which was not picked.
-    Half of the error is for each end.
-
     Args:
         rewards: Checkpoints x samples, NaN where an item errored.
         clusters: The cluster of each sample; None: samples are independent.
@@ -95,47 +83,55 @@ def best_of(
     Raises:
         InvalidInput: The rewards are no finite table, or too few for an error.
     """
-    table = np.asarray(rewards, dtype=np.float64)
-    if table.ndim != 2 or 0 in table.shape:
-        raise InvalidInput(f"rewards are checkpoints x samples, got the shape {table.shape}")
-    if np.isinf(table).any():
-        raise InvalidInput("a reward is infinite: leave it out (NaN) or give it a finite value")
-    if not 0 < confidence < 1 or draws < 100:
-        raise InvalidInput(f"need 0 < confidence < 1 and draws >= 100, got {confidence}, {draws}")
-    present = ~np.isnan(table)
-    counts = present.sum(axis=1)
+    check_confidence(confidence)
+    table = check_matrix(rewards, "rewards", "checkpoint", "sample", gaps=True)
+    if draws < 100:
+        raise InvalidInput(f"draws is {draws}; an interval needs at least 100")
+    counts = (~np.isnan(table)).sum(axis=1)
     if counts.min() < 2:
         raise InvalidInput(
             f"checkpoint {int(counts.argmin())} has {int(counts.min())} rewards: two at least are "
             "needed to know its error"
         )
-    means: Floats = np.where(present, table, 0.0).sum(axis=1) / counts
+    means: Floats = np.nansum(table, axis=1) / counts
     plain, noise = _draw_noise(table, means, clusters, seed, confidence, draws, bounds)
 
+    below, above, contenders = _winner_errors(means, noise, 1 - confidence)
+    low, high = bounds if bounds else (-math.inf, math.inf)
     index = int(np.argmax(means))
-    bias = _picking_bias(means, plain)
-    miss = 1 - confidence
-    apart = _quantile(np.ptp(noise, axis=1), 1 - miss * SELECTION_SHARE)
-    contending = means >= means[index] - 2 * apart
-    below = _quantile(noise[:, contending].max(axis=1), 1 - miss * (0.5 - SELECTION_SHARE))
-    # The truly best is one of the contenders too.
-    alone = np.quantile(-noise[:, contending], 1 - miss / 2, axis=0, method="higher")
-    above = float(alone.max())
-    everyone = _quantile(np.abs(noise).max(axis=1), confidence)
     raw = float(means[index])
-    estimate = raw - bias if bounds is None else min(bounds[1], max(bounds[0], raw - bias))
+    estimate = min(high, max(low, raw - _picking_bias(means, plain)))
     return Winner(
         index=index,
         raw=raw,
         estimate=estimate,
         bias=raw - estimate,
-        interval=_around(raw, below, above, bounds),
-        simultaneous=_around(raw, everyone, everyone, bounds),
-        contenders=int(contending.sum()),
+        interval=Interval(max(low, raw - below), min(high, raw + above)),
+        contenders=contenders,
         candidates=len(means),
         n=int(counts[index]),
         confidence=confidence,
     )
+
+
+def _winner_errors(means: Floats, noise: Floats, miss: float) -> tuple[float, float, int]:
+    """Return how far the winner's interval reaches down and up, and the number of contenders.
+
+    The interval is locally simultaneous (Zrnic and Fithian 2022, arXiv 2212.09009; their zoom
+    correction, 2024, arXiv 2411.18569, has the same aim). A tenth of the error goes to q, which no
+    difference between two checkpoints' errors exceeds; what the samples do to all checkpoints
+    alike cancels in it. Then the winner is one of those truly within q of the best, and each of
+    those is seen within 2 q of the winner. The lower end allows for an error upwards of any of
+    these contenders, so a clear winner pays for no others. The upper end pays for none: the winner
+    came out above the truly best one, so its error is at least that one's, which was not picked.
+    Half of the error is for each end.
+    """
+    apart = _quantile(np.ptp(noise, axis=1), 1 - miss * SELECTION_SHARE)
+    contending = noise[:, means >= means.max() - 2 * apart]
+    below = _quantile(contending.max(axis=1), 1 - miss * (0.5 - SELECTION_SHARE))
+    # The truly best is one of the contenders too.
+    above = np.quantile(-contending, 1 - miss / 2, axis=0, method="higher")
+    return below, float(above.max()), contending.shape[1]
 
 
 def _draw_noise(
@@ -205,8 +201,3 @@ def _picking_bias(means: Floats, noise: Floats) -> float:
     limit = math.sqrt(expected) / 2
     winners = np.argmax(means + np.clip(shift, -limit, limit) + noise, axis=1)
     return max(0.0, float(noise[np.arange(len(noise)), winners].mean()))
-
-
-def _around(raw: float, below: float, above: float, bounds: tuple[float, float] | None) -> Interval:
-    low, high = bounds if bounds else (-math.inf, math.inf)
-    return Interval(max(low, raw - below), min(high, raw + above))

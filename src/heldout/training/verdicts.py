@@ -121,7 +121,7 @@ class StepVerdict:
     def sentence(self) -> str:
         """Return the verdict as a sentence, with its numbers."""
         verdict, decided = self.verdict, self.verdict.decided
-        if verdict.kind == "inconclusive" or decided is None:
+        if verdict.kind == "inconclusive" or decided is None or decided.gain is None:
             return f"inconclusive{self._reason()}"
         basis = f"{_steps_text(self.between)}, paired on {samples(decided.n)}"
         if self.errored_as is not None:
@@ -129,33 +129,30 @@ class StepVerdict:
         if verdict.kind == "plateau":
             effect = number(verdict.effect)
             return f"plateau since step {self.since}: no gain as large as {effect} {basis}"
-        around = decided.interval
-        gain = number(decided.estimate, sign=True)
-        if around is not None:
-            gain += f" ({interval_text(around.low, around.high)})"
-        return f"{verdict.kind}: {gain} {basis}"
+        around = interval_text(decided.gain.interval.low, decided.gain.interval.high)
+        return f"{verdict.kind}: {number(decided.gain.estimate, sign=True)} ({around}) {basis}"
 
     def short(self) -> str:
         """Return the kind, and the gain if one is claimed, for narrow columns."""
-        gain = self.verdict.estimate
+        gain = self.verdict.gain
         if gain is None or self.kind not in ("improving", "regressing"):
             return self.kind
-        return f"{self.kind} {number(gain, sign=True)}"
+        return f"{self.kind} {number(gain.estimate, sign=True)}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as it is stored on a point."""
-        verdict, decided = self.verdict, self.verdict.decided
+        decided, gain = self.verdict.decided, self.verdict.gain
         steps = self.between or (None,) * 4
         return {
-            "kind": verdict.kind,
+            "kind": self.kind,
             "text": self.sentence(),
             "since": self.since,
-            "reference": verdict.reference,
-            "gain": verdict.estimate,
-            "ci_low": verdict.interval.low if verdict.interval else None,
-            "ci_high": verdict.interval.high if verdict.interval else None,
+            "reference": decided.reference if decided else None,
+            "gain": gain.estimate if gain else None,
+            "ci_low": gain.interval.low if gain else None,
+            "ci_high": gain.interval.high if gain else None,
             **dict(zip(("from_first", "from_last", "to_first", "to_last"), steps, strict=True)),
-            "minimum_detectable": verdict.minimum_detectable,
+            "minimum_detectable": gain.minimum_detectable if gain else None,
             "n": decided.n if decided else None,
             "errored": self.errored,
             "errored_as": self.errored_as,
@@ -180,12 +177,13 @@ class StepVerdict:
             return f": {scored} without the errored items, {counted} with {self._errors()}"
         if decided is None:
             return ": there is one eval"
-        if verdict.against is not None:
-            rise, fall = (number(c.estimate, sign=True) for c in (decided, verdict.against))
-            return f": {rise} {_steps_text(self.between)}, but {fall} {_steps_text(self.against)}"
-        size = decided.minimum_detectable
-        if size is None:
+        if decided.gain is None:
             return ": too few rewards to compare, or all alike"
+        if verdict.against is not None and verdict.against.gain is not None:
+            gains = (decided.gain, verdict.against.gain)
+            rise, fall = (number(gain.estimate, sign=True) for gain in gains)
+            return f": {rise} {_steps_text(self.between)}, but {fall} {_steps_text(self.against)}"
+        size = decided.gain.minimum_detectable
         if self.bounds is not None and size > self.bounds[1] - self.bounds[0]:
             return f": no gain could be detected on {samples(decided.n)}"
         return f": minimum detectable effect {number(size)} at 80% power, on {samples(decided.n)}"

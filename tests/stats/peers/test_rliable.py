@@ -20,8 +20,8 @@ from heldout.stats import (
     Statistic,
     bootstrap,
     bootstrap_improvement,
-    improvement_probability,
 )
+from heldout.stats.resampling import improvement_probability
 
 SHAPES = [(10, 26), (100, 5)]
 AGGREGATES: dict[Statistic, Callable[[Floats], float]] = {
