@@ -167,7 +167,6 @@ async def longest_wait(beside: Callable[[], Awaitable[object]]) -> float:
 
 async def ready(pool: Pool) -> None:
     """Until all have answered: a worker takes no task before it is prepared."""
-    pool.start()
     found: set[int] = set()
 
     async def ask() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
@@ -47,14 +47,7 @@ _creating = threading.Lock()
 
 
 def math_identity() -> str:
-    """Name the versions of this grader and of the packages that decide.
-
-    Returns:
-        The version of the grader, as a report keeps it.
-
-    Raises:
-        InvalidInput: math-verify is not installed.
-    """
+    """Return the versions of this grader and of the packages that decide."""
     _require()
     return ", ".join([str(VERSION), *(f"{name} {version(name)}" for name in PACKAGES)])
 
@@ -107,22 +100,14 @@ async def grade_math(
         InvalidInput: The target is empty, a sentence, or its braces do not close.
         WorkerError: The target cannot be compared in time, or no worker process can be had.
     """
-    workers, task = pool or math_pool(), _Options(decimals, strict, unevaluated)
-    steps = _grade(answer, target, last=last, seconds=seconds, options=task)
-    try:
-        arguments = next(steps)
+    workers, options = pool or math_pool(), _Options(decimals, strict, unevaluated)
+
+    async def decide_in_worker(*arguments: Any) -> Any:
         # Many may be graded at once: let the loop have a turn between reading and handing over.
         await anyio.lowlevel.checkpoint()
-        while True:
-            try:
-                result = await workers.run(_DECIDE, *arguments, seconds=seconds)
-            except WorkerError as problem:
-                arguments = steps.throw(problem)
-            else:
-                arguments = steps.send(result)
-    except StopIteration as done:
-        grade: Grade = done.value
-        return grade
+        return await workers.run(_DECIDE, *arguments, options, seconds=seconds)
+
+    return await _grade(answer, target, last, seconds, decide_in_worker)
 
 
 @grader(version=math_identity, check=_check)
@@ -138,20 +123,17 @@ def grade_math_sync(
     pool: Pool | None = None,
 ) -> Grade:
     """Grade as `grade_math` does, and block this thread meanwhile."""
-    workers, task = pool or math_pool(), _Options(decimals, strict, unevaluated)
-    steps = _grade(answer, target, last=last, seconds=seconds, options=task)
+    workers, options = pool or math_pool(), _Options(decimals, strict, unevaluated)
+
+    async def decide_in_worker(*arguments: Any) -> Any:
+        return workers.run_sync(_DECIDE, *arguments, options, seconds=seconds)
+
     try:
-        arguments = next(steps)
-        while True:
-            try:
-                result = workers.run_sync(_DECIDE, *arguments, seconds=seconds)
-            except WorkerError as problem:
-                arguments = steps.throw(problem)
-            else:
-                arguments = steps.send(result)
+        _grade(answer, target, last, seconds, decide_in_worker).send(None)
     except StopIteration as done:
         grade: Grade = done.value
         return grade
+    raise AssertionError("nothing in it waits for an event loop")
 
 
 class _Options(NamedTuple):
@@ -160,14 +142,13 @@ class _Options(NamedTuple):
     unevaluated: bool = False
 
 
-_Arguments = tuple[str, list[str], _Options]
-"""The target, the statements and the options, as they go to a worker."""
-
-
-def _grade(
-    answer: str | None, target: Any, *, last: bool, seconds: float, options: _Options
-) -> Generator[_Arguments, list[Any], Grade]:
-    """Yield tasks for a worker, take their results, and return the grade."""
+async def _grade(
+    answer: str | None,
+    target: str | int | float,
+    last: bool,
+    seconds: float,
+    decide_in_worker: Callable[[str, list[str]], Awaitable[list[Any]]],
+) -> Grade:
     gold, text = _target_text(target), answer_text(answer)
     if text is None:
         return NO_ANSWER
@@ -175,32 +156,23 @@ def _grade(
     if not stated:
         note = "no answer is stated (last=True looks for the last expression)"
         return Grade(0.0, None, "no answer is stated" if last else note)
+    extracted = stated[0][:MAX_SHOWN]
     if _is_written_alike(stated[0], gold):
-        return Grade(1.0, stated[0][:MAX_SHOWN])
+        return Grade(1.0, extracted)
     try:
         try:
-            return Grade(*(yield gold, stated, options))
+            return Grade(*await decide_in_worker(gold, stated))
         except WorkerDied:  # perhaps of something else: memory that others took
-            return Grade(*(yield gold, stated, options))
+            return Grade(*await decide_in_worker(gold, stated))
     except WorkerError as problem:
         # The answer is to blame where a harmless one can be compared with the target.
-        yield gold, ["1"], options
-        note = f"within {seconds:g} s" if isinstance(problem, TaskTimeout) else f": {problem}"
-        note = f"could not be decided{'' if note[0] == ':' else ' '}{note}"
-        return Grade(0.0, stated[0][:MAX_SHOWN], note[:MAX_SHOWN])
+        await decide_in_worker(gold, ["1"])
+        reason = f" within {seconds:g} s" if isinstance(problem, TaskTimeout) else f": {problem}"
+        return Grade(0.0, extracted, f"could not be decided{reason}"[:MAX_SHOWN])
 
 
 def math_pool() -> Pool:
-    """Return the workers that all calls share, one per core, started on demand.
-
-    `math_pool().start()` has them import sympy before the first answer comes.
-
-    Returns:
-        The pool.
-
-    Raises:
-        InvalidInput: math-verify is not installed.
-    """
+    """Return the workers that all calls share, one per core, started on demand."""
     global _pool
     with _creating:
         if _pool is None:
