@@ -426,6 +426,21 @@ class TriggerAgreement:
         """Requests that both answered."""
         return self.both + self.only_ours + self.only_theirs + self.neither
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "matched": self.matched,
+            "unmatched": self.unmatched,
+            "tp": self.both,
+            "fp": self.only_ours,
+            "fn": self.only_theirs,
+            "tn": self.neither,
+            "precision": self.precision.as_dict(),
+            "recall": self.recall.as_dict(),
+            "f1": self.f1.as_dict(),
+            "same_calls": self.same.as_dict(),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class CallReport:
