@@ -27,13 +27,14 @@ other it is a tie, as in scoring, and how often a verdict follows the position i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
+from heldout.datasets import jsonl_rows
 from heldout.errors import (
     FatalEndpointError,
     InvalidInput,
@@ -46,8 +47,7 @@ from heldout.stats import Agreement, Rate, agreement_of, rate_of
 from heldout.types import Usage
 
 if TYPE_CHECKING:
-    from heldout.scoring.judges import Judge, Question, Verdict
-    from heldout.scoring.judges.questions import Criterion
+    from heldout.scoring.judges import Criterion, Judge, Question, Verdict
 
 Kind = Literal["equality", "three-way", "criteria", "pairwise"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -57,6 +57,12 @@ CATEGORIES: dict[Kind, tuple[str, ...]] = {
     "three-way": ("correct", "incorrect", "not_attempted"),
     "criteria": (MET, NOT_MET),
     "pairwise": ("first", "second", "tie"),
+}
+_TEXTS: dict[Kind, tuple[str, ...]] = {
+    "equality": ("question", "answer", "target"),
+    "three-way": ("question", "answer", "target"),
+    "criteria": ("question", "answer"),
+    "pairwise": ("question", "first", "second"),
 }
 Label = str | dict[str, bool]
 OnProgress = Callable[[int, int, int], object]
@@ -102,47 +108,27 @@ def read_labels(path: str | Path, kind: Kind) -> list[LabelledAnswer]:
     Raises:
         InvalidInput: The file cannot be read, or lines are wrong; the message names them.
     """
-    path = Path(path)
-    try:
-        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    except OSError as problem:
-        raise InvalidInput(f"{path} cannot be read: {problem.strerror}") from None
-    rows = [(f"line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not rows:
+    answers = parse_labels(jsonl_rows(path), kind)
+    if not answers:
         raise InvalidInput(f"{path} has no lines; each is a labelled answer, as JSON")
-    try:
-        return parse_labels(rows, kind)
-    except InvalidInput as problem:
-        raise InvalidInput(f"{path}, {problem}") from None
+    return answers
 
 
 def parse_labels(rows: Iterable[tuple[str, Any]], kind: Kind) -> list[LabelledAnswer]:
-    """Parse labelled answers, all before anything is asked.
-
-    Args:
-        rows: Each with where it is from: a dict, a line of JSON, or a LabelledAnswer.
-        kind: What the judge is asked.
-
-    Returns:
-        The labelled answers.
-
-    Raises:
-        InvalidInput: Rows are wrong; the message names them.
-    """
+    """Parse labelled answers, all before anything is asked; each row with where it is from."""
     if kind not in KINDS:
         raise InvalidInput(f"kind is {', '.join(KINDS)}; got {kind!r}")
     answers: dict[str, LabelledAnswer] = {}
-    origins: dict[str, str] = {}
     problems: list[str] = []
     for where, row in rows:
         try:
             answer = _parse_label(where, row, kind)
             if answer.id in answers:
-                raise InvalidInput(f"the id {answer.id!r} is also that of {origins[answer.id]}")
+                raise InvalidInput(f"the id {answer.id!r} is that of another answer, too")
         except InvalidInput as problem:
             problems.append(f"{where}: {problem}")
             continue
-        answers[answer.id], origins[answer.id] = answer, where
+        answers[answer.id] = answer
     if problems:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise InvalidInput("; ".join(problems[:5]) + more)
@@ -154,19 +140,14 @@ def _parse_label(where: str, row: Any, kind: Kind) -> LabelledAnswer:
         if row.kind != kind:
             raise InvalidInput(f"it was read for kind={row.kind!r}, not for kind={kind!r}")
         return row
-    if isinstance(row, bytes):
-        try:
-            row = msgspec.json.decode(row)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-            raise InvalidInput(f"it is no JSON ({problem})") from None
     if not isinstance(row, Mapping):
         raise InvalidInput(f"it is an object with keys, got {type(row).__name__}")
-    names = ["question", *(("first", "second") if kind == "pairwise" else ("answer",))]
-    if kind in ("equality", "three-way") or (kind == "criteria" and row.get("target") is not None):
+    names = [*_TEXTS[kind]]
+    if kind == "criteria" and row.get("target") is not None:
         names.append("target")
     texts = {name: _parse_text(row, name) for name in names}
     criteria = _parse_criteria(row) if kind == "criteria" else ()
-    id = where if row.get("id") is None else str(row["id"])
+    id = where.rpartition(", ")[2] if row.get("id") is None else str(row["id"])
     return LabelledAnswer(id, kind, texts, _parse_verdict(row, kind, criteria), criteria)
 
 
@@ -183,26 +164,20 @@ def _parse_text(row: Mapping[str, Any], name: str) -> str:
 
 
 def _parse_criteria(row: Mapping[str, Any]) -> tuple[Criterion, ...]:
-    from heldout.scoring.judges.questions import Criterion, check_criteria
+    from heldout.scoring.judges.prompts import Criterion, check_criteria
 
-    rows = row.get("criteria")
-    if not isinstance(rows, list) or not rows:
-        raise InvalidInput("'criteria' is a list of {id, description, weight?, required?}")
-    known = {"id", "description", "weight", "required"}
-    for fields in rows:
-        if not isinstance(fields, dict) or not {"id", "description"} <= set(fields) <= known:
-            raise InvalidInput(
-                f"a criterion has id, description, weight, required; got {fields!r:.100}"
-            )
-    criteria = tuple(Criterion(**fields) for fields in rows)
+    try:
+        criteria = msgspec.convert(row.get("criteria"), tuple[Criterion, ...])
+    except msgspec.ValidationError as problem:
+        raise InvalidInput(
+            f"'criteria' is a list of {{id, description, weight?, required?}}: {problem}"
+        ) from None
     check_criteria(criteria)
     return criteria
 
 
 def _parse_verdict(row: Mapping[str, Any], kind: Kind, criteria: Sequence[Criterion]) -> Label:
-    if "label" not in row:
-        raise InvalidInput("'label' is missing: what a person said of it")
-    label = row["label"]
+    label = row.get("label")
     if kind == "criteria":
         ids = [criterion.id for criterion in criteria]
         if not isinstance(label, dict) or not all(isinstance(v, bool) for v in label.values()):
@@ -321,7 +296,7 @@ class JudgeCheck:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        position, usage = self.position, self.usage
+        position = self.position
         return {
             "kind": self.kind,
             "judge": self.judge,
@@ -338,11 +313,7 @@ class JudgeCheck:
                 for answer in self.no_verdict
             ],
             "later_draws_without_verdict": self.later_without,
-            "usage": usage
-            and {
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-            },
+            "usage": self.usage and asdict(self.usage),
             "verdicts": self.verdicts,
             "cached": self.cached,
         }
@@ -434,31 +405,29 @@ class _Session:
                 self._add_usage(error.usage)
             problem = f"{type(error).__name__}: {printable_error(error)}"
         self.verdicts += len(verdicts)
+        self.cached += sum(verdict.cached for verdict in verdicts)
         for verdict in verdicts:
-            if verdict.cached:
-                self.cached += 1
-            else:
+            if not verdict.cached:
                 self._add_usage(verdict.usage)
         replies = tuple(verdict.reply for verdict in verdicts)
+        values = [verdict.value for verdict in verdicts]
         if problem is not None:
             return Draw(None, problem, replies)
-        value = verdicts[0].value
         if item.kind == "pairwise":
-            positions = (value, verdicts[1].value)
-            agree = value == _SWAPPED[positions[1]]
-            return Draw(value if agree else "tie", None, replies, positions)
+            agree = values[0] == _SWAPPED[values[1]]
+            return Draw(values[0] if agree else "tie", None, replies, tuple(values))
         if item.kind == "equality":
-            value = EQUAL if value else DIFFERENT
-        return Draw(value, None, replies)
+            return Draw(EQUAL if values[0] else DIFFERENT, None, replies)
+        return Draw(values[0], None, replies)
 
     def _add_usage(self, usage: Usage | None) -> None:
         # Part of the tokens would pass for all of them.
-        self.usage = None if self.usage is None or usage is None else self.usage + usage
+        self.usage = self.usage and usage and self.usage + usage
 
 
 def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
     """Yield one question, or one for each order of a pair."""
-    from heldout.scoring.judges.questions import (
+    from heldout.scoring.judges import (
         criteria_question,
         equality_question,
         pairwise_question,

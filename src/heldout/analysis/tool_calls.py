@@ -176,9 +176,7 @@ class CallSet:
 
 def unanswered(name: str, requests: Iterable[Sample]) -> CallSet:
     """Make the set of requests that are still to be sent."""
-    return CallSet(
-        name, [Answer(request_key(s.input), s.metadata["line"], None) for s in requests]
-    )
+    return CallSet(name, [Answer(request_key(s.input), s.metadata["line"], None) for s in requests])
 
 
 def load_call_sets(report: EvalReport) -> list[CallSet]:

@@ -152,7 +152,7 @@ def _make_name(file: Path, server: RequestsEndpoint) -> str:
     """Make a name of file, model and server, so that the same command finds its run again."""
     stem = file.name.partition(".")[0] or file.name
     text = f"{stem}-{server.model}@{urlsplit(server.base_url).netloc}"
-    return re.sub(r"[^A-Za-z0-9._+=@-]+", "-", text).lstrip("._+=@-")[-MAX_NAME:]
+    return re.sub(r"[^A-Za-z0-9._+=@-]+", "-", text)[-MAX_NAME:].lstrip("._+=@-")
 
 
 def _send_requests(
@@ -223,7 +223,9 @@ def _build_report(
         requests = len(reference.answers)
         if not reference.complete:
             notes.append(f"{reference.name} is not complete: it has {requests} requests so far")
-        sources.append(f"{label}: {reference.name}, {requests} requests, {reference.errored} errored")
+        sources.append(
+            f"{label}: {reference.name}, {requests} requests, {reference.errored} errored"
+        )
     blocks: list[Block] = [
         describe_report(report),
         _build_table(candidate, compared),

@@ -36,7 +36,6 @@ from heldout.scoring.answers import final_answer
 from heldout.scoring.grades import Grade, check_options, is_number
 from heldout.types import Metric, Sample, Score, Trajectory
 
-
 GIVEN = ("answer", "text", "target", "sample", "trajectory")
 """The parameters that a part may have."""
 

@@ -405,6 +405,7 @@ def _render(call: ToolCall) -> str:
 
 # --- Many responses -------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True, slots=True)
 class TriggerAgreement:
     """The agreement of two sets of responses, over the requests that both answered."""

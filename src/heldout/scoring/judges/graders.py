@@ -262,9 +262,7 @@ def criteria_score(criteria: Sequence[Criterion], met: dict[str, bool]) -> tuple
     return min(1.0, max(0.0, gained / possible)), ""
 
 
-async def grade_pairwise(
-    grader: JudgeGrader, case: Case, *, target: TextOf | None
-) -> list[Metric]:
+async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | None) -> list[Metric]:
     """Grade 1 where the answer wins in both orders, 0 where it loses in both, else 0.5."""
     other = _target_text(case.target if target is None else call(target, case.sample))
     if not case.answer.strip():
@@ -321,9 +319,7 @@ def call(function: TextOf, sample: Sample) -> str:
     """Call a user's function that returns a text."""
     text = function(sample)
     if not isinstance(text, str):
-        raise InvalidInput(
-            f"a function that gives a judge a text returned {type(text).__name__}"
-        )
+        raise InvalidInput(f"a function that gives a judge a text returned {type(text).__name__}")
     return text
 
 

@@ -1,4 +1,4 @@
-"""What a judge is asked: the prompts, how judged texts are set apart, and which replies are verdicts.
+"""What a judge is asked: the prompts, how judged texts are set apart, and what a verdict is.
 
 Each prompt has a version, which goes up with every change of a word: a report names the prompts it
 was judged by, and the cache stores a verdict under its prompt. A test pins every text.
@@ -189,7 +189,7 @@ class Question(Generic[V]):
     Attributes:
         prompt: Kind and version of the prompt: "equality/1".
         messages: The request.
-        inputs: The judged texts by label, or other JSON values. Part of the key of a cached verdict.
+        inputs: The judged texts by label, or other JSON values: part of a cached verdict's key.
         read: Turns the parsed JSON object into the verdict; raises `Malformed` with what is wrong.
     """
 
