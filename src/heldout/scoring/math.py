@@ -28,7 +28,7 @@ from heldout.scoring.answers import answer_text, clean, statements
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.process_pool import Pool
 
-VERSION = 3
+VERSION = 4
 """Goes up with every change of what is extracted or held equal."""
 PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy")
 """They decide as well: scores of other versions of them may differ."""
@@ -69,7 +69,6 @@ async def grade_math(
     seconds: float = 5.0,
     decimals: int = 6,
     strict: bool = True,
-    unevaluated: bool = False,
     pool: Pool | None = None,
 ) -> Grade:
     r"""Grade 1 where the answer equals the target, an expression in LaTeX or a number.
@@ -90,7 +89,6 @@ async def grade_math(
         seconds: Time limit of the comparison. An answer that takes longer is a 0 with a note.
         decimals: Decimal places to which numbers agree.
         strict: Whether names of variables matter, and a tuple differs from a set.
-        unevaluated: Accept a sum, an integral, a gcd and the like that is not carried out.
         pool: Worker processes; by default those that all calls share.
 
     Returns:
@@ -100,7 +98,7 @@ async def grade_math(
         InvalidInput: The target is empty, a sentence, or its braces do not close.
         WorkerError: The target cannot be compared in time, or no worker process can be had.
     """
-    workers, options = pool or math_pool(), _Options(decimals, strict, unevaluated)
+    workers, options = pool or math_pool(), _Options(decimals, strict)
 
     async def decide_in_worker(*arguments: Any) -> Any:
         # Many may be graded at once: let the loop have a turn between reading and handing over.
@@ -119,11 +117,10 @@ def grade_math_sync(
     seconds: float = 5.0,
     decimals: int = 6,
     strict: bool = True,
-    unevaluated: bool = False,
     pool: Pool | None = None,
 ) -> Grade:
     """Grade as `grade_math` does, and block this thread meanwhile."""
-    workers, options = pool or math_pool(), _Options(decimals, strict, unevaluated)
+    workers, options = pool or math_pool(), _Options(decimals, strict)
 
     async def decide_in_worker(*arguments: Any) -> Any:
         return workers.run_sync(_DECIDE, *arguments, options, seconds=seconds)
@@ -139,7 +136,6 @@ def grade_math_sync(
 class _Options(NamedTuple):
     decimals: int = 6
     strict: bool = True
-    unevaluated: bool = False
 
 
 async def _grade(
@@ -235,15 +231,10 @@ _IN_PARTS = re.compile(
 
 
 def stated_expressions(text: str, *, last: bool) -> list[str]:
-    """Find what may be the answer in a text.
+    """Find what may be the answer in a reply without reasoning, the last statement first.
 
-    Args:
-        text: A reply without reasoning.
-        last: Search the end of the text where nothing is stated.
-
-    Returns:
-        Statements, the last one first; none where nothing is stated, or where the last statement
-        is a box that never closes.
+    There is none where nothing is stated, unless `last` asks for the end of the text, or where the
+    last statement is a box that never closes.
     """
     stated: list[str] = []
     remarks: list[str] = []
@@ -305,13 +296,8 @@ def decide(
 ) -> tuple[float, str | None, str]:
     """Compare the first readable statement with the target: the task of a worker.
 
-    Args:
-        target: The target.
-        stated: Statements, the last one first.
-        options: The options of the grade.
-
     Returns:
-        The value, the expression that was read, and a note.
+        The value, the expression that was read, and a note, as a Grade has them.
     """
     options = _Options(*options)
     gold = _expression(target) or target
@@ -342,15 +328,11 @@ _LEADING_WORDS = re.compile(
 _LAST_NUMBER = re.compile(r"\b(?:is|are|be|equals)\s(-?\d[\d.,/]{0,50}(?<![.,/]))\W{0,3}\Z")
 _DENIED = re.compile(r"(?:\b(?:not|if|wrong|incorrect)|n['’]t)\W*\Z", re.IGNORECASE)
 _AND = re.compile(r"(?:[\s,;]*(?:(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])|\\q?quad))+[\s,;]*")
-_SCALES = (
-    *(("hundred", r"\cdot 10^{2}"), ("thousand", r"\cdot 10^{3}"), ("million", r"\cdot 10^{6}")),
-    *(("billion", r"\cdot 10^{9}"), ("trillion", r"\cdot 10^{12}"), ("dozen", r"\cdot 12")),
-    *(("percentage points", r"\%"), ("percent", r"\%"), ("per cent", r"\%"), ("degrees", "")),
-    *(("degree", ""),),
-)
-_SCALED = re.compile(
-    rf"(?<=[\d}}$)]) ?({'|'.join(word for word, _ in _SCALES)})(?![A-Za-z])", re.IGNORECASE
-)
+_SCALES = {
+    **{"thousand": r"\cdot 10^{3}", "million": r"\cdot 10^{6}", "billion": r"\cdot 10^{9}"},
+    **{"dozen": r"\cdot 12", "percent": r"\%", "degrees": ""},
+}
+_SCALED = re.compile(rf"(?<=[\d}}$)]) ?({'|'.join(_SCALES)})(?![A-Za-z])", re.IGNORECASE)
 
 
 def _expression(statement: str) -> str | None:
@@ -360,7 +342,7 @@ def _expression(statement: str) -> str | None:
         return text.replace("$", "").strip()
     text = _TEXT.sub(lambda words: words[1] if len(words[1]) == 1 else f" {words[1]} ", text)
     text = " ".join(text.split())
-    text = _SCALED.sub(lambda word: dict(_SCALES)[word[1].lower()], text)
+    text = _SCALED.sub(lambda word: _SCALES[word[1].lower()], text)
     bare = text.replace("$", "").replace("\\(", "").replace("\\)", "")
     bare = _AND.sub(", ", bare).strip(" ,;")
     name, equals, value = bare.partition("=")
@@ -395,14 +377,12 @@ _CHARACTERS = str.maketrans({"−": "-", "－": "-", "﹣": "-", "°": "", "∘"
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?![a-z])", ""),
         (r"(?<=\d)(?:,?\\[,;!: ] ?|\{,\}|~)(?=\d{3})", ""),  # 1\,234
         (r"\\[!,;:]|\\(?:left|right|displaystyle)(?![a-z])|\\\$", ""),
         (r"(?<!\\)\\ |~", " "),
         # A unit of one letter, which would be read as a variable.
         (r"(?<=[\d)}])\s?\\(?:text|mathrm)\{\s?(?![ei])[A-Za-z]\s?\}(?:\^\{?[23]\}?)?\Z", ""),
         (r"\\varnothing(?![a-z])|∅", r"\\emptyset"),
-        (r"\\[dt]frac(?![a-z])", r"\\frac"),
         (
             r"(?<![\w.\\,])(\d{1,30}(?:\.\d{1,30})?)[eE]([+-]?\d{1,2})(?![\w.^]\w)",
             r"\1\\cdot 10^{\2}",
@@ -414,7 +394,6 @@ _REWRITES = tuple(
         (rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=[\s(]\s?[\w(\\])", r"\\\1"),
         (r"(?<=[\w)])\*\*(\d{1,30}|[A-Za-z])", r"^{\1}"),
         (r"(?<![\d.,/^_{}])(\d{1,9}) (\d{1,9})/(\d{1,9})(?![\d/.,])", r"\1\\frac{\2}{\3}"),
-        (r"(?<!\.)\.\s*\Z", ""),
     )
 )
 """What math-verify misreads, and how it is written instead."""
@@ -459,7 +438,6 @@ _NAME = re.compile(
     r"(?:_(?:\w|\{[^{}]{1,10}\}))?'{0,2}"
     r"(?:\^\{?(?:-1|\\prime)\}?)?(?:\s?\([^()=]{1,20}\))?"
 )
-_APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])|≈")
 _TASK = re.compile(
     r"\\(?:sum|i{0,3}nt|oint|prod|lim|det|gcd|lcm|max|min|sup|inf|b?mod|pmod|lfloor|lceil|cap)"
     r"(?![A-Za-z])|\\begin\{[vV]matrix\}|[∑∫∏⌊⌈∩]"
@@ -482,11 +460,6 @@ def _compare(answer: str, gold: str, options: _Options) -> bool | None:
     base, gold_base = _BASE.search(answer), _BASE.search(gold)
     if base and base[1] != (gold_base[1] if gold_base else "10"):
         raise _Different("in another base")
-    exact, *rounded = (side.strip() for side in _APPROXIMATELY.split(answer))
-    if rounded and _NAME.fullmatch(exact):
-        answer = f"{exact}={rounded[-1]}"
-    elif rounded:
-        return _compare(exact, gold, options) or _compare(rounded[-1], gold, options)
     is_equation, is_gold_equation = len(_split(answer, "=")) > 1, len(_split(gold, "=")) > 1
     if is_gold_equation and not (is_equation and re.search("[A-Za-z]", gold)):
         is_gold_equation = (value := _solved(gold, options)) is None
@@ -498,10 +471,9 @@ def _compare(answer: str, gold: str, options: _Options) -> bool | None:
         if value and _is_tuple(gold) and len(_split(value, ",;")) > 1:
             raise _Different("several answers, where the target is one")
         answer = value or answer
-    if not options.unevaluated:
-        for task in _TASK.findall(answer):
-            if _TASK_NAME.sub("", task) not in _TASK_NAME.sub("", gold):
-                raise _Different(f"not carried out: {task}")
+    for task in _TASK.findall(answer):
+        if _TASK_NAME.sub("", task) not in _TASK_NAME.sub("", gold):
+            raise _Different(f"not carried out: {task}")
     if options.strict and gold.startswith("\\{") and _is_tuple(answer):
         raise _Different("in order, where the target is a set")
     return _any_equal(answer, gold, options)
