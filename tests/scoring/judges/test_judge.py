@@ -524,18 +524,18 @@ def test_a_judge_says_who_it_is_and_opens_nothing_for_it(monkeypatch: pytest.Mon
 
 def test_verdicts_of_another_judge_or_of_other_sampling_have_another_key() -> None:
     keys = {
-        Judge(Scripted("", name="a")).key(ASKED),
-        Judge(Scripted("", name="b")).key(ASKED),
-        Judge(Scripted("", name="a"), sampling=Sampling(temperature=0.5)).key(ASKED),
-        Judge(Scripted("", name="a")).key(ASKED, draw=1),
+        Judge(Scripted("", name="a"))._key(ASKED, 0),
+        Judge(Scripted("", name="b"))._key(ASKED, 0),
+        Judge(Scripted("", name="a"), sampling=Sampling(temperature=0.5))._key(ASKED, 0),
+        Judge(Scripted("", name="a"))._key(ASKED, 1),
     }
     assert len(keys) == 4
     for name in ("mine/1", "mine/2"):
         question = Question(name, ASKED.messages, ASKED.inputs, ASKED.read)
-        keys.add(Judge(Scripted("", name="a")).key(question))
+        keys.add(Judge(Scripted("", name="a"))._key(question, 0))
     assert len(keys) == 6
     # What changes no verdict does not.
-    assert Judge(Scripted("", name="a"), attempts=9, retries=0, longest=9).key(ASKED) in keys
+    assert Judge(Scripted("", name="a"), attempts=9, retries=0, longest=9)._key(ASKED, 0) in keys
 
 
 # --- Event loops --------------------------------------------------------------------------------

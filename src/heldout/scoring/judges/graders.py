@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 
@@ -46,16 +46,8 @@ MAX_REPLY = 2000
 """Characters of a reply that a metric keeps. The whole of it is in the cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What is graded.
-
-    Attributes:
-        answer: The model's last answer.
-        target: The sample's ground truth.
-        sample: The sample.
-        trajectory: The whole conversation, where it is known.
-    """
+class Case(NamedTuple):
+    """What is graded: the last answer, and what else is known."""
 
     answer: str
     target: Any
@@ -73,8 +65,8 @@ class JudgeGrader:
         name: The name of the metric.
         scope: What is judged.
         question: Says what was asked; None for the messages before the answer.
-        grade: Asks and makes the metrics.
-        options: Whatever else decides them, as a part of a report's identity.
+        grade: Asks and makes the metrics, given this grader, a case and the options.
+        options: Whatever else decides the metrics.
     """
 
     judge: Judge
@@ -82,7 +74,7 @@ class JudgeGrader:
     name: str
     scope: Scope
     question: TextOf | None
-    grade: Callable[[JudgeGrader, Case], Awaitable[list[Metric]]]
+    grade: Callable[..., Awaitable[list[Metric]]]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -106,9 +98,14 @@ class JudgeGrader:
 
     def identity(self) -> dict[str, Any]:
         """Describe what is asked, and of whom, as a part of a report's identity."""
-        options = {"name": self.name, **self.options}
-        if self.question is not None:
-            options["question"] = describe_callable(self.question)
+        options: dict[str, Any] = {"name": self.name}
+        for key, value in (*self.options.items(), ("question", self.question)):
+            if callable(value):
+                options[key] = describe_callable(value)
+            elif key == "criteria":
+                options[key] = [[c.id, c.description, c.weight, c.required] for c in value]
+            elif value is not None:
+                options[key] = value
         kind = self.prompt.partition("/")[0]
         judge = self.judge.identity()
         return {"kind": kind, "prompt": self.prompt, "judge": judge, "options": options}
@@ -132,7 +129,7 @@ class JudgeGrader:
             NoVerdict: No reply of the judge was a verdict.
             EndpointError: The judge did not answer.
         """
-        return await self.grade(self, Case(answer, target, sample, trajectory))
+        return await self.grade(self, Case(answer, target, sample, trajectory), **self.options)
 
     async def ask(self, make_question: Callable[..., Question[V]], case: Case) -> list[Verdict[V]]:
         """Judge the answer, the trajectory or each turn; no verdict where there is no answer."""

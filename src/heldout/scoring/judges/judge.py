@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
@@ -29,7 +29,6 @@ import anyio.to_thread
 import msgspec
 
 from heldout._aio import current_loop
-from heldout._fingerprint import describe_callable
 from heldout._format import cut, printable
 from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling, check_endpoint
@@ -79,7 +78,7 @@ MAX_FAILURES = 10
 """Questions without an answer, or without a verdict, after which a judge that never gave one stops
 the run."""
 MAX_IN_MEMORY = 16_384
-"""Verdicts that are kept in memory, those that were used last."""
+"""Verdicts that are kept in memory."""
 MAX_REPLY = 100_000
 """Characters. Verdicts are kept; whatever is longer is no verdict."""
 _QUOTED = 300
@@ -198,19 +197,8 @@ class Judge:
             "longest": self._longest,
         }
 
-    def key(self, question: Question[Any], *, draw: int = 0) -> str:
-        """Hash all that decides a verdict.
-
-        Args:
-            question: The question.
-            draw: Which opinion of the same judge.
-
-        Returns:
-            The key of the verdict in the cache.
-
-        Raises:
-            InvalidInput: The question's inputs are not JSON values.
-        """
+    def _key(self, question: Question[Any], draw: int) -> str:
+        """Hash all that decides a verdict, as its key in the cache."""
         prompt = PROMPTS.get(question.prompt)
         request = {
             "endpoint": self._description,
@@ -250,7 +238,7 @@ class Judge:
             EndpointError: A request was not answered, or no further one will be.
         """
         self._check_length(question)
-        key = self.key(question, draw=draw)
+        key = self._key(question, draw)
         if "unknown" in self._description:
             return await self._converse(key, question, draw)
         # Equal questions of one event loop wait for the first one's verdict.
@@ -417,14 +405,10 @@ class Judge:
         Returns:
             A part for a rubric.
         """
-        if callable(criteria):
-            described: Any = describe_callable(criteria)
-        else:
+        if not callable(criteria):
             check_criteria(criteria)
-            described = [[c.id, c.description, c.weight, c.required] for c in criteria]
-        options = {"criteria": described, "show_target": show_target, "track": track}
-        grade = partial(grade_criteria, criteria=criteria, show_target=show_target, track=track)
-        return JudgeGrader(self, CRITERIA, name, scope, question, grade, options)
+        options = {"criteria": criteria, "show_target": show_target, "track": track}
+        return JudgeGrader(self, CRITERIA, name, scope, question, grade_criteria, options)
 
     def pairwise(
         self,
@@ -444,9 +428,8 @@ class Judge:
             A part for a rubric.
         """
         check_function("target", target)
-        options = {} if target is None else {"target": describe_callable(target)}
-        grade = partial(grade_pairwise, target=target)
-        return JudgeGrader(self, PAIRWISE, name, "answer", question, grade, options)
+        options = {"target": target}
+        return JudgeGrader(self, PAIRWISE, name, "answer", question, grade_pairwise, options)
 
 
 def _one_line(text: str, limit: int) -> str:
@@ -611,31 +594,25 @@ class VerdictCache:
         """Open a cache: a file, which is made where it is missing, or memory alone."""
         self.path = path
         self._memory: dict[str, CachedReply] = {}
-        self._lock = threading.Lock()
         self._has_warned = False
         if path is not None:
             _open_file(path).close()
 
     async def get(self, key: str) -> CachedReply | None:
         """Look up a reply; None where there is none, or the file cannot be read now."""
-        with self._lock:
-            reply = self._memory.pop(key, None)
-            if reply is not None:
-                self._memory[key] = reply  # as the last that was used
-                return reply
+        if key in self._memory:
+            return self._memory[key]
         stored = await self._use_file(lambda file: file.get(bytes.fromhex(key)))
         return None if stored is None else msgspec.json.decode(stored, type=CachedReply)
 
     async def put(self, key: str, reply: CachedReply) -> None:
-        """Keep a reply."""
+        """Keep a reply; of those in memory the oldest go when there are too many."""
 
         def store(file: ResponseCache) -> bool:
             file.put(bytes.fromhex(key), msgspec.json.encode(reply))
             return True
 
-        if await self._use_file(store):
-            return
-        with self._lock:
+        if not await self._use_file(store):
             self._memory[key] = reply
             if len(self._memory) > MAX_IN_MEMORY:
                 del self._memory[next(iter(self._memory))]
