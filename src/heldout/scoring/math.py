@@ -420,11 +420,12 @@ def _last_expression(tail: str) -> str | None:
     """Find the expression that a text ends with, as math-verify sees it."""
     if tail.endswith(("?", "？")):
         return None
-    found = _math_verify().parse(tail, parsing_timeout=None, raise_on_error=True)
-    written: str = next((each for each in found if isinstance(each, str)), "").strip("*_` \n")
-    if not written or _DENIED.search(tail[: tail.rfind(written)].rstrip("$*( \\[")):
+    parsed = _math_verify().parse(tail, parsing_timeout=None, raise_on_error=True)
+    texts = (value for value in parsed if isinstance(value, str))
+    expression = next(texts, "").strip("*_` \n")
+    if not expression or _DENIED.search(tail[: tail.rfind(expression)].rstrip("$*( \\[")):
         return None
-    return written
+    return expression
 
 
 # --- In the worker: comparison --------------------------------------------------------------------
@@ -570,8 +571,8 @@ def _read(text: str) -> Any:
 def _is_equal(gold: Any, answer: Any, options: _Options) -> bool:
     """Ask math-verify; the target comes first: an equation is no number, but may have one."""
     sympy = import_module("sympy")
-    sides = [side for each in (gold, answer) if isinstance(each, sympy.Eq) for side in each.args]
-    if len(sides) == 4 and all(isinstance(side, sympy.Expr) for side in sides):
+    are_equations = isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq)
+    if are_equations and all(isinstance(x, sympy.Expr) for x in (*gold.args, *answer.args)):
         factor = sympy.simplify((gold.lhs - gold.rhs) / (answer.lhs - answer.rhs))
         if factor.is_number and factor.is_nonzero:
             return True

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -96,56 +97,56 @@ def part(
     """
     if not callable(function):
         raise InvalidInput(f"a part of a rubric is a function, got {function!r:.100}")
-    own = getattr(function, "name", None)  # judges have one
-    called = name or (own if isinstance(own, str) else _name_of(function).removeprefix("grade_"))
-    if not isinstance(called, str) or not called or (name is None and not called.isidentifier()):
+    own_name = getattr(function, "name", None)  # judges have one
+    own_name = own_name if isinstance(own_name, str) else None
+    name = name or own_name or _name_of(function).removeprefix("grade_")
+    if name == "<lambda>":
         raise InvalidInput(
-            f"a part has a name, got {called!r}: part(function, name='correct') names it"
+            f"a part has a name, not {name!r}: part(function, name='correct') names it"
         )
-    if isinstance(own, str) and called != own:
+    if own_name not in (None, name):
         raise InvalidInput(
-            f"part {called!r}: {type(function).__name__} names its metrics itself, {own!r}; name "
-            "it where it is made (judge.equality(name=…)), not here"
+            f"part {name!r}: {type(function).__name__} names its metrics itself, {own_name!r}; "
+            "name it where it is made (judge.equality(name=…)), not here"
         )
-    if weight is not None and not (is_number(weight) and math.isfinite(weight) and weight >= 0):
-        raise InvalidInput(f"part {called!r}: a weight is a number >= 0, got {weight!r}")
-    asks_for = _asks_for(function, called, options)
     try:
+        if weight is not None and not (math.isfinite(weight) and weight >= 0):
+            raise InvalidInput(f"a weight is a number >= 0, got {weight!r}")
+        asks_for = _find_parameters(function, options)
         check_options(function, options)
     except InvalidInput as problem:
-        raise InvalidInput(f"part {called!r}: {problem}") from None
-    return Part(function, called, weight, version, options, asks_for)
+        raise InvalidInput(f"part {name!r}: {problem}") from None
+    return Part(function, name, weight, version, options, asks_for)
 
 
-def _asks_for(
-    function: Callable[..., Any], name: str, options: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _find_parameters(function: Callable[..., Any], options: Mapping[str, Any]) -> tuple[str, ...]:
     """Find which of GIVEN a function takes, and check that the options are the rest."""
+    function_name = _name_of(function)
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         raise InvalidInput(
-            f"part {name!r}: {_name_of(function)} does not say what it takes; wrap it in a "
-            f"function of some of {', '.join(GIVEN)}"
+            f"{function_name} does not say what it takes; wrap it in a function of some of "
+            f"{', '.join(GIVEN)}"
         ) from None
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for option in options:
         if option not in parameters and not takes_any:
             raise InvalidInput(
-                f"part {name!r}: {_name_of(function)} has no option {option!r}; it takes "
+                f"{function_name} has no option {option!r}; it takes "
                 f"{', '.join(parameters) or 'nothing'}"
             )
     for key, parameter in parameters.items():
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise InvalidInput(
-                f"part {name!r}: {key!r} can only be given by its place, and parts are filled by "
-                "name; wrap the function"
+                f"{key!r} can only be given by its place, and parts are filled by name; wrap the "
+                "function"
             )
         is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if is_named and parameter.default is parameter.empty and key not in {*GIVEN, *options}:
             raise InvalidInput(
-                f"part {name!r}: {_name_of(function)} asks for {key!r}. A part may ask for "
-                f"{', '.join(GIVEN)}; give anything else as an option: part(…, {key}=…)"
+                f"{function_name} asks for {key!r}. A part may ask for {', '.join(GIVEN)}; give "
+                f"anything else as an option: part(…, {key}=…)"
             )
     return tuple(key for key in GIVEN if key in parameters and key not in options)
 
@@ -165,13 +166,12 @@ class Rubric:
         self.parts = tuple(p if isinstance(p, Part) else part(p) for p in parts)
         if not self.parts:
             raise InvalidInput("a rubric has at least one part")
-        names = [p.name for p in self.parts]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidInput(
-                    f"two parts are named {name!r}; part(function, name=…) names one otherwise, "
-                    "and judge.equality(name=…) a judge"
-                )
+        name, times = Counter(p.name for p in self.parts).most_common(1)[0]
+        if times > 1:
+            raise InvalidInput(
+                f"two parts are named {name!r}; part(function, name=…) names one otherwise, and "
+                "judge.equality(name=…) a judge"
+            )
         if all(p.weight == 0 for p in self.parts):
             raise InvalidInput(
                 "no part counts: all weights are 0, so that every reward would be 0. Give one a "
@@ -188,7 +188,7 @@ class Rubric:
     def __call__(self, trajectory: Trajectory, sample: Sample) -> Score | Awaitable[Score]:
         """Score a trajectory; without an await where every part is a plain function."""
         turn = trajectory.last_turn
-        given = {
+        inputs = {
             "answer": final_answer(trajectory) or "",
             "text": "" if turn is None else turn.text,
             "target": sample.ground_truth,
@@ -198,7 +198,7 @@ class Rubric:
         values: list[Any] = []
         for p in self.parts:
             try:
-                arguments = {key: given[key] for key in p.asks_for}
+                arguments = {key: inputs[key] for key in p.asks_for}
                 values.append(p.function(**arguments, **p.options))
             except BaseException as problem:
                 for value in values:

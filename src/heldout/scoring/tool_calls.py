@@ -123,14 +123,8 @@ def _problem(call: ToolCall, parameters: Mapping[str, dict[str, Any]]) -> str | 
     return f"{name}: {schema.problem(arguments) or 'the schema does not accept the arguments'}"
 
 
-def same_calls(
-    ours: Sequence[ToolCall],
-    theirs: Sequence[ToolCall],
-    *,
-    ordered: bool = False,
-    ignore_case: bool = False,
-) -> bool:
-    """Tell whether the same tools are called with equal arguments, as often.
+def same_calls(ours: Sequence[ToolCall], theirs: Sequence[ToolCall]) -> bool:
+    """Tell whether the same tools are called with equal arguments, as often, in any order.
 
     Arguments are equal as JSON values: the order of keys does not count, 1 is 1.0, and true is
     not 1. Arguments that are not JSON equal nothing, not even themselves.
@@ -138,24 +132,21 @@ def same_calls(
     Args:
         ours: Calls.
         theirs: Other calls.
-        ordered: Whether the order of the calls counts.
-        ignore_case: Whether `Oslo` equals `oslo` in arguments.
 
     Returns:
         Whether they are the same.
     """
 
-    def comparable(calls: Sequence[ToolCall]) -> list[tuple[str, Hashable]]:
-        return [(c.name, _comparable(parse_json(c.arguments), ignore_case)) for c in calls]
+    def comparable(calls: Sequence[ToolCall]) -> Counter[tuple[str, Hashable]]:
+        return Counter((c.name, _comparable(parse_json(c.arguments))) for c in calls)
 
     try:
-        left, right = comparable(ours), comparable(theirs)
+        return comparable(ours) == comparable(theirs)
     except NotJSON:
         return False
-    return left == right if ordered else Counter(left) == Counter(right)
 
 
-def _comparable(value: Any, ignore_case: bool) -> Hashable:
+def _comparable(value: Any, ignore_case: bool = False) -> Hashable:
     """Make equal JSON values equal. Python compares 1 and 1.0 as JSON does, but not True and 1."""
     if isinstance(value, bool):
         return ("bool", value)
@@ -485,8 +476,8 @@ def compare_calls(
 
 def schema_accuracy(responses: Iterable[ResponseCalls]) -> Rate:
     """Return the share of responses all of whose calls validate, of those that call."""
-    called = [response.valid for response in responses if response.positive]
-    return independent_rate(sum(map(bool, called)), len(called))
+    valid = [response.valid for response in responses if response.positive]
+    return independent_rate(sum(map(bool, valid)), len(valid))
 
 
 def finish_reasons(responses: Iterable[ResponseCalls]) -> dict[str, int]:
