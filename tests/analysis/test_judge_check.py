@@ -319,7 +319,7 @@ def test_a_judge_that_prefers_an_answer_says_the_same_in_both_orders(check: Any)
     found = check(judge, rows, kind="pairwise")
     assert (found.position.same.count, found.position.same.n) == (20, 20)
     assert found.against_labels.agreement.count == 9
-    assert found.judged[0].draws[0].positions == ("first", "second")
+    assert [part.value for part in found.judged[0].draws[0].parts] == ["first", "second"]
     assert found.verdicts == 40
 
 

@@ -202,15 +202,28 @@ class Draw:
 
     Attributes:
         verdict: The verdict; None if there is none.
-        problem: Why there is none.
-        replies: What the judge wrote.
-        positions: For pairwise: the verdict in the order given, and in the other.
+        parts: What was replied to the question; for pairwise in the order given, and in the other.
+        error: Why there is no verdict.
     """
 
     verdict: Label | None
-    problem: str | None = None
-    replies: tuple[str, ...] = ()
-    positions: tuple[str, ...] = ()
+    parts: tuple[Verdict[Any], ...]
+    error: Exception | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why there is no verdict, in words."""
+        if self.error is None:
+            return None
+        return f"{type(self.error).__name__}: {printable_error(self.error)}"
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens of all replies that were not cached; None where the endpoint does not say."""
+        usages = [part.usage for part in self.parts if not part.cached]
+        if isinstance(self.error, NoVerdict):
+            usages.append(self.error.usage)
+        return _add_up(usages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +268,6 @@ class JudgeCheck:
         position: For pairwise.
         agreement_at_least: Agreement with labels if every missing verdict were wrong.
         agreement_at_most: Agreement with labels if every missing verdict were right.
-        usage: Tokens of all replies that were not cached, verdicts or not; None where the endpoint
-            does not say.
-        verdicts: Number of verdicts.
-        cached: Those that came from the cache.
     """
 
     kind: Kind
@@ -270,9 +279,22 @@ class JudgeCheck:
     position: PositionBias | None
     agreement_at_least: float
     agreement_at_most: float
-    usage: Usage | None
-    verdicts: int
-    cached: int
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens of all replies that were not cached; None where the endpoint does not say."""
+        return _add_up(draw.usage for answer in self.judged for draw in answer.draws)
+
+    @property
+    def verdicts(self) -> int:
+        """Number of verdicts."""
+        return sum(len(draw.parts) for answer in self.judged for draw in answer.draws)
+
+    @property
+    def cached(self) -> int:
+        """Number of verdicts that came from the cache."""
+        draws = (draw for answer in self.judged for draw in answer.draws)
+        return sum(part.cached for draw in draws for part in draw.parts)
 
     @property
     def no_verdict(self) -> tuple[JudgedAnswer, ...]:
@@ -352,77 +374,65 @@ async def check_judge(
     items = parse_labels(((f"item {i}", row) for i, row in enumerate(labels)), kind)
     if not items:
         raise InvalidInput("no labels: there is nothing to measure the judge against")
-    session = _Session(judge)
     todo = iter([(i, repeat) for i in range(len(items)) for repeat in range(repeats)])
     draws: dict[tuple[int, int], Draw] = {}
+    errors: list[Exception] = []
+    fatal: Exception | None = None
 
     async def work() -> None:
+        nonlocal fatal
         for i, repeat in todo:
-            draws[i, repeat] = await session.ask(items[i], repeat)
-            if session.fatal is not None:
-                group.cancel_scope.cancel()
-            elif on_progress is not None:
-                on_progress(len(draws), len(items) * repeats, session.errors)
+            draw = draws[i, repeat] = await _ask(judge, items[i], repeat)
+            if draw.error is not None:
+                errors.append(draw.error)
+                if _is_hopeless(draw.error, draws.values()):
+                    fatal = draw.error
+                    group.cancel_scope.cancel()
+            if on_progress is not None:
+                on_progress(len(draws), len(items) * repeats, len(errors))
 
     async with anyio.create_task_group() as group:
         for _ in range(max(1, min(max_concurrent, len(items) * repeats))):
             group.start_soon(work)
-    if session.fatal is not None:
+    if fatal is not None:
         raise SystemicFailure(
             "no further question can get a verdict, so the check was stopped: "
-            f"{printable_error(session.fatal)}"
-        ) from session.fatal
+            f"{printable_error(fatal)}"
+        ) from fatal
     judged = tuple(
         JudgedAnswer(item, tuple(draws[i, repeat] for repeat in range(repeats)))
         for i, item in enumerate(items)
     )
-    return _measure(judged, kind, repeats, session)
+    return _measure(judged, kind, repeats, judge.identity())
 
 
-class _Session:
-    """Asks a judge and counts verdicts and tokens."""
+async def _ask(judge: Judge, item: LabelledAnswer, repeat: int) -> Draw:
+    parts: list[Verdict[Any]] = []
+    try:
+        for question in _make_questions(item):
+            parts.append(await judge.ask(question, draw=repeat))
+    except Exception as error:  # noqa: BLE001 - one answer has no verdict; the others go on
+        return Draw(None, tuple(parts), error)
+    verdict = parts[0].value
+    if item.kind == "equality":
+        verdict = EQUAL if verdict else DIFFERENT
+    elif item.kind == "pairwise" and verdict != _SWAPPED[parts[1].value]:
+        verdict = "tie"
+    return Draw(verdict, tuple(parts))
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
-        self.verdicts = self.cached = self.errors = 0
-        self.usage: Usage | None = Usage()
-        self.fatal: Exception | None = None
-        """Why no further question can get a verdict: the key or the model is refused, or nothing
-        ever answered."""
 
-    async def ask(self, item: LabelledAnswer, repeat: int) -> Draw:
-        verdicts: list[Verdict[Any]] = []
-        problem = None
-        try:
-            for question in _make_questions(item):
-                verdicts.append(await self.judge.ask(question, draw=repeat))
-        except Exception as error:  # noqa: BLE001 - one answer has no verdict; the others go on
-            unreachable = isinstance(error, Unreachable) and not self.verdicts
-            if unreachable or isinstance(error, FatalEndpointError):
-                self.fatal = error
-            self.errors += 1
-            if isinstance(error, NoVerdict):
-                self._add_usage(error.usage)
-            problem = f"{type(error).__name__}: {printable_error(error)}"
-        self.verdicts += len(verdicts)
-        self.cached += sum(verdict.cached for verdict in verdicts)
-        for verdict in verdicts:
-            if not verdict.cached:
-                self._add_usage(verdict.usage)
-        replies = tuple(verdict.reply for verdict in verdicts)
-        values = [verdict.value for verdict in verdicts]
-        if problem is not None:
-            return Draw(None, problem, replies)
-        if item.kind == "pairwise":
-            agree = values[0] == _SWAPPED[values[1]]
-            return Draw(values[0] if agree else "tie", None, replies, tuple(values))
-        if item.kind == "equality":
-            return Draw(EQUAL if values[0] else DIFFERENT, None, replies)
-        return Draw(values[0], None, replies)
+def _is_hopeless(error: Exception, draws: Iterable[Draw]) -> bool:
+    """Tell whether the key or the model is refused, or nothing ever answered."""
+    if isinstance(error, Unreachable):
+        return not any(draw.parts for draw in draws)
+    return isinstance(error, FatalEndpointError)
 
-    def _add_usage(self, usage: Usage | None) -> None:
-        # Part of the tokens would pass for all of them.
-        self.usage = self.usage and usage and self.usage + usage
+
+def _add_up(usages: Iterable[Usage | None]) -> Usage | None:
+    total: Usage | None = Usage()
+    for usage in usages:
+        total = total and usage and total + usage  # a part of it would pass for all of it
+    return total
 
 
 def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
@@ -451,7 +461,7 @@ def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
 
 
 def _measure(
-    judged: tuple[JudgedAnswer, ...], kind: Kind, repeats: int, session: _Session
+    judged: tuple[JudgedAnswer, ...], kind: Kind, repeats: int, identity: dict[str, Any]
 ) -> JudgeCheck:
     first = judged[0]
     missing = [answer for answer in judged if answer.draws[0].verdict is None]
@@ -476,7 +486,7 @@ def _measure(
     agreeing, n = against_labels.agreement.count, against_labels.n
     return JudgeCheck(
         kind=kind,
-        judge=session.judge.identity(),
+        judge=identity,
         repeats=repeats,
         judged=judged,
         against_labels=against_labels,
@@ -484,9 +494,6 @@ def _measure(
         position=_measure_position(judged) if kind == "pairwise" else None,
         agreement_at_least=agreeing / (n + unknown),
         agreement_at_most=(agreeing + unknown) / (n + unknown),
-        usage=session.usage,
-        verdicts=session.verdicts,
-        cached=session.cached,
     )
 
 
@@ -504,7 +511,12 @@ def _measure_agreement(pairs: Sequence[tuple[str, str, str]], kind: Kind) -> Agr
 
 
 def _measure_position(judged: Sequence[JudgedAnswer]) -> PositionBias:
-    pairs = [(j.item.id, *draw.positions) for j in judged for draw in j.draws if draw.positions]
+    pairs = [
+        (answer.item.id, *(part.value for part in draw.parts))
+        for answer in judged
+        for draw in answer.draws
+        if draw.verdict is not None
+    ]
     ids = [id for id, _, _ in pairs]
 
     def rate(outcomes: Iterable[bool]) -> Rate:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -340,7 +339,11 @@ def _judged_as_dict(answer: JudgedAnswer) -> dict[str, Any]:
         **answer.item.texts,
         "label": answer.item.label,
         "draws": [
-            {"verdict": draw.verdict, "problem": draw.problem, "replies": list(draw.replies)}
+            {
+                "verdict": draw.verdict,
+                "problem": draw.problem,
+                "replies": [part.reply for part in draw.parts],
+            }
             for draw in answer.draws
         ],
     }
@@ -367,10 +370,10 @@ def _print_differences(shown: Sequence[JudgedAnswer], total: int) -> None:
                 continue
             verdict = as_text(_format_label(draw.verdict, disputed))
             print_labelled(console, "judge", verdict, "bold red")
-            orders = zip(("in this order", "in the other order"), draw.positions, strict=False)
-            prefixes = [f"{order}: {verdict}. " for order, verdict in orders]
-            for prefix, reply in zip_longest(prefixes, draw.replies, fillvalue=""):
-                reason = shorten(prefix + _find_reasoning(reply, disputed))
+            orders = ("in this order", "in the other order") if len(draw.parts) > 1 else ("",)
+            for order, part in zip(orders, draw.parts, strict=True):
+                prefix = f"{order}: {part.value}. " if order else ""
+                reason = shorten(prefix + _find_reasoning(part.reply, disputed))
                 print_labelled(console, "", as_text(reason, "dim"))
 
 
