@@ -28,8 +28,8 @@ from heldout.models.http import completion_of
 from heldout.models.requests import DELIVERY, with_system
 from heldout.scoring.json_schema import compiled
 from heldout.scoring.tool_calls import (
-    CallReport,
     ResponseCalls,
+    TriggerAgreement,
     compare_calls,
     read_calls,
     response_of,
@@ -268,40 +268,33 @@ def _parse_response(result: _Result) -> ResponseCalls | None:
 # --- Comparison ---------------------------------------------------------------------------------
 
 
-def compare_call_sets(
-    candidate: CallSet, reference: CallSet, again: CallSet | None = None
-) -> CallReport:
-    """Compare a candidate with a reference, and a second run of the reference with it, too.
-
-    Raises:
-        InvalidInput: They have no requests in common.
-    """
-    sets = [candidate, reference] + ([again] if again is not None else [])
-    by_line = any(answer.request is None for calls in sets for answer in calls.answers)
-    indexes: list[dict[str, ResponseCalls | None]] = []
-    for calls in sets:
-        if by_line and any(answer.line is None for answer in calls.answers):
-            raise InvalidInput(
-                f"{calls.name} does not say which line of the file each of its requests was, and "
-                "the other results say nothing else; give results with their requests"
-            )
-        keys = (str(answer.line if by_line else answer.request) for answer in calls.answers)
-        responses = (answer.response for answer in calls.answers)
-        indexes.append(dict(zip(_number_repeats(keys), responses, strict=True)))
-    for calls, index in zip(sets, indexes, strict=True):
-        if not index.keys() & indexes[1].keys():
-            noun = "lines (data_index)" if by_line else "requests"
-            raise InvalidInput(
-                f"{calls.name} and {reference.name} have no {noun} in common, "
-                f"{len(calls.answers)} and {len(reference.answers)} as they are; was the reference "
-                "asked the same file? Every field of a request but model and stream has to be the "
-                "same, temperature and max_tokens included"
-            )
-    ours, theirs, *more = (
-        {key: response for key, response in index.items() if response is not None}
-        for index in indexes
+def compare_call_sets(ours: CallSet, theirs: CallSet) -> TriggerAgreement:
+    """Compare the responses to the same requests; refuse sets that have none in common."""
+    by_line = any(answer.request is None for answer in (*ours.answers, *theirs.answers))
+    left, right = _index(ours, by_line), _index(theirs, by_line)
+    if not left.keys() & right.keys():
+        noun = "lines (data_index)" if by_line else "requests"
+        raise InvalidInput(
+            f"{ours.name} and {theirs.name} have no {noun} in common, {len(left)} and {len(right)} "
+            "as they are; was the reference asked the same file? Every field of a request but "
+            "model and stream has to be the same, temperature and max_tokens included"
+        )
+    return compare_calls(
+        {key: response for key, response in left.items() if response is not None},
+        {key: response for key, response in right.items() if response is not None},
     )
-    return compare_calls(ours, theirs, reference_again=more[0] if more else None)
+
+
+def _index(calls: CallSet, by_line: bool) -> dict[str, ResponseCalls | None]:
+    """Return responses by request, or by line of the file."""
+    if by_line and any(answer.line is None for answer in calls.answers):
+        raise InvalidInput(
+            f"{calls.name} does not say which line of the file each of its requests was, and the "
+            "other results say nothing else; give results with their requests"
+        )
+    keys = (str(answer.line if by_line else answer.request) for answer in calls.answers)
+    responses = (answer.response for answer in calls.answers)
+    return dict(zip(_number_repeats(keys), responses, strict=True))
 
 
 def count_problems(responses: Iterable[ResponseCalls]) -> list[tuple[str, int]]:

@@ -27,7 +27,7 @@ from heldout.errors import ResumeMismatch, RunDirectoryError
 if TYPE_CHECKING:
     from heldout.analysis.tool_calls import CallSet
     from heldout.models.requests import RequestsEndpoint
-    from heldout.scoring.tool_calls import CallReport
+    from heldout.scoring.tool_calls import TriggerAgreement
     from heldout.stats import Rate
     from heldout.store.report import EvalReport
     from heldout.types import Sample
@@ -107,7 +107,6 @@ def command(
     again, and for a complete run nothing is sent and nothing changes.
     """
     from heldout.analysis.tool_calls import (
-        compare_call_sets,
         load_call_sets,
         load_requests,
         read_reference,
@@ -130,8 +129,7 @@ def command(
     loaded = [read_reference(reference) for reference in references]
     # The second repeat of a single reference is the reference again.
     reference_sets = loaded[0][:2] if len(loaded) == 1 else [sets[0] for sets in loaded]
-    if reference_sets:
-        compare_call_sets(unanswered(str(file), samples), *reference_sets)
+    _compare_with_reference(unanswered(str(file), samples), reference_sets)
     config = EvalConfig(
         endpoint=server,
         experiment_name=name,
@@ -141,11 +139,22 @@ def command(
     )
     report = _send_requests(samples, server, config, run_dir, resume=resume)
     candidate = load_call_sets(report)[0]
-    compared = compare_call_sets(candidate, *reference_sets) if reference_sets else None
+    agreements = _compare_with_reference(candidate, reference_sets)
     if as_json:
-        print_json(_calls_as_dict(report, candidate, reference_sets, compared))
+        print_json(_calls_as_dict(report, candidate, reference_sets, agreements))
     else:
-        print_report(_build_report(report, candidate, reference_sets, compared))
+        print_report(_build_report(report, candidate, reference_sets, agreements))
+
+
+def _compare_with_reference(
+    candidate: CallSet, references: Sequence[CallSet]
+) -> list[TriggerAgreement]:
+    """Compare a candidate with the reference, and then the reference run again."""
+    from heldout.analysis.tool_calls import compare_call_sets
+
+    if not references:
+        return []
+    return [compare_call_sets(calls, references[0]) for calls in (candidate, *references[1:])]
 
 
 def _make_name(file: Path, server: RequestsEndpoint) -> str:
@@ -199,7 +208,7 @@ def _build_report(
     report: EvalReport,
     candidate: CallSet,
     references: Sequence[CallSet],
-    compared: CallReport | None,
+    agreements: Sequence[TriggerAgreement],
 ) -> Report:
     from heldout.analysis.tool_calls import count_problems
     from heldout.scoring.tool_calls import finish_reasons
@@ -228,7 +237,7 @@ def _build_report(
         )
     blocks: list[Block] = [
         describe_report(report),
-        _build_table(candidate, compared),
+        _build_table(candidate, agreements),
         Line(
             f"{count(len(candidate.answers), 'request')}: {len(candidate.responses)} answered, ",
             Span(f"{errored} errored", "red" if errored else ""),
@@ -241,18 +250,16 @@ def _build_report(
     return Report(blocks)
 
 
-def _build_table(candidate: CallSet, compared: CallReport | None) -> Table:
+def _build_table(candidate: CallSet, agreements: Sequence[TriggerAgreement]) -> Table:
     from heldout.scoring.tool_calls import schema_accuracy
 
     columns = [Column("with 95% interval", wrap=True), Column("this run", wrap=True)]
     rows: list[list[str | Span]] = [
         ["schema accuracy", _format_rate(schema_accuracy(candidate.responses))]
     ]
-    if compared is None:
+    if not agreements:
         return Table(columns, rows)
-    agreements = [compared.trigger]
-    if compared.reference_with_itself is not None:
-        agreements.append(compared.reference_with_itself)
+    if len(agreements) > 1:
         columns.append(Column("the reference with itself", wrap=True))
         rows[0].append("")
     rows += [
@@ -280,7 +287,7 @@ def _calls_as_dict(
     report: EvalReport,
     candidate: CallSet,
     references: Sequence[CallSet],
-    compared: CallReport | None,
+    agreements: Sequence[TriggerAgreement],
 ) -> dict[str, Any]:
     from heldout.analysis.tool_calls import count_problems
     from heldout.scoring.tool_calls import finish_reasons, schema_accuracy
@@ -295,8 +302,7 @@ def _calls_as_dict(
         "schema_accuracy": schema_accuracy(candidate.responses).as_dict(),
         "problems": dict(count_problems(candidate.responses)),
     }
-    if compared is not None:
-        again = compared.reference_with_itself
+    if agreements:
         plain |= {
             "references": [
                 {
@@ -307,7 +313,7 @@ def _calls_as_dict(
                 }
                 for reference in references
             ],
-            "trigger": compared.trigger.as_dict(),
-            "reference_with_itself": again and again.as_dict(),
+            "trigger": agreements[0].as_dict(),
+            "reference_with_itself": agreements[1].as_dict() if len(agreements) > 1 else None,
         }
     return plain

@@ -15,11 +15,10 @@ The numbers of `compare_calls` are those of the K2 Vendor Verifier, as it define
     schema accuracy   responses all of whose calls validate / positive responses;
                       bad JSON, an unknown tool and an empty list of calls do not validate
 
-Two runs of the same weights do not agree fully either (76-84% in practice), so `compare_calls`
-also reports the agreement of the reference with a second run of itself, where one is given. Each
-rate has its count and its denominator, no value where that is 0, and Wilson's interval over
-requests. F1 is a function of TP / (TP + FP + FN), a plain rate J, namely 2J / (1 + J): its interval
-is Wilson's of J, sent through the same function.
+Two runs of the same weights do not agree fully either (76-84% in practice): compare the reference
+with a second run of itself, too. Each rate has its count and its denominator, no value where that
+is 0, and Wilson's interval over requests. F1 is a function of TP / (TP + FP + FN), a plain rate J,
+namely 2J / (1 + J): its interval is Wilson's of J, sent through the same function.
 """
 
 from __future__ import annotations
@@ -434,61 +433,18 @@ class TriggerAgreement:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class CallReport:
-    """A set of responses compared with a reference."""
-
-    responses: int
-    schema_accuracy: Rate
-    """Of all responses of the candidate, also those without a match in the reference."""
-    finish_reasons: Mapping[str, int]
-    """The most frequent first."""
-    trigger: TriggerAgreement
-    reference_with_itself: TriggerAgreement | None
-    """A second run of the reference compared with the first; None without one."""
-
-
 def compare_calls(
-    candidate: Mapping[str, ResponseCalls],
-    reference: Mapping[str, ResponseCalls],
-    *,
-    reference_again: Mapping[str, ResponseCalls] | None = None,
-) -> CallReport:
+    ours: Mapping[str, ResponseCalls], theirs: Mapping[str, ResponseCalls]
+) -> TriggerAgreement:
     """Compare a set of responses with a reference. A request that errored is left out, and no 0.
 
     Args:
-        candidate: Responses by request id.
-        reference: Those of the reference.
-        reference_again: Those of a second run of the reference.
+        ours: Responses by request id.
+        theirs: Those of the reference.
 
     Returns:
         Counts and rates, with 95% intervals.
     """
-    again = None if reference_again is None else _agreement(reference_again, reference)
-    return CallReport(
-        responses=len(candidate),
-        schema_accuracy=schema_accuracy(candidate.values()),
-        finish_reasons=finish_reasons(candidate.values()),
-        trigger=_agreement(candidate, reference),
-        reference_with_itself=again,
-    )
-
-
-def schema_accuracy(responses: Iterable[ResponseCalls]) -> Rate:
-    """Return the share of responses all of whose calls validate, of those that call."""
-    valid = [response.valid for response in responses if response.positive]
-    return independent_rate(sum(map(bool, valid)), len(valid))
-
-
-def finish_reasons(responses: Iterable[ResponseCalls]) -> dict[str, int]:
-    """Count the finish reasons, the most frequent first, equals by name."""
-    counts = Counter(response.finish_reason or "(none)" for response in responses)
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _agreement(
-    ours: Mapping[str, ResponseCalls], theirs: Mapping[str, ResponseCalls]
-) -> TriggerAgreement:
     pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
     counts = Counter((mine.positive, other.positive) for mine, other in pairs)
     both, only_ours, only_theirs = counts[True, True], counts[True, False], counts[False, True]
@@ -516,3 +472,15 @@ def _f1(both: int, either: int) -> Rate:
     rate = wilson(both / either, either)
     low, high = (2 * j / (1 + j) for j in (rate.low, rate.high))
     return Rate(2 * both, both + either, Interval(low, high))
+
+
+def schema_accuracy(responses: Iterable[ResponseCalls]) -> Rate:
+    """Return the share of responses all of whose calls validate, of those that call."""
+    valid = [response.valid for response in responses if response.positive]
+    return independent_rate(sum(map(bool, valid)), len(valid))
+
+
+def finish_reasons(responses: Iterable[ResponseCalls]) -> dict[str, int]:
+    """Count the finish reasons, the most frequent first, equals by name."""
+    counts = Counter(response.finish_reason or "(none)" for response in responses)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
