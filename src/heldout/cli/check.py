@@ -104,7 +104,7 @@ def command() -> None:
     "--failures",
     type=click.IntRange(1),
     metavar="N",
-    help="N answers on which judge and label differ, with the judge's reasons.",
+    help="N answers on which judge and label differ, with the judge's replies.",
 )
 @json_option
 def judge(
@@ -370,11 +370,8 @@ def _print_differences(shown: Sequence[JudgedAnswer], total: int) -> None:
                 continue
             verdict = as_text(_format_label(draw.verdict, disputed))
             print_labelled(console, "judge", verdict, "bold red")
-            orders = ("in this order", "in the other order") if len(draw.parts) > 1 else ("",)
-            for order, part in zip(orders, draw.parts, strict=True):
-                prefix = f"{order}: {part.value}. " if order else ""
-                reason = shorten(prefix + _find_reasoning(part.reply, disputed))
-                print_labelled(console, "", as_text(reason, "dim"))
+            for part in draw.parts:
+                print_labelled(console, "", as_text(shorten(part.reply), "dim"))
 
 
 def _disputed_criteria(answer: JudgedAnswer) -> list[str]:
@@ -388,26 +385,6 @@ def _format_label(label: Label, disputed: Sequence[str]) -> str:
     if isinstance(label, str):
         return label
     return ", ".join(f"{id}: {'met' if label[id] else 'not met'}" for id in disputed)
-
-
-def _find_reasoning(reply: str, criteria: Sequence[str]) -> str:
-    """Return the reasoning in a judge's reply (on these criteria), or else all of the reply."""
-    from heldout.scoring.judges import Malformed
-    from heldout.scoring.judges.judge import json_object
-
-    try:
-        fields = json_object(reply)
-    except Malformed:
-        return reply
-    reasons = [fields.get("reasoning")]
-    if criteria and isinstance(fields.get("criteria"), list):
-        parts = [part for part in fields["criteria"] if isinstance(part, dict)]
-        reasons = [
-            f"{part['id']}: {part['reasoning']}"
-            for part in parts
-            if part.get("id") in criteria and part.get("reasoning")
-        ]
-    return "\n".join(str(reason) for reason in reasons if reason) or reply
 
 
 # --- check template -----------------------------------------------------------------------------
