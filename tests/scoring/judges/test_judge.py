@@ -498,12 +498,6 @@ def test_what_is_no_endpoint_is_refused_at_once() -> None:
         Judge("gpt-5")
 
 
-def test_inputs_that_json_cannot_hold_are_refused(run: Run) -> None:
-    odd = Question("mine/1", ASKED.messages, {"x": object()}, ASKED.read)
-    with pytest.raises(InvalidInput, match="plain JSON values"):
-        verdict_of(run, Judge(Scripted("")), odd)
-
-
 # --- Who judges ---------------------------------------------------------------------------------
 
 

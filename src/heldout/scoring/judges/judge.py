@@ -209,14 +209,8 @@ class Judge:
             "inputs": question.inputs,
             "draw": draw,
         }
-        try:
-            # In ASCII: a lone surrogate has no bytes, but an escape.
-            encoded = json.dumps(request, sort_keys=True, ensure_ascii=True).encode()
-        except (TypeError, ValueError) as problem:
-            raise InvalidInput(
-                f"the inputs of a question to a judge, and the endpoint's description of itself, "
-                f"are plain JSON values: {problem}"
-            ) from None
+        # In ASCII: a lone surrogate has no bytes, but an escape.
+        encoded = json.dumps(request, sort_keys=True, ensure_ascii=True).encode()
         return hashlib.blake2b(encoded, digest_size=16).hexdigest()
 
     # --- Asking ---
@@ -327,8 +321,7 @@ class Judge:
 
     def _check_length(self, question: Question[Any]) -> None:
         for label, text in question.inputs.items():
-            # What cannot be seen is escaped, and grows.
-            length = len(readable(text)) if isinstance(text, str) else 0
+            length = len(readable(text))  # what cannot be seen is escaped, and grows
             if length > self._longest:
                 raise InvalidInput(
                     f"the {label} has {length} characters as it is sent, and the judge is given at "
@@ -460,11 +453,7 @@ _CLOSES = re.compile(
 
 
 def _read_reply(question: Question[V], reply: str, finish_reason: str | None = None) -> V:
-    could_be_quoted = [
-        text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
-        for text in question.inputs.values()
-    ]
-    return question.read(json_object(reply, finish_reason, judged=could_be_quoted))
+    return question.read(json_object(reply, finish_reason, judged=question.inputs.values()))
 
 
 def json_object(

@@ -189,13 +189,13 @@ class Question(Generic[V]):
     Attributes:
         prompt: Kind and version of the prompt: "equality/1".
         messages: The request.
-        inputs: The judged texts by label, or other JSON values: part of a cached verdict's key.
+        inputs: The judged texts by label, a part of the key of a cached verdict.
         read: Turns the parsed JSON object into the verdict; raises `Malformed` with what is wrong.
     """
 
     prompt: str
     messages: tuple[Message, ...]
-    inputs: dict[str, Any]
+    inputs: dict[str, str]
     read: Callable[[Any], V] = field(compare=False)
 
 
