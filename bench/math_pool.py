@@ -73,7 +73,7 @@ def plain_loop(number: int) -> None:
         started = time.perf_counter()
         for answer, gold in pairs:
             stated = stated_expressions(answer_text(answer) or "", last=False)
-            decide(gold, stated, [6, True, False])
+            decide(gold, stated, [6, True])
         print(time.perf_counter() - started, flush=True)
 
 
@@ -167,7 +167,6 @@ async def longest_wait(beside: Callable[[], Awaitable[object]]) -> float:
 
 async def ready(pool: Pool) -> None:
     """Until all have answered: a worker takes no task before it is prepared."""
-    pool.start()
     found: set[int] = set()
 
     async def ask() -> None:

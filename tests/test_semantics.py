@@ -45,6 +45,7 @@ from heldout.scoring import (
     grade_number,
     part,
     read_calls,
+    schema_accuracy,
 )
 from heldout.stats import PairedDifference
 from heldout.training.verdicts import best_checkpoint, verdicts
@@ -777,10 +778,10 @@ def test_clause_29_tool_calls_count_where_the_finish_reason_says_so() -> None:
         "d": said("tool_calls"),
     }
     theirs = {"a": said("tool_calls", '{"x": 1}'), "b": said("stop"), "c": said("tool_calls")}
-    found = compare_calls(ours, theirs)
-    assert (found.schema_accuracy.count, found.schema_accuracy.n) == (1, 3)
-    assert (found.trigger.both, found.trigger.only_ours, found.trigger.only_theirs) == (1, 1, 1)
-    assert found.trigger.f1.value == 0.5
+    accuracy, trigger = schema_accuracy(ours.values()), compare_calls(ours, theirs)
+    assert (accuracy.count, accuracy.n) == (1, 3)
+    assert (trigger.both, trigger.only_ours, trigger.only_theirs) == (1, 1, 1)
+    assert trigger.f1.value == 0.5
 
 
 def test_clause_30_scoring_again_asks_nobody_and_names_its_parent(run_eval: RunEval) -> None:

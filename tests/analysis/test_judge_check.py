@@ -319,7 +319,7 @@ def test_a_judge_that_prefers_an_answer_says_the_same_in_both_orders(check: Any)
     found = check(judge, rows, kind="pairwise")
     assert (found.position.same.count, found.position.same.n) == (20, 20)
     assert found.against_labels.agreement.count == 9
-    assert found.judged[0].draws[0].positions == ("first", "second")
+    assert [part.value for part in found.judged[0].draws[0].parts] == ["first", "second"]
     assert found.verdicts == 40
 
 
@@ -387,8 +387,9 @@ def test_every_kind_has_its_shape(kind: Kind, tmp_path: Path) -> None:
         ("three-way", {"label": "A"}, "got 'A'"),
         ("pairwise", {"label": "1"}, "'label' is first, second, tie; got '1'"),
         ("pairwise", {"first": None}, "'first' is empty"),
-        ("criteria", {"criteria": []}, "'criteria' is a list"),
-        ("criteria", {"criteria": [{"id": "a"}]}, "a criterion has id, description"),
+        ("criteria", {"criteria": None}, "'criteria' is a list"),
+        ("criteria", {"criteria": [{"id": "a"}]}, "missing required field `description`"),
+        ("criteria", {"criteria": []}, "no criterion has a weight above 0"),
         ("criteria", {"label": {"b": True}}, "'label' and 'criteria' differ in 'a', 'b'"),
         ("criteria", {"label": {"a": "yes"}}, "says true or false of each criterion"),
     ],
@@ -405,19 +406,18 @@ def test_a_bad_line_is_named_with_what_is_wrong(
 
 def test_all_bad_lines_are_found_at_once(tmp_path: Path) -> None:
     file = tmp_path / "labels.jsonl"
-    lines = [json.dumps(row(1, True)), "{", '"text"', json.dumps({"question": "?"})] + ["[]"] * 4
+    lines = [json.dumps(row(1, True)), '"text"', json.dumps({"question": "?"})] + ["[]"] * 5
     file.write_text("\n".join(lines))
     with pytest.raises(InvalidInput) as refused:
         read_labels(file, "equality")
     said = str(refused.value)
-    assert "line 2: it is no JSON" in said
-    assert "line 3: it is an object with keys, got str" in said
-    assert "line 4: 'answer' is missing; there are ['question']" in said
+    assert "line 2: it is an object with keys, got str" in said
+    assert "line 3: 'answer' is missing; there are ['question']" in said
     assert said.endswith("and 2 more")
 
 
 def test_two_items_of_one_id_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="b: the id 'q1' is also that of a"):
+    with pytest.raises(InvalidInput, match="b: the id 'q1' is that of another answer"):
         parse_labels([("a", row(1, True)), ("b", row(1, False))], "equality")
 
 

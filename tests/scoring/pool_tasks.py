@@ -15,15 +15,6 @@ def ill() -> None:
     raise ImportError("sympy is not here")
 
 
-def swallow() -> str:
-    kept = []
-    try:
-        while True:
-            kept.append(bytearray(2**22))
-    except MemoryError:
-        return "not equal"
-
-
 def deaf() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.raise_signal(signal.SIGSTOP)
@@ -35,10 +26,6 @@ def unsendable() -> object:
 
 def surrogate() -> None:
     raise ValueError("\ud800" + "x" * 10**6)
-
-
-def time_left() -> float:
-    return signal.getitimer(signal.ITIMER_REAL)[0]
 
 
 def environment() -> dict[str, str]:

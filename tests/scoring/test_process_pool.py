@@ -20,8 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heldout.errors import InvalidInput, TaskFailed, TaskTimeout, WorkerDied, WorkerError
-from heldout.scoring import process_pool
+from heldout.errors import InvalidInput, TaskFailed, TaskTimeout, WorkerDied
 from heldout.scoring.process_pool import Pool
 
 pytestmark = pytest.mark.integration
@@ -73,7 +72,7 @@ def _parent(pid: int) -> int:
         | st.booleans()
         | st.integers(-(2**63), 2**64 - 1)
         | st.floats(allow_nan=False)
-        # What UTF-8 has no bytes for is refused, below.
+        # UTF-8 has no bytes for surrogates.
         | st.text(st.characters(exclude_categories=["Cs"])),
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
         max_leaves=8,
@@ -83,10 +82,7 @@ def test_plain_values_go_there_and_back_as_they_are(pool: Pool, value: object) -
     assert pool.run_sync("copy:copy", value, seconds=10) == value
 
 
-def test_what_is_not_plain_is_refused_here(pool: Pool) -> None:
-    for value in (object(), "\ud800", 2**70):
-        with pytest.raises(InvalidInput):
-            pool.run_sync("copy:copy", value, seconds=10)
+def test_a_result_that_is_not_plain_is_the_tasks_error(pool: Pool) -> None:
     with pytest.raises(TaskFailed):
         pool.run_sync(f"{TASKS}:unsendable", seconds=10)
 
@@ -139,19 +135,7 @@ def test_a_task_over_its_time_is_killed_in_the_middle_of_a_bignum(pool: Pool) ->
     assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
 
 
-def test_a_workers_own_alarm_ends_it_without_anybody_watching(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_pool, "GRACE_SECONDS", 3600.0)
-    pool.run_sync("math:sqrt", 4, seconds=10)
-    with pytest.raises(TaskTimeout):
-        pool.submit("builtins:pow", 7, 10**9, seconds=0.2).result(60)
-
-
-def test_a_worker_that_does_not_hear_its_alarm_is_killed_from_outside(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_pool, "GRACE_SECONDS", 0.3)
+def test_a_worker_that_handles_no_signal_is_killed(pool: Pool) -> None:
     with pytest.raises(TaskTimeout):
         pool.run_sync(f"{TASKS}:deaf", seconds=0.1)
     assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
@@ -174,14 +158,6 @@ def test_memory_is_bounded(pool: Pool) -> None:
     assert caught.value.kind == "MemoryError"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-def test_a_refusal_of_memory_that_the_task_swallows_is_not_a_result(pool: Pool) -> None:
-    with pytest.raises(TaskFailed) as caught:
-        pool.run_sync(f"{TASKS}:swallow", seconds=30)
-    assert caught.value.kind == "MemoryError"
-    assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
-
-
 def test_while_one_task_hangs_the_others_go_on(pool: Pool, tmp_path: Path) -> None:
     begun, release = tmp_path / "begun", tmp_path / "release"
     hanging = pool.submit(f"{TASKS}:hold", str(begun), str(release), seconds=600)
@@ -196,9 +172,9 @@ def test_while_one_task_hangs_the_others_go_on(pool: Pool, tmp_path: Path) -> No
 # --- Starts -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("executable", [None, "", "/no/such/python"])
+@pytest.mark.parametrize("executable", ["", "/no/such/python"])
 def test_where_no_worker_can_be_started_every_task_says_so(
-    executable: str | None, monkeypatch: pytest.MonkeyPatch
+    executable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = Pool(1)
     with monkeypatch.context() as patch:
@@ -209,19 +185,6 @@ def test_where_no_worker_can_be_started_every_task_says_so(
     with suppress(WorkerDied):  # a start that failed is the error of one task
         alone.submit("math:sqrt", 4, seconds=60).result(60)
     assert alone.submit("math:sqrt", 4, seconds=60).result(60) == 2
-    alone.close()
-
-
-def test_a_program_that_is_no_python_is_the_error_of_every_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\nexit 3\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    alone = Pool(1)
-    with pytest.raises(WorkerDied, match="exit code 3"):
-        alone.submit("math:sqrt", 4, seconds=60).result(60)
     alone.close()
 
 
@@ -256,21 +219,6 @@ def test_a_worker_that_dies_between_two_tasks_costs_none(alone: Pool) -> None:
     os.kill(killed, signal.SIGKILL)
     os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
     assert alone.run_sync("os:getpid", seconds=60) != killed
-
-
-def test_time_in_the_queue_does_not_count(alone: Pool, tmp_path: Path) -> None:
-    """The task says how much of its 60 s is left: what it lacks was not lost while it waited."""
-    begun, release = tmp_path / "begun", tmp_path / "release"
-    alone.submit(f"{TASKS}:hold", str(begun), str(release), seconds=60)
-    waiting = alone.submit(f"{TASKS}:time_left", seconds=60)
-    wait_for(begun)
-    until = time.monotonic() + 0.5
-    while time.monotonic() < until:
-        os.sched_yield()
-    released = time.monotonic()
-    release.touch()
-    rounding = 0.02
-    assert 60 - waiting.result(60) <= time.monotonic() - released + rounding
 
 
 def test_a_cancelled_task_that_waited_is_never_started(alone: Pool, tmp_path: Path) -> None:
@@ -540,7 +488,3 @@ def test_workers_do_not_get_what_looks_like_a_secret(monkeypatch: pytest.MonkeyP
 
 def test_the_hash_seed_is_fixed_so_that_a_verdict_is_the_same_in_every_run(pool: Pool) -> None:
     assert pool.run_sync("os:getenv", "PYTHONHASHSEED", seconds=10) == "0"
-
-
-def test_all_errors_are_one_family() -> None:
-    assert all(issubclass(each, WorkerError) for each in (TaskFailed, TaskTimeout, WorkerDied))

@@ -27,13 +27,14 @@ other it is a tie, as in scoring, and how often a verdict follows the position i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
+from heldout.datasets import jsonl_rows
 from heldout.errors import (
     FatalEndpointError,
     InvalidInput,
@@ -46,8 +47,7 @@ from heldout.stats import Agreement, Rate, agreement_of, rate_of
 from heldout.types import Usage
 
 if TYPE_CHECKING:
-    from heldout.scoring.judges import Judge, Question, Verdict
-    from heldout.scoring.judges.questions import Criterion
+    from heldout.scoring.judges import Criterion, Judge, Question, Verdict
 
 Kind = Literal["equality", "three-way", "criteria", "pairwise"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -57,6 +57,12 @@ CATEGORIES: dict[Kind, tuple[str, ...]] = {
     "three-way": ("correct", "incorrect", "not_attempted"),
     "criteria": (MET, NOT_MET),
     "pairwise": ("first", "second", "tie"),
+}
+_TEXTS: dict[Kind, tuple[str, ...]] = {
+    "equality": ("question", "answer", "target"),
+    "three-way": ("question", "answer", "target"),
+    "criteria": ("question", "answer"),
+    "pairwise": ("question", "first", "second"),
 }
 Label = str | dict[str, bool]
 OnProgress = Callable[[int, int, int], object]
@@ -102,47 +108,27 @@ def read_labels(path: str | Path, kind: Kind) -> list[LabelledAnswer]:
     Raises:
         InvalidInput: The file cannot be read, or lines are wrong; the message names them.
     """
-    path = Path(path)
-    try:
-        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    except OSError as problem:
-        raise InvalidInput(f"{path} cannot be read: {problem.strerror}") from None
-    rows = [(f"line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not rows:
+    answers = parse_labels(jsonl_rows(path), kind)
+    if not answers:
         raise InvalidInput(f"{path} has no lines; each is a labelled answer, as JSON")
-    try:
-        return parse_labels(rows, kind)
-    except InvalidInput as problem:
-        raise InvalidInput(f"{path}, {problem}") from None
+    return answers
 
 
 def parse_labels(rows: Iterable[tuple[str, Any]], kind: Kind) -> list[LabelledAnswer]:
-    """Parse labelled answers, all before anything is asked.
-
-    Args:
-        rows: Each with where it is from: a dict, a line of JSON, or a LabelledAnswer.
-        kind: What the judge is asked.
-
-    Returns:
-        The labelled answers.
-
-    Raises:
-        InvalidInput: Rows are wrong; the message names them.
-    """
+    """Parse labelled answers, all before anything is asked; each row with where it is from."""
     if kind not in KINDS:
         raise InvalidInput(f"kind is {', '.join(KINDS)}; got {kind!r}")
     answers: dict[str, LabelledAnswer] = {}
-    origins: dict[str, str] = {}
     problems: list[str] = []
     for where, row in rows:
         try:
             answer = _parse_label(where, row, kind)
             if answer.id in answers:
-                raise InvalidInput(f"the id {answer.id!r} is also that of {origins[answer.id]}")
+                raise InvalidInput(f"the id {answer.id!r} is that of another answer, too")
         except InvalidInput as problem:
             problems.append(f"{where}: {problem}")
             continue
-        answers[answer.id], origins[answer.id] = answer, where
+        answers[answer.id] = answer
     if problems:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise InvalidInput("; ".join(problems[:5]) + more)
@@ -154,19 +140,14 @@ def _parse_label(where: str, row: Any, kind: Kind) -> LabelledAnswer:
         if row.kind != kind:
             raise InvalidInput(f"it was read for kind={row.kind!r}, not for kind={kind!r}")
         return row
-    if isinstance(row, bytes):
-        try:
-            row = msgspec.json.decode(row)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-            raise InvalidInput(f"it is no JSON ({problem})") from None
     if not isinstance(row, Mapping):
         raise InvalidInput(f"it is an object with keys, got {type(row).__name__}")
-    names = ["question", *(("first", "second") if kind == "pairwise" else ("answer",))]
-    if kind in ("equality", "three-way") or (kind == "criteria" and row.get("target") is not None):
+    names = [*_TEXTS[kind]]
+    if kind == "criteria" and row.get("target") is not None:
         names.append("target")
     texts = {name: _parse_text(row, name) for name in names}
     criteria = _parse_criteria(row) if kind == "criteria" else ()
-    id = where if row.get("id") is None else str(row["id"])
+    id = where.rpartition(", ")[2] if row.get("id") is None else str(row["id"])
     return LabelledAnswer(id, kind, texts, _parse_verdict(row, kind, criteria), criteria)
 
 
@@ -183,26 +164,20 @@ def _parse_text(row: Mapping[str, Any], name: str) -> str:
 
 
 def _parse_criteria(row: Mapping[str, Any]) -> tuple[Criterion, ...]:
-    from heldout.scoring.judges.questions import Criterion, check_criteria
+    from heldout.scoring.judges.prompts import Criterion, check_criteria
 
-    rows = row.get("criteria")
-    if not isinstance(rows, list) or not rows:
-        raise InvalidInput("'criteria' is a list of {id, description, weight?, required?}")
-    known = {"id", "description", "weight", "required"}
-    for fields in rows:
-        if not isinstance(fields, dict) or not {"id", "description"} <= set(fields) <= known:
-            raise InvalidInput(
-                f"a criterion has id, description, weight, required; got {fields!r:.100}"
-            )
-    criteria = tuple(Criterion(**fields) for fields in rows)
+    try:
+        criteria = msgspec.convert(row.get("criteria"), tuple[Criterion, ...])
+    except msgspec.ValidationError as problem:
+        raise InvalidInput(
+            f"'criteria' is a list of {{id, description, weight?, required?}}: {problem}"
+        ) from None
     check_criteria(criteria)
     return criteria
 
 
 def _parse_verdict(row: Mapping[str, Any], kind: Kind, criteria: Sequence[Criterion]) -> Label:
-    if "label" not in row:
-        raise InvalidInput("'label' is missing: what a person said of it")
-    label = row["label"]
+    label = row.get("label")
     if kind == "criteria":
         ids = [criterion.id for criterion in criteria]
         if not isinstance(label, dict) or not all(isinstance(v, bool) for v in label.values()):
@@ -227,15 +202,28 @@ class Draw:
 
     Attributes:
         verdict: The verdict; None if there is none.
-        problem: Why there is none.
-        replies: What the judge wrote.
-        positions: For pairwise: the verdict in the order given, and in the other.
+        parts: What was replied to the question; for pairwise in the order given, and in the other.
+        error: Why there is no verdict.
     """
 
     verdict: Label | None
-    problem: str | None = None
-    replies: tuple[str, ...] = ()
-    positions: tuple[str, ...] = ()
+    parts: tuple[Verdict[Any], ...]
+    error: Exception | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why there is no verdict, in words."""
+        if self.error is None:
+            return None
+        return f"{type(self.error).__name__}: {printable_error(self.error)}"
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens of all replies that were not cached; None where the endpoint does not say."""
+        usages = [part.usage for part in self.parts if not part.cached]
+        if isinstance(self.error, NoVerdict):
+            usages.append(self.error.usage)
+        return _add_up(usages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +268,6 @@ class JudgeCheck:
         position: For pairwise.
         agreement_at_least: Agreement with labels if every missing verdict were wrong.
         agreement_at_most: Agreement with labels if every missing verdict were right.
-        usage: Tokens of all replies that were not cached, verdicts or not; None where the endpoint
-            does not say.
-        verdicts: Number of verdicts.
-        cached: Those that came from the cache.
     """
 
     kind: Kind
@@ -295,9 +279,22 @@ class JudgeCheck:
     position: PositionBias | None
     agreement_at_least: float
     agreement_at_most: float
-    usage: Usage | None
-    verdicts: int
-    cached: int
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens of all replies that were not cached; None where the endpoint does not say."""
+        return _add_up(draw.usage for answer in self.judged for draw in answer.draws)
+
+    @property
+    def verdicts(self) -> int:
+        """Number of verdicts."""
+        return sum(len(draw.parts) for answer in self.judged for draw in answer.draws)
+
+    @property
+    def cached(self) -> int:
+        """Number of verdicts that came from the cache."""
+        draws = (draw for answer in self.judged for draw in answer.draws)
+        return sum(part.cached for draw in draws for part in draw.parts)
 
     @property
     def no_verdict(self) -> tuple[JudgedAnswer, ...]:
@@ -321,7 +318,7 @@ class JudgeCheck:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        position, usage = self.position, self.usage
+        position = self.position
         return {
             "kind": self.kind,
             "judge": self.judge,
@@ -338,11 +335,7 @@ class JudgeCheck:
                 for answer in self.no_verdict
             ],
             "later_draws_without_verdict": self.later_without,
-            "usage": usage
-            and {
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-            },
+            "usage": self.usage and asdict(self.usage),
             "verdicts": self.verdicts,
             "cached": self.cached,
         }
@@ -381,84 +374,70 @@ async def check_judge(
     items = parse_labels(((f"item {i}", row) for i, row in enumerate(labels)), kind)
     if not items:
         raise InvalidInput("no labels: there is nothing to measure the judge against")
-    session = _Session(judge)
     todo = iter([(i, repeat) for i in range(len(items)) for repeat in range(repeats)])
     draws: dict[tuple[int, int], Draw] = {}
+    errors: list[Exception] = []
+    fatal: Exception | None = None
 
     async def work() -> None:
+        nonlocal fatal
         for i, repeat in todo:
-            draws[i, repeat] = await session.ask(items[i], repeat)
-            if session.fatal is not None:
-                group.cancel_scope.cancel()
-            elif on_progress is not None:
-                on_progress(len(draws), len(items) * repeats, session.errors)
+            draw = draws[i, repeat] = await _ask(judge, items[i], repeat)
+            if draw.error is not None:
+                errors.append(draw.error)
+                if _is_hopeless(draw.error, draws.values()):
+                    fatal = draw.error
+                    group.cancel_scope.cancel()
+            if on_progress is not None:
+                on_progress(len(draws), len(items) * repeats, len(errors))
 
     async with anyio.create_task_group() as group:
         for _ in range(max(1, min(max_concurrent, len(items) * repeats))):
             group.start_soon(work)
-    if session.fatal is not None:
+    if fatal is not None:
         raise SystemicFailure(
             "no further question can get a verdict, so the check was stopped: "
-            f"{printable_error(session.fatal)}"
-        ) from session.fatal
+            f"{printable_error(fatal)}"
+        ) from fatal
     judged = tuple(
         JudgedAnswer(item, tuple(draws[i, repeat] for repeat in range(repeats)))
         for i, item in enumerate(items)
     )
-    return _measure(judged, kind, repeats, session)
+    return _measure(judged, kind, repeats, judge.identity())
 
 
-class _Session:
-    """Asks a judge and counts verdicts and tokens."""
+async def _ask(judge: Judge, item: LabelledAnswer, repeat: int) -> Draw:
+    parts: list[Verdict[Any]] = []
+    try:
+        for question in _make_questions(item):
+            parts.append(await judge.ask(question, draw=repeat))
+    except Exception as error:  # noqa: BLE001 - one answer has no verdict; the others go on
+        return Draw(None, tuple(parts), error)
+    verdict = parts[0].value
+    if item.kind == "equality":
+        verdict = EQUAL if verdict else DIFFERENT
+    elif item.kind == "pairwise" and verdict != _SWAPPED[parts[1].value]:
+        verdict = "tie"
+    return Draw(verdict, tuple(parts))
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
-        self.verdicts = self.cached = self.errors = 0
-        self.usage: Usage | None = Usage()
-        self.fatal: Exception | None = None
-        """Why no further question can get a verdict: the key or the model is refused, or nothing
-        ever answered."""
 
-    async def ask(self, item: LabelledAnswer, repeat: int) -> Draw:
-        verdicts: list[Verdict[Any]] = []
-        problem = None
-        try:
-            for question in _make_questions(item):
-                verdicts.append(await self.judge.ask(question, draw=repeat))
-        except Exception as error:  # noqa: BLE001 - one answer has no verdict; the others go on
-            unreachable = isinstance(error, Unreachable) and not self.verdicts
-            if unreachable or isinstance(error, FatalEndpointError):
-                self.fatal = error
-            self.errors += 1
-            if isinstance(error, NoVerdict):
-                self._add_usage(error.usage)
-            problem = f"{type(error).__name__}: {printable_error(error)}"
-        self.verdicts += len(verdicts)
-        for verdict in verdicts:
-            if verdict.cached:
-                self.cached += 1
-            else:
-                self._add_usage(verdict.usage)
-        replies = tuple(verdict.reply for verdict in verdicts)
-        if problem is not None:
-            return Draw(None, problem, replies)
-        value = verdicts[0].value
-        if item.kind == "pairwise":
-            positions = (value, verdicts[1].value)
-            agree = value == _SWAPPED[positions[1]]
-            return Draw(value if agree else "tie", None, replies, positions)
-        if item.kind == "equality":
-            value = EQUAL if value else DIFFERENT
-        return Draw(value, None, replies)
+def _is_hopeless(error: Exception, draws: Iterable[Draw]) -> bool:
+    """Tell whether the key or the model is refused, or nothing ever answered."""
+    if isinstance(error, Unreachable):
+        return not any(draw.parts for draw in draws)
+    return isinstance(error, FatalEndpointError)
 
-    def _add_usage(self, usage: Usage | None) -> None:
-        # Part of the tokens would pass for all of them.
-        self.usage = None if self.usage is None or usage is None else self.usage + usage
+
+def _add_up(usages: Iterable[Usage | None]) -> Usage | None:
+    total: Usage | None = Usage()
+    for usage in usages:
+        total = total and usage and total + usage  # a part of it would pass for all of it
+    return total
 
 
 def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
     """Yield one question, or one for each order of a pair."""
-    from heldout.scoring.judges.questions import (
+    from heldout.scoring.judges import (
         criteria_question,
         equality_question,
         pairwise_question,
@@ -482,7 +461,7 @@ def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
 
 
 def _measure(
-    judged: tuple[JudgedAnswer, ...], kind: Kind, repeats: int, session: _Session
+    judged: tuple[JudgedAnswer, ...], kind: Kind, repeats: int, identity: dict[str, Any]
 ) -> JudgeCheck:
     first = judged[0]
     missing = [answer for answer in judged if answer.draws[0].verdict is None]
@@ -507,7 +486,7 @@ def _measure(
     agreeing, n = against_labels.agreement.count, against_labels.n
     return JudgeCheck(
         kind=kind,
-        judge=session.judge.identity(),
+        judge=identity,
         repeats=repeats,
         judged=judged,
         against_labels=against_labels,
@@ -515,9 +494,6 @@ def _measure(
         position=_measure_position(judged) if kind == "pairwise" else None,
         agreement_at_least=agreeing / (n + unknown),
         agreement_at_most=(agreeing + unknown) / (n + unknown),
-        usage=session.usage,
-        verdicts=session.verdicts,
-        cached=session.cached,
     )
 
 
@@ -535,7 +511,12 @@ def _measure_agreement(pairs: Sequence[tuple[str, str, str]], kind: Kind) -> Agr
 
 
 def _measure_position(judged: Sequence[JudgedAnswer]) -> PositionBias:
-    pairs = [(j.item.id, *draw.positions) for j in judged for draw in j.draws if draw.positions]
+    pairs = [
+        (answer.item.id, *(part.value for part in draw.parts))
+        for answer in judged
+        for draw in answer.draws
+        if draw.verdict is not None
+    ]
     ids = [id for id, _, _ in pairs]
 
     def rate(outcomes: Iterable[bool]) -> Rate:

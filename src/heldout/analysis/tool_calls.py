@@ -14,6 +14,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from heldout.models.http import completion_of
 from heldout.models.requests import DELIVERY, with_system
 from heldout.scoring.json_schema import compiled
 from heldout.scoring.tool_calls import (
-    CallReport,
     ResponseCalls,
+    TriggerAgreement,
     compare_calls,
     read_calls,
     response_of,
@@ -53,24 +54,11 @@ _ROLES: Mapping[str, Role] = {
 # --- Requests -----------------------------------------------------------------------------------
 
 
-def load_requests(path: str | Path, *, most: int | None = None) -> list[Sample]:
-    """Load a file of requests.
-
-    Args:
-        path: JSON lines, each a chat-completions request.
-        most: Only the first so many lines.
-
-    Returns:
-        A sample per line.
-
-    Raises:
-        InvalidInput: A line is no request, or there is none.
-    """
+def load_requests(path: str | Path, *, limit: int | None = None) -> list[Sample]:
+    """Load the requests of a JSONL file, or the first of them: a sample per line."""
     requests: list[dict[str, Any]] = []
     lines: list[int] = []
-    for where, row in jsonl_rows(path):
-        if most is not None and len(requests) >= most:
-            break
+    for where, row in islice(jsonl_rows(path), limit):
         try:
             _check_request(row)
         except InvalidInput as problem:
@@ -79,7 +67,7 @@ def load_requests(path: str | Path, *, most: int | None = None) -> list[Sample]:
         lines.append(int(where.rpartition(" ")[2]))
     if not requests:
         raise InvalidInput(f"{path} holds no requests")
-    ids = _number_repeats(_hash_request(request) for request in requests)
+    ids = _number_repeats(map(_hash_request, requests))
     return [
         Sample(id, request, metadata={"line": line})
         for id, request, line in zip(ids, requests, lines, strict=True)
@@ -107,11 +95,7 @@ def _check_messages(request: Any) -> None:
 
 
 def opening_messages(sample: Sample) -> list[Message]:
-    """Return a request's messages for its trajectory; what is sent is the request itself.
-
-    Args:
-        sample: A sample of `load_requests`.
-    """
+    """Return a request's messages for its trajectory; what is sent is the request itself."""
     return [_parse_message(message) for message in with_system(sample.input["messages"])]
 
 
@@ -119,28 +103,18 @@ set_version(opening_messages, 1)
 
 
 def _parse_message(message: Mapping[str, Any]) -> Message:
-    content = message.get("content")
-    if content is None:
-        content = ""
+    role, content = _ROLES.get(message["role"], "system"), message.get("content") or ""
     parts = isinstance(content, list) and all(isinstance(part, dict) for part in content)
     if not isinstance(content, str) and not parts:
         content = _encoder.encode(content).decode()
-    plain: dict[str, Any] = {"role": _ROLES.get(message["role"], "system"), "content": content}
-    for name in ("tool_call_id", "reasoning_content"):
-        if isinstance(message.get(name), str):
-            plain[name] = message[name]
     try:
-        return message_of({**plain, "tool_calls": message.get("tool_calls")}, "messages")
-    except (InvalidInput, TypeError):  # calls of an unknown shape; the request has them
-        return message_of(plain, "messages")
+        return message_of({**message, "role": role, "content": content}, "messages")
+    except (InvalidInput, TypeError):  # fields of an unknown shape; the request has them
+        return Message(role, content)
 
 
 def request_key(request: Mapping[str, Any]) -> str:
-    """Return a hash of what is asked, whatever the model and however the response is delivered.
-
-    Args:
-        request: A chat-completions request.
-    """
+    """Hash what is asked, whatever the model and however the response is delivered."""
     fields = {key: value for key, value in request.items() if key not in ("model", *DELIVERY)}
     return _hash_request({**fields, "messages": with_system(request["messages"])})
 
@@ -151,10 +125,10 @@ def _hash_request(request: Mapping[str, Any]) -> str:
 
 def _number_repeats(names: Iterable[str]) -> Iterator[str]:
     """Yield names, with #2, #3 … after those that come again."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for name in names:
-        seen[name] += 1
-        yield name if seen[name] == 1 else f"{name}#{seen[name]}"
+        counts[name] += 1
+        yield name if counts[name] == 1 else f"{name}#{counts[name]}"
 
 
 # --- Responses ----------------------------------------------------------------------------------
@@ -186,13 +160,8 @@ class CallSet:
     """
 
     name: str
-    answers: tuple[Answer, ...]
+    answers: Sequence[Answer]
     complete: bool = True
-
-    @property
-    def knows_requests(self) -> bool:
-        """Whether every request is recorded."""
-        return all(answer.request is not None for answer in self.answers)
 
     @property
     def responses(self) -> list[ResponseCalls]:
@@ -204,35 +173,23 @@ class CallSet:
         """Number of requests that errored."""
         return len(self.answers) - len(self.responses)
 
-    def index(self, *, by_line: bool) -> dict[str, ResponseCalls | None]:
-        """Return responses by request, or by line of the file.
 
-        Args:
-            by_line: Whether to use the line.
-        """
-        keys = (str(answer.line if by_line else answer.request) for answer in self.answers)
-        responses = (answer.response for answer in self.answers)
-        return dict(zip(_number_repeats(keys), responses, strict=True))
+def unanswered(name: str, requests: Iterable[Sample]) -> CallSet:
+    """Make the set of requests that are still to be sent."""
+    return CallSet(name, [Answer(request_key(s.input), s.metadata["line"], None) for s in requests])
 
 
 def load_call_sets(report: EvalReport) -> list[CallSet]:
-    """Return a set for each repeat of a run whose samples are requests.
-
-    Args:
-        report: The report of the run.
-
-    Raises:
-        InvalidInput: A sample is no request.
-    """
+    """Make a set for each repeat of a run whose samples are requests."""
     sets: dict[int, list[Answer]] = {}
     for result in report.results:
         sets.setdefault(result.repeat, []).append(_read_answer(result, report))
     complete = report.summary.get("complete") is not False
-    return [CallSet(str(report.path), tuple(sets[n]), complete) for n in sorted(sets)]
+    return [CallSet(str(report.path), sets[n], complete) for n in sorted(sets)]
 
 
 def _read_answer(result: EvalResult, report: EvalReport) -> Answer:
-    request, line = result.sample.input, result.sample.metadata.get("line")
+    request = result.sample.input
     try:
         _check_messages(request)
         response = response_of(result.trajectory, tools_of(request)) if result.ok else None
@@ -241,159 +198,107 @@ def _read_answer(result: EvalResult, report: EvalReport) -> Answer:
             f"{report.path}: sample {result.sample_id!r} is no request, as `heldout tool-calls` "
             f"stores them: {problem}"
         ) from None
-    return Answer(request_key(request), line if isinstance(line, int) else None, response)
+    return Answer(request_key(request), result.sample.metadata.get("line"), response)
 
 
 def read_reference(source: str | Path) -> list[CallSet]:
-    """Read reference responses.
-
-    Args:
-        source: A run, by path or name, or a JSONL of results.
-
-    Returns:
-        A set for each repeat.
-
-    Raises:
-        InvalidInput: There are no responses, or a line is not one.
-    """
+    """Read reference responses of a run, a set for each repeat, or of a JSONL of results."""
     path = Path(source)
     if path.is_file() and not RunDir(path.parent).run.exists():
-        return [CallSet(str(path), tuple(_read_results(path)))]
+        return [CallSet(str(path), _read_results(path))]
     sets = load_call_sets(EvalReport.load(find_run(path.parent if path.is_file() else path)))
     if not sets:
         raise InvalidInput(f"{source} has no responses yet")
     return sets
 
 
+class _Result(msgspec.Struct):
+    """A line of results, as the K2 Vendor Verifier writes it."""
+
+    response: Any
+    request: dict[str, Any] | None = None
+    status: str = "success"
+    finish_reason: str | None = None
+    data_index: int | None = None
+
+
 def _read_results(path: Path) -> list[Answer]:
-    """Read lines of {"request", "response"}, perhaps with `data_index` and `status`."""
-    rows = []
-    for where, row in jsonl_rows(path):
-        if not isinstance(row, Mapping) or "response" not in row:
+    answers: dict[int, Answer] = {}
+    is_numbered = has_requests = True
+    for i, (where, row) in enumerate(jsonl_rows(path)):
+        try:
+            result = msgspec.convert(row, _Result)
+            if result.request is not None:
+                _check_messages(result.request)
+        except (msgspec.ValidationError, InvalidInput) as problem:
             raise InvalidInput(
                 f'{where}: a line of results is {{"request": {{…}}, "response": {{a chat '
-                "completion}}"
+                f"completion}}}}: {problem}"
+            ) from None
+        is_numbered &= result.data_index is not None
+        has_requests &= result.request is not None
+        if not is_numbered and not has_requests:
+            raise InvalidInput(
+                f'{where}: every line has a "request", or else every line a "data_index", which is '
+                "the line of its request"
             )
-        rows.append((where, row))
-    if not rows:
-        raise InvalidInput(f"{path} holds no results")
-    has_request = [isinstance(row.get("request"), Mapping) for _, row in rows]
-    all_numbered = all(type(row.get("data_index")) is int for _, row in rows)
-    if not all(has_request) and (any(has_request) or not all_numbered):
-        where = rows[has_request.index(False)][0]
-        raise InvalidInput(
-            f'{where}: every line has a "request", or else every line a "data_index", which is '
-            "the line of its request"
-        )
-    answers: dict[int, Answer] = {}
-    for i, (where, row) in enumerate(rows):
-        line = row["data_index"] if all_numbered else None
-        key = None
-        if has_request[i]:
-            try:
-                _check_messages(row["request"])
-            except InvalidInput as problem:
-                raise InvalidInput(f"{where}: request: {problem}") from None
-            key = request_key(row["request"])
-        answer = Answer(key, line, _parse_response(row))
-        position = i if line is None else line
+        key = None if result.request is None else request_key(result.request)
+        answer = Answer(key, result.data_index, _parse_response(result))
+        position = i if result.data_index is None else result.data_index
         # A request that failed and was sent again has a line for each time.
         if answer.response is not None or position not in answers:
             answers[position] = answer
+    if not answers:
+        raise InvalidInput(f"{path} holds no results")
     return [answers[position] for position in sorted(answers)]
 
 
-def _parse_response(row: Mapping[str, Any]) -> ResponseCalls | None:
-    if row.get("status", "success") != "success":
+def _parse_response(result: _Result) -> ResponseCalls | None:
+    if result.status != "success":
         return None
     try:
-        completion = completion_of(row["response"])
+        completion = completion_of(result.response)
     except HeldoutError:  # a stored error
         return None
-    reason = completion.finish_reason
-    if reason is None and isinstance(row.get("finish_reason"), str):
-        reason = row["finish_reason"]
     # Calls of a reference are not validated: only whether and what it calls is compared.
+    reason = completion.finish_reason or result.finish_reason
     return ResponseCalls(reason, completion.message.tool_calls, ())
 
 
 # --- Comparison ---------------------------------------------------------------------------------
 
 
-def compare_call_sets(
-    candidate: CallSet, reference: CallSet, again: CallSet | None = None
-) -> CallReport:
-    """Compare a candidate with a reference, and a second run of the reference with it, too.
-
-    Args:
-        candidate: The responses to measure.
-        reference: The responses of the reference.
-        again: Those of a second run of the reference.
-
-    Returns:
-        How far they agree.
-
-    Raises:
-        InvalidInput: They have no requests in common.
-    """
-    indexes = [
-        {key: response for key, response in index.items() if response is not None}
-        for index in _match(candidate, reference, again)
-    ]
-    second = indexes[2] if again is not None else None
-    return compare_calls(indexes[0], indexes[1], reference_again=second)
-
-
-def check_comparable(
-    requests: Sequence[Sample], name: str, reference: CallSet, again: CallSet | None = None
-) -> None:
-    """Refuse a reference that was asked something else, before any request is sent.
-
-    Args:
-        requests: The requests to send.
-        name: Where they are from.
-        reference: The responses of the reference.
-        again: Those of a second run of the reference.
-
-    Raises:
-        InvalidInput: They have no requests in common.
-    """
-    unanswered = tuple(
-        Answer(request_key(sample.input), sample.metadata["line"], None) for sample in requests
+def compare_call_sets(ours: CallSet, theirs: CallSet) -> TriggerAgreement:
+    """Compare the responses to the same requests; refuse sets that have none in common."""
+    by_line = any(answer.request is None for answer in (*ours.answers, *theirs.answers))
+    left, right = _index(ours, by_line), _index(theirs, by_line)
+    if not left.keys() & right.keys():
+        noun = "lines (data_index)" if by_line else "requests"
+        raise InvalidInput(
+            f"{ours.name} and {theirs.name} have no {noun} in common, {len(left)} and {len(right)} "
+            "as they are; was the reference asked the same file? Every field of a request but "
+            "model and stream has to be the same, temperature and max_tokens included"
+        )
+    return compare_calls(
+        {key: response for key, response in left.items() if response is not None},
+        {key: response for key, response in right.items() if response is not None},
     )
-    _match(CallSet(name, unanswered), reference, again)
 
 
-def _match(
-    candidate: CallSet, reference: CallSet, again: CallSet | None
-) -> list[dict[str, ResponseCalls | None]]:
-    sets = [candidate, reference] + ([again] if again is not None else [])
-    by_line = not all(calls.knows_requests for calls in sets)
-    for calls in sets:
-        if by_line and any(answer.line is None for answer in calls.answers):
-            raise InvalidInput(
-                f"{calls.name} does not say which line of the file each of its requests was, and "
-                "the other results say nothing else; give results with their requests"
-            )
-    indexes = [calls.index(by_line=by_line) for calls in sets]
-    for calls, index in zip(sets, indexes, strict=True):
-        if not index.keys() & indexes[1].keys():
-            noun = "lines (data_index)" if by_line else "requests"
-            raise InvalidInput(
-                f"{calls.name} and {reference.name} have no {noun} in common, "
-                f"{len(calls.answers)} and {len(reference.answers)} as they are; was the reference "
-                "asked the same file? Every field of a request but model and stream has to be the "
-                "same, temperature and max_tokens included"
-            )
-    return indexes
+def _index(calls: CallSet, by_line: bool) -> dict[str, ResponseCalls | None]:
+    """Return responses by request, or by line of the file."""
+    if by_line and any(answer.line is None for answer in calls.answers):
+        raise InvalidInput(
+            f"{calls.name} does not say which line of the file each of its requests was, and the "
+            "other results say nothing else; give results with their requests"
+        )
+    keys = (str(answer.line if by_line else answer.request) for answer in calls.answers)
+    responses = (answer.response for answer in calls.answers)
+    return dict(zip(_number_repeats(keys), responses, strict=True))
 
 
-def count_problems(responses: Sequence[ResponseCalls]) -> list[tuple[str, int]]:
-    """Count what is wrong with responses that call tools, the most frequent first.
-
-    Args:
-        responses: The responses.
-    """
+def count_problems(responses: Iterable[ResponseCalls]) -> list[tuple[str, int]]:
+    """Count what is wrong with responses that call tools, the most frequent first."""
     counts: Counter[str] = Counter()
     for response in responses:
         if response.valid is False:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import click
 
 from heldout._format import count, interval, number
 from heldout.cli._load import load_object
-from heldout.cli._options import renamed_option
+from heldout.cli._options import json_option, renamed_option
 from heldout.cli._tables import (
     Block,
     Column,
@@ -32,14 +31,11 @@ from heldout.store.runs import describe_model
 
 if TYPE_CHECKING:
     from heldout.analysis.judge_check import JudgeCheck, JudgedAnswer, Kind, Label, LabelledAnswer
-    from heldout.models.http import HTTPEndpoint
     from heldout.rendering.chat_templates import ChatRenderer
     from heldout.rendering.examine import Examination
     from heldout.scoring.judges import Judge
     from heldout.stats import Agreement, Estimate, Interval, Rate
 
-JUDGE_OPTIONS = ("cache", "max_concurrent", "timeout", "max_tokens", "extra")
-"""Options that are settings of a Judge."""
 FEW_LABELS = 5
 """Labels of a class; with fewer, intervals cover less than they claim (docs/judge-check.md)."""
 LISTED = 3
@@ -87,16 +83,14 @@ def command() -> None:
 @click.option(
     "--max-concurrent",
     type=click.IntRange(1),
-    default=16,
-    show_default=True,
+    show_default="16",
     metavar="N",
     help="Requests in flight at once.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
+    show_default="600",
     metavar="S",
     help="Seconds for one request before it is retried.",
 )
@@ -110,23 +104,17 @@ def command() -> None:
     "--failures",
     type=click.IntRange(1),
     metavar="N",
-    help="N answers on which judge and label differ, with the judge's reasons.",
+    help="N answers on which judge and label differ, with the judge's replies.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
-@click.pass_context
+@json_option
 def judge(
-    context: click.Context,
     labels: Path,
     endpoint: str,
     kind: Kind,
     repeats: int,
-    cache: Path | None,
-    max_concurrent: int,
-    timeout: float,
-    max_tokens: int | None,
-    extra: str | None,
     failures: int | None,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Measure a judge against human labels, and against itself.
 
@@ -139,15 +127,9 @@ def judge(
     from heldout.analysis.judge_check import read_labels
 
     items = read_labels(labels, kind)
-    options = {
-        name: value
-        for name, value in context.params.items()
-        if name in JUDGE_OPTIONS
-        and context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-    }
-    judge, server = _load_judge(endpoint, options, max_concurrent=max_concurrent, timeout=timeout)
+    judge = _load_judge(endpoint, {name: v for name, v in settings.items() if v is not None})
     try:
-        check = _run_check(judge, server, items, kind, repeats, max_concurrent)
+        check = _run_check(judge, items, kind, repeats)
     except KeyboardInterrupt:
         saved = f"Verdicts so far are saved to {judge.cache}; the same command asks for the others."
         if judge.cache is None:
@@ -163,48 +145,28 @@ def judge(
             _print_differences(shown, len(check.differences))
 
 
-def _load_judge(
-    name: str, options: Mapping[str, Any], *, max_concurrent: int, timeout: float
-) -> tuple[Judge, HTTPEndpoint | None]:
-    """Load a judge with the given options, and the endpoint that was opened for it, if any."""
-    from heldout._providers import KINDS
-    from heldout.config import Sampling, check_endpoint
-    from heldout.models.http import HTTPEndpoint
+def _load_judge(name: str, settings: dict[str, Any]) -> Judge:
+    from heldout._providers import KINDS, SERVERS
+    from heldout.config import Sampling
     from heldout.scoring.judges import Judge
 
     endpoint: Any = name
-    server: HTTPEndpoint | None = None
-    scheme, colon, rest = name.partition(":")
+    scheme, colon, _ = name.partition(":")
     if colon and scheme not in KINDS:
         endpoint = load_object(name, "--judge")
-        if isinstance(endpoint, Judge):
-            if options:
-                option = f"--{next(iter(options)).replace('_', '-')}"
-                raise InvalidInput(
-                    f"{name} is a Judge with settings of its own; leave out {option}"
-                )
-            return endpoint, None
         if endpoint is None:
             raise InvalidInput(f"--judge: there is no {name}")
-    check_endpoint(endpoint)
-    if "extra" in options:
-        if scheme != "openai":
+    if isinstance(endpoint, Judge):
+        if settings:
+            option = f"--{next(iter(settings)).replace('_', '-')}"
+            raise InvalidInput(f"{name} is a Judge with settings of its own; leave out {option}")
+        return endpoint
+    extra, max_tokens = settings.pop("extra", None), settings.pop("max_tokens", None)
+    if extra is not None:
+        if scheme not in (*SERVERS, "litellm"):
             raise InvalidInput("--extra goes to a server: --judge openai:MODEL or openai:MODEL@URL")
-        parsed = HTTPEndpoint.parse(rest, max_connections=max_concurrent)
-        endpoint = server = HTTPEndpoint(
-            parsed.model,
-            parsed.base_url,
-            max_connections=max_concurrent,
-            extra=_parse_extra(options["extra"]),
-        )
-    judge = Judge(
-        endpoint,
-        sampling=Sampling(max_tokens=options.get("max_tokens")),
-        cache=options.get("cache"),
-        max_concurrent=max_concurrent,
-        timeout=timeout,
-    )
-    return judge, server
+        extra = _parse_extra(extra)
+    return Judge(endpoint, sampling=Sampling(max_tokens=max_tokens, extra_body=extra), **settings)
 
 
 def _parse_extra(text: str) -> dict[str, Any]:
@@ -217,12 +179,7 @@ def _parse_extra(text: str) -> dict[str, Any]:
 
 
 def _run_check(
-    judge: Judge,
-    server: HTTPEndpoint | None,
-    items: Sequence[LabelledAnswer],
-    kind: Kind,
-    repeats: int,
-    max_concurrent: int,
+    judge: Judge, items: Sequence[LabelledAnswer], kind: Kind, repeats: int
 ) -> JudgeCheck:
     import asyncio
 
@@ -247,18 +204,9 @@ def _run_check(
 
     async def run() -> JudgeCheck:
         try:
-            return await check_judge(
-                judge,
-                items,
-                kind=kind,
-                repeats=repeats,
-                max_concurrent=max_concurrent,
-                on_progress=update,
-            )
+            return await check_judge(judge, items, kind=kind, repeats=repeats, on_progress=update)
         finally:
             await judge.close()
-            if server is not None:
-                await server.close()
 
     with progress:
         return asyncio.run(run())
@@ -329,14 +277,11 @@ def _build_confusion_table(agreement: Agreement) -> Table:
 def _describe_missing_verdicts(check: JudgeCheck) -> Iterator[Line]:
     missing = check.no_verdict
     if missing:
-        have, wrong, right = "have no verdict, and count", "all of these were", "all were"
-        if len(missing) == 1:
-            have, wrong, right = "has no verdict, and counts", "it was", "it was"
         yield Line(
-            f"{len(missing)} of {count(len(check.judged), 'answer')} {have} neither as right "
-            "nor as wrong. Agreement with labels would be "
-            f"{number(check.agreement_at_least)} if {wrong} wrong, and "
-            f"{number(check.agreement_at_most)} if {right} right.",
+            f"no verdict: {len(missing)} of {count(len(check.judged), 'answer')}, which count "
+            "neither as right nor as wrong. Agreement with labels would be "
+            f"{number(check.agreement_at_least)} if the judge were wrong on all of them, "
+            f"{number(check.agreement_at_most)} if right.",
             style="yellow",
         )
     by_problem: dict[str, list[str]] = {}
@@ -347,21 +292,16 @@ def _describe_missing_verdicts(check: JudgeCheck) -> Iterator[Line]:
         yield Line(f"  {', '.join(ids[:LISTED])}{more}: {problem}")
     if rest := sum(len(ids) for ids in list(by_problem.values())[LISTED:]):
         yield Line(f"  and {rest} more")
-    if later := check.later_without:
-        have = "has" if later == 1 else "have"
+    if check.later_without:
         yield Line(
-            f"{count(later, 'later draw')} {have} no verdict, and {have} no part in how far the "
+            f"no verdict in later draws: {check.later_without}, which have no part in how far the "
             "judge agrees with itself.",
             style="yellow",
         )
 
 
 def make_judge_notes(check: JudgeCheck) -> Iterator[str]:
-    """Yield what a reader of the numbers must know to read them right.
-
-    Args:
-        check: The check of a judge.
-    """
+    """Yield what a reader of the numbers must know to read them right."""
     agreement: Agreement = check.against_labels
     labels = [category.name for category in agreement.classes if category.recall.n]
     verdicts = [category.name for category in agreement.classes if category.precision.n]
@@ -399,7 +339,11 @@ def _judged_as_dict(answer: JudgedAnswer) -> dict[str, Any]:
         **answer.item.texts,
         "label": answer.item.label,
         "draws": [
-            {"verdict": draw.verdict, "problem": draw.problem, "replies": list(draw.replies)}
+            {
+                "verdict": draw.verdict,
+                "problem": draw.problem,
+                "replies": [part.reply for part in draw.parts],
+            }
             for draw in answer.draws
         ],
     }
@@ -426,11 +370,8 @@ def _print_differences(shown: Sequence[JudgedAnswer], total: int) -> None:
                 continue
             verdict = as_text(_format_label(draw.verdict, disputed))
             print_labelled(console, "judge", verdict, "bold red")
-            orders = zip(("in this order", "in the other order"), draw.positions, strict=False)
-            prefixes = [f"{order}: {verdict}. " for order, verdict in orders]
-            for prefix, reply in zip_longest(prefixes, draw.replies, fillvalue=""):
-                reason = shorten(prefix + _find_reasoning(reply, disputed))
-                print_labelled(console, "", as_text(reason, "dim"))
+            for part in draw.parts:
+                print_labelled(console, "", as_text(shorten(part.reply), "dim"))
 
 
 def _disputed_criteria(answer: JudgedAnswer) -> list[str]:
@@ -444,25 +385,6 @@ def _format_label(label: Label, disputed: Sequence[str]) -> str:
     if isinstance(label, str):
         return label
     return ", ".join(f"{id}: {'met' if label[id] else 'not met'}" for id in disputed)
-
-
-def _find_reasoning(reply: str, criteria: Sequence[str]) -> str:
-    """Return the reasoning in a judge's reply (on these criteria), or else all of the reply."""
-    from heldout.scoring.judges.replies import Malformed, json_object
-
-    try:
-        fields = json_object(reply)
-    except Malformed:
-        return reply
-    reasons = [fields.get("reasoning")]
-    if criteria and isinstance(fields.get("criteria"), list):
-        parts = [part for part in fields["criteria"] if isinstance(part, dict)]
-        reasons = [
-            f"{part['id']}: {part['reasoning']}"
-            for part in parts
-            if part.get("id") in criteria and part.get("reasoning")
-        ]
-    return "\n".join(str(reason) for reason in reasons if reason) or reply
 
 
 # --- check template -----------------------------------------------------------------------------

@@ -7,7 +7,6 @@ again and does not call the model.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 import click
 
 from heldout._format import count, cut, interval, number
-from heldout.cli._options import renamed_option
+from heldout.cli._options import json_option, renamed_option
 from heldout.cli._tables import Block, Column, Line, Report, Span, Table, print_json, print_report
 from heldout.cli.show import describe_report
 from heldout.config import EvalConfig
@@ -28,12 +27,12 @@ from heldout.errors import ResumeMismatch, RunDirectoryError
 if TYPE_CHECKING:
     from heldout.analysis.tool_calls import CallSet
     from heldout.models.requests import RequestsEndpoint
-    from heldout.scoring.tool_calls import CallReport, TriggerAgreement
+    from heldout.scoring.tool_calls import TriggerAgreement
     from heldout.stats import Rate
     from heldout.store.report import EvalReport
     from heldout.types import Sample
 
-NAME_CHARACTERS = 150
+MAX_NAME = 150
 """Characters of a run's name that is made up here."""
 LISTED = 10
 """Finish reasons, and problems, that are listed."""
@@ -86,7 +85,7 @@ LISTED = 10
     help="Requests in flight at once.",
 )
 @click.option("--resume", is_flag=True, help="Only continue a run; never begin one.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+@json_option
 def command(
     file: Path,
     endpoint: str,
@@ -108,18 +107,17 @@ def command(
     again, and for a complete run nothing is sent and nothing changes.
     """
     from heldout.analysis.tool_calls import (
-        check_comparable,
-        compare_call_sets,
         load_call_sets,
         load_requests,
         read_reference,
+        unanswered,
     )
     from heldout.models.requests import open_requests
 
     if len(references) > 2:
         raise click.UsageError("--baseline is given once, or twice: the reference run again")
     # Whatever can be refused is refused before the first request is paid for.
-    samples = load_requests(file, most=max_samples)
+    samples = load_requests(file, limit=max_samples)
     server = open_requests(endpoint, [s.input for s in samples], max_concurrent=max_concurrent)
     name = name or _make_name(file, server)
     run_dir = Path(output_dir) / name
@@ -131,8 +129,7 @@ def command(
     loaded = [read_reference(reference) for reference in references]
     # The second repeat of a single reference is the reference again.
     reference_sets = loaded[0][:2] if len(loaded) == 1 else [sets[0] for sets in loaded]
-    if reference_sets:
-        check_comparable(samples, str(file), *reference_sets)
+    _compare_with_reference(unanswered(str(file), samples), reference_sets)
     config = EvalConfig(
         endpoint=server,
         experiment_name=name,
@@ -142,21 +139,29 @@ def command(
     )
     report = _send_requests(samples, server, config, run_dir, resume=resume)
     candidate = load_call_sets(report)[0]
-    compared = compare_call_sets(candidate, *reference_sets) if reference_sets else None
+    agreements = _compare_with_reference(candidate, reference_sets)
     if as_json:
-        print_json(_calls_as_dict(report, candidate, reference_sets, compared))
+        print_json(_calls_as_dict(report, candidate, reference_sets, agreements))
     else:
-        print_report(_build_report(report, candidate, reference_sets, compared))
+        print_report(_build_report(report, candidate, reference_sets, agreements))
+
+
+def _compare_with_reference(
+    candidate: CallSet, references: Sequence[CallSet]
+) -> list[TriggerAgreement]:
+    """Compare a candidate with the reference, and then the reference run again."""
+    from heldout.analysis.tool_calls import compare_call_sets
+
+    if not references:
+        return []
+    return [compare_call_sets(calls, references[0]) for calls in (candidate, *references[1:])]
 
 
 def _make_name(file: Path, server: RequestsEndpoint) -> str:
     """Make a name of file, model and server, so that the same command finds its run again."""
     stem = file.name.partition(".")[0] or file.name
     text = f"{stem}-{server.model}@{urlsplit(server.base_url).netloc}"
-    name = re.sub(r"[^A-Za-z0-9._+=@-]+", "-", text).lstrip("._+=@-") or "toolcalls"
-    if len(name) > NAME_CHARACTERS:
-        name = f"{name[:NAME_CHARACTERS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    return name
+    return re.sub(r"[^A-Za-z0-9._+=@-]+", "-", text)[-MAX_NAME:].lstrip("._+=@-")
 
 
 def _send_requests(
@@ -203,26 +208,16 @@ def _build_report(
     report: EvalReport,
     candidate: CallSet,
     references: Sequence[CallSet],
-    compared: CallReport | None,
+    agreements: Sequence[TriggerAgreement],
 ) -> Report:
     from heldout.analysis.tool_calls import count_problems
     from heldout.scoring.tool_calls import finish_reasons
 
-    requests, errored = len(candidate.answers), candidate.errored
-    blocks: list[Block] = [
-        describe_report(report),
-        _build_table(candidate, compared),
-        Line(
-            f"{count(requests, 'request')}: {len(candidate.responses)} answered, ",
-            Span(f"{errored} errored", "red" if errored else ""),
-        ),
-    ]
-    reasons = list(finish_reasons(candidate.responses).items())
-    listed = [f"{cut(reason, 40)} {n}" for reason, n in reasons[:LISTED]]
-    if len(reasons) > LISTED:
-        others = sum(n for _, n in reasons[LISTED:])
-        listed.append(f"{len(reasons) - LISTED} others {others}")
-    blocks.append(Line("finish reasons: " + ", ".join(listed), wrap=False))
+    errored = candidate.errored
+    reasons = finish_reasons(candidate.responses)
+    listed = [f"{cut(reason, 40)} {n}" for reason, n in [*reasons.items()][:LISTED]]
+    if more := [*reasons.values()][LISTED:]:
+        listed.append(f"{len(more)} others {sum(more)}")
     problems = count_problems(candidate.responses)
     notes = [f"invalid, {n}×: {problem}" for problem, n in problems[:LISTED]]
     if len(problems) > LISTED:
@@ -232,44 +227,52 @@ def _build_report(
             "errored requests are in none of these numbers; the same command sends them again, and "
             f"`heldout show {shlex.quote(str(report.path))} --failures 5` shows why"
         )
-    notes += [
-        f"{reference.name} is not complete: it has {len(reference.answers)} requests so far"
-        for reference in references
-        if not reference.complete
-    ]
-    blocks += [Line(note, style="yellow", wrap=False) for note in notes]
+    sources: list[str] = []
     for label, reference in zip(("reference", "reference again"), references, strict=False):
         requests = len(reference.answers)
-        line = f"{label}: {reference.name}, {requests} requests, {reference.errored} errored"
-        blocks.append(Line(line, style="dim", wrap=False))
-    blocks.append(Line(f"saved to {report.path}", style="dim", wrap=False))
+        if not reference.complete:
+            notes.append(f"{reference.name} is not complete: it has {requests} requests so far")
+        sources.append(
+            f"{label}: {reference.name}, {requests} requests, {reference.errored} errored"
+        )
+    blocks: list[Block] = [
+        describe_report(report),
+        _build_table(candidate, agreements),
+        Line(
+            f"{count(len(candidate.answers), 'request')}: {len(candidate.responses)} answered, ",
+            Span(f"{errored} errored", "red" if errored else ""),
+        ),
+        Line("finish reasons: " + ", ".join(listed), wrap=False),
+        *(Line(note, style="yellow", wrap=False) for note in notes),
+        *(Line(line, style="dim", wrap=False) for line in sources),
+        Line(f"saved to {report.path}", style="dim", wrap=False),
+    ]
     return Report(blocks)
 
 
-def _build_table(candidate: CallSet, compared: CallReport | None) -> Table:
+def _build_table(candidate: CallSet, agreements: Sequence[TriggerAgreement]) -> Table:
     from heldout.scoring.tool_calls import schema_accuracy
 
     columns = [Column("with 95% interval", wrap=True), Column("this run", wrap=True)]
     rows: list[list[str | Span]] = [
         ["schema accuracy", _format_rate(schema_accuracy(candidate.responses))]
     ]
-    agreements = [] if compared is None else [compared.trigger]
-    if compared is not None and compared.reference_with_itself is not None:
-        agreements.append(compared.reference_with_itself)
+    if not agreements:
+        return Table(columns, rows)
+    if len(agreements) > 1:
         columns.append(Column("the reference with itself", wrap=True))
         rows[0].append("")
-    if agreements:
-        rows += [
-            ["trigger precision", *(_format_rate(a.precision) for a in agreements)],
-            ["trigger recall", *(_format_rate(a.recall) for a in agreements)],
-            ["trigger F1", *(_format_rate(a.f1) for a in agreements)],
-            ["same calls", *(_format_rate(a.same) for a in agreements)],
-            ["both call (TP)", *(str(a.both) for a in agreements)],
-            ["only this run (FP)", *(str(a.only_ours) for a in agreements)],
-            ["only the reference (FN)", *(str(a.only_theirs) for a in agreements)],
-            ["neither (TN)", *(str(a.neither) for a in agreements)],
-            ["unmatched", *(str(a.unmatched) for a in agreements)],
-        ]
+    rows += [
+        ["trigger precision", *(_format_rate(a.precision) for a in agreements)],
+        ["trigger recall", *(_format_rate(a.recall) for a in agreements)],
+        ["trigger F1", *(_format_rate(a.f1) for a in agreements)],
+        ["same calls", *(_format_rate(a.same) for a in agreements)],
+        ["both call (TP)", *(str(a.both) for a in agreements)],
+        ["only this run (FP)", *(str(a.only_ours) for a in agreements)],
+        ["only the reference (FN)", *(str(a.only_theirs) for a in agreements)],
+        ["neither (TN)", *(str(a.neither) for a in agreements)],
+        ["unmatched", *(str(a.unmatched) for a in agreements)],
+    ]
     return Table(columns, rows)
 
 
@@ -284,7 +287,7 @@ def _calls_as_dict(
     report: EvalReport,
     candidate: CallSet,
     references: Sequence[CallSet],
-    compared: CallReport | None,
+    agreements: Sequence[TriggerAgreement],
 ) -> dict[str, Any]:
     from heldout.analysis.tool_calls import count_problems
     from heldout.scoring.tool_calls import finish_reasons, schema_accuracy
@@ -299,32 +302,18 @@ def _calls_as_dict(
         "schema_accuracy": schema_accuracy(candidate.responses).as_dict(),
         "problems": dict(count_problems(candidate.responses)),
     }
-    if compared is not None:
-        plain["references"] = [
-            {
-                "name": reference.name,
-                "requests": len(reference.answers),
-                "errored": reference.errored,
-                "complete": reference.complete,
-            }
-            for reference in references
-        ]
-        plain["trigger"] = _agreement_as_dict(compared.trigger)
-        again = compared.reference_with_itself
-        plain["reference_with_itself"] = None if again is None else _agreement_as_dict(again)
+    if agreements:
+        plain |= {
+            "references": [
+                {
+                    "name": reference.name,
+                    "requests": len(reference.answers),
+                    "errored": reference.errored,
+                    "complete": reference.complete,
+                }
+                for reference in references
+            ],
+            "trigger": agreements[0].as_dict(),
+            "reference_with_itself": agreements[1].as_dict() if len(agreements) > 1 else None,
+        }
     return plain
-
-
-def _agreement_as_dict(agreement: TriggerAgreement) -> dict[str, Any]:
-    return {
-        "matched": agreement.matched,
-        "unmatched": agreement.unmatched,
-        "tp": agreement.both,
-        "fp": agreement.only_ours,
-        "fn": agreement.only_theirs,
-        "tn": agreement.neither,
-        "precision": agreement.precision.as_dict(),
-        "recall": agreement.recall.as_dict(),
-        "f1": agreement.f1.as_dict(),
-        "same_calls": agreement.same.as_dict(),
-    }

@@ -39,7 +39,13 @@ if TYPE_CHECKING:
         grade_match,
         grade_rouge_l,
     )
-    from heldout.scoring.tool_calls import compare_calls, grade_calls, read_calls, same_calls
+    from heldout.scoring.tool_calls import (
+        compare_calls,
+        grade_calls,
+        read_calls,
+        same_calls,
+        schema_accuracy,
+    )
 
 _HOME = {
     "heldout.scoring.rubric": ("Part", "Rubric", "part"),
@@ -59,7 +65,9 @@ _HOME = {
     "heldout.scoring.formats": (
         "has_boxed", "has_code_block", "has_length", "has_tags", "is_json", "is_one_line",
     ),
-    "heldout.scoring.tool_calls": ("compare_calls", "grade_calls", "read_calls", "same_calls"),
+    "heldout.scoring.tool_calls": (
+        "compare_calls", "grade_calls", "read_calls", "same_calls", "schema_accuracy",
+    ),
     "heldout.scoring.judges": ("Criterion", "Judge"),
 }  # fmt: skip
 
@@ -99,6 +107,7 @@ __all__ = [
     "part",
     "read_calls",
     "same_calls",
+    "schema_accuracy",
     "shuffled",
     "stated_answer",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
@@ -28,7 +28,7 @@ from heldout.scoring.answers import answer_text, clean, statements
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.process_pool import Pool
 
-VERSION = 3
+VERSION = 4
 """Goes up with every change of what is extracted or held equal."""
 PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy")
 """They decide as well: scores of other versions of them may differ."""
@@ -47,14 +47,7 @@ _creating = threading.Lock()
 
 
 def math_identity() -> str:
-    """Name the versions of this grader and of the packages that decide.
-
-    Returns:
-        The version of the grader, as a report keeps it.
-
-    Raises:
-        InvalidInput: math-verify is not installed.
-    """
+    """Return the versions of this grader and of the packages that decide."""
     _require()
     return ", ".join([str(VERSION), *(f"{name} {version(name)}" for name in PACKAGES)])
 
@@ -76,7 +69,6 @@ async def grade_math(
     seconds: float = 5.0,
     decimals: int = 6,
     strict: bool = True,
-    unevaluated: bool = False,
     pool: Pool | None = None,
 ) -> Grade:
     r"""Grade 1 where the answer equals the target, an expression in LaTeX or a number.
@@ -97,7 +89,6 @@ async def grade_math(
         seconds: Time limit of the comparison. An answer that takes longer is a 0 with a note.
         decimals: Decimal places to which numbers agree.
         strict: Whether names of variables matter, and a tuple differs from a set.
-        unevaluated: Accept a sum, an integral, a gcd and the like that is not carried out.
         pool: Worker processes; by default those that all calls share.
 
     Returns:
@@ -107,22 +98,14 @@ async def grade_math(
         InvalidInput: The target is empty, a sentence, or its braces do not close.
         WorkerError: The target cannot be compared in time, or no worker process can be had.
     """
-    workers, task = pool or math_pool(), _Options(decimals, strict, unevaluated)
-    steps = _grade(answer, target, last=last, seconds=seconds, options=task)
-    try:
-        arguments = next(steps)
+    workers, options = pool or math_pool(), _Options(decimals, strict)
+
+    async def decide_in_worker(*arguments: Any) -> Any:
         # Many may be graded at once: let the loop have a turn between reading and handing over.
         await anyio.lowlevel.checkpoint()
-        while True:
-            try:
-                result = await workers.run(_DECIDE, *arguments, seconds=seconds)
-            except WorkerError as problem:
-                arguments = steps.throw(problem)
-            else:
-                arguments = steps.send(result)
-    except StopIteration as done:
-        grade: Grade = done.value
-        return grade
+        return await workers.run(_DECIDE, *arguments, options, seconds=seconds)
+
+    return await _grade(answer, target, last, seconds, decide_in_worker)
 
 
 @grader(version=math_identity, check=_check)
@@ -134,40 +117,34 @@ def grade_math_sync(
     seconds: float = 5.0,
     decimals: int = 6,
     strict: bool = True,
-    unevaluated: bool = False,
     pool: Pool | None = None,
 ) -> Grade:
     """Grade as `grade_math` does, and block this thread meanwhile."""
-    workers, task = pool or math_pool(), _Options(decimals, strict, unevaluated)
-    steps = _grade(answer, target, last=last, seconds=seconds, options=task)
+    workers, options = pool or math_pool(), _Options(decimals, strict)
+
+    async def decide_in_worker(*arguments: Any) -> Any:
+        return workers.run_sync(_DECIDE, *arguments, options, seconds=seconds)
+
     try:
-        arguments = next(steps)
-        while True:
-            try:
-                result = workers.run_sync(_DECIDE, *arguments, seconds=seconds)
-            except WorkerError as problem:
-                arguments = steps.throw(problem)
-            else:
-                arguments = steps.send(result)
+        _grade(answer, target, last, seconds, decide_in_worker).send(None)
     except StopIteration as done:
         grade: Grade = done.value
         return grade
+    raise AssertionError("nothing in it waits for an event loop")
 
 
 class _Options(NamedTuple):
     decimals: int = 6
     strict: bool = True
-    unevaluated: bool = False
 
 
-_Arguments = tuple[str, list[str], _Options]
-"""The target, the statements and the options, as they go to a worker."""
-
-
-def _grade(
-    answer: str | None, target: Any, *, last: bool, seconds: float, options: _Options
-) -> Generator[_Arguments, list[Any], Grade]:
-    """Yield tasks for a worker, take their results, and return the grade."""
+async def _grade(
+    answer: str | None,
+    target: str | int | float,
+    last: bool,
+    seconds: float,
+    decide_in_worker: Callable[[str, list[str]], Awaitable[list[Any]]],
+) -> Grade:
     gold, text = _target_text(target), answer_text(answer)
     if text is None:
         return NO_ANSWER
@@ -175,32 +152,23 @@ def _grade(
     if not stated:
         note = "no answer is stated (last=True looks for the last expression)"
         return Grade(0.0, None, "no answer is stated" if last else note)
+    extracted = stated[0][:MAX_SHOWN]
     if _is_written_alike(stated[0], gold):
-        return Grade(1.0, stated[0][:MAX_SHOWN])
+        return Grade(1.0, extracted)
     try:
         try:
-            return Grade(*(yield gold, stated, options))
+            return Grade(*await decide_in_worker(gold, stated))
         except WorkerDied:  # perhaps of something else: memory that others took
-            return Grade(*(yield gold, stated, options))
+            return Grade(*await decide_in_worker(gold, stated))
     except WorkerError as problem:
         # The answer is to blame where a harmless one can be compared with the target.
-        yield gold, ["1"], options
-        note = f"within {seconds:g} s" if isinstance(problem, TaskTimeout) else f": {problem}"
-        note = f"could not be decided{'' if note[0] == ':' else ' '}{note}"
-        return Grade(0.0, stated[0][:MAX_SHOWN], note[:MAX_SHOWN])
+        await decide_in_worker(gold, ["1"])
+        reason = f" within {seconds:g} s" if isinstance(problem, TaskTimeout) else f": {problem}"
+        return Grade(0.0, extracted, f"could not be decided{reason}"[:MAX_SHOWN])
 
 
 def math_pool() -> Pool:
-    """Return the workers that all calls share, one per core, started on demand.
-
-    `math_pool().start()` has them import sympy before the first answer comes.
-
-    Returns:
-        The pool.
-
-    Raises:
-        InvalidInput: math-verify is not installed.
-    """
+    """Return the workers that all calls share, one per core, started on demand."""
     global _pool
     with _creating:
         if _pool is None:
@@ -263,15 +231,10 @@ _IN_PARTS = re.compile(
 
 
 def stated_expressions(text: str, *, last: bool) -> list[str]:
-    """Find what may be the answer in a text.
+    """Find what may be the answer in a reply without reasoning, the last statement first.
 
-    Args:
-        text: A reply without reasoning.
-        last: Search the end of the text where nothing is stated.
-
-    Returns:
-        Statements, the last one first; none where nothing is stated, or where the last statement
-        is a box that never closes.
+    There is none where nothing is stated, unless `last` asks for the end of the text, or where the
+    last statement is a box that never closes.
     """
     stated: list[str] = []
     remarks: list[str] = []
@@ -333,13 +296,8 @@ def decide(
 ) -> tuple[float, str | None, str]:
     """Compare the first readable statement with the target: the task of a worker.
 
-    Args:
-        target: The target.
-        stated: Statements, the last one first.
-        options: The options of the grade.
-
     Returns:
-        The value, the expression that was read, and a note.
+        The value, the expression that was read, and a note, as a Grade has them.
     """
     options = _Options(*options)
     gold = _expression(target) or target
@@ -370,15 +328,11 @@ _LEADING_WORDS = re.compile(
 _LAST_NUMBER = re.compile(r"\b(?:is|are|be|equals)\s(-?\d[\d.,/]{0,50}(?<![.,/]))\W{0,3}\Z")
 _DENIED = re.compile(r"(?:\b(?:not|if|wrong|incorrect)|n['’]t)\W*\Z", re.IGNORECASE)
 _AND = re.compile(r"(?:[\s,;]*(?:(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])|\\q?quad))+[\s,;]*")
-_SCALES = (
-    *(("hundred", r"\cdot 10^{2}"), ("thousand", r"\cdot 10^{3}"), ("million", r"\cdot 10^{6}")),
-    *(("billion", r"\cdot 10^{9}"), ("trillion", r"\cdot 10^{12}"), ("dozen", r"\cdot 12")),
-    *(("percentage points", r"\%"), ("percent", r"\%"), ("per cent", r"\%"), ("degrees", "")),
-    *(("degree", ""),),
-)
-_SCALED = re.compile(
-    rf"(?<=[\d}}$)]) ?({'|'.join(word for word, _ in _SCALES)})(?![A-Za-z])", re.IGNORECASE
-)
+_SCALES = {
+    **{"thousand": r"\cdot 10^{3}", "million": r"\cdot 10^{6}", "billion": r"\cdot 10^{9}"},
+    **{"dozen": r"\cdot 12", "percent": r"\%", "degrees": ""},
+}
+_SCALED = re.compile(rf"(?<=[\d}}$)]) ?({'|'.join(_SCALES)})(?![A-Za-z])", re.IGNORECASE)
 
 
 def _expression(statement: str) -> str | None:
@@ -388,7 +342,7 @@ def _expression(statement: str) -> str | None:
         return text.replace("$", "").strip()
     text = _TEXT.sub(lambda words: words[1] if len(words[1]) == 1 else f" {words[1]} ", text)
     text = " ".join(text.split())
-    text = _SCALED.sub(lambda word: dict(_SCALES)[word[1].lower()], text)
+    text = _SCALED.sub(lambda word: _SCALES[word[1].lower()], text)
     bare = text.replace("$", "").replace("\\(", "").replace("\\)", "")
     bare = _AND.sub(", ", bare).strip(" ,;")
     name, equals, value = bare.partition("=")
@@ -423,14 +377,12 @@ _CHARACTERS = str.maketrans({"−": "-", "－": "-", "﹣": "-", "°": "", "∘"
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?![a-z])", ""),
         (r"(?<=\d)(?:,?\\[,;!: ] ?|\{,\}|~)(?=\d{3})", ""),  # 1\,234
         (r"\\[!,;:]|\\(?:left|right|displaystyle)(?![a-z])|\\\$", ""),
         (r"(?<!\\)\\ |~", " "),
         # A unit of one letter, which would be read as a variable.
         (r"(?<=[\d)}])\s?\\(?:text|mathrm)\{\s?(?![ei])[A-Za-z]\s?\}(?:\^\{?[23]\}?)?\Z", ""),
         (r"\\varnothing(?![a-z])|∅", r"\\emptyset"),
-        (r"\\[dt]frac(?![a-z])", r"\\frac"),
         (
             r"(?<![\w.\\,])(\d{1,30}(?:\.\d{1,30})?)[eE]([+-]?\d{1,2})(?![\w.^]\w)",
             r"\1\\cdot 10^{\2}",
@@ -442,7 +394,6 @@ _REWRITES = tuple(
         (rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=[\s(]\s?[\w(\\])", r"\\\1"),
         (r"(?<=[\w)])\*\*(\d{1,30}|[A-Za-z])", r"^{\1}"),
         (r"(?<![\d.,/^_{}])(\d{1,9}) (\d{1,9})/(\d{1,9})(?![\d/.,])", r"\1\\frac{\2}{\3}"),
-        (r"(?<!\.)\.\s*\Z", ""),
     )
 )
 """What math-verify misreads, and how it is written instead."""
@@ -469,11 +420,12 @@ def _last_expression(tail: str) -> str | None:
     """Find the expression that a text ends with, as math-verify sees it."""
     if tail.endswith(("?", "？")):
         return None
-    found = _math_verify().parse(tail, parsing_timeout=None, raise_on_error=True)
-    written: str = next((each for each in found if isinstance(each, str)), "").strip("*_` \n")
-    if not written or _DENIED.search(tail[: tail.rfind(written)].rstrip("$*( \\[")):
+    parsed = _math_verify().parse(tail, parsing_timeout=None, raise_on_error=True)
+    texts = (value for value in parsed if isinstance(value, str))
+    expression = next(texts, "").strip("*_` \n")
+    if not expression or _DENIED.search(tail[: tail.rfind(expression)].rstrip("$*( \\[")):
         return None
-    return written
+    return expression
 
 
 # --- In the worker: comparison --------------------------------------------------------------------
@@ -487,7 +439,6 @@ _NAME = re.compile(
     r"(?:_(?:\w|\{[^{}]{1,10}\}))?'{0,2}"
     r"(?:\^\{?(?:-1|\\prime)\}?)?(?:\s?\([^()=]{1,20}\))?"
 )
-_APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])|≈")
 _TASK = re.compile(
     r"\\(?:sum|i{0,3}nt|oint|prod|lim|det|gcd|lcm|max|min|sup|inf|b?mod|pmod|lfloor|lceil|cap)"
     r"(?![A-Za-z])|\\begin\{[vV]matrix\}|[∑∫∏⌊⌈∩]"
@@ -510,11 +461,6 @@ def _compare(answer: str, gold: str, options: _Options) -> bool | None:
     base, gold_base = _BASE.search(answer), _BASE.search(gold)
     if base and base[1] != (gold_base[1] if gold_base else "10"):
         raise _Different("in another base")
-    exact, *rounded = (side.strip() for side in _APPROXIMATELY.split(answer))
-    if rounded and _NAME.fullmatch(exact):
-        answer = f"{exact}={rounded[-1]}"
-    elif rounded:
-        return _compare(exact, gold, options) or _compare(rounded[-1], gold, options)
     is_equation, is_gold_equation = len(_split(answer, "=")) > 1, len(_split(gold, "=")) > 1
     if is_gold_equation and not (is_equation and re.search("[A-Za-z]", gold)):
         is_gold_equation = (value := _solved(gold, options)) is None
@@ -526,10 +472,9 @@ def _compare(answer: str, gold: str, options: _Options) -> bool | None:
         if value and _is_tuple(gold) and len(_split(value, ",;")) > 1:
             raise _Different("several answers, where the target is one")
         answer = value or answer
-    if not options.unevaluated:
-        for task in _TASK.findall(answer):
-            if _TASK_NAME.sub("", task) not in _TASK_NAME.sub("", gold):
-                raise _Different(f"not carried out: {task}")
+    for task in _TASK.findall(answer):
+        if _TASK_NAME.sub("", task) not in _TASK_NAME.sub("", gold):
+            raise _Different(f"not carried out: {task}")
     if options.strict and gold.startswith("\\{") and _is_tuple(answer):
         raise _Different("in order, where the target is a set")
     return _any_equal(answer, gold, options)
@@ -626,8 +571,8 @@ def _read(text: str) -> Any:
 def _is_equal(gold: Any, answer: Any, options: _Options) -> bool:
     """Ask math-verify; the target comes first: an equation is no number, but may have one."""
     sympy = import_module("sympy")
-    sides = [side for each in (gold, answer) if isinstance(each, sympy.Eq) for side in each.args]
-    if len(sides) == 4 and all(isinstance(side, sympy.Expr) for side in sides):
+    are_equations = isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq)
+    if are_equations and all(isinstance(x, sympy.Expr) for x in (*gold.args, *answer.args)):
         factor = sympy.simplify((gold.lhs - gold.rhs) / (answer.lhs - answer.rhs))
         if factor.is_number and factor.is_nonzero:
             return True

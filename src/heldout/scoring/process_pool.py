@@ -4,16 +4,15 @@
     pool.run_sync("package.module:function", "argument", seconds=5.0)      # from any thread
     await pool.run("package.module:function", "argument", seconds=5.0)     # asyncio or trio
 
-A worker is a fresh interpreter with one thread here that sends it one task at a time. It is not a
-fork of a process that may hold threads or a GPU, and it does not import the caller's script, as
-workers of `multiprocessing` (and of pebble) do. Messages are msgpack of plain values: nothing is
-unpickled. A task's time starts when its worker takes it. The worker's own alarm kills it, even in
-the middle of a bignum; that is the error of one task, and another worker replaces it.
+A worker is a fresh interpreter. A thread of this process sends it one task at a time and kills it
+when the task's time is up; another worker replaces it. It is not a fork of a process that may hold
+threads or a GPU, and it does not import the caller's script, as workers of `multiprocessing` (and
+of pebble) do. Messages are msgpack of plain values: nothing is unpickled.
 
 Workers do not see environment variables that look like secrets (_KEY, _TOKEN, _SECRET, _PASSWORD at
 the end, CREDENTIAL anywhere). They are no sandbox: same user, same files, same network. The kernel
-kills them with this process. Without /proc (macOS) `memory` limits nothing, and a worker whose
-parent was killed goes on until its task ends or its time is up.
+kills them with this process. Outside Linux `memory` limits nothing, and a worker whose parent was
+killed goes on until its task ends or its time is up.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import math
 import os
 import resource
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
@@ -52,18 +51,10 @@ from heldout.errors import (
 MAX_SECONDS = 86_400.0
 START_SECONDS = 120.0
 """Time for a worker to start and prepare."""
-GRACE_SECONDS = 2.0
-"""How much later a worker that ignores its alarm is killed from here."""
-SLOW_SECONDS = 0.05
-"""A faster task cannot have filled much memory, and its peak is not checked."""
 
 
 def available_cores() -> int:
-    """Count the cores that this process may use.
-
-    Returns:
-        The number of cores, at least 1.
-    """
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -79,18 +70,15 @@ class Pool:
     A task without a result raises a WorkerError: TaskTimeout, TaskFailed or WorkerDied.
     """
 
-    def __init__(
-        self, size: int | None = None, *, prepare: str | None = None, memory: int = 2**30
-    ) -> None:
+    def __init__(self, size: int | None = None, *, prepare: str = "", memory: int = 2**30) -> None:
         """Make a pool. No process is started yet.
 
         Args:
             size: The maximum number of workers; one per core by default.
             prepare: "module:function", called in every worker before its first task.
-            memory: Bytes that a worker may allocate beyond what it has then (Linux only); 0 for
-                no limit.
+            memory: Bytes that a worker may allocate beyond what it has then (Linux only).
         """
-        self._size, self._prepare, self._memory = size or available_cores(), prepare or "", memory
+        self._size, self._prepare, self._memory = size or available_cores(), prepare, memory
         self._forget_workers()
         os.register_at_fork(after_in_child=self._forget_workers)
         atexit.register(self.close)
@@ -108,13 +96,14 @@ class Pool:
 
         Args:
             function: "module:function" to call in a worker.
-            *arguments: Its arguments, as for `submit`.
-            seconds: Time limit of the task.
+            *arguments: Its arguments: None, booleans, numbers, strings, lists and dicts.
+            seconds: Time limit of the task; time in the queue does not count.
 
         Returns:
             What the function returned.
 
         Raises:
+            InvalidInput: `seconds` is out of range.
             WorkerError: The task has no result.
         """
         done, wake = anyio.Event(), waker()
@@ -131,55 +120,28 @@ class Pool:
         return self.submit(function, *arguments, seconds=seconds).result()
 
     def submit(self, function: str, *arguments: Any, seconds: float) -> Future[Any]:
-        """Queue a task.
-
-        Args:
-            function: "module:function" to call in a worker.
-            *arguments: Its arguments: None, booleans, numbers, strings, lists and dicts.
-            seconds: Time limit of the task; time in the queue does not count.
-
-        Returns:
-            The future of what the function returns. It can be cancelled until the task starts.
-
-        Raises:
-            InvalidInput: The arguments are not plain values, or `seconds` is out of range.
-            WorkerDied: The pool is closed.
-        """
+        """Queue a task; its future can be cancelled until the task starts. See `run`."""
         if not 0 < seconds <= MAX_SECONDS:
             raise InvalidInput(
                 f"seconds must be a positive number of at most {MAX_SECONDS:g}, not {seconds!r}"
             )
-        try:
-            request = msgspec.msgpack.encode((function, arguments, seconds))
-        except (TypeError, ValueError, OverflowError) as problem:
-            raise InvalidInput(
-                f"only plain values go to a worker process: {printable_error(problem)}"
-            ) from None
+        request = msgspec.msgpack.encode((function, arguments, seconds))
         future: Future[Any] = Future()
         with self._lock:
             if self._closed:
                 raise WorkerDied("the pool is closed")
             self._unfinished += 1
-            self._start_threads(self._unfinished)
             self._tasks.put(_Task(future, request, seconds))
+            if len(self._threads) < min(self._unfinished, self._size):
+                thread = threading.Thread(target=self._serve_queue, daemon=True)
+                thread.start()
+                self._threads.append(thread)
         future.add_done_callback(self._count_finished)
         return future
 
     def _count_finished(self, _: Future[Any]) -> None:
         with self._lock:
             self._unfinished -= 1
-
-    def start(self) -> None:
-        """Start and prepare all workers in the background, before there are tasks for them."""
-        with self._lock:
-            self._start_threads(self._size)
-
-    def _start_threads(self, wanted: int) -> None:
-        while len(self._threads) < min(wanted, self._size):
-            name = f"heldout-worker-{len(self._threads)}"
-            thread = threading.Thread(target=self._serve_queue, name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
 
     def pids(self) -> list[int]:
         """List the process ids of the workers that run."""
@@ -196,7 +158,7 @@ class Pool:
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
-            thread.join(GRACE_SECONDS)
+            thread.join(2.0)
 
     def _serve_queue(self) -> None:
         """Keep one worker, and send it one task at a time: a thread."""
@@ -251,7 +213,7 @@ class _Worker:
         with theirs:
             try:
                 self.process = subprocess.Popen(
-                    [str(sys.executable), "-P", "-c", code, *map(str, settings)],
+                    [sys.executable, "-P", "-c", code, *map(str, settings)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -272,15 +234,12 @@ class _Worker:
 
     def receive(self, seconds: float) -> Any:
         self.is_usable = False
-        overrun = TaskTimeout(f"not done after {seconds:g} s, and its process was killed")
         try:
-            if not self._connection.poll(seconds + GRACE_SECONDS):
-                raise overrun
+            if not self._connection.poll(seconds):
+                raise TaskTimeout(f"not done after {seconds:g} s, and its process was killed")
             result, failure, self.is_usable = msgspec.msgpack.decode(self._connection.recv_bytes())
         except (EOFError, OSError):
             code = self.process.wait()
-            if code == -signal.SIGALRM:
-                raise overrun from None
             cause = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             raise WorkerDied(f"the worker process ended {cause}") from None
         if failure is not None:
@@ -312,96 +271,51 @@ def _is_secret(name: str) -> bool:
 
 
 def serve() -> None:
-    """Run tasks until the parent is gone or memory is short: the main function of a worker."""
+    """Run tasks until the parent is gone: the main function of a worker."""
     descriptor, parent, memory, prepare = sys.argv[1:]
     _end_with_parent(int(parent))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     with Connection(int(descriptor)) as connection, suppress(EOFError, OSError):
-        try:
-            if prepare:
-                _find_function(prepare)()
-        except Exception as problem:  # noqa: BLE001 - raised in the parent
-            connection.send_bytes(_encode_failure(problem))
-            return
+        reply = _run_task(prepare or "builtins:list", (), math.inf)
         # What the imports made is never garbage. sympy makes many objects: collect less often.
-        gc.collect()
         gc.freeze()
         gc.set_threshold(10_000)
-        limit = _MemoryLimit(int(memory))
-        connection.send_bytes(msgspec.msgpack.encode((None, None, True)))
+        retire_at = _limit_memory(int(memory))
         while True:
-            connection.send_bytes(_run_task(connection.recv_bytes(), limit))
+            connection.send_bytes(reply)
+            name, arguments, seconds = msgspec.msgpack.decode(connection.recv_bytes())
+            signal.alarm(int(seconds) + 10)  # where the parent was killed, it kills no worker
+            reply = _run_task(name, arguments, retire_at)
+            signal.alarm(0)
 
 
-def _find_function(name: str) -> Callable[..., Any]:
+def _run_task(name: str, arguments: Sequence[Any], retire_at: float) -> bytes:
+    """Call a function; the reply has its result, or the kind and message of what it raised."""
     module, _, attribute = name.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return function
-
-
-def _run_task(request: bytes, limit: _MemoryLimit) -> bytes:
-    name, arguments, seconds = msgspec.msgpack.decode(request)
-    started = time.monotonic()
     try:
-        function = _find_function(name)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        try:
-            result = function(*arguments)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        if time.monotonic() - started > SLOW_SECONDS and limit.was_reached():
-            raise MemoryError
-        return msgspec.msgpack.encode((result, None, not limit.is_near()))
-    except MemoryError:
-        needed = f"the task needed about {limit.bytes} bytes, all that a worker may allocate"
-        return _encode_failure(MemoryError(needed))
+        result = getattr(importlib.import_module(module), attribute)(*arguments)
+        return msgspec.msgpack.encode((result, None, _memory() < retire_at))
     except Exception as problem:  # noqa: BLE001 - raised in the parent
-        return _encode_failure(problem, is_usable=True)
+        failure = (type(problem).__name__, printable_error(problem)[:2000])
+        return msgspec.msgpack.encode((None, failure, _memory() < retire_at))
 
 
-def _encode_failure(problem: Exception, *, is_usable: bool = False) -> bytes:
-    failure = (type(problem).__name__, printable_error(problem)[:2000])
-    return msgspec.msgpack.encode((None, failure, is_usable))
+def _limit_memory(limit: int) -> float:
+    """Limit what this process may allocate; return from where on another should take over."""
+    if sys.platform != "linux":
+        return math.inf
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = _memory() + limit
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    return most - limit / 2
 
 
-class _MemoryLimit:
-    """The memory that tasks may allocate beyond what there was at the start; 0 is no limit."""
-
-    def __init__(self, limit: int) -> None:
-        self.bytes = limit if Path("/proc/self/statm").exists() else 0
-        if self.bytes:
-            self._start = self._before = _resident_bytes()
-            _, hard = resource.getrlimit(resource.RLIMIT_AS)
-            soft = _kernel_figure("VmSize") + limit
-            if hard != resource.RLIM_INFINITY:
-                soft = min(soft, hard)
-            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-    def was_reached(self) -> bool:
-        """Guess whether memory was refused in a task that may have caught the MemoryError.
-
-        math-verify catches it with everything else and then says "not equal". A number that grows
-        by doubling is refused with a third of the limit in use. ru_maxrss would include the
-        parent's peak; VmHWM does not.
-        """
-        return bool(self.bytes) and _kernel_figure("VmHWM") - self._before > self.bytes // 3
-
-    def is_near(self) -> bool:
-        """Tell whether caches have grown so far that a new worker should take over."""
-        if not self.bytes:
-            return False
-        self._before = _resident_bytes()
-        return self._before - self._start > self.bytes // 3
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _kernel_figure(name: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition(f"{name}:")[2].split()[0]) * 1024
+def _memory() -> int:
+    """Return the virtual size of this process in bytes, which the limit is on."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
 
 
 def _end_with_parent(parent: int) -> None:

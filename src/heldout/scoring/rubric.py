@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,20 +37,7 @@ from heldout.scoring.answers import final_answer
 from heldout.scoring.grades import Grade, check_options, is_number
 from heldout.types import Metric, Sample, Score, Trajectory
 
-
-def _text(trajectory: Trajectory) -> str:
-    turn = trajectory.last_turn
-    return "" if turn is None else turn.text
-
-
-_MAKE: Mapping[str, Callable[[Trajectory, Sample], Any]] = {
-    "answer": lambda trajectory, sample: final_answer(trajectory) or "",
-    "text": lambda trajectory, sample: _text(trajectory),
-    "target": lambda trajectory, sample: sample.ground_truth,
-    "sample": lambda trajectory, sample: sample,
-    "trajectory": lambda trajectory, sample: trajectory,
-}
-GIVEN = tuple(_MAKE)
+GIVEN = ("answer", "text", "target", "sample", "trajectory")
 """The parameters that a part may have."""
 
 
@@ -66,21 +54,21 @@ class Part:
 
     def identity(self) -> dict[str, Any]:
         """Describe the function: by its version where it has one, else by its code."""
-        said: dict[str, Any] = {"name": self.name}
+        identity: dict[str, Any] = {"name": self.name}
         if self.weight is not None:
-            said["weight"] = self.weight
+            identity["weight"] = self.weight
         own = getattr(self.function, "identity", None)
         version = self.version if self.version is not None else version_of(self.function)
         if version is not None:
-            said |= {"function": _called(self.function), "version": version}
+            identity |= {"function": _name_of(self.function), "version": version}
         elif callable(own):
-            said |= {"function": _called(self.function), "identity": own()}
+            identity |= {"function": _name_of(self.function), "identity": own()}
         else:
             known = describe_callable(self.function) or {}
-            said |= {"function": known["name"], "source": known.get("source")}
+            identity |= {"function": known["name"], "source": known.get("source")}
         if self.options:
-            said["options"] = {name: _described(value) for name, value in self.options.items()}
-        return said
+            identity["options"] = {key: _describe(value) for key, value in self.options.items()}
+        return identity
 
 
 def part(
@@ -109,61 +97,58 @@ def part(
     """
     if not callable(function):
         raise InvalidInput(f"a part of a rubric is a function, got {function!r:.100}")
-    own = getattr(function, "name", None)  # judges have one
-    called = name or (own if isinstance(own, str) else _called(function).removeprefix("grade_"))
-    if not isinstance(called, str) or not called or (name is None and not called.isidentifier()):
+    own_name = getattr(function, "name", None)  # judges have one
+    own_name = own_name if isinstance(own_name, str) else None
+    name = name or own_name or _name_of(function).removeprefix("grade_")
+    if name == "<lambda>":
         raise InvalidInput(
-            f"a part has a name, got {called!r}: part(function, name='correct') names it"
+            f"a part has a name, not {name!r}: part(function, name='correct') names it"
         )
-    if isinstance(own, str) and called != own:
+    if own_name not in (None, name):
         raise InvalidInput(
-            f"part {called!r}: {type(function).__name__} names its metrics itself, {own!r}; name "
-            "it where it is made (judge.equality(name=…)), not here"
+            f"part {name!r}: {type(function).__name__} names its metrics itself, {own_name!r}; "
+            "name it where it is made (judge.equality(name=…)), not here"
         )
-    if weight is not None and not (is_number(weight) and math.isfinite(weight) and weight >= 0):
-        raise InvalidInput(f"part {called!r}: a weight is a number >= 0, got {weight!r}")
-    asks_for = _asks_for(function, called, options)
     try:
+        if weight is not None and not (math.isfinite(weight) and weight >= 0):
+            raise InvalidInput(f"a weight is a number >= 0, got {weight!r}")
+        asks_for = _find_parameters(function, options)
         check_options(function, options)
     except InvalidInput as problem:
-        raise InvalidInput(f"part {called!r}: {problem}") from None
-    return Part(function, called, weight, version, options, asks_for)
+        raise InvalidInput(f"part {name!r}: {problem}") from None
+    return Part(function, name, weight, version, options, asks_for)
 
 
-def _asks_for(
-    function: Callable[..., Any], name: str, options: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _find_parameters(function: Callable[..., Any], options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Find which of GIVEN a function takes, and check that the options are the rest."""
+    function_name = _name_of(function)
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         raise InvalidInput(
-            f"part {name!r}: {_called(function)} does not say what it takes; wrap it in a function "
-            f"of some of {', '.join(GIVEN)}"
+            f"{function_name} does not say what it takes; wrap it in a function of some of "
+            f"{', '.join(GIVEN)}"
         ) from None
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for option in options:
         if option not in parameters and not takes_any:
             raise InvalidInput(
-                f"part {name!r}: {_called(function)} has no option {option!r}; it takes "
+                f"{function_name} has no option {option!r}; it takes "
                 f"{', '.join(parameters) or 'nothing'}"
             )
-    asked = []
     for key, parameter in parameters.items():
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise InvalidInput(
-                f"part {name!r}: {key!r} can only be given by its place, and parts are filled by "
-                "name; wrap the function"
+                f"{key!r} can only be given by its place, and parts are filled by name; wrap the "
+                "function"
             )
-        if key in options or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if key in GIVEN:
-            asked.append(key)
-        elif parameter.default is parameter.empty:
+        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if is_named and parameter.default is parameter.empty and key not in {*GIVEN, *options}:
             raise InvalidInput(
-                f"part {name!r}: {_called(function)} asks for {key!r}. A part may ask for "
-                f"{', '.join(GIVEN)}; give anything else as an option: part(…, {key}=…)"
+                f"{function_name} asks for {key!r}. A part may ask for {', '.join(GIVEN)}; give "
+                f"anything else as an option: part(…, {key}=…)"
             )
-    return tuple(asked)
+    return tuple(key for key in GIVEN if key in parameters and key not in options)
 
 
 class Rubric:
@@ -181,14 +166,12 @@ class Rubric:
         self.parts = tuple(p if isinstance(p, Part) else part(p) for p in parts)
         if not self.parts:
             raise InvalidInput("a rubric has at least one part")
-        names = [p.name for p in self.parts]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidInput(
-                    f"two parts are named {name!r}; part(function, name=…) names one otherwise, "
-                    "and judge.equality(name=…) a judge"
-                )
-        self._asked_for = {name for p in self.parts for name in p.asks_for}
+        name, times = Counter(p.name for p in self.parts).most_common(1)[0]
+        if times > 1:
+            raise InvalidInput(
+                f"two parts are named {name!r}; part(function, name=…) names one otherwise, and "
+                "judge.equality(name=…) a judge"
+            )
         if all(p.weight == 0 for p in self.parts):
             raise InvalidInput(
                 "no part counts: all weights are 0, so that every reward would be 0. Give one a "
@@ -204,45 +187,66 @@ class Rubric:
 
     def __call__(self, trajectory: Trajectory, sample: Sample) -> Score | Awaitable[Score]:
         """Score a trajectory; without an await where every part is a plain function."""
-        given = {name: _MAKE[name](trajectory, sample) for name in self._asked_for}
+        turn = trajectory.last_turn
+        inputs = {
+            "answer": final_answer(trajectory) or "",
+            "text": "" if turn is None else turn.text,
+            "target": sample.ground_truth,
+            "sample": sample,
+            "trajectory": trajectory,
+        }
         values: list[Any] = []
-        try:
-            for each in self.parts:
-                with _naming(each):
-                    said = {key: given[key] for key in each.asks_for}
-                    values.append(each.function(**said, **each.options))
-        except BaseException:
-            _discard(values)
-            raise
+        for p in self.parts:
+            try:
+                arguments = {key: inputs[key] for key in p.asks_for}
+                values.append(p.function(**arguments, **p.options))
+            except BaseException as problem:
+                for value in values:
+                    if inspect.iscoroutine(value):
+                        value.close()  # it will not be awaited
+                if isinstance(problem, Exception):
+                    raise _failure(p, problem) from problem
+                raise
         if any(inspect.isawaitable(value) for value in values):
-            return self._settled(values)
+            return self._settle(values)
         return self._score(values)
 
-    async def _settled(self, values: list[Any]) -> Score:
-        problems: list[ScoringFailed] = []
+    async def _settle(self, values: list[Any]) -> Score:
+        failures: list[ScoringFailed] = []
 
-        async def wait(place: int) -> None:
+        async def wait(index: int) -> None:
             try:
-                with _naming(self.parts[place]):
-                    values[place] = await settle(values[place])
-            except ScoringFailed as problem:
-                problems.append(problem)
+                values[index] = await settle(values[index])
+            except Exception as problem:  # noqa: BLE001 - raised below
+                failures.append(_failure(self.parts[index], problem))
                 group.cancel_scope.cancel()  # what the others cost would be for nothing
 
         async with anyio.create_task_group() as group:
-            for place, value in enumerate(values):
+            for index, value in enumerate(values):
                 if inspect.isawaitable(value):
-                    group.start_soon(wait, place)
-        if problems:
-            raise problems[0]
+                    group.start_soon(wait, index)
+        if failures:
+            raise failures[0]
         return self._score(values)
 
     def _score(self, values: Sequence[Any]) -> Score:
         metrics: list[Metric] = []
-        for each, value in zip(self.parts, values, strict=True):
-            with _naming(each):
-                metrics += _metrics(each, value)
+        for p, value in zip(self.parts, values, strict=True):
+            try:
+                metrics += _metrics(p, value)
+            except (TypeError, ValueError) as problem:
+                raise _failure(p, problem) from problem
         return Score(tuple(metrics))
+
+
+def _failure(part: Part, problem: Exception) -> ScoringFailed:
+    """Name the part in what it raised."""
+    message = printable_error(problem)
+    if not isinstance(problem, InvalidInput | ScoringFailed):
+        message = f"{type(problem).__name__}: {message}"
+    failure = ScoringFailed(f"{part.name}: {message}")
+    failure.__cause__ = problem
+    return failure.with_traceback(problem.__traceback__)
 
 
 def _metrics(part: Part, value: Any) -> Sequence[Metric]:
@@ -271,45 +275,19 @@ def _metrics(part: Part, value: Any) -> Sequence[Metric]:
     return [replace(m, weight=m.weight * part.weight) for m in value]
 
 
-class _naming:
-    """Raise what is raised in here as ScoringFailed, with the part's name."""
-
-    __slots__ = ("_part",)
-
-    def __init__(self, part: Part) -> None:
-        self._part = part
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, problem: BaseException | None, trace: Any) -> None:
-        if isinstance(problem, Exception):
-            said = printable_error(problem)
-            if not isinstance(problem, InvalidInput | ScoringFailed):
-                said = f"{type(problem).__name__}: {said}"
-            failed = ScoringFailed(f"{self._part.name}: {said}")
-            raise failed.with_traceback(trace) from problem
-
-
-def _discard(values: Sequence[Any]) -> None:
-    """Close the coroutines that will not be awaited."""
-    for value in values:
-        if inspect.iscoroutine(value):
-            value.close()
-
-
-def _called(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., Any]) -> str:
     while hasattr(function, "func"):  # a partial
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _described(value: Any) -> Any:
+def _describe(value: Any) -> Any:
     """Describe an option as JSON values."""
     own = getattr(value, "identity", None)
     if callable(own):
         return own()
     if callable(value):
         return describe_callable(value)
-    with suppress(TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+    with suppress(TypeError):
         return msgspec.json.decode(msgspec.json.encode(value, order="deterministic"))
     return type(value).__qualname__

@@ -15,11 +15,10 @@ The numbers of `compare_calls` are those of the K2 Vendor Verifier, as it define
     schema accuracy   responses all of whose calls validate / positive responses;
                       bad JSON, an unknown tool and an empty list of calls do not validate
 
-Two runs of the same weights do not agree fully either (76-84% in practice), so `compare_calls`
-also reports the agreement of the reference with a second run of itself, where one is given. Each
-rate has its count and its denominator, no value where that is 0, and Wilson's interval over
-requests. F1 is a function of TP / (TP + FP + FN), a plain rate J, namely 2J / (1 + J): its interval
-is Wilson's of J, sent through the same function.
+Two runs of the same weights do not agree fully either (76-84% in practice): compare the reference
+with a second run of itself, too. Each rate has its count and its denominator, no value where that
+is 0, and Wilson's interval over requests. F1 is a function of TP / (TP + FP + FN), a plain rate J,
+namely 2J / (1 + J): its interval is Wilson's of J, sent through the same function.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from heldout.errors import InvalidInput
 from heldout.scoring.formats import NotJSON, parse_json
 from heldout.scoring.grades import Grade, grader
 from heldout.scoring.json_schema import compiled
-from heldout.stats import CONFIDENCE, Interval, Rate, independent_rate, wilson
+from heldout.stats import Interval, Rate, independent_rate, wilson
 from heldout.types import (
     Completion,
     Message,
@@ -48,9 +47,9 @@ from heldout.types import (
 )
 
 POSITIVE = "tool_calls"
-LONGEST_NAME = 100
+MAX_NAME = 100
 """Characters of a tool's name that a problem or a metric repeats; a model may write any."""
-MOST_LISTED = 20
+MAX_LISTED = 20
 """Calls, and problems, that a metric lists. The trajectory has them all."""
 
 
@@ -59,12 +58,17 @@ MOST_LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class ResponseCalls:
-    """The tool calls of one response."""
+    """The tool calls of one response.
+
+    Attributes:
+        finish_reason: Why it ended.
+        calls: The calls.
+        problems: What is wrong with its calls, one text for each that does not validate.
+    """
 
     finish_reason: str | None
     calls: tuple[ToolCall, ...]
     problems: tuple[str, ...]
-    """What is wrong with its calls, one text for each that does not validate."""
 
     @property
     def positive(self) -> bool:
@@ -100,12 +104,12 @@ def read_calls(completion: Completion, tools: Sequence[ToolSpec]) -> ResponseCal
         if parameters.setdefault(tool.name, tool.parameters) != tool.parameters:
             raise InvalidInput(f"two tools are named {tool.name!r:.100}; a call could mean either")
     calls = completion.message.tool_calls
-    problems = [found for call in calls if (found := _problem(call, parameters)) is not None]
-    return ResponseCalls(completion.finish_reason, calls, tuple(problems))
+    problems = tuple(filter(None, (_problem(call, parameters) for call in calls)))
+    return ResponseCalls(completion.finish_reason, calls, problems)
 
 
 def _problem(call: ToolCall, parameters: Mapping[str, dict[str, Any]]) -> str | None:
-    name = cut(call.name, LONGEST_NAME)
+    name = cut(call.name, MAX_NAME)
     if call.name not in parameters:
         return f"{name}: no such tool"
     try:
@@ -118,14 +122,8 @@ def _problem(call: ToolCall, parameters: Mapping[str, dict[str, Any]]) -> str | 
     return f"{name}: {schema.problem(arguments) or 'the schema does not accept the arguments'}"
 
 
-def same_calls(
-    ours: Sequence[ToolCall],
-    theirs: Sequence[ToolCall],
-    *,
-    ordered: bool = False,
-    ignore_case: bool = False,
-) -> bool:
-    """Tell whether the same tools are called with equal arguments, as often.
+def same_calls(ours: Sequence[ToolCall], theirs: Sequence[ToolCall]) -> bool:
+    """Tell whether the same tools are called with equal arguments, as often, in any order.
 
     Arguments are equal as JSON values: the order of keys does not count, 1 is 1.0, and true is
     not 1. Arguments that are not JSON equal nothing, not even themselves.
@@ -133,25 +131,21 @@ def same_calls(
     Args:
         ours: Calls.
         theirs: Other calls.
-        ordered: Whether the order of the calls counts.
-        ignore_case: Whether `Oslo` equals `oslo` in arguments.
 
     Returns:
         Whether they are the same.
     """
+
+    def comparable(calls: Sequence[ToolCall]) -> Counter[tuple[str, Hashable]]:
+        return Counter((c.name, _comparable(parse_json(c.arguments))) for c in calls)
+
     try:
-        left = [(call.name, _arguments(call, ignore_case)) for call in ours]
-        right = [(call.name, _arguments(call, ignore_case)) for call in theirs]
+        return comparable(ours) == comparable(theirs)
     except NotJSON:
         return False
-    return left == right if ordered else Counter(left) == Counter(right)
 
 
-def _arguments(call: ToolCall, ignore_case: bool) -> Hashable:
-    return _comparable(parse_json(call.arguments), ignore_case)
-
-
-def _comparable(value: Any, ignore_case: bool) -> Hashable:
+def _comparable(value: Any, ignore_case: bool = False) -> Hashable:
     """Make equal JSON values equal. Python compares 1 and 1.0 as JSON does, but not True and 1."""
     if isinstance(value, bool):
         return ("bool", value)
@@ -170,26 +164,24 @@ def _comparable(value: Any, ignore_case: bool) -> Hashable:
 
 def tools_of(request: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
     """Read the tools of a chat-completions request. One without parameters takes any object."""
-    given = request.get("tools") or ()
-    if not isinstance(given, list | tuple):
-        raise InvalidInput(f"tools are a list, got {type(given).__name__}")
-    return tuple(_tool(tool, place) for place, tool in enumerate(given))
-
-
-def _tool(given: Any, place: int) -> ToolSpec:
-    function = given.get("function") if isinstance(given, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise InvalidInput(
-            f"tools[{place}] is no function with a name, such as "
-            '{"type": "function", "function": {"name": "weather", "parameters": {…}}}; '
-            "calls of other tools cannot be checked"
-        )
-    parameters = function.get("parameters")
-    return ToolSpec(
-        function["name"],
-        str(function.get("description") or ""),
-        {"type": "object"} if parameters is None else parameters,
-    )
+    listed = request.get("tools") or ()
+    if not isinstance(listed, list | tuple):
+        raise InvalidInput(f"tools are a list, got {type(listed).__name__}")
+    tools: list[ToolSpec] = []
+    for i, tool in enumerate(listed):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise InvalidInput(
+                f"tools[{i}] is no function with a name, such as "
+                '{"type": "function", "function": {"name": "weather", "parameters": {…}}}; '
+                "calls of other tools cannot be checked"
+            )
+        parameters = function.get("parameters")
+        if parameters is None:
+            parameters = {"type": "object"}
+        description = str(function.get("description") or "")
+        tools.append(ToolSpec(function["name"], description, parameters))
+    return tuple(tools)
 
 
 def response_of(trajectory: Trajectory, tools: Sequence[ToolSpec]) -> ResponseCalls:
@@ -225,13 +217,14 @@ def score_calls(trajectory: Trajectory, sample: Sample) -> Score:
         InvalidInput: The trajectory has no model turn, or the request no readable tools.
     """
     response = response_of(trajectory, tools_of(sample.input))
-    listed = [cut(name, LONGEST_NAME) for name in response.tools[:MOST_LISTED]]
-    seen = {"finish_reason": response.finish_reason, "tools": listed}
-    metrics = [Metric("calls", response.positive, metadata=seen)]
+    listed = [cut(name, MAX_NAME) for name in response.tools[:MAX_LISTED]]
+    metadata = {"finish_reason": response.finish_reason, "tools": listed}
+    metrics = [Metric("calls", response.positive, metadata=metadata)]
     if response.valid is not None:
-        problems = [*response.problems[:MOST_LISTED]] or ["it calls nothing"] * (not response.valid)
-        found = {"note": "; ".join(problems)} if problems else {}
-        metrics.append(Metric("valid", response.valid, metadata=found))
+        note = "; ".join(response.problems[:MAX_LISTED]) or "it calls nothing"
+        metrics.append(
+            Metric("valid", response.valid, metadata={} if response.valid else {"note": note})
+        )
     metrics.append(Metric("sound", response.valid is not False, weight=1.0))
     return Score(tuple(metrics))
 
@@ -266,14 +259,13 @@ def grade_calls(
     """
     expected = _expected_calls(target, ignore_case)
     calls = _last_turn(trajectory).tool_calls
-    shown = "; ".join(_written(call) for call in calls[:MOST_LISTED])
-    extracted = cut(shown, 500) if calls else None
+    extracted = cut("; ".join(map(_render, calls[:MAX_LISTED])), 500) if calls else None
     if _are_accepted(calls, expected, ordered=ordered):
         return Grade(1.0, extracted)
-    if sorted(call.name for call in calls) == sorted(each.name for each in expected):
+    if sorted(call.name for call in calls) == sorted(call.name for call in expected):
         return Grade(0.0, extracted, "the same tools, with other arguments or in another order")
-    wanted = ", ".join(cut(each.name, LONGEST_NAME) for each in expected[:MOST_LISTED])
-    return Grade(0.0, extracted, f"other tools: the target calls {wanted or 'nothing'}")
+    names = ", ".join(cut(call.name, MAX_NAME) for call in expected[:MAX_LISTED])
+    return Grade(0.0, extracted, f"other tools: the target calls {names or 'nothing'}")
 
 
 class _Expected(NamedTuple):
@@ -294,24 +286,24 @@ class _Expected(NamedTuple):
 def _are_accepted(
     calls: Sequence[ToolCall], expected: Sequence[_Expected], *, ordered: bool
 ) -> bool:
-    """Match each call to a call of the target of its own."""
+    """Match each call to a call of the target of its own (augmenting paths, after Kuhn)."""
     if len(calls) != len(expected):
         return False
     if ordered:
-        return all(each.accepts(call) for each, call in zip(expected, calls, strict=True))
-    fits = [[place for place, each in enumerate(expected) if each.accepts(call)] for call in calls]
+        return all(target.accepts(call) for target, call in zip(expected, calls, strict=True))
+    fits = [[i for i, target in enumerate(expected) if target.accepts(call)] for call in calls]
     owner: dict[int, int] = {}
 
-    def find_place(call: int, tried: set[int]) -> bool:
-        for place in fits[call]:
-            if place not in tried:
-                tried.add(place)
-                if place not in owner or find_place(owner[place], tried):
-                    owner[place] = call
+    def find_target(call: int, tried: set[int]) -> bool:
+        for target in fits[call]:
+            if target not in tried:
+                tried.add(target)
+                if target not in owner or find_target(owner[target], tried):
+                    owner[target] = call
                     return True
         return False
 
-    return all(find_place(call, set()) for call in range(len(calls)))
+    return all(find_target(call, set()) for call in range(len(calls)))
 
 
 def _expected_calls(target: Any, ignore_case: bool) -> list[_Expected]:
@@ -328,78 +320,80 @@ def _expected_calls(target: Any, ignore_case: bool) -> list[_Expected]:
 
 
 def _expected_call(call: Any, ignore_case: bool) -> _Expected:
+    def are_equal(value: Any, other: Any) -> bool:
+        return _comparable(value, ignore_case) == _comparable(other, ignore_case)
+
     if isinstance(call, Mapping) and "accepted" in call:
-        return _with_accepted(call, ignore_case)
+        name, accepted, optional = _check_accepted(call)
+        return _Expected(name, lambda value: _fits_object(value, accepted, optional, are_equal))
     if isinstance(call, Mapping) and len(call) == 1 and not call.keys() & {"function", "arguments"}:
         ((name, accepted),) = call.items()
         if isinstance(accepted, Mapping) and all(isinstance(v, list) for v in accepted.values()):
-            return _Expected(name, lambda arguments: _fits(arguments, accepted, ignore_case))
+            return _Expected(name, lambda value: _fits_bfcl(value, accepted, are_equal))
     if not isinstance(call, ToolCall):
         message = message_of({"role": "assistant", "tool_calls": [call]}, "the target")
         (call,) = message.tool_calls
     try:
-        expected = _comparable(parse_json(call.arguments), ignore_case)
+        arguments = parse_json(call.arguments)
     except NotJSON:  # it would equal nothing, however right the answer
-        raise InvalidInput(f"the target's arguments are not JSON: {_written(call)}") from None
-    return _Expected(call.name, lambda arguments: _comparable(arguments, ignore_case) == expected)
+        raise InvalidInput(f"the target's arguments are not JSON: {_render(call)}") from None
+    return _Expected(call.name, lambda value: are_equal(value, arguments))
 
 
-def _with_accepted(call: Mapping[str, Any], ignore_case: bool) -> _Expected:
+def _check_accepted(
+    call: Mapping[str, Any],
+) -> tuple[str, Mapping[str, Sequence[Any]], Sequence[str]]:
     name, accepted, optional = call.get("name"), call["accepted"], call.get("optional", ())
     if (
-        not isinstance(name, str)
-        or not isinstance(accepted, Mapping)
-        or not all(isinstance(values, list | tuple) and values for values in accepted.values())
-        or isinstance(optional, str)
-        or not {*optional} <= accepted.keys()
+        isinstance(name, str)
+        and isinstance(accepted, Mapping)
+        and all(isinstance(values, list | tuple) and values for values in accepted.values())
+        and not isinstance(optional, str)
+        and {*optional} <= accepted.keys()
     ):
-        raise InvalidInput(
-            "a call of the target that accepts several values has a name, for each argument a "
-            "list of them, and optional names some of these: "
-            '{"name": "weather", "accepted": {"city": ["Oslo"], "days": [1, 2]}, "optional": '
-            f'["days"]}}; got {call!r:.200}'
-        )
-
-    def accepts(arguments: Any) -> bool:
-        if not isinstance(arguments, dict) or not arguments.keys() <= accepted.keys():
-            return False
-        return accepted.keys() - arguments.keys() <= {*optional} and all(
-            any(
-                _comparable(value, ignore_case) == _comparable(v, ignore_case)
-                for v in accepted[key]
-            )
-            for key, value in arguments.items()
-        )
-
-    return _Expected(name, accepts)
+        return name, accepted, optional
+    raise InvalidInput(
+        "a call of the target that accepts several values has a name, for each argument a "
+        "list of them, and optional names some of these: "
+        '{"name": "weather", "accepted": {"city": ["Oslo"], "days": [1, 2]}, "optional": '
+        f'["days"]}}; got {call!r:.200}'
+    )
 
 
-def _fits(value: Any, accepted: Any, ignore_case: bool) -> bool:
+def _fits_object(
+    value: Any,
+    accepted: Mapping[str, Sequence[Any]],
+    optional: Sequence[str],
+    fits: Callable[[Any, Any], bool],
+) -> bool:
+    """Tell whether an object has one of the accepted values at each key, and no other keys."""
+    if not isinstance(value, dict) or not value.keys() <= accepted.keys():
+        return False
+    return all(
+        any(fits(value[key], option) for option in options) if key in value else key in optional
+        for key, options in accepted.items()
+    )
+
+
+def _fits_bfcl(value: Any, accepted: Any, are_equal: Callable[[Any, Any], bool]) -> bool:
     """Compare a value with one of BFCL's: its objects hold lists of values, "" for none."""
+
+    def fits(value: Any, option: Any) -> bool:
+        return _fits_bfcl(value, option, are_equal)
+
     if isinstance(accepted, Mapping):
-        if not isinstance(value, dict) or not value.keys() <= accepted.keys():
-            return False
-        return all(
-            any(_fits(value[key], option, ignore_case) for option in options)
-            if key in value
-            else "" in options
-            for key, options in accepted.items()
-        )
+        optional = [key for key, options in accepted.items() if "" in options]
+        return _fits_object(value, accepted, optional, fits)
     if isinstance(accepted, list | tuple) and isinstance(value, list):
-        return len(value) == len(accepted) and all(
-            _fits(item, other, ignore_case) for item, other in zip(value, accepted, strict=True)
-        )
-    return _comparable(value, ignore_case) == _comparable(accepted, ignore_case)
+        return len(value) == len(accepted) and all(map(fits, value, accepted))
+    return are_equal(value, accepted)
 
 
-def _written(call: ToolCall) -> str:
-    return f"{cut(call.name, LONGEST_NAME)}({cut(call.arguments, 200)})"
+def _render(call: ToolCall) -> str:
+    return f"{cut(call.name, MAX_NAME)}({cut(call.arguments, 200)})"
 
 
 # --- Many responses -------------------------------------------------------------------------------
-
-NO_REASON = "(none)"
-"""How a missing finish reason is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,81 +417,39 @@ class TriggerAgreement:
         """Requests that both answered."""
         return self.both + self.only_ours + self.only_theirs + self.neither
 
-
-@dataclass(frozen=True, slots=True)
-class CallReport:
-    """A set of responses compared with a reference."""
-
-    responses: int
-    schema_accuracy: Rate
-    """Of all responses of the candidate, also those without a match in the reference."""
-    finish_reasons: Mapping[str, int]
-    """The most frequent first."""
-    trigger: TriggerAgreement
-    reference_with_itself: TriggerAgreement | None
-    """A second run of the reference compared with the first; None without one."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "matched": self.matched,
+            "unmatched": self.unmatched,
+            "tp": self.both,
+            "fp": self.only_ours,
+            "fn": self.only_theirs,
+            "tn": self.neither,
+            "precision": self.precision.as_dict(),
+            "recall": self.recall.as_dict(),
+            "f1": self.f1.as_dict(),
+            "same_calls": self.same.as_dict(),
+        }
 
 
 def compare_calls(
-    candidate: Mapping[str, ResponseCalls],
-    reference: Mapping[str, ResponseCalls],
-    *,
-    reference_again: Mapping[str, ResponseCalls] | None = None,
-    ordered: bool = False,
-    confidence: float = CONFIDENCE,
-) -> CallReport:
+    ours: Mapping[str, ResponseCalls], theirs: Mapping[str, ResponseCalls]
+) -> TriggerAgreement:
     """Compare a set of responses with a reference. A request that errored is left out, and no 0.
 
     Args:
-        candidate: Responses by request id.
-        reference: Those of the reference.
-        reference_again: Those of a second run of the reference.
-        ordered: Whether the order of calls counts.
-        confidence: Level of the intervals.
+        ours: Responses by request id.
+        theirs: Those of the reference.
 
     Returns:
-        Counts and rates.
-
-    Raises:
-        InvalidInput: `confidence` is not between 0 and 1.
+        Counts and rates, with 95% intervals.
     """
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"a confidence is between 0 and 1, such as 0.95; got {confidence!r}")
-    again = None
-    if reference_again is not None:
-        again = _agreement(reference_again, reference, ordered, confidence)
-    return CallReport(
-        responses=len(candidate),
-        schema_accuracy=schema_accuracy(candidate.values(), confidence=confidence),
-        finish_reasons=finish_reasons(candidate.values()),
-        trigger=_agreement(candidate, reference, ordered, confidence),
-        reference_with_itself=again,
-    )
-
-
-def schema_accuracy(responses: Iterable[ResponseCalls], *, confidence: float = CONFIDENCE) -> Rate:
-    """Return the share of responses all of whose calls validate, of those that call."""
-    called = [response.valid for response in responses if response.positive]
-    return independent_rate(sum(map(bool, called)), len(called), confidence)
-
-
-def finish_reasons(responses: Iterable[ResponseCalls]) -> dict[str, int]:
-    """Count the finish reasons, the most frequent first, equals by name."""
-    counts = Counter(response.finish_reason or NO_REASON for response in responses)
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _agreement(
-    ours: Mapping[str, ResponseCalls],
-    theirs: Mapping[str, ResponseCalls],
-    ordered: bool,
-    confidence: float,
-) -> TriggerAgreement:
     pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
     counts = Counter((mine.positive, other.positive) for mine, other in pairs)
     both, only_ours, only_theirs = counts[True, True], counts[True, False], counts[False, True]
     same = sum(
-        same_calls(mine.calls, other.calls, ordered=ordered)
+        same_calls(mine.calls, other.calls)
         for mine, other in pairs
         if mine.positive and other.positive
     )
@@ -506,17 +458,29 @@ def _agreement(
         only_ours=only_ours,
         only_theirs=only_theirs,
         neither=counts[False, False],
-        precision=independent_rate(both, both + only_ours, confidence),
-        recall=independent_rate(both, both + only_theirs, confidence),
-        f1=_f1(both, both + only_ours + only_theirs, confidence),
-        same=independent_rate(same, both, confidence),
+        precision=independent_rate(both, both + only_ours),
+        recall=independent_rate(both, both + only_theirs),
+        f1=_f1(both, both + only_ours + only_theirs),
+        same=independent_rate(same, both),
         unmatched=len(ours.keys() ^ theirs.keys()),
     )
 
 
-def _f1(both: int, either: int, confidence: float) -> Rate:
+def _f1(both: int, either: int) -> Rate:
     if not either:
         return Rate(0, 0, None)
-    rate = wilson(both / either, either, confidence)
+    rate = wilson(both / either, either)
     low, high = (2 * j / (1 + j) for j in (rate.low, rate.high))
     return Rate(2 * both, both + either, Interval(low, high))
+
+
+def schema_accuracy(responses: Iterable[ResponseCalls]) -> Rate:
+    """Return the share of responses all of whose calls validate, of those that call."""
+    valid = [response.valid for response in responses if response.positive]
+    return independent_rate(sum(map(bool, valid)), len(valid))
+
+
+def finish_reasons(responses: Iterable[ResponseCalls]) -> dict[str, int]:
+    """Count the finish reasons, the most frequent first, equals by name."""
+    counts = Counter(response.finish_reason or "(none)" for response in responses)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

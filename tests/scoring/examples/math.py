@@ -164,7 +164,7 @@ EXAMPLES: tuple[Example, ...] = (
     Example(
         r"\boxed{\angle APC = 74^\circ}",
         r"74^\circ",
-        r"\angle APC = 74",
+        r"\angle APC = 74^\circ",
         1.0,
         "an angle by its name",
     ),

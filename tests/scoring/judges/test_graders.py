@@ -11,7 +11,7 @@ import pytest
 from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict
 from heldout.scoring.judges import Criterion, Judge
 from heldout.scoring.judges.graders import criteria_score
-from heldout.scoring.judges.questions import pairwise_question
+from heldout.scoring.judges.prompts import pairwise_question
 from heldout.scoring.rubric import Rubric, part
 from heldout.types import Message, Metric, Sample, Stop, ToolCall, Trajectory, Usage
 from tests.conftest import RunEval
@@ -111,14 +111,9 @@ def test_a_function_may_say_what_the_question_was(run: Run) -> None:
 
 
 @pytest.mark.parametrize("target", [None, "", "  "])
-def test_a_sample_without_ground_truth_is_an_error_that_names_it(run: Run, target: Any) -> None:
-    with pytest.raises(InvalidInput, match="'bare' has no ground truth"):
+def test_a_sample_without_ground_truth_is_an_error(run: Run, target: Any) -> None:
+    with pytest.raises(InvalidInput, match="there is no ground truth"):
         graded(run, Judge(Scripted("")).equality(), "", Sample("bare", {"prompt": "q"}, target))
-
-
-def test_a_ground_truth_that_is_neither_text_nor_json_is_an_error(run: Run) -> None:
-    with pytest.raises(InvalidInput, match="got set"):
-        graded(run, Judge(Scripted("")).equality(), "x", Sample("a", {"prompt": "q"}, {1}))
 
 
 def test_a_question_with_an_image_is_not_judged_by_its_text_alone(run: Run) -> None:
@@ -246,7 +241,7 @@ def test_criteria_may_be_a_samples_own_and_are_checked_then(run: Run) -> None:
     grader = Judge(Scripted(met(a=True, b=False))).criteria(own)
     sample = Sample("x", {"prompt": "q"}, None, {"criteria": ["a", "b"]})
     assert values(graded(run, grader, "answer", sample)) == {"criteria": 0.5}
-    with pytest.raises(InvalidInput, match="at least one Criterion"):
+    with pytest.raises(InvalidInput, match="no criterion"):
         graded(run, grader, "answer", Sample("y", {"prompt": "q"}, None, {"criteria": []}))
 
 
@@ -311,7 +306,7 @@ def test_the_other_answer_may_come_from_a_function(run: Run) -> None:
     assert values(graded(run, grader, "mine", sample)) == {"wins": 1.0, "wins_consistent": 1.0}
     with pytest.raises(InvalidInput, match="no ground truth"):
         graded(run, Judge(endpoint).pairwise(), "mine", sample)
-    with pytest.raises(InvalidInput, match=r"'pair': pairwise\(target=…\) gave an empty text"):
+    with pytest.raises(InvalidInput, match=r"no ground truth \(or target\)"):
         graded(run, Judge(endpoint).pairwise(target=lambda s: " "), "mine", sample)
     with pytest.raises(InvalidInput, match="function of the sample"):
         Judge(endpoint).pairwise(target="theirs")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The four kinds of judge as parts of a rubric.
+"""The four kinds of judge as parts of a rubric. `Judge.equality()` and the like make them.
 
 Each returns Metrics whose metadata has the judge's reply, what it cost and by which prompt, so that
 a person can see why. Where the model gave no answer (none at all, or it was truncated) the judge is
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 
@@ -21,11 +21,10 @@ from heldout._format import cut
 from heldout.chat.messages import messages_of
 from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
-from heldout.scoring.judges.prompts import CRITERIA, EQUALITY, PAIRWISE, THREE_WAY, Prompt, scoped
-from heldout.scoring.judges.questions import (
-    Blocks,
+from heldout.scoring.judges.prompts import (
     Criterion,
-    Preferred,
+    Judged,
+    Prompt,
     Question,
     Scope,
     check_criteria,
@@ -41,28 +40,52 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 TextOf = Callable[[Sample], str]
+Criteria = Sequence[Criterion] | Callable[[Sample], Sequence[Criterion]]
 
 MAX_REPLY = 2000
 """Characters of a reply that a metric keeps. The whole of it is in the cache."""
 
 
+class Case(NamedTuple):
+    """What is graded: the last answer, and what else is known."""
+
+    answer: str
+    target: Any
+    sample: Sample
+    trajectory: Trajectory | None
+
+
 @dataclass(frozen=True, eq=False)
-class _Grader:
+class JudgeGrader:
+    """A judge as a part of a rubric.
+
+    Attributes:
+        judge: Who is asked.
+        kind: The prompt for an answer.
+        name: The name of the metric.
+        scope: What is judged.
+        question: Says what was asked; None for the messages before the answer.
+        grade: Asks and makes the metrics, given this grader, a case and the options.
+        options: Whatever else decides the metrics.
+    """
+
     judge: Judge
-    question: TextOf | None
+    kind: Prompt
     name: str
     scope: Scope
-
-    kind: ClassVar[Prompt]
-    scopes: ClassVar[Sequence[Scope]] = ("answer", "trajectory")
+    question: TextOf | None
+    grade: Callable[..., Awaitable[list[Metric]]]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.scope not in self.scopes:
+        scopes = {"criteria": ("answer", "trajectory", "turn"), "pairwise": ("answer",)}
+        allowed = scopes.get(self.kind.kind, ("answer", "trajectory"))
+        if self.scope not in allowed:
             raise InvalidInput(
-                f"scope is one of {', '.join(map(repr, self.scopes))} for this kind of judge, got "
+                f"scope is one of {', '.join(map(repr, allowed))} for this kind of judge, got "
                 f"{self.scope!r}"
             )
-        _check_function("question", self.question)
+        check_function("question", self.question)
 
     @property
     def __name__(self) -> str:
@@ -71,54 +94,77 @@ class _Grader:
     @property
     def prompt(self) -> str:
         """Kind and version of the prompt: "equality/1"."""
-        return scoped(self.kind, self.scope).name
+        return self.kind.scoped(self.scope).name
 
     def identity(self) -> dict[str, Any]:
         """Describe what is asked, and of whom, as a part of a report's identity."""
-        options = {"name": self.name, **self._options()}
-        if self.question is not None:
-            options["question"] = describe_callable(self.question)
+        options: dict[str, Any] = {"name": self.name}
+        for key, value in (*self.options.items(), ("question", self.question)):
+            if callable(value):
+                options[key] = describe_callable(value)
+            elif key == "criteria":
+                options[key] = [[c.id, c.description, c.weight, c.required] for c in value]
+            elif value is not None:
+                options[key] = value
         kind = self.prompt.partition("/")[0]
         judge = self.judge.identity()
         return {"kind": kind, "prompt": self.prompt, "judge": judge, "options": options}
 
-    def _options(self) -> dict[str, Any]:
-        return {}
+    async def __call__(
+        self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
+    ) -> list[Metric]:
+        """Grade an answer, or with `scope` its trajectory or each of its turns.
 
-    async def _ask(
-        self,
-        make_question: Callable[[str, str | Blocks], Question[V]],
-        answer: str,
-        sample: Sample,
-        trajectory: Trajectory | None,
-    ) -> list[Verdict[V]]:
+        Args:
+            answer: The model's last answer.
+            target: The sample's ground truth.
+            sample: The sample.
+            trajectory: The conversation; `scope` may need it.
+
+        Returns:
+            The metrics; the first is the one that counts.
+
+        Raises:
+            InvalidInput: The sample has nothing that a judge could be shown.
+            NoVerdict: No reply of the judge was a verdict.
+            EndpointError: The judge did not answer.
+        """
+        return await self.grade(self, Case(answer, target, sample, trajectory), **self.options)
+
+    async def ask(self, make_question: Callable[..., Question[V]], case: Case) -> list[Verdict[V]]:
         """Judge the answer, the trajectory or each turn; no verdict where there is no answer."""
-        judged: list[str | Blocks] = []
+        judged: list[Judged] = []
+        before: Sequence[Message] | None = None
         if self.scope == "answer":
-            judged = [answer] if answer.strip() else []
-            trajectory = None
-        elif trajectory is None:
+            judged = [case.answer] if case.answer.strip() else []
+        elif case.trajectory is None:
             raise InvalidInput(f"scope={self.scope!r} needs the trajectory: give trajectory=…")
-        elif self.scope == "turn":
-            turns = _model_turns(trajectory)
-            judged = [_turn_blocks(trajectory, turn, sample) for turn in turns]
-        elif _model_turns(trajectory):
-            judged = [_trajectory_blocks(trajectory, sample)]
+        elif turns := _model_turns(case.trajectory):
+            messages = case.trajectory.messages
+            before = messages[: turns[0]]
+            if self.scope == "turn":
+                judged = [_turn_texts(case.trajectory, turns[0], turn) for turn in turns]
+            else:
+                judged = [_texts(case.trajectory, turns[0], len(messages), "message")]
         if not judged:
             return []
-        question = self._question_text(sample, trajectory)
-        return await _ask_all(self.judge, [make_question(question, text) for text in judged])
+        question = self.question_text(case.sample, before)
+        questions = [make_question(question, text, scope=self.scope) for text in judged]
+        return await ask_all(self.judge, questions)
 
-    def _question_text(self, sample: Sample, trajectory: Trajectory | None) -> str:
+    def question_text(self, sample: Sample, messages: Sequence[Message] | None = None) -> str:
+        """Render what was asked: the messages before the answer, by default the sample's own."""
         if self.question is not None:
-            return _call(self.question, sample)
-        if trajectory is None:
-            messages: Sequence[Message] = messages_of(sample.input, f"sample {sample.id!r}: input")
-        else:
-            messages = trajectory.messages[: _model_turns(trajectory)[0]]
-        return _conversation_text(messages, sample)
+            return call(self.question, sample)
+        if messages is None:
+            messages = messages_of(sample.input, f"sample {sample.id!r}: input")
+        for message in messages:
+            _check_is_text(message, "say what it is to read: question=lambda sample: …")
+        if len(messages) == 1:
+            return messages[0].text
+        return "\n\n".join(f"[{message.role}]\n{message.text}" for message in messages)
 
-    def _describe(self, verdicts: Sequence[Verdict[Any]]) -> dict[str, Any]:
+    def describe(self, verdicts: Sequence[Verdict[Any]]) -> dict[str, Any]:
         """Return the metadata of a metric; without verdicts there was no answer."""
         name = cut(self.judge.name, MAX_REPLY)
         metadata: dict[str, Any] = {"judge": name, "prompt": self.prompt}
@@ -141,117 +187,70 @@ class _Grader:
         return metadata
 
 
-class EqualityJudge(_Grader):
-    """Made by `Judge.equality`."""
-
-    kind = EQUALITY
-
-    async def __call__(
-        self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
-    ) -> list[Metric]:
-        """Grade an answer, or with `scope` its trajectory."""
-        make_question = partial(equality_question, target=_target_text(target, sample))
-        verdicts = await self._ask(make_question, answer, sample, trajectory)
-        is_equal = any(verdict.value for verdict in verdicts)
-        return [Metric(self.name, float(is_equal), 1.0, self._describe(verdicts))]
+# --- The four kinds -------------------------------------------------------------------------------
 
 
-class ThreeWayJudge(_Grader):
-    """Made by `Judge.three_way`.
+async def grade_equality(grader: JudgeGrader, case: Case) -> list[Metric]:
+    """Grade 1 where the answer means the same as the target."""
+    make_question = partial(equality_question, target=_target_text(case.target))
+    verdicts = await grader.ask(make_question, case)
+    is_equal = any(verdict.value for verdict in verdicts)
+    return [Metric(grader.name, float(is_equal), 1.0, grader.describe(verdicts))]
 
-    Beside the metric of its name: `NAME_incorrect`, `NAME_not_attempted`, and
-    `NAME_given_attempted` only for samples that attempted an answer, so that its mean is accuracy
-    given attempted.
+
+async def grade_three_way(grader: JudgeGrader, case: Case) -> list[Metric]:
+    """Grade correct, incorrect or not attempted.
+
+    `NAME_given_attempted` is there only for samples that attempted an answer, so that its mean is
+    accuracy given attempted.
     """
+    make_question = partial(three_way_question, target=_target_text(case.target))
+    verdicts = await grader.ask(make_question, case)
+    verdict = verdicts[0].value if verdicts else "not_attempted"
+    value = float(verdict == "correct")
+    metrics = [
+        Metric(grader.name, value, 1.0, {"verdict": verdict, **grader.describe(verdicts)}),
+        Metric(f"{grader.name}_incorrect", verdict == "incorrect"),
+        Metric(f"{grader.name}_not_attempted", verdict == "not_attempted"),
+    ]
+    if verdict != "not_attempted":
+        metrics.append(Metric(f"{grader.name}_given_attempted", value, rate=True))
+    return metrics
 
-    kind = THREE_WAY
 
-    async def __call__(
-        self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
-    ) -> list[Metric]:
-        """Grade an answer, or with `scope` its trajectory."""
-        make_question = partial(three_way_question, target=_target_text(target, sample))
-        verdicts = await self._ask(make_question, answer, sample, trajectory)
-        verdict = verdicts[0].value if verdicts else "not_attempted"
-        value = float(verdict == "correct")
+async def grade_criteria(
+    grader: JudgeGrader, case: Case, *, criteria: Criteria, show_target: bool, track: bool
+) -> list[Metric]:
+    """Grade the weight of the criteria that are met; of several turns the mean, and the worst."""
+    listed = criteria(case.sample) if callable(criteria) else criteria
+    check_criteria(listed)
+    target = _target_text(case.target) if show_target else None
+    make_question = partial(criteria_question, criteria=listed, target=target)
+    verdicts = await grader.ask(make_question, case)
+    metadata = grader.describe(verdicts)
+    met = [verdict.value for verdict in verdicts] or [{c.id: False for c in listed}]
+    scores = [criteria_score(listed, which) for which in met]
+    values = [value for value, _ in scores]
+    notes = dict.fromkeys(note for _, note in scores if note)
+    if notes and verdicts:
+        metadata["note"] = "; ".join(notes)
+    mean = math.fsum(values) / len(values)
+    if grader.scope == "turn":
+        turns = [{"value": v, "criteria": m} for v, m in zip(values, met, strict=True)]
         metrics = [
-            Metric(self.name, value, 1.0, {"verdict": verdict, **self._describe(verdicts)}),
-            Metric(f"{self.name}_incorrect", verdict == "incorrect"),
-            Metric(f"{self.name}_not_attempted", verdict == "not_attempted"),
+            Metric(grader.name, mean, 1.0, {"turns": turns, **metadata}),
+            Metric(f"{grader.name}_worst", min(values)),
         ]
-        if verdict != "not_attempted":
-            metrics.append(Metric(f"{self.name}_given_attempted", value, rate=True))
-        return metrics
-
-
-@dataclass(frozen=True, eq=False)
-class CriteriaJudge(_Grader):
-    """Made by `Judge.criteria`.
-
-    With `scope="turn"` every turn of the model is judged by itself; the metric is the mean over the
-    turns, `NAME_worst` the lowest of them, and the metadata has each.
-    """
-
-    criteria: Sequence[Criterion] | Callable[[Sample], Sequence[Criterion]]
-    show_target: bool
-    track: bool
-
-    kind = CRITERIA
-    scopes = ("answer", "trajectory", "turn")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not callable(self.criteria):
-            check_criteria(self.criteria)
-
-    def _options(self) -> dict[str, Any]:
-        if callable(self.criteria):
-            criteria: Any = describe_callable(self.criteria)
-        else:
-            criteria = [[c.id, c.description, c.weight, c.required] for c in self.criteria]
-        return {"criteria": criteria, "show_target": self.show_target, "track": self.track}
-
-    async def __call__(
-        self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
-    ) -> list[Metric]:
-        """Grade an answer, or with `scope` its trajectory or each of its turns."""
-        criteria = self.criteria(sample) if callable(self.criteria) else self.criteria
-        check_criteria(criteria)
-        shown = _target_text(target, sample) if self.show_target else None
-        make_question = partial(criteria_question, criteria=criteria, target=shown)
-        verdicts = await self._ask(make_question, answer, sample, trajectory)
-        metadata = self._describe(verdicts)
-        met = [verdict.value for verdict in verdicts] or [{c.id: False for c in criteria}]
-        scores = [criteria_score(criteria, which) for which in met]
-        values = [value for value, _ in scores]
-        notes = dict.fromkeys(note for _, note in scores if note)
-        if notes and verdicts:
-            metadata["note"] = "; ".join(notes)
-        mean = math.fsum(values) / len(values)
-        if self.scope == "turn":
-            turns = [{"value": v, "criteria": m} for v, m in zip(values, met, strict=True)]
-            metrics = [
-                Metric(self.name, mean, 1.0, {"turns": turns, **metadata}),
-                Metric(f"{self.name}_worst", min(values)),
-            ]
-        else:
-            metrics = [Metric(self.name, mean, 1.0, {"criteria": met[0], **metadata})]
-        if self.track:
-            shares = {id: sum(turn[id] for turn in met) / len(met) for id in met[0]}
-            metrics += [Metric(f"{self.name}_{id}", share) for id, share in shares.items()]
-        return metrics
+    else:
+        metrics = [Metric(grader.name, mean, 1.0, {"criteria": met[0], **metadata})]
+    if track:
+        shares = {id: sum(turn[id] for turn in met) / len(met) for id in met[0]}
+        metrics += [Metric(f"{grader.name}_{id}", share) for id, share in shares.items()]
+    return metrics
 
 
 def criteria_score(criteria: Sequence[Criterion], met: dict[str, bool]) -> tuple[float, str]:
-    """Score criteria: the weight that is met of what could be gained.
-
-    Args:
-        criteria: The criteria.
-        met: For each id whether it is met.
-
-    Returns:
-        The score from 0 to 1, and a note where a required criterion makes it 0.
-    """
+    """Score criteria by the weight that is met; the note names required ones that are not."""
     failed = [c.id for c in criteria if c.required and not met[c.id]]
     if failed:
         return 0.0, f"required and not met: {', '.join(failed)}"
@@ -260,60 +259,29 @@ def criteria_score(criteria: Sequence[Criterion], met: dict[str, bool]) -> tuple
     return min(1.0, max(0.0, gained / possible)), ""
 
 
-@dataclass(frozen=True, eq=False)
-class PairwiseJudge(_Grader):
-    """Made by `Judge.pairwise`.
-
-    1 where the answer wins in both orders, 0 where it loses in both, else 0.5. `NAME_consistent`
-    is 1 where both orders agree: its mean is the share that position does not decide.
-    """
-
-    target: TextOf | None
-
-    kind = PAIRWISE
-    scopes = ("answer",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_function("target", self.target)
-
-    def _options(self) -> dict[str, Any]:
-        return {} if self.target is None else {"target": describe_callable(self.target)}
-
-    async def __call__(self, answer: str, target: Any, *, sample: Sample) -> list[Metric]:
-        """Grade an answer."""
-        if self.target is None:
-            other = _target_text(target, sample)
-        elif not (other := _call(self.target, sample)).strip():
-            raise InvalidInput(
-                f"sample {sample.id!r}: pairwise(target=…) gave an empty text, and there has "
-                "to be an answer to compare with"
-            )
-        if not answer.strip():
-            return [Metric(self.name, 0.0, 1.0, self._describe([]))]
-        question = self._question_text(sample, None)
-        orders = [(answer, other), (other, answer)]
-        verdicts = await _ask_all(
-            self.judge, [pairwise_question(question, first, second) for first, second in orders]
-        )
-        winners = [
-            _winner(verdicts[0].value, first="answer", second="target"),
-            _winner(verdicts[1].value, first="target", second="answer"),
-        ]
-        consistent = winners[0] == winners[1]
-        value = {"answer": 1.0, "target": 0.0, "tie": 0.5}[winners[0]] if consistent else 0.5
-        metadata = {"orders": winners, "consistent": consistent, **self._describe(verdicts)}
-        return [
-            Metric(self.name, value, 1.0, metadata),
-            Metric(f"{self.name}_consistent", consistent),
-        ]
+async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | None) -> list[Metric]:
+    """Grade 1 where the answer wins in both orders, 0 where it loses in both, else 0.5."""
+    other = _target_text(case.target if target is None else call(target, case.sample))
+    if not case.answer.strip():
+        return [Metric(grader.name, 0.0, 1.0, grader.describe([]))]
+    question = grader.question_text(case.sample)
+    first = pairwise_question(question, case.answer, other)
+    second = pairwise_question(question, other, case.answer)
+    verdicts = await ask_all(grader.judge, [first, second])
+    winners = [
+        {"first": "answer", "second": "target", "tie": "tie"}[verdicts[0].value],
+        {"first": "target", "second": "answer", "tie": "tie"}[verdicts[1].value],
+    ]
+    consistent = winners[0] == winners[1]
+    value = {"answer": 1.0, "target": 0.0, "tie": 0.5}[winners[0]] if consistent else 0.5
+    metadata = {"orders": winners, "consistent": consistent, **grader.describe(verdicts)}
+    return [
+        Metric(grader.name, value, 1.0, metadata),
+        Metric(f"{grader.name}_consistent", consistent),
+    ]
 
 
-def _winner(verdict: Preferred, *, first: str, second: str) -> str:
-    return {"first": first, "second": second, "tie": "tie"}[verdict]
-
-
-async def _ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdict[V]]:
+async def ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdict[V]]:
     """Ask at the same time; what goes wrong is raised as it is, not as a group."""
     verdicts: dict[int, Verdict[V]] = {}
     problems: list[Exception] = []
@@ -336,77 +304,54 @@ async def _ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdi
 # --- What a judge is shown ------------------------------------------------------------------------
 
 
-def _target_text(target: Any, sample: Sample) -> str:
+def _target_text(target: Any) -> str:
     """Render a target: text as it is, anything else as JSON."""
-    try:
-        text = target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
-    except (TypeError, ValueError):
-        raise InvalidInput(
-            f"sample {sample.id!r}: its ground truth is text or JSON values for a judge, got "
-            f"{type(target).__name__}"
-        ) from None
+    text = target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
     if target is None or not text.strip():
-        raise InvalidInput(
-            f"sample {sample.id!r} has no ground truth, which the judge is to compare with"
-        )
+        raise InvalidInput("there is no ground truth (or target), which the judge compares with")
     return text
 
 
-def _call(function: TextOf, sample: Sample) -> str:
+def call(function: TextOf, sample: Sample) -> str:
+    """Call a user's function that returns a text."""
     text = function(sample)
     if not isinstance(text, str):
-        raise InvalidInput(
-            f"sample {sample.id!r}: a function that gives a judge a text returned "
-            f"{type(text).__name__}"
-        )
+        raise InvalidInput(f"a function that gives a judge a text returned {type(text).__name__}")
     return text
 
 
-def _check_function(name: str, function: object) -> None:
+def check_function(name: str, function: object) -> None:
+    """Refuse what is no function."""
     if function is not None and not callable(function):
         raise InvalidInput(f"{name} is a function of the sample, got {function!r:.100}")
 
 
-def _conversation_text(messages: Sequence[Message], sample: Sample) -> str:
-    for message in messages:
-        _check_is_text(message, sample, "say what it is to read: question=lambda sample: …")
-    if len(messages) == 1:
-        return messages[0].text
-    return "\n\n".join(f"[{message.role}]\n{message.text}" for message in messages)
-
-
-def _model_turns(trajectory: Trajectory) -> tuple[int, ...]:
+def _model_turns(trajectory: Trajectory) -> Sequence[int]:
     """List the indices of the model's turns in `trajectory.messages`."""
     if trajectory.model_turns is not None:
         return trajectory.model_turns
-    roles = enumerate(message.role for message in trajectory.messages)
-    return tuple(index for index, role in roles if role == "assistant")
+    return [i for i, message in enumerate(trajectory.messages) if message.role == "assistant"]
 
 
-def _trajectory_blocks(trajectory: Trajectory, sample: Sample) -> Blocks:
-    """Show everything from the model's first turn on: messages, tool calls and their results."""
-    texts: dict[str, str] = {}
-    first = _model_turns(trajectory)[0]
-    for number, index in enumerate(range(first, len(trajectory.messages)), 1):
-        texts |= _message_texts(trajectory, sample, index, f"message {number}")
-    return Blocks("trajectory", texts)
-
-
-def _turn_blocks(trajectory: Trajectory, turn: int, sample: Sample) -> Blocks:
+def _turn_texts(trajectory: Trajectory, first: int, turn: int) -> dict[str, str]:
     """Show one turn and its calls, after the messages between the question and the turn."""
+    texts = _texts(trajectory, first, turn, "before")
+    for label, text in _message_texts(trajectory, turn, "turn").items():
+        texts["turn calls" if label == "turn calls" else "turn"] = text
+    return texts
+
+
+def _texts(trajectory: Trajectory, start: int, end: int, label: str) -> dict[str, str]:
+    """Show messages, tool calls and their results, each with its number."""
     texts: dict[str, str] = {}
-    for number, index in enumerate(range(_model_turns(trajectory)[0], turn), 1):
-        texts |= _message_texts(trajectory, sample, index, f"before {number}")
-    own = _message_texts(trajectory, sample, turn, "turn")
-    texts |= {"turn calls" if label == "turn calls" else "turn": own[label] for label in own}
-    return Blocks("turn", texts)
+    for index in range(start, end):
+        texts |= _message_texts(trajectory, index, f"{label} {index - start + 1}")
+    return texts
 
 
-def _message_texts(
-    trajectory: Trajectory, sample: Sample, index: int, label: str
-) -> dict[str, str]:
+def _message_texts(trajectory: Trajectory, index: int, label: str) -> dict[str, str]:
     message = trajectory.messages[index]
-    _check_is_text(message, sample, "such a trajectory can only be judged by its last answer")
+    _check_is_text(message, "such a trajectory can only be judged by its last answer")
     text = without_reasoning(message.text) if message.role == "assistant" else message.text
     texts: dict[str, str] = {}
     if text.strip() or not message.tool_calls:
@@ -418,11 +363,10 @@ def _message_texts(
     return texts
 
 
-def _check_is_text(message: Message, sample: Sample, remedy: str) -> None:
+def _check_is_text(message: Message, remedy: str) -> None:
     if not isinstance(message.content, str) and any(
         part.get("type") != "text" for part in message.content
     ):
         raise InvalidInput(
-            f"sample {sample.id!r}: a message is more than text, and a judge would see the text "
-            f"alone; {remedy}"
+            f"a message is more than text, and a judge would see the text alone; {remedy}"
         )

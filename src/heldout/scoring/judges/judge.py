@@ -12,15 +12,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import sqlite3
 import threading
 import warnings
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -28,6 +29,8 @@ import anyio.to_thread
 import msgspec
 
 from heldout._aio import current_loop
+from heldout._format import cut, printable
+from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling, check_endpoint
 from heldout.errors import (
     FatalEndpointError,
@@ -41,16 +44,30 @@ from heldout.models.base import with_retries
 from heldout.models.cache import ResponseCache
 from heldout.rollout import waiting_for_others
 from heldout.scoring.judges.graders import (
-    CriteriaJudge,
-    EqualityJudge,
-    PairwiseJudge,
+    Criteria,
+    JudgeGrader,
     TextOf,
-    ThreeWayJudge,
+    check_function,
+    grade_criteria,
+    grade_equality,
+    grade_pairwise,
+    grade_three_way,
 )
-from heldout.scoring.judges.prompts import AGAIN, NO_REPLY, PROMPTS, one_line, readable
-from heldout.scoring.judges.questions import Criterion, Question, Scope
-from heldout.scoring.judges.replies import Malformed, json_object
-from heldout.types import Completion, Message, Sample, Usage
+from heldout.scoring.judges.prompts import (
+    AGAIN,
+    CRITERIA,
+    EQUALITY,
+    NO_REPLY,
+    PAIRWISE,
+    PROMPTS,
+    THREE_WAY,
+    Malformed,
+    Question,
+    Scope,
+    check_criteria,
+    readable,
+)
+from heldout.types import Completion, Message, Usage
 
 log = logging.getLogger("heldout")
 
@@ -61,7 +78,9 @@ MAX_FAILURES = 10
 """Questions without an answer, or without a verdict, after which a judge that never gave one stops
 the run."""
 MAX_IN_MEMORY = 16_384
-"""Verdicts that are kept in memory, those that were used last."""
+"""Verdicts that are kept in memory."""
+MAX_REPLY = 100_000
+"""Characters. Verdicts are kept; whatever is longer is no verdict."""
 _QUOTED = 300
 _SENT_BACK = 4000
 """Characters of a malformed reply that the judge is shown again."""
@@ -69,14 +88,21 @@ _SENT_BACK = 4000
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Generic[V]):
-    """What a judge decided."""
+    """What a judge decided.
+
+    Attributes:
+        value: The verdict.
+        reply: As the judge wrote it, with lone surrogates escaped.
+        usage: Of all attempts together; None where the endpoint does not report it. Of a cached
+            verdict: what it cost originally.
+        attempts: How often the question was asked.
+        cached: Whether it came from the cache.
+        prompt: Kind and version of the prompt.
+    """
 
     value: V
     reply: str
-    """As the judge wrote it, with lone surrogates escaped."""
     usage: Usage | None
-    """Of all attempts together; None where the endpoint does not report it. Of a cached verdict:
-    what it cost originally."""
     attempts: int
     cached: bool
     prompt: str
@@ -126,7 +152,7 @@ class Judge:
         self._sampling, self._attempts = sampling, attempts
         self._retries, self._timeout, self._longest = retries, timeout, longest
         self._cache = VerdictCache(None if cache is None else Path(cache))
-        self._endpoints = _EndpointByLoop(endpoint, max_concurrent)
+        self._endpoints = _Endpoints(endpoint, max_concurrent)
         self._locks: WeakValueDictionary[tuple[Any, str], anyio.Lock] = WeakValueDictionary()
         self._has_answered = self._has_given_verdict = False
         self._unanswered = self._without_verdict = 0
@@ -135,7 +161,7 @@ class Judge:
 
     @cached_property
     def _description(self) -> dict[str, Any]:
-        described = self._endpoints.describe()
+        described = self._endpoints.open().describe()
         if "unknown" in described and self.cache is not None:
             log.warning(
                 "verdicts are not reused, since nothing tells whether the same judge gave them: %s",
@@ -147,10 +173,8 @@ class Judge:
     @property
     def name(self) -> str:
         """The model's name, or the function's."""
-        described = self._description
-        return str(
-            described.get("model") or described.get("name") or described.get("kind") or "judge"
-        )
+        names = (self._description.get(key) for key in ("model", "name", "kind"))
+        return str(next(filter(None, names), "judge"))
 
     @property
     def cache(self) -> Path | None:
@@ -173,19 +197,8 @@ class Judge:
             "longest": self._longest,
         }
 
-    def key(self, question: Question[Any], *, draw: int = 0) -> str:
-        """Hash all that decides a verdict.
-
-        Args:
-            question: The question.
-            draw: Which opinion of the same judge.
-
-        Returns:
-            The key of the verdict in the cache.
-
-        Raises:
-            InvalidInput: The question's inputs are not JSON values.
-        """
+    def _key(self, question: Question[Any], draw: int) -> str:
+        """Hash all that decides a verdict, as its key in the cache."""
         prompt = PROMPTS.get(question.prompt)
         request = {
             "endpoint": self._description,
@@ -196,14 +209,8 @@ class Judge:
             "inputs": question.inputs,
             "draw": draw,
         }
-        try:
-            # In ASCII: a lone surrogate has no bytes, but an escape.
-            encoded = json.dumps(request, sort_keys=True, ensure_ascii=True).encode()
-        except (TypeError, ValueError) as problem:
-            raise InvalidInput(
-                f"the inputs of a question to a judge, and the endpoint's description of itself, "
-                f"are plain JSON values: {problem}"
-            ) from None
+        # In ASCII: a lone surrogate has no bytes, but an escape.
+        encoded = json.dumps(request, sort_keys=True, ensure_ascii=True).encode()
         return hashlib.blake2b(encoded, digest_size=16).hexdigest()
 
     # --- Asking ---
@@ -225,7 +232,7 @@ class Judge:
             EndpointError: A request was not answered, or no further one will be.
         """
         self._check_length(question)
-        key = self.key(question, draw=draw)
+        key = self._key(question, draw)
         if "unknown" in self._description:
             return await self._converse(key, question, draw)
         # Equal questions of one event loop wait for the first one's verdict.
@@ -245,6 +252,7 @@ class Judge:
             lock.release()
 
     async def _converse(self, key: str, question: Question[V], draw: int) -> Verdict[V]:
+        """Ask until a reply is a verdict."""
         sampling = self._sampling.for_item(f"{question.prompt} {key}", draw)
         messages = question.messages
         usage: Usage | None = Usage()
@@ -257,7 +265,7 @@ class Judge:
             try:
                 value = _read_reply(question, reply, completion.finish_reason)
             except Malformed as malformed:
-                problem = one_line(str(malformed), 2 * _QUOTED)
+                problem = _one_line(str(malformed), 2 * _QUOTED)
                 sent_back = Message("assistant", reply[:_SENT_BACK].strip() or NO_REPLY)
                 again = Message("user", AGAIN.format(problem=problem))
                 messages = (*question.messages, sent_back, again)
@@ -267,7 +275,7 @@ class Judge:
         times = f"{self._attempts} attempts" if self._attempts > 1 else "one attempt"
         failure = NoVerdict(
             f"judge {self._short_name} gave no verdict in {times} ({question.prompt}): "
-            f"{problem} Its last reply: {one_line(reply, _QUOTED) or '(no text)'}",
+            f"{problem} Its last reply: {_one_line(reply, _QUOTED) or '(no text)'}",
             usage=usage,
         )
         self._without_verdict += 1
@@ -309,12 +317,10 @@ class Judge:
 
     @property
     def _short_name(self) -> str:
-        return one_line(self.name, 100)
+        return _one_line(self.name, 100)
 
     def _check_length(self, question: Question[Any]) -> None:
         for label, text in question.inputs.items():
-            if not isinstance(text, str):
-                continue
             length = len(readable(text))  # what cannot be seen is escaped, and grows
             if length > self._longest:
                 raise InvalidInput(
@@ -336,7 +342,7 @@ class Judge:
         question: TextOf | None = None,
         name: str = "correct",
         scope: Scope = "answer",
-    ) -> EqualityJudge:
+    ) -> JudgeGrader:
         """Grade 1 where the answer means the same as the sample's ground truth, else 0.
 
         Args:
@@ -347,7 +353,7 @@ class Judge:
         Returns:
             A part for a rubric.
         """
-        return EqualityJudge(self, question, name, scope)
+        return JudgeGrader(self, EQUALITY, name, scope, question, grade_equality)
 
     def three_way(
         self,
@@ -355,7 +361,7 @@ class Judge:
         question: TextOf | None = None,
         name: str = "correct",
         scope: Scope = "answer",
-    ) -> ThreeWayJudge:
+    ) -> JudgeGrader:
         """Grade correct, incorrect or not attempted, by the sample's ground truth.
 
         Args:
@@ -366,18 +372,18 @@ class Judge:
         Returns:
             A part for a rubric.
         """
-        return ThreeWayJudge(self, question, name, scope)
+        return JudgeGrader(self, THREE_WAY, name, scope, question, grade_three_way)
 
     def criteria(
         self,
-        criteria: Sequence[Criterion] | Callable[[Sample], Sequence[Criterion]],
+        criteria: Criteria,
         *,
         question: TextOf | None = None,
         name: str = "criteria",
         scope: Scope = "answer",
         show_target: bool = False,
         track: bool = False,
-    ) -> CriteriaJudge:
+    ) -> JudgeGrader:
         """Grade the weight of the criteria that are met, of what could be gained, from 0 to 1.
 
         Args:
@@ -392,7 +398,10 @@ class Judge:
         Returns:
             A part for a rubric.
         """
-        return CriteriaJudge(self, question, name, scope, criteria, show_target, track)
+        if not callable(criteria):
+            check_criteria(criteria)
+        options = {"criteria": criteria, "show_target": show_target, "track": track}
+        return JudgeGrader(self, CRITERIA, name, scope, question, grade_criteria, options)
 
     def pairwise(
         self,
@@ -400,7 +409,7 @@ class Judge:
         question: TextOf | None = None,
         target: TextOf | None = None,
         name: str = "preferred",
-    ) -> PairwiseJudge:
+    ) -> JudgeGrader:
         """Grade whether the answer is better than another one, in both orders.
 
         Args:
@@ -411,15 +420,134 @@ class Judge:
         Returns:
             A part for a rubric.
         """
-        return PairwiseJudge(self, question, name, "answer", target)
+        check_function("target", target)
+        options = {"target": target}
+        return JudgeGrader(self, PAIRWISE, name, "answer", question, grade_pairwise, options)
+
+
+def _one_line(text: str, limit: int) -> str:
+    return cut(printable(" ".join(text[: limit + 1].split())), limit)
+
+
+# --- Replies --------------------------------------------------------------------------------------
+# A reply is nothing but one JSON object, or nothing but one fenced block with it, behind reasoning
+# or not. There is no prose beside it that a verdict could be fished out of: the letter A in
+# "CORRECT: A…" is none, two objects are none, and a block that a judge quotes from the answer, to
+# say that it does not follow it, is none either.
+#
+# Reasoning is a block that opens at the very start and closes. Where only its close is there (the
+# chat template has opened it, in the prompt), what stands before could be anything: so it is
+# believed only if nothing in what was judged could have been quoted there, a close of reasoning or
+# a key of the object. Which verdict it is has no part in that.
+
+_FENCED = re.compile(r"(`{3,}|~{3,})[ \t]*(?:json)?\s*(\{.*\})\s*\1", re.DOTALL | re.IGNORECASE)
+_END_MARKS = re.compile(r"(?:\s*<[^<>\s]{1,30}>)*\s*")
+"""What a server may leave behind the last word: <|im_end|>, </s>."""
+_REASONING_OPENS = ("<", "[", "◁", "Here is my thought process:")
+_CLOSES = re.compile(
+    r"< ?/(?:seed:)?(?:think|thought|reason|reflect|scratch|analys|longcat)|[\[◁] ?/think"
+    r"|< ?\|(?:end_of_thought|end_thinking|inner_suffix|channel)|< ?channel\||assistantfinal",
+    re.IGNORECASE,
+)
+"""What could be quoted as the end of reasoning, by its first letters."""
 
 
 def _read_reply(question: Question[V], reply: str, finish_reason: str | None = None) -> V:
-    could_be_quoted = [
-        text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
-        for text in question.inputs.values()
-    ]
-    return question.read(json_object(reply, finish_reason, judged=could_be_quoted))
+    return question.read(json_object(reply, finish_reason, judged=question.inputs.values()))
+
+
+def json_object(
+    reply: str, finish_reason: str | None = None, *, judged: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Parse the object that a reply consists of.
+
+    Args:
+        reply: The judge's reply.
+        finish_reason: Why it ended; "length" is malformed.
+        judged: The texts that it could quote.
+
+    Returns:
+        The object.
+
+    Raises:
+        Malformed: The reply is anything else.
+    """
+    if finish_reason == "length":
+        raise Malformed("it was cut off at the length limit before it ended. Be shorter.")
+    if len(reply) > MAX_REPLY:
+        raise Malformed(f"it has {len(reply)} characters; at most {MAX_REPLY} are read.")
+    whole = reply.strip().removeprefix("\ufeff").strip()
+    answer = without_reasoning(whole)
+    if (text := _strip_fence(whole)) is not None:
+        try:
+            # Before anything is taken out: a reason may well quote a <think> tag.
+            return _decode_object(text)
+        except Malformed:
+            if answer in ("", whole):
+                raise
+    if not answer:
+        ended = f" (finish reason {finish_reason})" if finish_reason not in (None, "stop") else ""
+        what = "reasoning that never ended, or nothing after it" if whole else "no text"
+        raise Malformed(f"there was {what}{ended}.")
+    text = _strip_fence(answer)
+    start = whole.rfind(answer)
+    if text is None or start < 0 or not _END_MARKS.fullmatch(whole, start + len(answer)):
+        raise Malformed("it is not one JSON object: there is text beside it, or no object at all.")
+    parsed = _decode_object(text)
+    before = whole[:start].rstrip()
+    if before and not _is_reasoning(before) and _could_be_quoted(parsed, judged):
+        raise Malformed(
+            "there is text before the JSON object, and what was judged has such an object, too. "
+            "The object must be all there is."
+        )
+    return parsed
+
+
+def _strip_fence(text: str) -> str | None:
+    """Return the object, where it is the whole text or all that is in its only fence."""
+    if text.startswith("{") and text.endswith("}"):
+        return text
+    block = _FENCED.fullmatch(text)
+    return block[2] if block else None
+
+
+def _is_reasoning(before: str) -> bool:
+    """Tell whether it is blocks that open and close, and nothing else.
+
+    Less its last character, the last block is one that never closes, and then nothing is left. A
+    close alone is text without it.
+    """
+    opens = "<|" if "<|channel|>" in before else _REASONING_OPENS
+    return before.startswith(opens) and not without_reasoning(before[:-1])
+
+
+def _could_be_quoted(parsed: dict[str, Any], judged: Iterable[str]) -> bool:
+    keys = [re.escape(json.dumps(key, ensure_ascii=False)[1:-1]) for key in parsed]
+    quoted_key = re.compile(f"[\"'](?:{'|'.join(keys)})")
+    return any(_CLOSES.search(text) or quoted_key.search(text) for text in judged)
+
+
+def _decode_object(text: str) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(
+            text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant
+        )
+    except Malformed:
+        raise
+    except (ValueError, RecursionError) as problem:
+        raise Malformed(f"it is not a JSON object: {problem}.") from None
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Python takes the last of two equal keys: {"verdict": …, "verdict": …} would be a guess.
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise Malformed("one of its objects has the same key twice.")
+    return dict(pairs)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 # --- Cache ----------------------------------------------------------------------------------------
@@ -452,53 +580,28 @@ class VerdictCache:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open a cache.
-
-        Args:
-            path: The file, which is made where it is missing; None for memory alone.
-
-        Raises:
-            InvalidInput: The file cannot be written, or is something else.
-        """
+        """Open a cache: a file, which is made where it is missing, or memory alone."""
         self.path = path
         self._memory: dict[str, CachedReply] = {}
-        self._lock = threading.Lock()
         self._has_warned = False
         if path is not None:
             _open_file(path).close()
 
     async def get(self, key: str) -> CachedReply | None:
-        """Look up a reply.
-
-        Args:
-            key: The key of the verdict.
-
-        Returns:
-            The reply; None where there is none, or the file cannot be read now.
-        """
-        with self._lock:
-            reply = self._memory.pop(key, None)
-            if reply is not None:
-                self._memory[key] = reply  # as the last that was used
-                return reply
+        """Look up a reply; None where there is none, or the file cannot be read now."""
+        if key in self._memory:
+            return self._memory[key]
         stored = await self._use_file(lambda file: file.get(bytes.fromhex(key)))
         return None if stored is None else msgspec.json.decode(stored, type=CachedReply)
 
     async def put(self, key: str, reply: CachedReply) -> None:
-        """Keep a reply.
-
-        Args:
-            key: The key of the verdict.
-            reply: The reply.
-        """
+        """Keep a reply; of those in memory the oldest go when there are too many."""
 
         def store(file: ResponseCache) -> bool:
             file.put(bytes.fromhex(key), msgspec.json.encode(reply))
             return True
 
-        if await self._use_file(store):
-            return
-        with self._lock:
+        if not await self._use_file(store):
             self._memory[key] = reply
             if len(self._memory) > MAX_IN_MEMORY:
                 del self._memory[next(iter(self._memory))]
@@ -542,7 +645,7 @@ class _Opened:
     end: AsyncGenerator[None, None]
 
 
-class _EndpointByLoop:
+class _Endpoints:
     """One endpoint for each event loop, closed when the loop ends.
 
     A judge is part of a score function, which may be used in one event loop after the other, or in
@@ -556,32 +659,7 @@ class _EndpointByLoop:
         self._shared: Endpoint | None = None
         self._opening = threading.Lock()
 
-    def describe(self) -> dict[str, Any]:
-        return self._open().describe()
-
-    async def here(self) -> _Opened:
-        loop = current_loop()
-        opened = self._loops.get(loop)
-        if opened is None:
-            endpoint = self._open()
-            end = self._close_with_loop(loop, endpoint)
-            slots = anyio.Semaphore(self._max_concurrent)
-            opened = self._loops[loop] = _Opened(endpoint, slots, end)
-            # A loop that ends closes the generators that were started in it.
-            await end.asend(None)
-        return opened
-
-    async def close(self) -> None:
-        opened = self._loops.get(current_loop())
-        if opened is not None:
-            await opened.end.aclose()
-        with self._opening:
-            shared, self._shared = self._shared, None
-        if shared is not None and shared is not self._model:
-            with anyio.CancelScope(shield=True):
-                await shared.close()
-
-    def _open(self) -> Endpoint:
+    def open(self) -> Endpoint:
         with self._opening:
             if self._shared is not None:
                 return self._shared
@@ -590,6 +668,18 @@ class _EndpointByLoop:
             if kind in ("hf", "smollm2") or endpoint is self._model:
                 self._shared = endpoint
             return endpoint
+
+    async def here(self) -> _Opened:
+        loop = current_loop()
+        opened = self._loops.get(loop)
+        if opened is None:
+            endpoint = self.open()
+            end = self._close_with_loop(loop, endpoint)
+            slots = anyio.Semaphore(self._max_concurrent)
+            opened = self._loops[loop] = _Opened(endpoint, slots, end)
+            # A loop that ends closes the generators that were started in it.
+            await end.asend(None)
+        return opened
 
     async def _close_with_loop(self, loop: Any, endpoint: Endpoint) -> AsyncGenerator[None, None]:
         is_shared = endpoint is self._shared
@@ -600,3 +690,13 @@ class _EndpointByLoop:
             if not is_shared:
                 with anyio.CancelScope(shield=True):
                     await endpoint.close()
+
+    async def close(self) -> None:
+        opened = self._loops.get(current_loop())
+        if opened is not None:
+            await opened.end.aclose()
+        with self._opening:
+            shared, self._shared = self._shared, None
+        if shared is not None and shared is not self._model:
+            with anyio.CancelScope(shield=True):
+                await shared.close()
