@@ -15,7 +15,6 @@ from heldout.scoring.answers import (
     final_answer,
     last_code_block,
     last_statement,
-    shown,
     stated_answer,
     statements,
 )
@@ -89,11 +88,6 @@ def test_other_conventions_of_reasoning_are_known() -> None:
     assert answer_text(said) == "4"
     assert answer_text("Here is my thought process: 3?") is None
     assert answer_text("4<|im_end|>") == "4"
-
-
-def test_a_long_text_is_kept_in_part() -> None:
-    assert shown("x" * 10) == "x" * 10
-    assert len(shown("x" * 1000)) == 500
 
 
 @pytest.mark.parametrize(

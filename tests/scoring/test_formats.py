@@ -67,12 +67,6 @@ def test_hostile_json_is_refused(text):
         parse_json(text)
 
 
-def test_json_that_is_too_long_is_not_read(monkeypatch):
-    monkeypatch.setattr(formats, "LONGEST", 10)
-    with pytest.raises(NotJSON, match="at most 10"):
-        parse_json('"' + "a" * 10 + '"')
-
-
 @pytest.mark.parametrize(
     "unit",
     [
@@ -127,13 +121,6 @@ def test_options_that_mean_nothing_are_refused():
             has_tags("a", tags=tags)
 
 
-def test_what_has_no_width_has_no_length():
-    assert has_length("\u200b" * 40, at_least=40).value == 0.0
-    assert has_length("a\u200bb", at_most=2).value == 1.0
-
-
-@pytest.mark.parametrize(
-    "inside", ["", " ", "{}", "{{}}", r"\ ", "~", r"\text{}", r"\,\quad", "\ufeff"]
-)
+@pytest.mark.parametrize("inside", ["", " ", "{}", "{{}}", "~", r"\text{}", r"\,\quad", "\ufeff"])
 def test_a_box_that_shows_nothing_is_empty(inside):
     assert formats.has_boxed(rf"\boxed{{{inside}}}").note == r"the last \boxed{} is empty"

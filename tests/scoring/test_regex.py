@@ -58,7 +58,6 @@ def test_a_catastrophic_pattern_is_done_with_a_megabyte_in_no_time(pattern):
         (r"(", "missing"),
         (r"((a{100}){100}){100}", "repetition"),
         (r"(\pL{1,300}){2}x", "large|repetition"),
-        ("a" * 5000, "4096"),
     ],
 )
 def test_a_pattern_that_cannot_be_bounded_is_refused_with_the_reason(pattern, why):
@@ -73,7 +72,7 @@ def test_a_large_pattern_on_a_large_text_is_refused_before_it_runs():
 
 
 def test_a_pattern_that_reads_to_the_end_for_every_match_is_stopped(monkeypatch):
-    monkeypatch.setattr(regex, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(regex, "MAX_SECONDS", 0.0)
     with pytest.raises(InvalidInput, match="was not found within"):
         grade_pattern("a" * 10_000, pattern=r"a.*b|a")
 

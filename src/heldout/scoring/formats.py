@@ -21,17 +21,9 @@ from heldout.scoring.grades import NO_ANSWER, Grade, grader
 DEEPEST = 128
 """Levels of nesting in JSON that is still read; people and tools need fewer than ten."""
 
-LONGEST = 16 * 2**20
-"""Characters of JSON that are still read: values take some ten times the memory of their text."""
-
 _decode = msgspec.json.Decoder().decode
 
-_UNSEEN = r"\s\u200b-\u200f\u2060-\u2064\ufeff\u00ad\u180e\u2800\u3164"
-_NOTHING = re.compile(  # in a box: what shows nothing
-    rf"[{_UNSEEN}{{}}~]|\\(?:q?quad|text|mathrm|mbox|phantom|hspace|[,;:! ]|\Z)(?![a-zA-Z])"
-)
-_ZERO_WIDTH = re.compile("[\u200b-\u200f\u2060-\u2064\ufeff\u00ad\u180e]")
-_TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*\Z")
+_NOTHING = re.compile(r"[\s{}~\u200b\ufeff]|\\(?:q?quad|text|[,;:! ])")  # in a box, shows nothing
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -56,34 +48,25 @@ def parse_json(text: str) -> Any:
     Raises:
         NotJSON: The text is not JSON, or more of it than is read.
     """
-    if len(text) > LONGEST:
-        raise NotJSON(f"{len(text)} characters; at most {LONGEST} are read as JSON")
     try:
         value = _decode(text)
+        is_deep = text.count("[") + text.count("{") > DEEPEST and _depth(value) > DEEPEST
     except msgspec.DecodeError as problem:
         raise NotJSON(str(problem)) from None
     except UnicodeEncodeError:
         raise NotJSON("half of a surrogate pair, which is not text") from None
     except RecursionError:
-        raise NotJSON(f"nested deeper than {DEEPEST} levels") from None
-    if text.count("[") + text.count("{") > DEEPEST and _is_deep(value):
+        is_deep = True
+    if is_deep:
         raise NotJSON(f"nested deeper than {DEEPEST} levels")
     return value
 
 
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST):
-        inner: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner.extend(item.values())
-            elif isinstance(item, list):
-                inner.extend(item)
-        if not inner:
-            return False
-        level = inner
-    return any(isinstance(item, dict | list) for item in level)
+def _depth(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_depth, inner), default=0)
 
 
 Kind = Literal["any", "object", "list"]
@@ -207,7 +190,7 @@ def has_length(
 ) -> Grade:
     """Grade 1 where the answer is as long as asked for.
 
-    Blank space around it, blank lines and characters without width do not count.
+    Blank space around it and blank lines do not count.
 
     Args:
         answer: The reply; its reasoning is not read.
@@ -222,7 +205,6 @@ def has_length(
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
-    text = _ZERO_WIDTH.sub("", text)
     if unit == "characters":
         length = len(text)
     elif unit == "words":
@@ -234,7 +216,7 @@ def has_length(
 
 
 def _check_tags(*, tags: Sequence[str] = ("answer",), nothing_else: bool = False) -> None:
-    if isinstance(tags, str) or not tags or not all(_TAG.match(tag) for tag in tags):
+    if isinstance(tags, str) or not tags or not all(re.fullmatch(r"[\w.:-]+", tag) for tag in tags):
         raise InvalidInput(f"tags are names such as ['think', 'answer'], got {tags!r:.100}")
 
 

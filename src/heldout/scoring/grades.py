@@ -12,7 +12,7 @@ from heldout._fingerprint import set_version
 from heldout._format import cut
 from heldout.types import Metric, Score
 
-LONGEST_KEPT = 2000
+LONGEST_KEPT = 500
 """Characters of what was extracted that a metric keeps: the trajectory has the rest."""
 
 F = TypeVar("F", bound=Callable[..., Any])

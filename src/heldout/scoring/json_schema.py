@@ -1,12 +1,8 @@
 """JSON checked against a schema by `jsonschema-rs` (in heldout[schemas]), compiled once.
 
 `compiled(schema)` keeps the last few hundred schemas by their content, so it may be called for
-every answer. What is limited, and how:
-
-    a $ref          to anything outside the schema is refused; nothing is ever fetched or opened
-    an answer       is read up to a size and a depth (formats.py), and checked in one pass
-    a `pattern`     runs on a linear engine; with look-around, up to a number of steps
-    a schema        has a size; it comes from the author of an eval, and is not distrusted further
+every answer. A $ref to anything outside the schema is refused; nothing is ever fetched. A `pattern`
+runs on a linear engine; with look-around, up to a number of steps.
 
 Formats such as "email" are annotations here, as the specification has it from 2019 on; give
 `formats=True` to check them. The draft is the one that `$schema` names, else 2020-12.
@@ -29,9 +25,6 @@ from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 KEPT = 512
 """Compiled schemas that are kept."""
-
-LARGEST_SCHEMA = 2**20
-"""Bytes of a schema."""
 
 PATTERN_STEPS = 100_000
 """Of backtracking, for a `pattern` that has look-around or back-references."""
@@ -99,8 +92,6 @@ def _compiled(content: bytes, formats: bool) -> Schema:
             f"checking JSON against a schema needs the package jsonschema-rs ({problem}): "
             "pip install 'heldout[schemas]'"
         ) from None
-    if len(content) > LARGEST_SCHEMA:
-        raise InvalidInput(f"a schema has at most {LARGEST_SCHEMA} bytes, this one {len(content)}")
     schema = msgspec.json.decode(content)
     try:
         validator = jsonschema_rs.validator_for(
@@ -111,11 +102,7 @@ def _compiled(content: bytes, formats: bool) -> Schema:
         )
     except ValueError as error:  # of which jsonschema_rs.ValidationError is one
         what = _short(getattr(error, "message", str(error)))
-        hint = (
-            "; nothing is fetched: put what a $ref names under $defs"
-            if b'"$ref"' in content
-            else ""
-        )
+        hint = "; nothing is fetched: put what a $ref names under $defs" * (b'"$ref"' in content)
         raise InvalidInput(
             f"not a JSON schema: {what}{hint}; it is {_short(content.decode())}"
         ) from None

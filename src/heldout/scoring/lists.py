@@ -11,47 +11,33 @@ from typing import Any
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, last_code_block, last_statement, shown
+from heldout.scoring.answers import answer_text, last_code_block, last_statement
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.text import rouge_l, token_f1, tokens
 
-MAX_CHARACTERS = 200_000
-MAX_SPANS = 200
-"""Spans of an answer that are still aligned with the target's."""
+MAX_SPANS = 200  # an answer of more is a 0: aligning them takes the cube of the time
 
 Spans = Sequence[str | int | float]
 
 # --- Items as they are written ------------------------------------------------------------------
 
 _ITEM = re.compile(r"\s*(?:[-*•‣◦–]|\(?\d{1,3}[.)])\s+")
-_AND = re.compile(r"\s(?:and|und|et|y|&)\s", re.IGNORECASE)
-_LEADING = re.compile(r"(?:and|und|et|&)\s", re.IGNORECASE)
-_SPACES = re.compile(r"[^\S\n]{2,}")
+_AND = re.compile(r"\s(?:and|&)\s", re.IGNORECASE)
 _EMPTY = re.compile(r"(?:\[\s*\]|\(\s*\)|\\?\{\s*\\?\}|\\emptyset|\\varnothing|∅)")
-_HUNDREDS = re.compile(r"\d{3}(?:,\d{3})+")
-_THOUSANDS = re.compile(r"[^\w,]{0,3}\d{1,3}(?:,\d{2,3})*,\d{3}(?![\d,])")
+_THOUSANDS = re.compile(r"[^\w,]{0,3}\d{1,3}(?:,\d{3})+(?![\d,])")
 _AROUND = " \t\r.\"'`*“”"
 _decode = msgspec.json.Decoder(list[str | int | float]).decode
 
 
 def split_list(text: str, *, conjunctions: bool = True) -> tuple[str, ...]:
-    """Split a list into its items: JSON, lines with bullets or numbers, or commas and `and`.
-
-    Args:
-        text: The list as it was written. Where some lines have bullets or numbers, the others are
-            no items.
-        conjunctions: Whether `and` separates items, or is part of one.
-
-    Returns:
-        The items.
-    """
+    """Split a list into its items: JSON, lines with bullets or numbers, or commas and `and`."""
     text = text.strip()
     if "```" in text and (block := (last_code_block(text) or "").strip()):
         text = block
     if text[:1] == "[":
         try:
             return tuple(str(item) for item in _decode(text.encode("utf-8", "replace")))
-        except (msgspec.DecodeError, RecursionError):
+        except msgspec.DecodeError:
             pass
     if text[:1] in "[({" and text[-1:] in "])}":
         text = text[1:-1]
@@ -61,10 +47,10 @@ def split_list(text: str, *, conjunctions: bool = True) -> tuple[str, ...]:
         return tuple(line.strip() for line in marked or lines if line.strip())
     parts = text.split(";") if ";" in text else _split_at_commas(text)
     if conjunctions:
-        last = parts.pop().strip()
-        leading = _LEADING.match(last) if parts else None  # "x, y, and z"
+        *first, last = parts
         # In "x, y and z" the last one is the only one that joins two items.
-        parts += [last[leading.end() :]] if leading else _AND.split(last, 1 if parts else 0)
+        last = last.strip().removeprefix("and ") if first else last
+        parts = [*first, *_AND.split(last, 1 if first else 0)]
     return tuple(item for part in parts if (item := part.strip(_AROUND)))
 
 
@@ -72,58 +58,33 @@ def _split_at_commas(text: str) -> list[str]:
     """Split at commas, except those that separate thousands."""
     parts: list[str] = []
     for part in re.split(r",\s+|,(?=\D)", text):
-        if "," in part and not _THOUSANDS.match(part):
-            parts += part.split(",")  # 1,2,3
-        else:
-            parts.append(part)
+        parts += [part] if _THOUSANDS.match(part) else part.split(",")
     return parts
 
 
-def _read_items(answer: str | None) -> tuple[tuple[str, ...], ...] | Grade:
+def _read_items(answer: str | None) -> list[tuple[str, ...]] | Grade:
     """Read the items of an answer in the ways they can be read; or say why it has none."""
     text = answer_text(answer)
+    statement = last_statement(text) if text else None
+    text = statement.value if statement else text
     if text is None:
         return NO_ANSWER
-    text = _SPACES.sub(" ", text)  # so that blank space can hide nothing
-    statement = last_statement(text)
-    if statement:
-        if statement.value is None:
-            return NO_ANSWER
-        text = _list_below(text[statement.start :]) or statement.value
-    text = text.strip()
-    if len(text) > MAX_CHARACTERS:
-        return Grade(0.0, shown(text), f"a list has at most {MAX_CHARACTERS} characters")
-    if _EMPTY.fullmatch(text):
-        return ((),)
-    items = split_list(text)
-    if not items:
-        return Grade(0.0, shown(text), "no items; an empty list is []")
-    if _HUNDREDS.fullmatch(text):
-        return items, tuple(text.split(","))
-    if "\n" in text or not _AND.search(text):
-        return (items,)
-    return items, split_list(text, conjunctions=False)
-
-
-def _list_below(text: str) -> str:
-    """Return the list below `Answer:`, up to the first line at the margin that is no item."""
-    head, _, below = text.partition("\n")
-    below = below.strip()
-    if not head.rstrip("*_ \t").endswith((":", "：")) or not _ITEM.match(below):
-        return ""
-    lines = below.split("\n")
-    for place, line in enumerate(lines):
-        if line.strip() and not line[0].isspace() and not _ITEM.match(line):
-            return "\n".join(lines[:place])
-    return below
+    if _EMPTY.fullmatch(text.strip()):
+        return [()]
+    readings = [split_list(text)]
+    if not readings[0]:
+        return Grade(0.0, text, "no items; an empty list is []")
+    if re.fullmatch(r"\d{3}(?:,\d{3})+", text):
+        readings.append(tuple(text.split(",")))
+    if "\n" not in text and _AND.search(text):
+        readings.append(split_list(text, conjunctions=False))
+    return readings
 
 
 # --- Lists and sets -----------------------------------------------------------------------------
 
-Compare = Callable[[Sequence[str], Sequence[str]], float]
 
-
-@grader(version=3)
+@grader(version=4)
 def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
     """Grade a list whose items have to be the target's, in the same order.
 
@@ -143,17 +104,10 @@ def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> G
     Raises:
         InvalidInput: The target is not a list of texts or numbers.
     """
-
-    def overlap(prediction: Sequence[str], reference: Sequence[str]) -> float:
-        return rouge_l(prediction, reference) if prediction or reference else 1.0
-
-    def same(prediction: Sequence[str], reference: Sequence[str]) -> float:
-        return float(list(prediction) == list(reference))
-
-    return _graded(answer, target, overlap if partial else same)
+    return _graded(answer, target, list, rouge_l if partial else None)
 
 
-@grader(version=3)
+@grader(version=4)
 def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
     """Grade a list whose items have to be the target's, in any order and however often.
 
@@ -170,41 +124,43 @@ def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Gr
     Raises:
         InvalidInput: The target is not a list of texts or numbers.
     """
-
-    def same(prediction: Sequence[str], reference: Sequence[str]) -> float:
-        return float(set(prediction) == set(reference))
-
-    def overlap(prediction: Sequence[str], reference: Sequence[str]) -> float:
-        return token_f1(sorted(set(prediction)), sorted(set(reference)))
-
-    return _graded(answer, target, overlap if partial else same)
+    return _graded(answer, target, lambda items: sorted(set(items)), token_f1 if partial else None)
 
 
-def _graded(answer: str | None, target: Any, compare: Compare) -> Grade:
+def _graded(
+    answer: str | None,
+    target: Any,
+    arrange: Callable[[list[str]], list[str]],
+    overlap: Callable[[Sequence[str], Sequence[str]], float] | None,
+) -> Grade:
     if not isinstance(target, list | tuple):
         raise InvalidInput(f"the target (ground_truth) is a list of texts, got {target!r:.100}")
-    reference = [" ".join(tokens(item)) for item in _texts(target)]
+    reference = arrange([" ".join(tokens(item)) for item in _texts(target)])
+
+    def measure(items: tuple[str, ...]) -> float:
+        prediction = arrange([" ".join(tokens(item)) for item in items])
+        if prediction == reference:
+            return 1.0
+        return overlap(prediction, reference) if overlap else 0.0
+
+    return _best(answer, measure)
+
+
+def _best(answer: str | None, measure: Callable[[tuple[str, ...]], float]) -> Grade:
+    """Grade the reading of an answer that suits the target best."""
     readings = _read_items(answer)
     if isinstance(readings, Grade):
         return readings
-    graded = [
-        (compare([" ".join(tokens(item)) for item in items], reference), items)
-        for items in readings
-    ]
-    value, items = max(graded, key=lambda pair: pair[0])
-    return Grade(value, shown("; ".join(items)))
+    values = [measure(items) for items in readings]
+    best = values.index(max(values))
+    return Grade(values[best], "; ".join(readings[best]))
 
 
 def _texts(target: Sequence[Any]) -> list[str]:
     """Return the items of a target as texts; a number is its digits."""
-    items: list[str] = []
-    for item in target:
-        is_number = isinstance(item, int | float) and not isinstance(item, bool)
-        if is_number and math.isfinite(item):
-            items.append(repr(item))
-        elif isinstance(item, str) and item.strip():
-            items.append(item)
-        else:
+    items = [item if isinstance(item, str) else repr(item) for item in target]
+    for item, text in zip(target, items, strict=True):
+        if not text.strip() or isinstance(item, bool) or not isinstance(item, str | int | float):
             raise InvalidInput(
                 f"each item of the target (ground_truth) is a text, not empty, or a number, got "
                 f"{item!r:.100}"
@@ -218,7 +174,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-@grader(version=3)
+@grader(version=4)
 def grade_spans(
     answer: str | None, target: Spans | Sequence[Spans], *, exact: bool = False
 ) -> Grade:
@@ -240,30 +196,16 @@ def grade_spans(
     Raises:
         InvalidInput: The target is not a list of spans, or of such lists.
     """
-    lists = _span_lists(target)
-    readings = _read_items(answer)
-    if isinstance(readings, Grade):
-        return readings
-    if len(readings[0]) > MAX_SPANS:
-        text = shown("; ".join(readings[0]))
-        return Grade(0.0, text, f"an answer has at most {MAX_SPANS} spans")
-    measure = span_match if exact else span_f1
-    graded = [(measure(items, reference), items) for items in readings for reference in lists]
-    value, items = max(graded, key=lambda pair: pair[0])
-    return Grade(value, shown("; ".join(items)))
-
-
-def _span_lists(target: Any) -> list[list[str]]:
-    if isinstance(target, list | tuple) and target:
-        nested = [spans for spans in target if isinstance(spans, list | tuple)]
-        if not nested:
-            return [_texts(target)]
-        if len(nested) == len(target) and all(nested):
-            return [_texts(spans) for spans in nested]
-    raise InvalidInput(
-        "the target (ground_truth) is a list of spans, or a list of such lists, none empty, got "
-        f"{target!r:.100}"
-    )
+    spans = target if isinstance(target, list | tuple) else []
+    nested = {isinstance(item, list | tuple) for item in spans}
+    if len(nested) != 1 or [] in spans or () in spans:
+        raise InvalidInput(
+            "the target (ground_truth) is a list of spans, or a list of such lists, none empty, "
+            f"got {target!r:.100}"
+        )
+    references = [_texts(item) for item in (spans if True in nested else [spans])]
+    compare = span_match if exact else span_f1
+    return _best(answer, lambda items: max(compare(items, one) for one in references))
 
 
 def normalise_span(text: str) -> str:
@@ -296,8 +238,8 @@ def span_match(prediction: Sequence[str], reference: Sequence[str]) -> float:
 
 def span_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
     """Return the mean F1 of spans under the best one-to-one alignment, over the longer list."""
-    if not prediction or not reference:
-        return float(not prediction and not reference)
+    if not prediction or len(prediction) > MAX_SPANS:
+        return 0.0
     ours = [set(normalise_span(span).split()) for span in prediction]
     theirs = [set(normalise_span(span).split()) for span in reference]
     table = [[_bag_f1(bag, reference_bag) for reference_bag in theirs] for bag in ours]

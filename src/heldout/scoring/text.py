@@ -12,152 +12,84 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, clean, last_statement, shown
+from heldout.scoring.answers import answer_text, clean, last_statement
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 Read = Literal["stated", "whole"]
-"""What is graded: the stated answer, or the whole text where none is stated; or always the whole
-text."""
-
 Location = Literal["end", "begin", "any", "exact"]
-
 Targets = str | int | Sequence[str | int]
 
 # --- Normalised words ---------------------------------------------------------------------------
 
 _ARTICLES = frozenset(("a", "an", "the"))
 _INVISIBLE = "\u200b\u2060\ufeff\u00ad\ufe0f\u200e\u200f"
-_FRACTIONS = {"½": ".5", "¼": ".25", "¾": ".75", "⅛": ".125", "⅜": ".375", "⅝": ".625", "⅞": ".875"}
-_RAISED = re.compile(r"(?<=[\w)])[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_CHARGE = re.compile(r"(?<![A-Za-z])([A-Z][a-zA-Z]?\d?)[-−](?=[\s.,;)]|\Z)")  # A-, Cl-, Ca2-
-_HTML = re.compile(r"</?[A-Za-z_]{1,20}>")
-_RULES = re.compile(r"={3,}|-{3,}|~{2,}")  # below headings, and around what is struck out
-_PERCENT = re.compile(r"(?<=\d) ?(?:percent\b|%)")
-_FIRST = re.compile(r"\s*(?:(-)\s+(?=\d)|[>*•+-]\s)")  # the sign of `- 5`, a quote or a bullet
-# Scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
+_FOLDED = str.maketrans(
+    {
+        **{"½": ".5", "¼": ".25", "¾": ".75", "’": "'", "−": "-", "İ": "i"},
+        **{raised: f"^{digit}" for digit, raised in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+        **dict.fromkeys(_INVISIBLE),
+    }
+)
+# Thai, Lao, Burmese, Khmer, kana and Chinese characters are written without spaces.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff]"
 )
-_TOKEN = (
-    r"<L>(?:\.<L>)+(?!\w)"  # initials
-    r"|<L><W>*(?:'(?:ll|re)(?!\w))?"
-    r"|(?:(?<![\w)])[-+])?[$€£¥]?(?:\d+(?:[.,:]\d+)*|\.\d+)(?:e[-+]?\d{1,3}(?!\w))?%?(?![^\W\d_])|<W>+"
-    r"|<=|>=|!=|->|=>|&&|\|\||={1,2}|[<>+^/\x1a]|(?<=[\w)])[*|](?=[\w(])"
-    r"|(?<![^(])[!~](?=\w)|(?<=[^\W\d_])#(?!\w)|(?<=[=<>+^/(])-(?=[^\W\d_])|\A-(?=[a-z]\Z)"
+_MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"  # of letters
+_TOKEN = re.compile(
+    r"[^\W\d_](?:\.[^\W\d_])+\.?(?!\w)"  # initials
+    r"|(?:(?<![\w)])[-+])?[$€£¥]?(?:\d+(?:[.,:]\d+)*|\.\d+)(?:e[-+]?\d{1,3}(?!\w)|(?![^\W\d_]))%?"
+    rf"|(?:[^\W_]+|[{_MARKS}'](?=\w))+[{_MARKS}]*"
+    r"|(?<!\w)-(?=[^\W\d_])|(?<=[^\W_])-(?!\w)|!=|(?<=\w)#"
+    r"|[^\w\s.,;:!?'\"()\[\]{}`*$€£¥#–—…“”‘•-]"
 )
-_ASCII_TOKEN = re.compile(_TOKEN.replace("<L>", "[a-z]").replace("<W>", "[a-z0-9]"))
+_PERCENT = re.compile(r"(?<=\d) ?(?:percent\b|%)")
+_QUIET = '"()[]{}_`?;:,.!*“”‘'  # around a word, never part of it
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|[1-9]\d*|0)?(?:\.\d+)?(?:e[-+]?\d{1,3})?")
-_QUIET = "\"'()[]{}_`?;:,.“”‘’"  # around a word, never part of it
 _MAX_NUMBER = 400  # characters
-_PIECE = 1000  # characters that are normalised at a time, since a run of marks takes its square
 
 
 def tokens(text: str) -> list[str]:
-    """Split a text into normalised words.
+    """Split a text into normalised words, without articles and punctuation.
 
-    Args:
-        text: Any text.
-
-    Returns:
-        The words without articles, each number as its value. A text of nothing but articles or
-        punctuation is its own pieces, so that `+` is not the same nothing as `-`.
+    A text of nothing but those is its own pieces, so that `+` is not the same nothing as `-`.
     """
-    plain = text.isascii()
-    if not plain:
-        text = _folded_form(text)
-    if "-" in text:
-        text = _CHARGE.sub("\\1 \x1a ", text)
-        if "---" in text:
-            text = _RULES.sub(" ", text)
-    if "</" in text:
-        text = _HTML.sub(" ", text)
-    if "==" in text or "~~" in text:
-        text = _RULES.sub(" ", text)
-    if first := _FIRST.match(text):
-        text = (first[1] or "") + text[first.end() :]
+    if not text.isascii():
+        text = _UNSPACED.sub(r" \g<0> ", nfkc(text.translate(_FOLDED)))
     folded = text.casefold()
     if "%" in folded or "percent" in folded:
         folded = _PERCENT.sub("%", folded)
-    if "'" in folded:
-        folded = re.sub(r"'(?!(?:ll|re)(?!\w))", "", folded)
-    pattern = _ASCII_TOKEN if plain else _unicode_token()
     words: list[str] = []
     for piece in folded.split():
         bare = piece.strip(_QUIET)
         if bare.isalpha():  # as most are, and much faster
             words.append(bare)
-        elif piece == "*":
-            words += ["*"] if words and words[-1].isdigit() else []
         else:
-            words += map(_canonical, pattern.findall(piece))
-    kept = [word for word in words if word not in _ARTICLES]
-    return kept or words or folded.split()
+            words += map(_canonical, _TOKEN.findall(piece))
+    return [word for word in words if word not in _ARTICLES] or words or folded.split()
 
 
 @lru_cache(maxsize=4096)
 def _canonical(word: str) -> str:
-    """Write a number by its value, initials without points, and a charge as a minus."""
-    if word.isalpha():
-        return word
-    if word == "\x1a":
-        return "-"
-    number = re.sub(r"[$€£¥%]", "", word)
+    """Write a number by its value, and initials without points."""
+    number = re.sub("[$€£¥%]", "", word)
     if number[-1:].isdigit() and number.isascii():
         if len(number) <= _MAX_NUMBER and _NUMBER.fullmatch(number):
             number = str(Fraction(number.replace(",", "")))
         return number + "%" * word.endswith("%")
-    return word.replace(".", "").strip()
-
-
-@lru_cache(maxsize=1)
-def _unicode_token() -> re.Pattern[str]:
-    """Build the pattern for other scripts, whose vowel signs and symbols `re` knows nothing of."""
-    by_kind: dict[str, list[str]] = {}
-    for character in map(chr, (*range(0x80, 0x20000), *range(0xE0100, 0xE01F0))):
-        by_kind.setdefault(unicodedata.category(character), []).append(character)
-    marks = "".join(character for kind in ("Mn", "Mc", "Me") for character in by_kind[kind])
-    symbols = (c for kind in ("Sm", "So") for c in by_kind[kind])
-    # Neither decoration, nor bullets, nor lines of tables.
-    shown_symbols = (c for c in symbols if c not in "©®™°" and not "\u2500" <= c < "\u2600")
-    token = _TOKEN.replace("<L>", r"[^\W\d_]").replace("<W>", rf"(?:[^\W_]|[{marks}])")
-    return re.compile(f"{token}|[{re.escape(''.join(shown_symbols))}]")
-
-
-def _folded_form(text: str) -> str:
-    """Fold Unicode forms, without making 21/2 of 2½ or 102 of 10²."""
-    for character in _INVISIBLE:
-        text = text.replace(character, "")
-    if any(character in text for character in _FRACTIONS):
-        for character, written in _FRACTIONS.items():
-            text = text.replace(character, written)
-    if _RAISED.search(text):
-        text = _RAISED.sub(lambda power: "^" + power[0], text)
-    text = nfkc(text).replace("’", "'").replace("−", "-").replace("İ", "i")
-    return _UNSPACED.sub(r" \g<0> ", text) if _UNSPACED.search(text) else text
+    return word.replace(".", "") if word[0].isalpha() else word
 
 
 def nfkc(text: str) -> str:
-    """Bring a text into Unicode's NFKC form in time that is linear in it."""
-    if len(text) <= _PIECE:
-        return unicodedata.normalize("NFKC", text)
-    pieces: list[str] = []
-    at = 0
-    while at < len(text):
-        end = at + _PIECE
-        if end < len(text):
-            end = text.rfind(" ", at + 1, end) + 1 or end
-            while end > at + _PIECE // 2 and unicodedata.combining(text[end]):
-                end -= 1
-        pieces.append(unicodedata.normalize("NFKC", text[at:end]))
-        at = end
-    return "".join(pieces)
+    """Bring a text into Unicode's NFKC form, in pieces: a run of marks takes its square."""
+    pieces = re.findall(r"\S{1,500}\s*|\s+", text)
+    return "".join(unicodedata.normalize("NFKC", piece) for piece in pieces)
 
 
 _target_tokens = lru_cache(maxsize=1024)(tokens)
@@ -179,7 +111,7 @@ def _check(
         raise InvalidInput(f"at_most is a number of words from 1 on, or None, got {at_most!r:.100}")
 
 
-@grader(version=3, check=_check)
+@grader(version=4, check=_check)
 def grade_exact(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """Grade an answer that has to be the target, character for character.
 
@@ -205,7 +137,7 @@ def _is_same(text: str, target: str) -> float:
     return float(text == target.strip() or text == clean(target))
 
 
-@grader(version=3, check=_check)
+@grader(version=4, check=_check)
 def grade_match(
     answer: str | None, target: Targets, *, location: Location = "end", read: Read = "stated"
 ) -> Grade:
@@ -251,7 +183,7 @@ def _matches(text: str, target: str, location: str) -> float:
     return float(part == reference)
 
 
-@grader(version=3, check=_check)
+@grader(version=4, check=_check)
 def grade_includes(
     answer: str | None, target: Targets, *, read: Read = "whole", at_most: int | None = None
 ) -> Grade:
@@ -278,39 +210,33 @@ def grade_includes(
         text = _read(answer, read)
         words = len(_UNSPACED.sub(r" \g<0> ", text).split()) if text else 0
         if text and words > at_most:
-            return Grade(0.0, shown(text), f"{words} words, at most {at_most} are looked at")
+            return Grade(0.0, text, f"{words} words, at most {at_most} are looked at")
     return _best(answer, target, read, _includes)
 
 
-_MAX_NEAR = 20
+_MAX_NEAR = 20  # occurrences of the target's longest word around which it is looked for
 
 
 def _includes(text: str, target: str) -> float:
     reference = _target_tokens(target)
-    if not any(character.isalnum() for word in reference for character in word):
-        marks = nfkc(target).casefold().split()
-        return float(" ".join(marks) in " ".join(nfkc(text).casefold().split()))
+    if not any(word.strip(string.punctuation) for word in reference):  # marks, as they are
+        return float("".join(nfkc(target).split()) in "".join(nfkc(text).split()))
     if all(word in _ARTICLES for word in reference):
         return float(_within(reference, re.findall(r"\w+", text.casefold())))
-    anchor = max(
-        (word for word in reference if word.isalpha() and word.isascii()), key=len, default=""
-    )
-    if anchor and text.isascii() and "'" not in text:
-        # Most texts do not have the longest word at all; else only what is around it is read.
+    longest = max(reference, key=len)
+    if longest.isalpha() and text.isascii():
+        # Most texts do not have the longest word at all, and those that have it, near the others.
         low, reach = text.lower(), 2 * len(target) + 24
-        at = low.find(anchor)
+        at = low.find(longest)
+        if at < 0:
+            return 0.0
         for _ in range(_MAX_NEAR):
-            if at < 0:
-                return 0.0
-            start, end = max(0, at - reach), at + reach
-            near = text[start:end]
-            near = near if start == 0 else near.partition(" ")[2]
-            near = near if end >= len(text) else near.rpartition(" ")[0]
-            if _within(reference, tokens(near)):
+            near = f" {low} "[max(0, at - reach) : at + reach]
+            if _within(reference, tokens(near.partition(" ")[2].rpartition(" ")[0])):
                 return 1.0
-            if "." in near or "  " in near or "\n" in near:
-                break  # initials, or words far apart: all of it has to be read
-            at = low.find(anchor, at + 1)
+            at = low.find(longest, at + 1)
+            if at < 0:
+                break
     return float(_within(reference, tokens(text)))
 
 
@@ -336,27 +262,16 @@ def squad_tokens(text: str) -> list[str]:
     return _SQUAD_ARTICLES.sub(" ", low.decode("utf-8", "surrogatepass")).split()
 
 
-def rouge_tokens(text: str) -> list[str]:
+def rouge_tokens(text: str) -> list[bytes]:
     """Split a text as rouge-score does: the runs of a to z and 0 to 9, in lower case."""
-    return text.lower().encode("ascii", "replace").translate(_ROUGE).decode().split()
+    return text.lower().encode("ascii", "replace").translate(_ROUGE).split()
 
 
-# No list of words is made, which is what takes the time in a long text: each word is counted with
-# the spaces around it.
+_squad_target = lru_cache(maxsize=1024)(squad_tokens)
+_rouge_target = lru_cache(maxsize=1024)(rouge_tokens)
 
 
-def _count_words(flat: bytes) -> int:
-    return flat.translate(_LETTERS_ALIKE).count(b" a")
-
-
-def _count_word(flat: bytes, word: bytes) -> int:
-    count = flat.count(word)
-    if count and word + word[1:] in flat:  # `the the` has one space for both
-        return flat.replace(b" ", b"  ").count(word)
-    return count
-
-
-@grader(version=3, check=_check)
+@grader(version=4, check=_check)
 def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """Grade the words that answer and target share: the F1 of SQuAD's script, on every pair.
 
@@ -375,36 +290,29 @@ def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> G
     Raises:
         InvalidInput: The target is empty or no text.
     """
-    references = _targets(target)
-    text = _read(answer, read)
-    if text is None:
-        return NO_ANSWER
-    return Grade(max([_squad_f1(text, reference) for reference in references]), shown(text))
-
-
-@lru_cache(maxsize=1024)
-def _squad_target(target: str) -> tuple[list[str], list[tuple[bytes, int]]]:
-    """Return the words of a target, and how often each occurs."""
-    reference = squad_tokens(target)
-    return reference, [(b" %b " % word.encode(), n) for word, n in Counter(reference).items()]
+    return _best(answer, target, read, _squad_f1)
 
 
 def _squad_f1(text: str, target: str) -> float:
-    reference, times = _squad_target(target)
+    reference = _squad_target(target)
     flat = text.encode().translate(_SQUAD, _PUNCTUATION) if text.isascii() else b"\0"
-    if b"\0" in flat or not reference or len(times) > _FEW:
+    if b"\0" in flat or not reference or len(reference) > _FEW:
         return token_f1(squad_tokens(text), reference)
-    flat = b" %b " % flat
-    articles = sum([_count_word(flat, word) for word in (b" a ", b" an ", b" the ")])
-    common = sum([min(_count_word(flat, word), n) for word, n in times])
-    return _f1(common, _count_words(flat) - articles, len(reference))
+    # A list of words takes most of the time: count them with the spaces around them instead.
+    flat = b"  %b  " % flat.replace(b" ", b"  ")
+    articles = sum([flat.count(word) for word in (b" a ", b" an ", b" the ")])
+    shared = [min(flat.count(b" %b " % w.encode()), reference.count(w)) for w in {*reference}]
+    count = flat.translate(_LETTERS_ALIKE).count(b" a")
+    return _f1(sum(shared), count - articles, len(reference))
 
 
-def token_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
+def token_f1(prediction: Sequence[Hashable], reference: Sequence[Hashable]) -> float:
     """Return the F1 of two bags of words."""
     if not prediction or not reference:
         return float(not prediction and not reference)
-    common = sum((Counter(prediction) & Counter(reference)).values())
+    known = set(reference)
+    shared = Counter([word for word in prediction if word in known])
+    common = sum([min(n, reference.count(word)) for word, n in shared.items()])
     return _f1(common, len(prediction), len(reference))
 
 
@@ -415,7 +323,7 @@ def _f1(common: int, prediction: int, reference: int) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-@grader(version=3, check=_check)
+@grader(version=4, check=_check)
 def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") -> Grade:
     """Grade the words that answer and target share in order: rouge-score's ROUGE-L F-measure.
 
@@ -437,44 +345,26 @@ def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") 
     text = _read(answer, read)
     if text is None:
         return NO_ANSWER
-    graded = [_rouge_f1(text, _rouge_target(reference)) for reference in references]
-    has_words = any(map(_rouge_target, references)) and (any(graded) or rouge_tokens(text))
-    note = "" if has_words else "ROUGE reads only words of a-z and 0-9"
-    return Grade(max(graded), shown(text), note)
+    words = rouge_tokens(text)
+    value = max([rouge_l(words, _rouge_target(reference)) for reference in references])
+    has_words = words and any(map(_rouge_target, references))
+    return Grade(value, text, "" if has_words else "ROUGE reads only words of a-z and 0-9")
 
 
-_rouge_target = lru_cache(maxsize=1024)(rouge_tokens)
-
-
-def _rouge_f1(text: str, reference: list[str]) -> float:
-    if len(reference) > _FEW:
-        return rouge_l(rouge_tokens(text), reference)
-    flat = b" %b " % text.lower().encode("ascii", "replace").translate(_ROUGE)
-    places: list[tuple[int, str]] = []
-    for word in set(reference):
-        needle = b" %b " % word.encode()
-        at = flat.find(needle)
-        while at >= 0:
-            places.append((at, word))
-            at = flat.find(needle, at + len(needle) - 1)
-    shared = [word for _, word in sorted(places)]
-    return _f1(_common_length(reference, shared), _count_words(flat), len(reference))
-
-
-def rouge_l(prediction: Sequence[str], reference: Sequence[str]) -> float:
+def rouge_l(prediction: Sequence[Hashable], reference: Sequence[Hashable]) -> float:
     """Return the F1 of the longest common subsequence of two lists of words."""
     if not prediction or not reference:
         return 0.0
     return _f1(_common_length(reference, prediction), len(prediction), len(reference))
 
 
-def _common_length(first: Sequence[str], second: Sequence[str]) -> int:
+def _common_length(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """Find the length of the longest common subsequence, a whole row of its table at a time.
 
     A bit of `row` is 0 where the table rises, so that a row costs a few operations on one
     integer instead of a loop.
     """
-    places: dict[str, int] = {}
+    places: dict[Hashable, int] = {}
     for place, word in enumerate(first):
         places[word] = places.get(word, 0) | 1 << place
     full = row = (1 << len(first)) - 1
@@ -495,7 +385,7 @@ def _best(
     text = _read(answer, read)
     if text is None:
         return NO_ANSWER
-    return Grade(max([compare(text, reference) for reference in references]), shown(text))
+    return Grade(max([compare(text, reference) for reference in references]), text)
 
 
 def _targets(target: Any) -> list[str]:
