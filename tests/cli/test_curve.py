@@ -226,7 +226,7 @@ def test_a_path_in_the_curve_is_not_followed(run: Path, heldout: Heldout) -> Non
             ["--step", "100"],
             "the conversations of step 100 were not saved; it was skipped: no memory left",
         ),
-        (["--failures", "2"], "--failures of which eval? Add --step N: there are 0, 50, 150"),
+        (["--failures", "2"], "a curve of many: add --step N; there are 0, 50, 150"),
         (["--outcomes"], "--outcomes goes with --json"),
         (["--pass-at", "2"], "--pass-at of which eval? outputs/evals/rl_eval is a curve of many"),
         (["--cluster", "level"], "--cluster of which eval?"),
@@ -447,12 +447,12 @@ def test_damage_is_named_and_repaired(run: Path, heldout: Heldout) -> None:
     outcome = heldout("show", "rl_eval")
     assert outcome.code == 2
     assert "curve.jsonl, line 3: not a readable point" in outcome.err
-    outcome = heldout("show", "rl_eval", "--repair")
+    outcome = heldout("repair", "rl_eval")
     assert outcome.code == 0
     assert (
         "Moved damaged line 3 of outputs/evals/rl_eval/curve.jsonl to curve.damaged." in outcome.err
     )
-    assert "has no damaged line" in heldout("show", "rl_eval", "--repair").err
+    assert "has no damaged line" in heldout("repair", "rl_eval").err
 
 
 EVIL = "x\x1b[2J\u202e\nfake row"

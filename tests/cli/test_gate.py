@@ -288,18 +288,21 @@ def test_many_checks_are_not_all_named_in_the_last_line(heldout: Heldout) -> Non
     [
         (
             ["after"],
-            "nothing to check: add --no-worse-than LOSS with --baseline RUN",
+            "a gate needs --no-worse-than with a baseline, or --min-mean",
         ),
-        (["after", "--no-worse-than", "0.1"], "--no-worse-than which run? Add --baseline RUN"),
-        (["after", "--baseline", "before"], "--baseline needs --no-worse-than LOSS"),
+        (["after", "--no-worse-than", "0.1"], "--no-worse-than and baseline go together"),
+        (["after", "--baseline", "before"], "a gate needs --no-worse-than"),
         (
             ["after", "--baseline", "before", "--min-mean", "0"],
-            "--baseline needs --no-worse-than LOSS",
+            "--no-worse-than and baseline go together",
         ),
-        (["after", "--min-mean", "0", "--by", "difficulty"], "--by needs --no-worse-than"),
+        (
+            ["after", "--min-mean", "0", "--by", "difficulty"],
+            "slices are compared with those of a baseline: give --no-worse-than",
+        ),
         (
             ["after", *BASELINE, "--slice-no-worse-than", "0"],
-            "--slice-no-worse-than needs --by KEY",
+            "--slice-no-worse-than needs the key to slice by",
         ),
         (["after", "--min-mean", "much"], "'much' is not a valid float"),
         (["after", "--colour"], "No such option"),
@@ -308,7 +311,7 @@ def test_many_checks_are_not_all_named_in_the_last_line(heldout: Heldout) -> Non
     ],
 )
 def test_a_command_that_means_nothing_exits_with_2(
-    heldout: Heldout, arguments: list[str], said: str
+    runs: None, heldout: Heldout, arguments: list[str], said: str
 ) -> None:
     outcome = heldout("gate", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
@@ -319,7 +322,7 @@ def test_a_command_that_means_nothing_exits_with_2(
     ("arguments", "said"),
     [
         (["after", "--baseline", "before", "--no-worse-than", "-1"], "at least 0; got -1.0"),
-        (["after", "--min-mean", "nan"], "min_mean is a number, got nan"),
+        (["after", "--min-mean", "nan"], "--min-mean is a number, got nan"),
         (["after", *BASELINE, "--by", "colour"], "colour"),
         (["after", *BASELINE, "--metric", "speed"], "no metric 'speed'"),
         (["after", "--baseline", "other", "--no-worse-than", "0"], "--allow scorer"),
@@ -369,9 +372,9 @@ def test_what_may_have_been_meant_for_the_gate_exits_with_2(
     [
         (["after", "--min-mean", "much"], "'much' is not a valid float"),
         (["after", "--colour"], "No such option"),
-        (["after"], "nothing to check"),
+        (["after"], "a gate needs --no-worse-than"),
         (["nowhere", "--min-mean", "0.5"], "there is no run at nowhere"),
-        (["after", *BASELINE, "--by", "<b>@x,y"], "give --by once for each key"),
+        (["after", *BASELINE, "--by", "<b>@x,y"], "no key '<b>@x,y'"),
         (["after", "--baseline", "other", "--no-worse-than", "0"], "(--allow scorer)"),
     ],
 )

@@ -7,12 +7,13 @@ prints a refusal as Markdown for --markdown).
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from heldout._format import count, interval, number, percent
+from heldout._format import count, interval, list_some, number, percent
+from heldout.cli._load import load_report
 from heldout.cli._options import renamed_option
 from heldout.cli._tables import (
     Block,
@@ -23,17 +24,18 @@ from heldout.cli._tables import (
     Span,
     Table,
     code,
+    number_columns,
     print_json,
     print_report,
 )
 from heldout.cli.compare import (
     comparison_json,
+    comparison_options,
     flip_blocks,
+    interval_json,
     interval_text,
-    measure_options,
-    name_options_in_errors,
+    options_in_errors,
     pairing_line,
-    refuse_json_and_markdown,
     remark_lines,
     side_json,
     side_line,
@@ -93,33 +95,9 @@ WHY_ANOTHER_NUMBER = (
     metavar="LOSS",
     help="What is tolerated in a slice.  [default: --no-worse-than]",
 )
-@measure_options
-@click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
-@click.option(
-    "--flips",
-    type=click.IntRange(1),
-    metavar="N",
-    help="List N samples gained, and N lost, with question, target and both answers.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
+@comparison_options
 def command(
-    run: str,
-    baseline: str | None,
-    no_worse_than: float | None,
-    min_mean: float | None,
-    max_mean: float | None,
-    lower_is_better: bool,
-    by: tuple[str, ...],
-    slice_no_worse_than: float | None,
-    metric: str,
-    cluster: str | None,
-    allow: tuple[str, ...],
-    pass_threshold: float | None,
-    confidence: float,
-    flips: int | None,
-    as_json: bool,
-    as_markdown: bool,
+    run: str, baseline: str | None, flips: int | None, format: str | None, **settings: Any
 ) -> None:
     """Check RUN against a baseline, a minimum or maximum mean, or all of them.
 
@@ -131,76 +109,33 @@ def command(
     depends on what errored items count as.
     """
     from heldout.analysis import gate
-    from heldout.cli._load import load_report
     from heldout.cli.main import forget_stdout
 
-    refuse_json_and_markdown(as_json, as_markdown)
-    has_mean = min_mean is not None or max_mean is not None
-    _check_options(baseline, no_worse_than, by, slice_no_worse_than, has_mean=has_mean)
-    with name_options_in_errors(allow, by, "--by"):
-        verdict = gate(
-            baseline=None if baseline is None else load_report(baseline),
-            run=load_report(run),
-            no_worse_than=no_worse_than,
-            min_mean=min_mean,
-            max_mean=max_mean,
-            lower_is_better=lower_is_better,
-            by=by,
-            slice_no_worse_than=slice_no_worse_than,
-            metric=metric,
-            cluster=cluster,
-            allow=allow,
-            pass_threshold=pass_threshold,
-            confidence=confidence,
-        )
+    before = None if baseline is None else load_report(baseline)
+    with options_in_errors():
+        verdict = gate(load_report(run), baseline=before, **settings)
+    markdown = format == "markdown"
     try:
-        if as_json:
+        if format == "json":
             print_json(_gate_json(verdict, flips))
         else:
-            report = _report(verdict, flips, markdown=as_markdown)
-            print_report(report, markdown=as_markdown)
+            print_report(_build_report(verdict, flips, markdown=markdown), markdown=markdown)
         sys.stdout.flush()
     except BrokenPipeError:
         forget_stdout()  # the verdict stands, whether or not it is read
     raise click.exceptions.Exit(verdict.exit_code)
 
 
-def _check_options(
-    baseline: str | None,
-    no_worse_than: float | None,
-    by: Sequence[str],
-    slice_no_worse_than: float | None,
-    *,
-    has_mean: bool,
-) -> None:
-    """Refuse what `gate` would, in the words of the command line."""
-    if no_worse_than is not None and baseline is None:
-        raise click.UsageError("--no-worse-than which run? Add --baseline RUN")
-    if baseline is not None and no_worse_than is None:
-        raise click.UsageError("--baseline needs --no-worse-than LOSS: 0.01, say")
-    if no_worse_than is None and not has_mean:
-        raise click.UsageError(
-            "nothing to check: add --no-worse-than LOSS with --baseline RUN, --min-mean MEAN, "
-            "--max-mean MEAN, or several"
-        )
-    if by and no_worse_than is None:
-        raise click.UsageError("--by needs --no-worse-than and --baseline")
-    if slice_no_worse_than is not None and not by:
-        raise click.UsageError("--slice-no-worse-than needs --by KEY")
-
-
-def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
+def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     checks = _sort_checks(gate)
-    blocks: list[Block] = []
-    if gate.comparison is None:
-        blocks += [side_line("the run", gate.run), _headline("the run", gate.run)]
-    else:
-        a, b = gate.comparison.a, gate.comparison.b
-        blocks += [side_line("A, the baseline", a), side_line("B, the run", b)]
-        blocks += [_headline("A", a), _headline("B", b), pairing_line(gate.comparison)]
-    blocks += [_table(gate, checks), *map(Line, _footnotes(gate))]
+    sides = _sides(gate)
+    blocks: list[Block] = [side_line(label, side) for label, side in sides.items()]
+    blocks += [_headline(label.partition(",")[0], side) for label, side in sides.items()]
+    if gate.comparison is not None:
+        blocks.append(pairing_line(gate.comparison))
+    blocks += [_build_table(gate, checks), *map(Line, _footnotes(gate))]
     blocks += [
-        Line(code(check_name(check, gate)), f": {_reason(check, gate)}", bullet=True)
+        Line(code(_check_name(check, gate)), f": {_reason(check, gate)}", bullet=True)
         for check in checks
         if check.outcome != "pass"
     ]
@@ -220,6 +155,12 @@ def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     )
 
 
+def _sides(gate: Gate) -> dict[str, Side]:
+    if gate.comparison is None:
+        return {"the run": gate.run}
+    return {"A, the baseline": gate.comparison.a, "B, the run": gate.comparison.b}
+
+
 def _headline(label: str, side: Side) -> Line:
     """Give the first row of `heldout show`, so that the two are seen to agree."""
     summary = side.report.summary
@@ -236,16 +177,14 @@ def _headline(label: str, side: Side) -> Line:
 def _sort_checks(gate: Gate) -> list[Check]:
     """Order checks: overall, slices as people sort them, means."""
     slices = {tuple(check.slice.values()): check for check in gate.checks if check.slice}
-    ordered = [slices[label] for label in in_order(slices)] if slices else []
-    before = [check for check in gate.checks if check.kind == "overall"]
-    after = [check for check in gate.checks if check.kind in ("min_mean", "max_mean")]
-    return [*before, *ordered, *after]
+    ordered = iter([slices[label] for label in in_order(slices)])
+    return [next(ordered) if check.slice else check for check in gate.checks]
 
 
-def check_name(check: Check, gate: Gate) -> str:
+def _check_name(check: Check, gate: Gate) -> str:
     """Name a check: no worse than before by 0.01, level=easy, mean at least 0.5."""
     if check.slice is not None:
-        return slice_name([*check.slice], check.slice.values())
+        return slice_name(check.slice, check.slice.values())
     if check.kind == "min_mean":
         return f"mean at least {check.bound:g}"
     if check.kind == "max_mean":
@@ -254,14 +193,13 @@ def check_name(check: Check, gate: Gate) -> str:
     return f"no worse than {baseline} by {abs(check.bound):g}"
 
 
-def _table(gate: Gate, checks: Sequence[Check]) -> Table:
+def _build_table(gate: Gate, checks: Sequence[Check]) -> Table:
     columns = [
         Column(""),
         Column("check", wrap=True),
-        Column("estimate", "right"),
+        *number_columns("estimate"),
         Column(f"{percent(gate.confidence)} interval"),
-        Column("bound", "right"),
-        Column("n", "right"),
+        *number_columns("bound", "n"),
     ]
     rows = []
     for check in checks:
@@ -271,7 +209,7 @@ def _table(gate: Gate, checks: Sequence[Check]) -> Table:
         rows.append(
             (
                 Span(f"{sign} {check.outcome}", style),
-                code(check_name(check, gate)),
+                code(_check_name(check, gate)),
                 _estimate_text(check, check.estimate),
                 f"{interval_text(check.interval)} {marks}".rstrip(),
                 number(check.bound),
@@ -291,21 +229,19 @@ def _is_corrected(check: Check, gate: Gate) -> bool:
     return several and check.corrected and check.interval is not None
 
 
-def _footnotes(gate: Gate) -> list[str]:
-    lines = []
+def _footnotes(gate: Gate) -> Iterator[str]:
     comparison = gate.comparison
     if comparison is not None and any(_is_corrected(check, gate) for check in gate.checks):
-        lines.append(f"{CORRECTED} corrected for {slice_count(comparison)} slices.")
+        yield f"{CORRECTED} corrected for {slice_count(comparison)} slices."
     if any(check.disputed and check.scored is not None for check in gate.checks):
-        lines.append(f"{DISPUTED} with errored items counted, the outcome is another one.")
-    if gate.run.errored or (comparison is not None and comparison.a.errored):
-        lines.append("The table leaves out errored items, which the rewards above count as 0.")
+        yield f"{DISPUTED} with errored items counted, the outcome is another one."
+    if any(side.errored for side in _sides(gate).values()):
+        yield "The table leaves out errored items, which the rewards above count as 0."
     if comparison is None and any(check.n < gate.run.samples for check in gate.checks):
-        lines.append(
+        yield (
             f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
             "truth, unless --cluster names another key) count once."
         )
-    return lines
 
 
 def _reason(check: Check, gate: Gate) -> str:
@@ -355,20 +291,17 @@ def conclude(gate: Gate) -> str:
     if gate.outcome == "pass":
         return "Passes."
     decisive = [check for check in _sort_checks(gate) if check.outcome == gate.outcome]
-    names = "; ".join(check_name(check, gate) for check in decisive[:CHECKS_NAMED])
-    if len(decisive) > CHECKS_NAMED:
-        names += f"; {len(decisive) - CHECKS_NAMED} more"
+    names = list_some([_check_name(check, gate) for check in decisive], CHECKS_NAMED)
     if gate.outcome == "fail":
         return f"Fails: {names}."
     if gate.outcome == "inconclusive":
         help = " Running the errored items again (--resume) may help."
         disputed = any(check.disputed for check in decisive)
         return f"Inconclusive at this n: {names}.{help if disputed else ''}"
-    sides = [gate.run] if gate.comparison is None else [gate.comparison.a, gate.comparison.b]
-    errored = sum(side.errored for side in sides)
+    errored = sum(side.errored for side in _sides(gate).values())
     if errored == 0:  # slices that one run lacks
         return f"No verdict: there is no value on both sides: {names}."
-    items = f"{errored:,} errored item{'s' * (errored > 1)}"
+    items = count(errored, "errored item")
     return f"No verdict: it depends on what {items} count as: {names}. Run again (--resume)."
 
 
@@ -388,15 +321,14 @@ def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
 
 
 def _check_json(check: Check, gate: Gate) -> dict[str, Any]:
-    bounds, counted = check.interval, check.with_errors
+    counted = check.with_errors
     return {
         "kind": check.kind,
-        "name": check_name(check, gate),
+        "name": _check_name(check, gate),
         "slice": check.slice,
         "outcome": check.outcome,
         "estimate": check.estimate,
-        "ci_low": bounds and bounds.low,
-        "ci_high": bounds and bounds.high,
+        **interval_json(check.interval),
         "corrected": check.corrected,
         "bound": check.bound,
         "n": check.n,

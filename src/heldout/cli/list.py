@@ -29,7 +29,7 @@ from heldout.cli._tables import (
     print_json,
     print_report,
 )
-from heldout.cli.show import format_cost, repair_run
+from heldout.cli.show import format_cost
 from heldout.errors import RunBusy, RunDirectoryError
 from heldout.store.jsonl import has_writer
 from heldout.store.run_dir import RunDir
@@ -104,7 +104,7 @@ def command(
     ]
     entries = _sort_entries(entries, key, reverse=reverse)[:limit]
     if as_json:
-        names = shorten_names(entries)
+        names = _shorten_names(entries)
         for entry in entries:
             print_json({**asdict(entry), "path": str(entry.path), "id": names[entry.path]})
         return
@@ -133,15 +133,8 @@ def _tokens(entry: RunEntry) -> int | None:
     return entry.prompt_tokens + entry.completion_tokens
 
 
-def shorten_names(entries: Sequence[RunEntry]) -> dict[Path, str]:
-    """Return names as commands take them: capitals@3 for capitals/2026-11-15T22-08-31.
-
-    Args:
-        entries: The runs.
-
-    Returns:
-        The name of each run, by its path.
-    """
+def _shorten_names(entries: Sequence[RunEntry]) -> dict[Path, str]:
+    """Return names as commands take them, by path: capitals@3 for capitals/2026-11-15T22-08-31."""
     names = {entry.path: entry.name for entry in entries}
     for directory in dict.fromkeys(path.parent for path in names if TIMESTAMP.fullmatch(path.name)):
         for position, path in enumerate(list_history(directory), 1):
@@ -157,7 +150,7 @@ def _build_list(
         there = f"none of the {count(len(every), 'run')}" if every else "no run"
         return [Line(f"{there} in {output_dir}" + " is of that kind" * bool(every))]
     columns = [
-        RankedColumn("run", [*shorten_names(entries).values()], 9, "left"),
+        RankedColumn("run", [*_shorten_names(entries).values()], 9, "left"),
         RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
         RankedColumn("mean", [number(e.mean) for e in entries], 8),
         RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),
@@ -264,15 +257,8 @@ def _refuse_busy(path: Path) -> None:
 def remove_run(path: Path) -> list[str]:
     """Remove the files of a run, and its directory if nothing else is in it.
 
-    Args:
-        path: The run directory.
-
     Returns:
         Names of other files, which stay.
-
-    Raises:
-        RunBusy: Another process writes it.
-        RunDirectoryError: A file cannot be removed.
     """
     _refuse_busy(path)
     try:
@@ -310,3 +296,32 @@ def repair(run: str, as_json: bool) -> None:
     moved = repair_run(path)
     if as_json:
         print_json({"path": str(path), "moved": moved})
+
+
+def repair_run(path: Path) -> list[int]:
+    """Move damaged lines of a run aside, after which it is no longer complete.
+
+    Returns:
+        Numbers of the lines that were moved.
+    """
+    from heldout.store.journal import repair as repair_journal
+    from heldout.store.run_dir import now
+    from heldout.training.curve import repair_curve
+
+    run = RunDir(path)
+    if run.curve.exists():
+        file, moved = run.curve, repair_curve(run.curve)
+    else:
+        file = run.journal
+        moved = repair_journal(file) if file.exists() else []
+        if moved:
+            info = run.read_info()
+            info.status, info.finished = "interrupted", now()
+            info.reason = f"{count(len(moved), 'damaged journal line')} moved aside"
+            run.write_info(info)
+    text = f"{file} has no damaged line."
+    if moved:
+        lines = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
+        text = f"Moved damaged {lines} of {file} to {file.with_suffix('.damaged').name}."
+    click.echo(printable(text), err=True)
+    return moved

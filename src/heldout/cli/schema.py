@@ -1,26 +1,29 @@
 """`heldout schema [COMMAND]`: the JSON that commands print, as JSON Schema.
 
-Fields are written here as "TYPE description", where ? allows null and [TYPE] is a list. Documented
-fields are always there; others may be added in later versions.
+Where JSON is a type of heldout, its schema is derived from that. Other fields are written here as
+"TYPE description", where ? allows null and [TYPE] is a list. Documented fields are always there;
+others may be added in later versions.
 """
 
 from __future__ import annotations
 
+from types import UnionType
 from typing import Any
 
 import click
+import msgspec
 
+from heldout.analysis import Plan
 from heldout.cli._tables import print_json
 from heldout.errors import InvalidInput
+from heldout.store.columns import RunUsage
+from heldout.store.run_dir import GitState
+from heldout.store.runs import RunEntry
+from heldout.training.curve import CurvePoint
+from heldout.types import EvalResult
 
 Fields = dict[str, Any]
 
-USAGE: Fields = {
-    "n": "integer items that reported their tokens",
-    "prompt_tokens": "integer tokens that the model read",
-    "completion_tokens": "integer tokens that it wrote",
-    "cost": "number? by the prices that you set; null without one",
-}
 SUMMARY: Fields = {
     "n": "integer items, the denominator of mean",
     "n_scored": "integer items with a score, the denominator of mean_scored",
@@ -41,7 +44,7 @@ SIDE: Fields = {
     "errored": "integer",
     "left_out": "integer samples without a value to compare",
     "mean": "number? the mean reward, as heldout show prints it",
-    "usage": {"?": USAGE},
+    "usage": RunUsage | None,
 }
 DIFFERENCE: Fields = {
     "mean_a": "number",
@@ -77,18 +80,7 @@ TRAINING: Fields = {
     "seconds_since_last_point": "integer?",
     "stop_requested": "string? the reason of a request to stop",
 }
-POINT: Fields = {
-    "label": "string the eval",
-    "step": "integer",
-    "time": "string when it was written, UTC",
-    "seconds": "number what the eval took",
-    "summary": "object? null where it was skipped",
-    "skipped": "string? why there is no summary",
-    "partial": "string? why it ended early",
-    "weights": "string? content hash of the weights",
-    "verdict": "object?",
-}
-RUN: Fields = {**SUMMARY, "path": "string the run directory", "usage": {"?": USAGE}}
+RUN: Fields = {**SUMMARY, "path": "string the run directory", "usage": RunUsage | None}
 SCHEMAS: dict[str, tuple[str, Any]] = {
     "error": (
         "What any command prints on standard output where it fails, with --json",
@@ -104,31 +96,7 @@ SCHEMAS: dict[str, tuple[str, Any]] = {
     "rescore": ("One object", RUN),
     "list": (
         "One object per line and run",
-        {
-            "id": "string the name that commands take: capitals@3",
-            "name": "string the path below the output directory",
-            "path": "string",
-            "kind": "string run, curve or episodes",
-            "status": "string running, finished, failed, interrupted or damaged",
-            "model": "string?",
-            "mean": "number? of a curve, that of its last result",
-            "ci_low": "number?",
-            "ci_high": "number?",
-            "n": "integer?",
-            "asked": "integer? items that were asked for",
-            "errors": "integer?",
-            "step": "integer? of a curve",
-            "prompt_tokens": "integer?",
-            "completion_tokens": "integer?",
-            "cost": "number?",
-            "when": "string? start, UTC",
-            "finished": "string? end, UTC",
-            "tags": "[string]",
-            "note": "string?",
-            "commit": "string? git commit",
-            "dirty": "boolean? whether its files had been changed",
-            "reason": "string?",
-        },
+        (RunEntry, {"id": "string the name that commands take: capitals@3"}),
     ),
     "show": (
         "One object for a run; see also show-curve, show-items, show-slices",
@@ -139,10 +107,10 @@ SCHEMAS: dict[str, tuple[str, Any]] = {
             "reason": "string?",
             "config": "object",
             "summary": SUMMARY,
-            "usage": {"?": USAGE},
+            "usage": RunUsage | None,
             "started": "string",
             "finished": "string?",
-            "git": {"?": {"commit": "string", "dirty": "boolean?"}},
+            "git": GitState | None,
             "command": "[string]? without keys",
             "versions": "object",
         },
@@ -154,20 +122,12 @@ SCHEMAS: dict[str, tuple[str, Any]] = {
             "path": "string",
             "training": TRAINING,
             "verdicts": "object the newest verdict by label, with step and best eval so far",
-            "points": [POINT],
+            "points": [CurvePoint],
         },
     ),
     "show-items": (
         "One object per line and item, with --failures, --passes or --sample",
-        {
-            "sample_id": "string",
-            "repeat": "integer which attempt, from 0",
-            "sample": "object",
-            "trajectory": "object",
-            "score": "object",
-            "reward": "number? null where it errored",
-            "error": "string?",
-        },
+        (EvalResult, {"reward": "number? null where it errored"}),
     ),
     "show-slices": (
         "One object per line and slice, with --by",
@@ -201,27 +161,7 @@ SCHEMAS: dict[str, tuple[str, Any]] = {
             "comparison": {"?": COMPARISON},
         },
     ),
-    "power": (
-        "One object",
-        {
-            "name": "string",
-            "metric": "string",
-            "samples": "integer",
-            "detect": "number",
-            "power": "number",
-            "alpha": "number",
-            "detectable": "number? minimum detectable effect of these samples",
-            "rows": [
-                {
-                    "repeats": "integer attempts of each sample",
-                    "samples": "integer that are enough",
-                    "at_least": "integer fewer never are",
-                    "answers": "integer samples times attempts",
-                }
-            ],
-            "notes": "[string]",
-        },
-    ),
+    "power": ("One object", (Plan, {"notes": "[string]"})),
     "aggregate": (
         "One object",
         {
@@ -237,7 +177,7 @@ SCHEMAS: dict[str, tuple[str, Any]] = {
             "notes": "[string]",
         },
     ),
-    "curve watch": ("One object per line and point; the last line is {'training': …}", POINT),
+    "curve watch": ("One object per line and point; the last line is {'training': …}", CurvePoint),
     "curve flips": (
         "One object",
         {
@@ -306,26 +246,26 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
 
 
 def build_schema(name: str) -> dict[str, Any]:
-    """Build the JSON Schema of a command.
-
-    Args:
-        name: The command, a key of SCHEMAS.
-
-    Returns:
-        The schema.
-    """
+    """Build the JSON Schema of a command, a key of SCHEMAS."""
     description, fields = SCHEMAS[name]
     draft = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": draft, "title": name, "description": description, **_build(fields)}
+    types: dict[str, Any] = {}
+    schema = {"$schema": draft, "title": name, "description": description, **_build(fields, types)}
+    return {**schema, "$defs": types} if types else schema
 
 
-def _build(field: Any) -> dict[str, Any]:
+def _build(field: Any, types: dict[str, Any]) -> dict[str, Any]:
+    """Build the schema of a field, and collect those of types that it refers to."""
+    if isinstance(field, type | UnionType):
+        return _derive(field, types)
+    if isinstance(field, tuple):
+        return {"allOf": [_build(part, types) for part in field]}
     if isinstance(field, list):
-        return {"type": "array", "items": _build(field[0])}
+        return {"type": "array", "items": _build(field[0], types)}
     if isinstance(field, dict):
         if "?" in field:
-            return {"anyOf": [_build(field["?"]), {"type": "null"}]}
-        properties = {key: _build(value) for key, value in field.items()}
+            return {"anyOf": [_build(field["?"], types), {"type": "null"}]}
+        properties = {key: _build(value, types) for key, value in field.items()}
         return {"type": "object", "properties": properties, "required": list(field)}
     kind, _, description = field.partition(" ")
     bare = kind.rstrip("?")
@@ -335,3 +275,14 @@ def _build(field: Any) -> dict[str, Any]:
     if kind.endswith("?"):
         schema["type"] = [schema["type"], "null"]
     return {**schema, "description": description} if description else schema
+
+
+def _derive(kind: type | UnionType, types: dict[str, Any]) -> dict[str, Any]:
+    (schema,), components = msgspec.json.schema_components(
+        [kind], schema_hook=lambda _: {"type": "string"}, ref_template="#/$defs/{name}"
+    )
+    optional = {"outcomes"}  # of a point, with --outcomes
+    for component in components.values():
+        component["required"] = [key for key in component["properties"] if key not in optional]
+    types |= components
+    return schema
