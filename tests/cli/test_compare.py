@@ -230,7 +230,7 @@ def test_values_without_a_spread_say_so(heldout: Heldout) -> None:
     make_run("a", [3.0])
     make_run("b", [5.0])
     out = heldout("compare", "a", "b").out
-    assert out.splitlines()[-1] == "Inconclusive: 1 sample without a spread to judge by."
+    assert out.splitlines()[-1] == "Inconclusive: there is no spread to judge by."
     assert "The minimum detectable effect is unknown" in out
     assert ["reward", "3.000", "5.000", "+2.000", "–", "–", "1"] in rows(out)
 
@@ -260,7 +260,7 @@ def test_flips_of_what_is_not_paired_are_said_not_to_be_there(runs: None, heldou
     said = "There are no flips to list: the samples are not paired.\n"
     for way in ([], ["--markdown"]):
         out = heldout("compare", "before", "after", "--unpaired", "--flips", "3", *way).out
-        assert f"\n{said}" in out
+        assert said in out
 
 
 def test_slices_without_a_pair_are_named(heldout: Heldout) -> None:
@@ -306,7 +306,7 @@ def test_what_is_not_comparable_is_refused_with_the_option_that_allows_it(heldou
     assert allowed.code == 0
     assert "\nallowed to differ: samples: 10 samples only in a" in allowed.out
     assert "\nallowed to differ: scorer: " in allowed.out
-    assert "\nnote: " in allowed.out
+    assert "50 of 60 samples of A and 50 of B; the others are in one run alone" in allowed.out
 
 
 @pytest.mark.parametrize(
@@ -524,13 +524,10 @@ def test_json_lists_as_many_flips_as_asked_for_and_counts_all(
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("way", [["--json"], ["--markdown"]])
-def test_output_that_cannot_be_written_is_said_and_no_traceback(
-    folder: Path, way: list[str]
-) -> None:
+def test_output_that_cannot_be_written_is_said_and_no_traceback(folder: Path) -> None:
     make_run("before", A)
     make_run("after", BETTER)
-    check_unwritable("compare", "before", "after", *way, code=4)
+    check_unwritable("compare", "before", "after", "--json", code=4)
 
 
 def check_unwritable(*arguments: str, code: int) -> None:

@@ -91,7 +91,7 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
 
 def test_show_as_markdown_is_the_same_table(finished: Outcome, heldout: Heldout) -> None:
     lines = heldout("show", "six", "--markdown").out.splitlines()
-    assert lines[0] == f"<code>six/{START}</code>, model: answer"
+    assert lines[0] == f"- <code>six/{START}</code>, model: answer"
     assert "| reward = passed (≥ 0.5) = correct | 0.667 | 0.300 … 0.903 | 6 |" in lines
     assert any(line.startswith("|  | mean | 95% interval | n |") for line in lines)
 
@@ -152,7 +152,7 @@ def test_without_failures_show_says_so(finished: Outcome, heldout: Heldout) -> N
     run["config"]["pass_threshold"] = -1
     (RUN / "run.json").write_text(json.dumps(run))
     assert heldout("show", "six", "--failures", "3").out == (
-        "No failures: every item is scored and has reward ≥ -1.\n"
+        "No failures among 6 items: each is scored and has reward ≥ -1.\n"
     )
 
 

@@ -63,21 +63,18 @@ def code(value: object) -> Span:
 
 
 class Line:
-    """One line of text, made of plain strings and spans.
+    """One line of text, made of plain strings and spans; in Markdown an item of a list.
 
     Args:
         parts: Strings and spans, in order.
         style: A rich style for the whole line.
-        bullet: Whether Markdown makes it an item of a list.
         wrap: Whether a terminal wraps it between words; a path or a command is better left whole.
     """
 
-    __slots__ = ("bullet", "parts", "style", "wrap")
+    __slots__ = ("parts", "style", "wrap")
 
-    def __init__(
-        self, *parts: Cell, style: str = "", bullet: bool = False, wrap: bool = True
-    ) -> None:
-        self.parts, self.style, self.bullet, self.wrap = parts, style, bullet, wrap
+    def __init__(self, *parts: Cell, style: str = "", wrap: bool = True) -> None:
+        self.parts, self.style, self.wrap = parts, style, wrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +152,11 @@ def print_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
+def pick(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a value by name, for JSON."""
+    return {name: getattr(value, name) for name in names}
+
+
 # --- Columns that may be left out ---------------------------------------------------------------
 
 ALWAYS_SHOWN = 7
@@ -226,22 +228,20 @@ class Flip:
 def build_flips(
     flips: Sequence[Flip], a: str, b: str, *, markdown: bool = False
 ) -> list[Line | Table]:
-    """Lay out samples that flipped: question, target and both answers, each cut to one line.
+    """Lay out samples that flipped from `a` to `b`, with question, target and both answers.
 
-    In Markdown, or where no texts are known, that is a table. `a` and `b` name the runs.
+    Markdown has a table; a terminal has no room for one, so each text is cut to a line.
     """
     styles = {"gained": "green", "lost": "red"}
-    has_texts = any(any(flip.texts) for flip in flips)
-    if flips and (markdown or not has_texts):
-        columns = [Column(""), Column("sample", wrap=True), *number_columns(a, b)]
-        if has_texts:
-            columns += map(Column, ("question", "target", f"answer, {a}", f"answer, {b}"))
+    if markdown and flips:
         rows: list[list[Cell]] = []
         for flip in flips:
-            texts = [*flip.labelled_texts(a, b).values()] or [None] * 4 * has_texts
+            texts = flip.labelled_texts(a, b).values() or [None] * 4
             rewards = [f"{reward:.3f}" for reward in flip.rewards]
             cells = [cut(_flat(text), FLIP_CHARACTERS) for text in texts]
             rows.append([Span(flip.kind, styles[flip.kind]), code(flip.id), *rewards, *cells])
+        columns = [Column(""), Column("sample", wrap=True), *number_columns(a, b)]
+        columns += map(Column, ("question", "target", f"answer, {a}", f"answer, {b}"))
         return [Table(columns, rows)]
     margin = max(len("question"), len(a), len(b)) + 2
     width = max(40, min(make_console().width, 2 * FLIP_CHARACTERS))
@@ -385,8 +385,8 @@ def _markdown_paragraphs(blocks: Sequence[Block]) -> list[str]:
     for block in blocks:
         if isinstance(block, Line):
             parts = [_markdown_cell(p, line_start=i == 0) for i, p in enumerate(block.parts)]
-            text = ("- " if block.bullet else "") + "".join(parts)
-            if isinstance(previous, Line) and previous.bullet == block.bullet:
+            text = f"- {''.join(parts)}"
+            if isinstance(previous, Line):
                 paragraphs[-1] += f"\n{text}"
             else:
                 paragraphs.append(text)

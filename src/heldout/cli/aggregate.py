@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from heldout._format import count, list_some, number
+from heldout.analysis.aggregation import (
+    SINGLE_TASK,
+    Aggregates,
+    ScoreMatrix,
+    aggregate,
+    score_matrix,
+)
 from heldout.cli._load import load_report
 from heldout.cli._options import format_options, renamed_option
 from heldout.cli._tables import (
@@ -21,9 +28,6 @@ from heldout.cli._tables import (
     print_report,
 )
 from heldout.cli.compare import interval_text, options_in_errors
-
-if TYPE_CHECKING:
-    from heldout.analysis.aggregation import Aggregates, ScoreMatrix
 
 LISTED = 5
 """Runs, and tasks, that are listed by name."""
@@ -91,7 +95,6 @@ def command(
     Runs of one task that differ in more than their policy are refused, unless --allow permits it:
     samples, scorer, environment, threshold or incomplete.
     """
-    from heldout.analysis.aggregation import aggregate, score_matrix
 
     def load_matrix(names: tuple[str, ...]) -> ScoreMatrix:
         reports = [load_report(name) for name in names]
@@ -179,8 +182,6 @@ def _describe_allowed(checked: ScoreMatrix | Aggregates) -> Iterator[str]:
 
 
 def _describe_matrix(matrix: ScoreMatrix, runs_key: str | None, prefix: str) -> Iterator[Line]:
-    from heldout.analysis.aggregation import SINGLE_TASK
-
     key = f"{runs_key} " if runs_key else ""
     yield Line(f"{prefix}{key}{list_some(matrix.runs, LISTED, ', ')}", style="bold")
     over = f"{count(len(matrix.runs), 'run')} x {count(len(matrix.tasks), 'task')}"

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from heldout._format import count, interval, list_some, number, p_value, percent, printable
+from heldout._plotting import format_of
+from heldout.analysis import Comparison, Side, compare
+from heldout.analysis.comparison import Difference
 from heldout.cli._load import describe_selection, load_report, read_texts, select_results
 from heldout.cli._options import format_options
 from heldout.cli._tables import (
@@ -30,17 +33,15 @@ from heldout.cli._tables import (
     code,
     name,
     number_columns,
+    pick,
     print_json,
     print_report,
 )
 from heldout.cli.show import describe_usage, in_order, usage_as_dict
 from heldout.errors import InvalidInput, NotComparable
+from heldout.stats import Interval, PairedDifference, SliceDifference
+from heldout.store.run_dir import replace_file
 from heldout.store.runs import describe_model
-
-if TYPE_CHECKING:
-    from heldout.analysis import Comparison, Side
-    from heldout.analysis.comparison import Difference
-    from heldout.stats import Interval, SliceDifference
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -135,9 +136,6 @@ def command(
 
     Exits with 0 whatever the verdict; `heldout gate` is the command that passes or fails.
     """
-    from heldout._plotting import format_of
-    from heldout.analysis import compare
-
     if (b is None) == (baseline is None):
         raise click.UsageError("which two runs? heldout compare A B, or compare B --baseline A")
     names = (a, b) if b is not None else (str(baseline), a)
@@ -147,7 +145,6 @@ def command(
         comparison = compare(*reports, paired=False if unpaired else None, **settings)
     if plot is not None and image is not None:
         from heldout.analysis.plot import plot_comparison
-        from heldout.store.run_dir import replace_file
 
         order = [part.label for part in sort_slices(comparison.slices)]
         replace_file(plot, plot_comparison(comparison, order=order, format=image))
@@ -187,8 +184,7 @@ def build_comparison(
         *(side_line(label, side) for label, side in sides.items()),
         pairing_line(comparison),
         _overall_table(comparison),
-        *_wins_lines(comparison),
-        Line(_detectable_text(comparison)),
+        *_describe_outcome(comparison),
     ]
     if comparison.by:
         blocks += slice_blocks(comparison)
@@ -219,23 +215,18 @@ def _result_columns(comparison: Comparison) -> list[Column]:
 def _result_cells(
     difference: Difference, around: Interval | None, p: float | None
 ) -> tuple[Cell, ...]:
+    if isinstance(difference, PairedDifference):
+        samples = f"{difference.n}"
+    else:
+        samples = f"{difference.n_a}, {difference.n_b}"
     return (
         number(difference.mean_a),
         number(difference.mean_b),
         number(difference.difference, sign=True),
         interval_text(around),
         p_value(p),
-        _samples_text(difference),
+        samples,
     )
-
-
-def _samples_text(difference: Difference) -> str:
-    """Format the samples of a difference: one number of pairs, or one of each run."""
-    from heldout.stats import PairedDifference
-
-    if isinstance(difference, PairedDifference):
-        return f"{difference.n}"
-    return f"{difference.n_a}, {difference.n_b}"
 
 
 def _overall_table(comparison: Comparison) -> Table:
@@ -353,13 +344,11 @@ def side_line(label: str, side: Side) -> Line:
     counts = f"{count(side.samples, 'sample')}, {count(side.items, 'item')}"
     tokens = describe_usage(side.report)
     usage = f"; {tokens}" if tokens else ""
-    return Line(*parts, f"; {counts}, {side.errored} errored{usage}", bullet=True)
+    return Line(*parts, f"; {counts}, {side.errored} errored{usage}")
 
 
 def pairing_line(comparison: Comparison) -> Line:
     """Say what is compared, by how many samples, and why not by all."""
-    from heldout.stats import PairedDifference
-
     overall = comparison.overall
     if isinstance(overall, PairedDifference):
         text = f"paired by sample: {_paired_samples(comparison, overall.n)}"
@@ -368,16 +357,15 @@ def pairing_line(comparison: Comparison) -> Line:
         a, b = comparison.a, comparison.b
         of_a = f" of {a.samples}" if a.left_out else ""
         of_b = f" of {b.samples}" if b.left_out else ""
-        noun = "sample" if overall.n_a == 1 and not of_a else "samples"
         text = (
-            f"not paired: {overall.n_a}{of_a} {noun} of A with {overall.n_b}{of_b} of B, so what "
+            f"not paired: {overall.n_a}{of_a} samples of A with {overall.n_b}{of_b} of B, so what "
             "makes samples hard does not cancel"
         )
         clusters = f"{overall.clusters_a} and {overall.clusters_b}"
     parts: list[Cell] = [name(comparison.metric), f", {text}"]
     if comparison.cluster is not None:
         parts += [f", in {clusters} clusters by ", name(comparison.cluster)]
-    return Line(*parts, bullet=True)
+    return Line(*parts)
 
 
 def _paired_samples(comparison: Comparison, n: int) -> str:
@@ -394,25 +382,17 @@ def _paired_samples(comparison: Comparison, n: int) -> str:
     return f"{n} of {count(a.samples, 'sample')}; {a.left_out} {have} no {noun} on one side"
 
 
-def _wins_lines(comparison: Comparison) -> list[Line]:
-    from heldout.stats import PairedDifference
-
-    overall = comparison.overall
-    if not isinstance(overall, PairedDifference):
-        return []
-    text = (
-        f"B wins {count(overall.wins, 'sample')}, loses {overall.losses}, and ties {overall.ties}. "
-        f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {len(comparison.gained)}, "
-        f"lost {len(comparison.lost)}."
-    )
-    return [Line(text)]
-
-
-def _detectable_text(comparison: Comparison) -> str:
-    effect = comparison.minimum_detectable
+def _describe_outcome(comparison: Comparison) -> Iterator[Line]:
+    overall, effect = comparison.overall, comparison.minimum_detectable
+    if isinstance(overall, PairedDifference):
+        wins = f"B wins {count(overall.wins, 'sample')}, loses {overall.losses}"
+        gained, lost = len(comparison.gained), len(comparison.lost)
+        flips = f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {gained}, lost {lost}."
+        yield Line(f"{wins}, and ties {overall.ties}. {flips}")
     if effect is None:
-        return "The minimum detectable effect is unknown: there is no spread."
-    return f"Minimum detectable effect: {number(effect)} at 80% power."
+        yield Line("The minimum detectable effect is unknown: there is no spread.")
+    else:
+        yield Line(f"Minimum detectable effect: {number(effect)} at 80% power.")
 
 
 def _verdict_text(comparison: Comparison) -> str:
@@ -424,28 +404,24 @@ def _verdict_text(comparison: Comparison) -> str:
         return f"B is {words[comparison.verdict]}: {difference}."
     around = overall.interval
     if around is None:
-        n = " and ".join(_samples_text(overall).split(", "))
-        noun = "sample" if n == "1" else "samples"
-        return f"Inconclusive: {n} {noun} without a spread to judge by."
+        return "Inconclusive: there is no spread to judge by."
     if around.low <= 0 <= around.high or counted is None:
-        return (
-            f"Inconclusive: the difference is between {number(around.low)} and "
-            f"{number(around.high)}."
-        )
+        bounds = f"{number(around.low)} and {number(around.high)}"
+        return f"Inconclusive: the difference is between {bounds}."
+    other = f"{number(counted.difference, sign=True)} ({interval_text(counted.interval)})"
     return (
-        f"Inconclusive: it is {difference} of what was scored, but "
-        f"{number(counted.difference, sign=True)} ({interval_text(counted.interval)}) with errored "
-        f"items as {comparison.errors_as or 0:g}."
+        f"Inconclusive: it is {difference} of what was scored, but {other} with errored items as "
+        f"{comparison.errors_as or 0:g}."
     )
 
 
 def remark_lines(comparison: Comparison) -> list[Line]:
     """List what was allowed to differ, and what else limits the comparison."""
     allowed = [
-        Line(f"allowed to differ: {mismatch.kind}: {mismatch.text}", style="yellow", bullet=True)
+        Line(f"allowed to differ: {mismatch.kind}: {mismatch.text}", style="yellow")
         for mismatch in comparison.mismatches
     ]
-    return [*allowed, *(Line(f"note: {note}", bullet=True) for note in notes(comparison))]
+    return [*allowed, *(Line(f"note: {note}") for note in notes(comparison))]
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -478,27 +454,14 @@ def notes(comparison: Comparison) -> list[str]:
         )
     if comparison.duplicates:
         lines.append("samples of equal input and ground truth are one cluster")
-    return [*lines, *_pairing_notes(comparison)]
-
-
-def _pairing_notes(comparison: Comparison) -> list[str]:
-    shared = comparison.shared_samples
-    if comparison.paired and shared < max(comparison.a.samples, comparison.b.samples):
-        return [
-            f"paired on the {shared} samples that both have; unpaired, all would count, with less "
-            "certainty"
-        ]
-    if comparison.paired:
-        return []
     if comparison.unseeded:
         runs = " and ".join(comparison.unseeded)
-        return [f"not paired: the episodes of {runs} had no seeds, so they differ from run to run"]
-    if shared == 0:
-        return [
-            "not paired: no sample is in both, so what makes samples hard does not cancel; a "
-            "paired comparison would be far more certain"
-        ]
-    return []
+        lines.append(
+            f"not paired: the episodes of {runs} had no seeds, so they differ from run to run"
+        )
+    elif comparison.shared_samples == 0:
+        lines.append("not paired: no sample is in both; a paired comparison is far more certain")
+    return lines
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -512,18 +475,12 @@ def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]
     picked = [selection for selection in selections if selection is not None]
     condition = {"where": picked[0].condition, "n_of": [s.of for s in picked]} if picked else {}
     return {
-        "verdict": comparison.verdict,
-        "metric": comparison.metric,
-        "pass_threshold": comparison.pass_threshold,
-        "confidence": comparison.confidence,
-        "paired": comparison.paired,
+        **pick(comparison, "verdict", "metric", "pass_threshold", "confidence", "paired"),
+        **pick(comparison, "errors_as", "minimum_detectable", "by"),
         "a": side_json(comparison.a),
         "b": side_json(comparison.b),
-        "errors_as": comparison.errors_as,
         "overall": _difference_json(comparison.overall),
         "with_errors": comparison.with_errors and _difference_json(comparison.with_errors),
-        "minimum_detectable": comparison.minimum_detectable,
-        "by": list(by),
         "slices": [_slice_json(by, part) for part in comparison.slices],
         "slices_with_errors": [_slice_json(by, part) for part in comparison.slices_with_errors],
         "slices_not_compared": [
@@ -541,11 +498,9 @@ def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]
 
 def side_json(side: Side) -> dict[str, Any]:
     """Return a run of a comparison as JSON has it."""
-    counts = ("samples", "items", "errored", "left_out")
     return {
-        "name": side.name,
         "path": None if side.path is None else str(side.path),
-        **{key: getattr(side, key) for key in counts},
+        **pick(side, "name", "samples", "items", "errored", "left_out"),
         **{key: side.report.summary[key] for key in ("mean", "ci_low", "ci_high")},
         "usage": usage_as_dict(side.report),
     }
@@ -554,8 +509,7 @@ def side_json(side: Side) -> dict[str, Any]:
 def _difference_json(difference: Difference) -> dict[str, Any]:
     hidden = {"evidence", "sides", "interval", "confidence"}
     names = [field.name for field in fields(difference) if field.name not in hidden]
-    values = {name: getattr(difference, name) for name in names}
-    return values | interval_json(difference.interval)
+    return pick(difference, *names) | interval_json(difference.interval)
 
 
 def _slice_json(by: Sequence[str], part: SliceDifference) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from heldout._format import count, interval, list_some, number, percent
+from heldout.analysis import Check, Gate, Reading, Side, gate
+from heldout.cli import compare
 from heldout.cli._load import load_report
 from heldout.cli._options import renamed_option
 from heldout.cli._tables import (
@@ -25,42 +27,21 @@ from heldout.cli._tables import (
     Table,
     code,
     number_columns,
+    pick,
     print_json,
     print_report,
 )
-from heldout.cli.compare import (
-    comparison_json,
-    comparison_options,
-    flip_blocks,
-    interval_json,
-    interval_text,
-    options_in_errors,
-    pairing_line,
-    remark_lines,
-    side_json,
-    side_line,
-    slice_blocks,
-    slice_count,
-    slice_name,
-)
+from heldout.cli.compare import interval_text
+from heldout.cli.main import forget_stdout
 from heldout.cli.show import in_order
 
-if TYPE_CHECKING:
-    from heldout.analysis import Check, Gate, Reading, Side
-
-SIGNS = {
-    "pass": ("✓", "green"),
-    "fail": ("✗", "red"),
-    "errored": ("!", "yellow"),
-    "inconclusive": ("?", "yellow"),
+# Sign, colour and heading in Markdown.
+OUTCOMES = {
+    "pass": ("✓", "green", "✅ Passes."),
+    "fail": ("✗", "red", "❌ Fails"),
+    "errored": ("!", "yellow", "❗ No verdict"),
+    "inconclusive": ("?", "yellow", "❔ Inconclusive"),
 }
-TITLES = {
-    "pass": "✅ Passes.",
-    "fail": "❌ Fails",
-    "errored": "❗ No verdict",
-    "inconclusive": "❔ Inconclusive",
-}
-CORRECTED, DISPUTED = "†", "‡"
 CHECKS_NAMED = 3
 """Checks that the conclusion names."""
 WHY_ANOTHER_NUMBER = (
@@ -95,7 +76,7 @@ WHY_ANOTHER_NUMBER = (
     metavar="LOSS",
     help="What is tolerated in a slice.  [default: --no-worse-than]",
 )
-@comparison_options
+@compare.comparison_options
 def command(
     run: str, baseline: str | None, flips: int | None, format: str | None, **settings: Any
 ) -> None:
@@ -108,11 +89,8 @@ def command(
     the command was not understood, or the runs cannot be read or compared. 4: no verdict, since it
     depends on what errored items count as.
     """
-    from heldout.analysis import gate
-    from heldout.cli.main import forget_stdout
-
     before = None if baseline is None else load_report(baseline)
-    with options_in_errors():
+    with compare.options_in_errors():
         verdict = gate(load_report(run), baseline=before, **settings)
     markdown = format == "markdown"
     try:
@@ -129,13 +107,13 @@ def command(
 def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     checks = _sort_checks(gate)
     sides = _sides(gate)
-    blocks: list[Block] = [side_line(label, side) for label, side in sides.items()]
+    blocks: list[Block] = [compare.side_line(label, side) for label, side in sides.items()]
     blocks += [_headline(label.partition(",")[0], side) for label, side in sides.items()]
     if gate.comparison is not None:
-        blocks.append(pairing_line(gate.comparison))
+        blocks.append(compare.pairing_line(gate.comparison))
     blocks += [_build_table(gate, checks), *map(Line, _footnotes(gate))]
     blocks += [
-        Line(code(_check_name(check, gate)), f": {_reason(check, gate)}", bullet=True)
+        Line(code(_check_name(check, gate)), f": {_reason(check, gate)}")
         for check in checks
         if check.outcome != "pass"
     ]
@@ -144,15 +122,11 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     if gate.comparison is not None:
         if gate.comparison.by and markdown:
             title = count(len(gate.comparison.slices), "slice")
-            blocks.append(Section(title, slice_blocks(gate.comparison)))
-        blocks += flip_blocks(gate.comparison, flips, markdown=markdown)
-        blocks += remark_lines(gate.comparison)
-    return Report(
-        blocks,
-        conclusion=conclude(gate),
-        style=f"bold {SIGNS[gate.outcome][1]}",
-        title=TITLES[gate.outcome],
-    )
+            blocks.append(Section(title, compare.slice_blocks(gate.comparison)))
+        blocks += compare.flip_blocks(gate.comparison, flips, markdown=markdown)
+        blocks += compare.remark_lines(gate.comparison)
+    _, style, title = OUTCOMES[gate.outcome]
+    return Report(blocks, conclusion=conclude(gate), style=f"bold {style}", title=title)
 
 
 def _sides(gate: Gate) -> dict[str, Side]:
@@ -168,7 +142,7 @@ def _headline(label: str, side: Side) -> Line:
     bounds = interval(summary["ci_low"], summary["ci_high"])
     items = count(summary["n"], "item")
     text = f"reward of {label}: {number(summary['mean'])} ({bounds}), {items}{errors}"
-    return Line(text, bullet=True)
+    return Line(text)
 
 
 # --- Checks -------------------------------------------------------------------------------------
@@ -184,7 +158,7 @@ def _sort_checks(gate: Gate) -> list[Check]:
 def _check_name(check: Check, gate: Gate) -> str:
     """Name a check: no worse than before by 0.01, level=easy, mean at least 0.5."""
     if check.slice is not None:
-        return slice_name(check.slice, check.slice.values())
+        return compare.slice_name(check.slice, check.slice.values())
     if check.kind == "min_mean":
         return f"mean at least {check.bound:g}"
     if check.kind == "max_mean":
@@ -201,21 +175,17 @@ def _build_table(gate: Gate, checks: Sequence[Check]) -> Table:
         Column(f"{percent(gate.confidence)} interval"),
         *number_columns("bound", "n"),
     ]
-    rows = []
-    for check in checks:
-        sign, style = SIGNS[check.outcome]
-        marks = CORRECTED * _is_corrected(check, gate)
-        marks += DISPUTED * (check.disputed and check.scored is not None)
-        rows.append(
-            (
-                Span(f"{sign} {check.outcome}", style),
-                code(_check_name(check, gate)),
-                _estimate_text(check, check.estimate),
-                f"{interval_text(check.interval)} {marks}".rstrip(),
-                number(check.bound),
-                f"{check.n}",
-            )
+    rows = [
+        (
+            Span(f"{OUTCOMES[check.outcome][0]} {check.outcome}", OUTCOMES[check.outcome][1]),
+            code(_check_name(check, gate)),
+            _estimate_text(check, check.estimate),
+            interval_text(check.interval),
+            number(check.bound),
+            f"{check.n}",
         )
+        for check in checks
+    ]
     return Table(columns, rows)
 
 
@@ -223,21 +193,10 @@ def _estimate_text(check: Check, estimate: float | None) -> str:
     return number(estimate, sign=check.kind in ("overall", "slice"))
 
 
-def _is_corrected(check: Check, gate: Gate) -> bool:
-    """Tell whether the interval is wider for several slices; for one there is no correction."""
-    several = gate.comparison is not None and slice_count(gate.comparison) > 1
-    return several and check.corrected and check.interval is not None
-
-
 def _footnotes(gate: Gate) -> Iterator[str]:
-    comparison = gate.comparison
-    if comparison is not None and any(_is_corrected(check, gate) for check in gate.checks):
-        yield f"{CORRECTED} corrected for {slice_count(comparison)} slices."
-    if any(check.disputed and check.scored is not None for check in gate.checks):
-        yield f"{DISPUTED} with errored items counted, the outcome is another one."
     if any(side.errored for side in _sides(gate).values()):
         yield "The table leaves out errored items, which the rewards above count as 0."
-    if comparison is None and any(check.n < gate.run.samples for check in gate.checks):
+    if gate.comparison is None and any(check.n < gate.run.samples for check in gate.checks):
         yield (
             f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
             "truth, unless --cluster names another key) count once."
@@ -270,8 +229,9 @@ def _reason_of_outcome(check: Check, gate: Gate) -> str:
     if scored.interval is None:
         return "the values say nothing about how much they vary"
     noun = "interval"
-    if gate.comparison is not None and _is_corrected(check, gate):
-        noun = f"interval, corrected for {slice_count(gate.comparison)} slices,"
+    slices = compare.slice_count(gate.comparison) if gate.comparison else 0
+    if check.corrected and slices > 1:
+        noun = f"interval, corrected for {slices} slices,"
     if check.outcome == "inconclusive":
         return f"{check.bound:g} is inside the {noun.rstrip(',')}"
     side = "right" if check.outcome == "pass" else "wrong"
@@ -310,29 +270,19 @@ def conclude(gate: Gate) -> str:
 
 def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
     return {
-        "outcome": gate.outcome,
-        "exit_code": gate.exit_code,
-        "metric": gate.metric,
-        "confidence": gate.confidence,
-        "run": side_json(gate.run),
+        **pick(gate, "outcome", "exit_code", "metric", "confidence"),
+        "run": compare.side_json(gate.run),
         "checks": [_check_json(check, gate) for check in gate.checks],
-        "comparison": gate.comparison and comparison_json(gate.comparison, flips),
+        "comparison": gate.comparison and compare.comparison_json(gate.comparison, flips),
     }
 
 
 def _check_json(check: Check, gate: Gate) -> dict[str, Any]:
     counted = check.with_errors
     return {
-        "kind": check.kind,
         "name": _check_name(check, gate),
-        "slice": check.slice,
-        "outcome": check.outcome,
-        "estimate": check.estimate,
-        **interval_json(check.interval),
-        "corrected": check.corrected,
-        "bound": check.bound,
-        "n": check.n,
-        "needed": check.needed,
+        **pick(check, "kind", "slice", "outcome", "estimate", "corrected", "bound", "n", "needed"),
+        **compare.interval_json(check.interval),
         "why": _reason_of_outcome(check, gate),
         "other": _reading_text(check, counted) if counted and check.disputed else None,
     }

@@ -30,9 +30,10 @@ from heldout.cli._tables import (
     print_report,
 )
 from heldout.cli.show import format_cost
-from heldout.errors import RunBusy, RunDirectoryError
+from heldout.errors import RunBusy
+from heldout.store.journal import repair as repair_journal
 from heldout.store.jsonl import has_writer
-from heldout.store.run_dir import RunDir
+from heldout.store.run_dir import RunDir, now
 from heldout.store.runs import (
     ROOT,
     TIMESTAMP,
@@ -42,6 +43,7 @@ from heldout.store.runs import (
     list_runs,
     read_entry,
 )
+from heldout.training.curve import repair_curve
 
 STATUS_STYLES = {
     "running": "cyan",
@@ -69,7 +71,6 @@ RUN_FILES = ("run.json", "results.jsonl", "results.parquet", "summary.json", "cu
     show_default=True,
     help="What to sort by; numbers and times from the largest.",
 )
-@click.option("--reverse", is_flag=True, help="Sort the other way round.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Only the first N.")
 @click.option(
     "--output-dir", default=ROOT, show_default=True, metavar="DIR", help="Where the runs are."
@@ -82,7 +83,6 @@ def command(
     status: str | None,
     kind: str | None,
     key: str,
-    reverse: bool,
     limit: int | None,
     output_dir: str,
     as_json: bool,
@@ -102,7 +102,7 @@ def command(
         and status in (None, entry.status)
         and kind in (None, entry.kind)
     ]
-    entries = _sort_entries(entries, key, reverse=reverse)[:limit]
+    entries = _sort_entries(entries, key)[:limit]
     if as_json:
         names = _shorten_names(entries)
         for entry in entries:
@@ -115,16 +115,14 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name.partition("/")[0], pattern)
 
 
-def _sort_entries(entries: Sequence[RunEntry], key: str, *, reverse: bool) -> list[RunEntry]:
-    ascending = key in ("name", "model", "status")
-
+def _sort_entries(entries: Sequence[RunEntry], key: str) -> list[RunEntry]:
     def value(entry: RunEntry) -> Any:
         return _tokens(entry) if key == "tokens" else getattr(entry, key)
 
-    known = [entry for entry in entries if value(entry) is not None]
-    unknown = [entry for entry in entries if value(entry) is None]
-    newest_first = sorted(known, key=lambda entry: entry.when or "", reverse=True)
-    return [*sorted(newest_first, key=value, reverse=ascending == reverse), *unknown]
+    newest_first = sorted(entries, key=lambda entry: entry.when or "", reverse=True)
+    known = [entry for entry in newest_first if value(entry) is not None]
+    known.sort(key=value, reverse=key not in ("name", "model", "status"))
+    return [*known, *(entry for entry in newest_first if value(entry) is None)]
 
 
 def _tokens(entry: RunEntry) -> int | None:
@@ -232,7 +230,10 @@ def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None
         if as_json or not sys.stdin.isatty():
             raise click.UsageError("cannot ask for confirmation without a terminal: add --yes")
         for path in paths:
-            click.echo(printable(f"{path}: {_describe_entry(read_entry(path))}"))
+            entry = read_entry(path)
+            mean = "" if entry.mean is None else f", mean {number(entry.mean)} of {entry.n}"
+            about = f"{entry.kind} of {_format_time(entry.when)}, {entry.status}{mean}"
+            click.echo(printable(f"{path}: {about}"))
         click.confirm(f"Remove {count(len(paths), 'run')}?", abort=True)
     left = {str(path): remove_run(path) for path in paths}
     if as_json:
@@ -241,11 +242,6 @@ def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None
     for name, files in left.items():
         others = f"; {count(len(files), 'file')} not of the run stay there" if files else ""
         click.echo(printable(f"Removed {name}{others}."))
-
-
-def _describe_entry(entry: RunEntry) -> str:
-    mean = "" if entry.mean is None else f", mean {number(entry.mean)} of {entry.n}"
-    return f"{entry.kind} of {_format_time(entry.when)}, {entry.status}{mean}"
 
 
 def _refuse_busy(path: Path) -> None:
@@ -261,18 +257,13 @@ def remove_run(path: Path) -> list[str]:
         Names of other files, which stay.
     """
     _refuse_busy(path)
-    try:
-        for name in RUN_FILES:
-            (path / name).unlink(missing_ok=True)
-        for file in path.glob("*.damaged"):
-            file.unlink()
-        for name in ("steps", "turns"):
-            if (path / name).is_dir():
-                shutil.rmtree(path / name)
-    except OSError as problem:
-        raise RunDirectoryError(
-            f"{path} cannot be removed: {problem.filename}: {problem.strerror}"
-        ) from problem
+    for name in RUN_FILES:
+        (path / name).unlink(missing_ok=True)
+    for file in path.glob("*.damaged"):
+        file.unlink()
+    for name in ("steps", "turns"):
+        if (path / name).is_dir():
+            shutil.rmtree(path / name)
     left = sorted(file.name for file in path.iterdir())
     for directory in (path, path.parent):
         with suppress(OSError):  # it holds something else
@@ -304,10 +295,6 @@ def repair_run(path: Path) -> list[int]:
     Returns:
         Numbers of the lines that were moved.
     """
-    from heldout.store.journal import repair as repair_journal
-    from heldout.store.run_dir import now
-    from heldout.training.curve import repair_curve
-
     run = RunDir(path)
     if run.curve.exists():
         file, moved = run.curve, repair_curve(run.curve)

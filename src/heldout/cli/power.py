@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from heldout._format import count, number, percent
+from heldout.analysis import Plan, plan
+from heldout.analysis.passes import FEW_CLUSTERS
 from heldout.cli._load import load_report
 from heldout.cli._options import format_options, renamed_option
 from heldout.cli._tables import (
@@ -22,11 +24,8 @@ from heldout.cli._tables import (
     print_report,
 )
 from heldout.cli.compare import options_in_errors
+from heldout.store.report import EvalReport
 from heldout.store.runs import describe_model
-
-if TYPE_CHECKING:
-    from heldout.analysis import Plan
-    from heldout.store.report import EvalReport
 
 
 @click.command("power")
@@ -68,8 +67,6 @@ def command(run: str, baseline: str | None, format: str | None, **settings: Any)
     RUN is a directory, a name under outputs/evals, or an eval of a curve: RUN@STEP, RUN@last. The
     plan is for a later comparison of two runs with `heldout compare`, whatever its result.
     """
-    from heldout.analysis import plan
-
     if baseline is not None and settings["correlation"] is not None:
         raise click.UsageError("--baseline measures what --correlation guesses: give one of them")
     if baseline is None and settings["allow"]:
@@ -92,9 +89,9 @@ def _build_report(plan: Plan, report: EvalReport) -> Report:
     counts = f"; {count(plan.samples, 'sample')}, {_attempts(plan.repeats)} each"
     if plan.left_out:
         counts += f"; {count(plan.left_out, 'sample')} left out, without a value"
-    lines = [Line(*baseline, counts, bullet=True)]
+    lines = [Line(*baseline, counts)]
     if plan.against is not None:
-        lines.append(Line("variance of its differences from ", name(plan.against), bullet=True))
+        lines.append(Line("variance of its differences from ", name(plan.against)))
     aim = Line(
         f"To detect a true difference of {number(plan.detect)} in ",
         name(plan.metric),
@@ -109,7 +106,7 @@ def _build_report(plan: Plan, report: EvalReport) -> Report:
         )
         for row in plan.rows
     ]
-    remarks = [Line(f"note: {note}", bullet=True) for note in make_notes(plan)]
+    remarks = [Line(f"note: {note}") for note in make_notes(plan)]
     conclusions = [Line(_detectable_text(plan)), Line(_repeats_text(plan))]
     return Report([*lines, aim, Table(columns, rows), *conclusions, *remarks])
 
@@ -145,8 +142,6 @@ def _repeats_text(plan: Plan) -> str:
 
 def make_notes(plan: Plan) -> Iterator[str]:
     """Say what a plan assumes, and what would replace the assumption."""
-    from heldout.analysis.passes import FEW_CLUSTERS
-
     if not plan.variance_known:
         yield (
             "with one attempt per sample, the variance between attempts is unknown, hence the "

@@ -11,26 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from heldout._format import count, interval, number, printable
-from heldout.cli._curves import (
-    CurveRun,
-    build_curve_table,
-    describe_status,
-    group_by_label,
-    judge_curve,
-    point_as_dict,
-    read_curve,
-    training_state,
-)
-from heldout.cli._load import (
-    describe_selection,
-    find_curve,
-    find_run_directory,
-    find_step,
-    list_result_steps,
-    select_results,
-)
+from heldout._format import count, interval, number
+from heldout.cli import _curves, _load
 from heldout.cli._options import format_options
 from heldout.cli._tables import (
     PIPE_WIDTH,
@@ -46,6 +30,7 @@ from heldout.cli._tables import (
     make_console,
     name,
     number_columns,
+    pick,
     print_json,
     print_report,
 )
@@ -59,13 +44,23 @@ if TYPE_CHECKING:
     from heldout.stats.summary import Summary
     from heldout.store.report import EvalReport
     from heldout.store.run_dir import RunInfo
-    from heldout.types import EvalResult, Message
+    from heldout.types import EvalResult
 
 MANY_ERRORS = 0.1
 """Share of errored items above which a report says what that does to its means."""
 MESSAGE_CHARACTERS = 4000
 """Characters of a message that are shown; a model that never stopped would bury the rest."""
 LABEL_WIDTH = 11
+# Styles of a label and of its text; others are those of a message.
+LABEL_STYLES = {
+    "error": ("bold red", "red"),
+    "reward": ("bold", ""),
+    "extracted": ("bold", "dim"),
+    "judge": ("bold", "dim"),
+    "reasoning": ("bold cyan", "dim"),
+    "target": ("bold green", ""),
+    "": ("", "yellow"),
+}
 # Words that have an order, though not that of the alphabet.
 SCALES = (
     ("trivial", "very easy", "easy", "medium", "hard", "very hard", "expert"),
@@ -103,7 +98,6 @@ SCALES = (
 @click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
 @format_options
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
-@click.option("--outcomes", is_flag=True, help="Of a curve, with --json: each item's reward, too.")
 @click.option("--effect", type=float, help="Of a curve: the smallest gain worth having.")
 @click.option("--alpha", type=float, help="Of a curve: false verdict rate, over all of it.")
 @click.option(
@@ -120,7 +114,6 @@ def command(
     where: str | None,
     format: str | None,
     step: int | None,
-    outcomes: bool,
     **terms: float | None,
 ) -> None:
     """Print the report of RUN: a run directory, or a name under outputs/evals.
@@ -137,18 +130,18 @@ def command(
     modes = [o for o, value in {**items, "--by": by, "--pass-at": pass_at}.items() if value]
     if len(modes) > 1 or (cluster is not None and any(items.values())):
         raise click.UsageError(f"{' and '.join([*modes, '--cluster'][:2])} do not go together")
-    curve = find_curve(run)
-    if curve is not None and (step is None or outcomes):
+    curve = _load.find_curve(run)
+    if curve is not None and step is None:
         others = {"--cluster": cluster, "--where": where}
         of_one_eval = [*modes, *(option for option, value in others.items() if value is not None)]
-        _show_curve(curve, of_one_eval, verdicts, step, outcomes, format)
+        _show_curve(curve, of_one_eval, verdicts, format)
         return
-    path = find_run_directory(run) if curve is None else find_step(curve, step)
-    of_curve = ["step"] * (step is not None) + ["outcomes"] * outcomes + [*verdicts]
+    path = _load.find_run_directory(run) if curve is None else _load.find_step(curve, step)
+    of_curve = [*(["step"] if step is not None else []), *verdicts]
     if curve is None and of_curve:
         raise InvalidInput(f"{path} has no curve.jsonl, so --{of_curve[0]} does not apply to it")
     needs_interval = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
-    report = select_results(EvalReport.load(path), where, needs_interval)
+    report = _load.select_results(EvalReport.load(path), where, needs_interval)
     if by:
         _show_slices(report, by, cluster, format)
     elif any(items.values()):
@@ -175,18 +168,12 @@ def _show_items(
         results = [*islice(chain(islice(errored, report.summary["n_errors"]), wrong), failures)]
     else:
         results = [*islice(passed, passes)] if passes else _select_samples(report, samples)
-    if format == "json":
-        for result in results:
-            print_json(_result_as_dict(result))
-    else:
+    if format != "json":
         _print_results(results, report, passed=passes is not None)
-
-
-def _result_as_dict(result: EvalResult) -> dict[str, Any]:
-    import msgspec
-
-    plain: dict[str, Any] = msgspec.to_builtins(result)
-    return {**plain, "reward": result.score.reward if result.ok else None}
+        return
+    for result in results:
+        reward = result.score.reward if result.ok else None
+        print_json({**msgspec.to_builtins(result), "reward": reward})
 
 
 def _select_samples(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
@@ -221,10 +208,19 @@ def _show_report(
     if report.selection is None or not report.selection.by_outcome:
         summary = summarize_report(report, cluster=cluster, pass_at=pass_at)
     summary = report.mark_selected(summary)
-    if format == "json":
-        print_json(_report_as_dict(report, info, summary))
-    else:
+    if format != "json":
         print_report(build_report(report, summary, info=info), markdown=format == "markdown")
+        return
+    print_json(
+        {
+            "kind": "run",
+            "path": str(report.path),
+            **pick(report, "status", "config"),
+            "summary": summary,
+            "usage": usage_as_dict(report),
+            **pick(info, "reason", "started", "finished", "git", "command", "versions"),
+        }
+    )
 
 
 def _show_slices(
@@ -248,27 +244,8 @@ def _show_slices(
 # --- Report -------------------------------------------------------------------------------------
 
 
-def _report_as_dict(report: EvalReport, info: RunInfo, summary: Summary) -> dict[str, Any]:
-    return {
-        "kind": "run",
-        "path": str(report.path),
-        "status": report.status,
-        "reason": info.reason,
-        "config": report.config,
-        "summary": summary,
-        "usage": usage_as_dict(report),
-        "started": info.started,
-        "finished": info.finished,
-        "git": info.git,
-        "command": info.command,
-        "versions": info.versions,
-    }
-
-
 def usage_as_dict(report: EvalReport) -> dict[str, Any] | None:
     """Return tokens and cost of a run for JSON; None where no item reported its tokens."""
-    import msgspec
-
     usage = report.usage
     return msgspec.structs.asdict(usage) if usage.n else None
 
@@ -326,17 +303,21 @@ def build_report(
 
     if summary is None:
         summary = summarize_report(report)
+    errors = summary["n_errors"]
     blocks: list[Block] = [
         describe_report(report),
-        *_describe_unfinished(report, info.reason if info else None),
-        *_selection_lines(report),
+        *_describe_state(report, info.reason if info else None),
         _build_summary_table(summary, report.pass_threshold),
         *_describe_three_way(report, summary),
-        _describe_counts(summary),
+        Line(
+            f"{count(summary['n'], 'item')}: {summary['n_scored']} scored, ",
+            Span(f"{errors} errored", "red" if errors else ""),
+            f", {summary['n_truncated']} truncated",
+        ),
         *_describe_clusters(summary),
         *(Line(note, style="yellow") for note in _make_notes(summary)),
     ]
-    if summary["n_errors"]:
+    if errors:
         run = "RUN" if report.path is None else shlex.quote(str(report.path))
         hint = f"`heldout show {run} --failures 5` shows why items errored"
         blocks.append(Line(hint, style="yellow", wrap=False))
@@ -387,26 +368,24 @@ def _metric_keys(summary: Summary) -> list[str]:
     return [key for key in keys if f"{key}_n" in summary and f"{key}_ci_low" in summary]
 
 
-def _describe_unfinished(report: EvalReport, reason: str | None) -> list[Line]:
+def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
+    """Say whether a run is not finished, and whether its results are a selection."""
     summary = report.summary
-    if summary.get("complete") is not False:
-        return []
-    asked = summary.get("n_asked")
-    done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
-    states = {
-        "running": f"Still running: {done} so far",
-        "complete": f"Its journal is not the one it was finished with: {done}",
-    }
-    state = states.get(report.status, f"Not finished: {report.status} after {done}")
-    why = f" ({reason})" if reason else ""
-    numbers = "the numbers are of these"
-    if not summary["n_scored"]:
-        numbers = "none of them has a score" if summary["n"] else "there are no numbers yet"
-    return [Line(f"{state}{why}; {numbers}.", style="yellow")]
-
-
-def _selection_lines(report: EvalReport) -> list[Line]:
-    return [Line(describe_selection(report), style="yellow")] if report.selection else []
+    if summary.get("complete") is False:
+        asked = summary.get("n_asked")
+        done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
+        states = {
+            "running": f"Still running: {done} so far",
+            "complete": f"Its journal is not the one it was finished with: {done}",
+        }
+        state = states.get(report.status, f"Not finished: {report.status} after {done}")
+        why = f" ({reason})" if reason else ""
+        numbers = "the numbers are of these"
+        if not summary["n_scored"]:
+            numbers = "none of them has a score" if summary["n"] else "there are no numbers yet"
+        yield Line(f"{state}{why}; {numbers}.", style="yellow")
+    if report.selection is not None:
+        yield Line(_load.describe_selection(report), style="yellow")
 
 
 def _describe_three_way(report: EvalReport, summary: Summary) -> Iterator[Line]:
@@ -426,16 +405,6 @@ def _describe_three_way(report: EvalReport, summary: Summary) -> Iterator[Line]:
         if counts.errored:
             line += f"; {counts.errored} errored, which are no attempts"
         yield Line(line if metric == "correct" else f"{metric}: {line}")
-
-
-def _describe_counts(summary: Summary) -> Line:
-    errors, truncated = summary["n_errors"], summary["n_truncated"]
-    return Line(
-        f"{count(summary['n'], 'item')}: {summary['n_scored']} scored, ",
-        Span(f"{errors} errored", "red" if errors else ""),
-        ", ",
-        Span(f"{truncated} truncated", "yellow" if truncated else ""),
-    )
 
 
 def _make_notes(summary: Summary) -> Iterator[str]:
@@ -470,28 +439,23 @@ def _describe_clusters(summary: Summary, fewest: int | None = None) -> Iterator[
     """Say by what error bars are clustered, where it is not by sample; `fewest` in any slice."""
     from heldout.analysis.passes import FEW_CLUSTERS
 
-    if "clustered_by" not in summary:
-        if (distinct := summary.get("n_clusters")) is not None:
-            yield Line(
-                f"{distinct} distinct: samples of equal input and target are one cluster. Where "
-                "they differ in metadata alone, --cluster KEY clusters by that instead",
-                style="yellow",
-            )
-        return
-    key, n, alone = (summary[k] for k in ("clustered_by", "n_clusters", "n_without_cluster"))
-    line = f"error bars clustered by {key}: {count(n, 'cluster')}"
-    if alone:
-        line += f", {alone} of them samples without {key}, each on its own"
-    yield Line(line)
-    least = n if fewest is None else fewest
-    if least == 1:
-        yield Line(
-            "one cluster does not show how clusters differ: intervals from it are a guess",
-            style="yellow",
+    if "clustered_by" in summary:
+        key, n, alone = (summary[k] for k in ("clustered_by", "n_clusters", "n_without_cluster"))
+        of_alone = f", {alone} of them samples without {key}, each on its own" if alone else ""
+        yield Line(f"error bars clustered by {key}: {count(n, 'cluster')}{of_alone}")
+        least = n if fewest is None else fewest
+        if least == 1:
+            text = "one cluster does not show how clusters differ: intervals from it are a guess"
+            yield Line(text, style="yellow")
+        elif least < FEW_CLUSTERS:
+            as_few = "as few as " if least < n else ""
+            yield Line(f"intervals from {as_few}{least} clusters are rough", style="yellow")
+    elif (distinct := summary.get("n_clusters")) is not None:
+        text = (
+            f"{distinct} distinct: samples of equal input and target are one cluster. Where they "
+            "differ in metadata alone, --cluster KEY clusters by that instead"
         )
-    elif least < FEW_CLUSTERS:
-        as_few = "as few as " if least < n else ""
-        yield Line(f"intervals from {as_few}{least} clusters are rough", style="yellow")
+        yield Line(text, style="yellow")
 
 
 def build_slices(
@@ -527,8 +491,7 @@ def build_slices(
         fewest = min(summary["n_clusters"] for summary in (*slices.values(), total))
     return Report(
         [
-            *_describe_unfinished(report, None),
-            *_selection_lines(report),
+            *_describe_state(report, None),
             Table(columns, rows, [row(all_values, total)]),
             *_describe_clusters(total, fewest),
         ]
@@ -570,59 +533,40 @@ def _natural(text: str) -> list[str | int]:
 
 def _print_results(results: Sequence[EvalResult], report: EvalReport, *, passed: bool) -> None:
     """Print conversations with their scores and what graders extracted."""
-    from rich.text import Text
-
     console = make_console()
     if not results:
         console.print(_explain_no_results(report, passed=passed))
     for i, result in enumerate(results):
         if i:
             console.print()
-        title = as_line(result.sample_id, "bold")
-        if result.repeat or report.config.get("repeats") != 1:
-            title.append(f", repeat {result.repeat}")
-        console.print(Text("── ", "dim") + title, soft_wrap=True)
-        if result.error is not None:
-            print_labelled(console, "error", as_text(result.error, "red"), "bold red")
-        else:
-            print_labelled(console, "reward", _format_score(result))
-            for label, text in _explain_score(result):
-                print_labelled(console, label, as_text(text, "dim"))
-        for message in result.trajectory.messages:
-            for label, text in _split_message(message):
-                style = "dim" if label == "reasoning" else ""
-                print_labelled(console, label, as_text(shorten(text), style), "bold cyan")
-        if result.sample.ground_truth is not None:
-            target = as_text(shorten(result.sample.ground_truth))
-            print_labelled(console, "target", target, "bold green")
-        if result.trajectory.stop.truncated:
-            print_labelled(console, "", as_text("The last turn was truncated.", "yellow"))
+        is_repeat = result.repeat or report.config.get("repeats") != 1
+        repeat = f", repeat {result.repeat}" if is_repeat else ""
+        title = as_text("── ", "dim").append_text(as_line(result.sample_id, "bold")).append(repeat)
+        console.print(title, soft_wrap=True)
+        for label, text in _describe_result(result):
+            label_style, style = LABEL_STYLES.get(label, ("bold cyan", ""))
+            print_labelled(console, label, as_text(shorten(text), style), label_style)
 
 
 def _explain_no_results(report: EvalReport, *, passed: bool) -> str:
-    threshold = report.pass_threshold
+    threshold = f"reward ≥ {report.pass_threshold:g}"
     if passed:
-        return f"No item has reward ≥ {threshold:g}."
-    done = "every item"
-    if report.summary.get("complete") is False:
-        if not report.summary["n"]:
-            return "No failures, since no item is done."
-        done = f"each of the {count(report.summary['n'], 'item')} done so far"
-    return f"No failures: {done} is scored and has reward ≥ {threshold:g}."
+        return f"No item has {threshold}."
+    so_far = " so far" if report.summary.get("complete") is False else ""
+    items = count(report.summary["n"], "item")
+    return f"No failures among {items}{so_far}: each is scored and has {threshold}."
 
 
-def _format_score(result: EvalResult) -> Text:
-    from rich.text import Text
-
-    line = Text(number(result.score.reward))
-    for metric in result.score.metrics:
-        weight = f" (weight {metric.weight:g})" if metric.weight else ""
-        line.append(printable(f"   {metric.name} {number(metric.value)}{weight}"), "dim")
-    return line
-
-
-def _explain_score(result: EvalResult) -> Iterator[tuple[str, str]]:
-    """Yield what graders extracted from the answer, and what judges wrote."""
+def _describe_result(result: EvalResult) -> Iterator[tuple[str, str]]:
+    """Yield the score, what graders extracted and judges wrote, the conversation and the target."""
+    if result.error is not None:
+        yield "error", result.error
+    else:
+        values = [number(result.score.reward)]
+        for metric in result.score.metrics:
+            weight = f" (weight {metric.weight:g})" if metric.weight else ""
+            values.append(f"{metric.name} {number(metric.value)}{weight}")
+        yield "reward", "   ".join(values)
     for metric in result.score.metrics:
         metadata = metric.metadata
         if "extracted" in metadata or "note" in metadata:
@@ -631,16 +575,18 @@ def _explain_score(result: EvalResult) -> Iterator[tuple[str, str]]:
             note = f" ({metadata['note']})" if metadata.get("note") else ""
             yield "extracted", f"{metric.name}: {value}{note}"
         if isinstance(metadata.get("reply"), str):
-            yield "judge", f"{metric.name}: {shorten(metadata['reply'])}"
-
-
-def _split_message(message: Message) -> Iterator[tuple[str, str]]:
-    if message.reasoning:
-        yield "reasoning", message.reasoning
-    if message.text or not message.tool_calls:
-        yield message.role, message.text
-    for call in message.tool_calls:
-        yield "tool call", f"{call.name}({call.arguments})"
+            yield "judge", f"{metric.name}: {metadata['reply']}"
+    for message in result.trajectory.messages:
+        if message.reasoning:
+            yield "reasoning", message.reasoning
+        if message.text or not message.tool_calls:
+            yield message.role, message.text
+        for call in message.tool_calls:
+            yield "tool call", f"{call.name}({call.arguments})"
+    if result.sample.ground_truth is not None:
+        yield "target", str(result.sample.ground_truth)
+    if result.trajectory.stop.truncated:
+        yield "", "The last turn was truncated."
 
 
 def shorten(value: object) -> str:
@@ -670,21 +616,14 @@ def print_labelled(console: Console, label: str, content: Text, style: str = "bo
 
 
 def _show_curve(
-    path: Path,
-    of_one_eval: Sequence[str],
-    verdicts: Mapping[str, Any],
-    step: int | None,
-    outcomes: bool,
-    format: str | None,
+    path: Path, of_one_eval: Sequence[str], verdicts: Mapping[str, Any], format: str | None
 ) -> None:
-    run = read_curve(path)
-    steps = list_result_steps(run.points)
+    run = _curves.read_curve(path)
     if of_one_eval:
+        steps = _load.list_result_steps(run.points)
         raise InvalidInput(
             f"{of_one_eval[0]} of which eval? {path} is a curve of many: add --step N; {steps}"
         )
-    if outcomes and format != "json":
-        raise InvalidInput("--outcomes goes with --json: there are too many for a table")
     if format != "json":
         markdown = format == "markdown"
         width = PIPE_WIDTH if markdown else make_console().width
@@ -692,29 +631,27 @@ def _show_curve(
         return
     points = run.points
     if verdicts or any(point.has_result and point.verdict is None for point in points):
-        groups = group_by_label(points).values()
-        points = [point for group in groups for point in judge_curve(group, verdicts)[0]]
-    newest = {point.label: point for point in points if point.verdict is not None}
-    points = [point for point in points if step in (None, point.step)]
-    if step is not None and not points:
-        raise InvalidInput(f"{path} has no eval at step {step}; {steps}")
+        groups = _curves.group_by_label(points).values()
+        points = [point for group in groups for point in _curves.judge_curve(group, verdicts)[0]]
+    newest = {
+        point.label: {"step": point.step, **point.verdict}
+        for point in points
+        if point.verdict is not None
+    }
     print_json(
         {
             "kind": "curve",
             "path": str(path),
-            "training": training_state(run),
+            "training": _curves.training_state(run),
             "superseded": run.superseded,
-            "verdicts": {
-                label: {"step": point.step, **(point.verdict or {})}
-                for label, point in newest.items()
-            },
-            "points": [point_as_dict(point, outcomes=outcomes) for point in points],
+            "verdicts": newest,
+            "points": [_curves.point_as_dict(point, outcomes=False) for point in points],
         }
     )
 
 
-def _build_curve_report(run: CurveRun, verdicts: Mapping[str, Any], width: int) -> Report:
-    groups = group_by_label(run.points)
+def _build_curve_report(run: _curves.CurveRun, verdicts: Mapping[str, Any], width: int) -> Report:
+    groups = _curves.group_by_label(run.points)
     config = run.info.config if run.info else {}
     blocks: list[Block] = []
     for label, group in groups.items():
@@ -723,14 +660,14 @@ def _build_curve_report(run: CurveRun, verdicts: Mapping[str, Any], width: int) 
             title.append(Span(f" in {run.path.name}"))
         if config.get("every_steps") and label == config.get("label"):
             title.append(Span(f", every {config['every_steps']} steps", "dim"))
-        points, conclusions = judge_curve(group, verdicts)
+        points, conclusions = _curves.judge_curve(group, verdicts)
         blocks.append(Line(*title))
-        blocks += [*build_curve_table(points, width).blocks(), *conclusions]
+        blocks += [*_curves.build_curve_table(points, width).blocks(), *conclusions]
     if run.last_skip is not None:
         text = "the last attempt has no results; these are of earlier ones. Its last skip: "
         blocks.append(Line(text + run.last_skip, style="yellow", wrap=False))
     if run.superseded:
         text = f"{count(run.superseded, 'result')} left out: superseded by a later attempt."
         blocks.append(Line(text, style="yellow"))
-    blocks += [describe_status(run), Line(f"saved to {run.path}", style="dim", wrap=False)]
+    blocks += [_curves.describe_status(run), Line(f"saved to {run.path}", style="dim", wrap=False)]
     return Report(blocks)
