@@ -83,7 +83,7 @@ tool-calls requests.jsonl --model openai:m@http://127.0.0.1:9/v1 --baseline run
 check judge labels.jsonl --judge eval.py:judge --repeats 1 --cache run/verdicts.db
 """
 CURVES = """
-show run | show run --json --outcomes | show run@last | show run --step 50 | repair run
+show run | show run --json | show run@last | show run --step 50 | repair run
 show run --step 50 --failures 2 | compare run@0 run@last --allow incomplete | show run --by topic
 gate run@last --min-mean 0.2 | gate run@last --baseline run@0 --no-worse-than 0.1 | curve flips run
 curve flips run --json | curve flips run --from 0 --to 50 | curve watch run --once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import unicodedata
+from collections.abc import Sequence
 
 # Controls, formatting such as bidi marks, surrogates, private and unassigned, line separators.
 _UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -57,6 +58,12 @@ def samples(n: int) -> str:
     return count(n, "sample")
 
 
+def list_some(texts: Sequence[str], most: int, separator: str = "; ") -> str:
+    """Join the first texts of a list, with the number of those left out."""
+    more = [f"{len(texts) - most} more"] if len(texts) > most else []
+    return separator.join([*texts[:most], *more])
+
+
 # --- Text ---------------------------------------------------------------------------------------
 
 
@@ -69,7 +76,8 @@ def printable(text: str) -> str:
     """Spell out what a terminal would obey: escape sequences, controls, bidi marks."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_spell_out(c) if _is_unsafe(c) else c for c in text.replace("\r\n", "\n"))
+    characters = text.replace("\r\n", "\n")
+    return "".join(c.encode("unicode_escape").decode() if _is_unsafe(c) else c for c in characters)
 
 
 def printable_json(text: str) -> str:
@@ -88,10 +96,3 @@ def _is_unsafe(character: str) -> bool:
 def _escape_json(character: str) -> str:
     units = struct.iter_unpack(">H", character.encode("utf-16-be"))
     return "".join(f"\\u{unit:04x}" for (unit,) in units)
-
-
-def _spell_out(character: str) -> str:
-    code = ord(character)
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

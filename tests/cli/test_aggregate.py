@@ -66,7 +66,6 @@ def test_markdown_has_the_same_rows(runs: list[str], heldout: Heldout) -> None:
     mean = next(line.split()[1] for line in printed.splitlines() if line.split()[:1] == ["mean"])
     markdown = heldout("aggregate", *runs, *FEW, "--markdown").out
     assert f"| mean | {mean} | " in markdown
-    assert "not both" in heldout("aggregate", *runs, "--json", "--markdown").err
 
 
 def test_few_runs_are_said_to_be_few(runs: list[str], heldout: Heldout) -> None:

@@ -182,16 +182,6 @@ def test_show_as_json_has_every_field_of_every_point(run: Path, heldout: Heldout
     assert {*shown[0]} == {*CurvePoint.__struct_fields__} - {"outcomes"}
     assert shown[0]["summary"] == POINTS[0].summary
     assert (shown[2]["summary"], shown[2]["skipped"]) == (None, "no memory left")
-    whole = show_points(heldout, "--outcomes")
-    assert whole[0]["outcomes"][3] == {
-        "id": "d",
-        "reward": None,
-        "repeat": 0,
-        "error": "it broke",
-        "truncated": False,
-        "copy_of": None,
-    }
-    assert show_points(heldout, "--outcomes", "--step", "50") == whole[1:2]
 
 
 def test_show_a_step_prints_the_report_that_the_curve_names(run: Path, heldout: Heldout) -> None:
@@ -221,13 +211,11 @@ def test_a_path_in_the_curve_is_not_followed(run: Path, heldout: Heldout) -> Non
     ("arguments", "said"),
     [
         (["--step", "70"], "has no eval at step 70; there are 0, 50, 150"),
-        (["--step", "70", "--json", "--outcomes"], "has no eval at step 70; there are 0, 50, 150"),
         (
             ["--step", "100"],
             "the conversations of step 100 were not saved; it was skipped: no memory left",
         ),
-        (["--failures", "2"], "--failures of which eval? Add --step N: there are 0, 50, 150"),
-        (["--outcomes"], "--outcomes goes with --json"),
+        (["--failures", "2"], "a curve of many: add --step N; there are 0, 50, 150"),
         (["--pass-at", "2"], "--pass-at of which eval? outputs/evals/rl_eval is a curve of many"),
         (["--cluster", "level"], "--cluster of which eval?"),
     ],
@@ -447,12 +435,12 @@ def test_damage_is_named_and_repaired(run: Path, heldout: Heldout) -> None:
     outcome = heldout("show", "rl_eval")
     assert outcome.code == 2
     assert "curve.jsonl, line 3: not a readable point" in outcome.err
-    outcome = heldout("show", "rl_eval", "--repair")
+    outcome = heldout("repair", "rl_eval")
     assert outcome.code == 0
     assert (
         "Moved damaged line 3 of outputs/evals/rl_eval/curve.jsonl to curve.damaged." in outcome.err
     )
-    assert "has no damaged line" in heldout("show", "rl_eval", "--repair").err
+    assert "has no damaged line" in heldout("repair", "rl_eval").err
 
 
 EVIL = "x\x1b[2J\u202e\nfake row"
@@ -540,13 +528,12 @@ def test_a_run_of_that_name_here_comes_before_one_under_outputs(run: Path) -> No
 
 def test_flips_compares_the_first_result_with_the_last(run: Path, heldout: Heldout) -> None:
     out = heldout("curve", "flips", "rl_eval").out
-    title, head, _, *rows = words(out)
+    title, *rows = words(out)
     assert title == ["rl_eval, step 0 to 150"]
-    assert head == ["sample", "at 0", "at 150"]
     assert rows == [
-        ["gained", "a", "0.000", "1.000"],
-        ["gained", "b", "0.000", "1.000"],
-        ["lost", "c", "1.000", "0.000"],
+        ["gained a", "0.000 → 1.000"],
+        ["gained b", "0.000 → 1.000"],
+        ["lost c", "1.000 → 0.000"],
         ["3 samples compared (passed: ≥ 0.5): 2 gained, 1 lost, 0 still pass, 0 still fail"],
         ["mean reward changed by +0.333 (95%, paired: -0.585 … 0.877)"],
         ["not compared, without a score at one of the steps: 1 sample"],

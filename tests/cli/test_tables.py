@@ -22,8 +22,8 @@ from heldout.cli._tables import (
 
 REPORT = Report(
     [
-        Line("A: ", name("before"), "; 2 samples", bullet=True),
-        Line("B: ", name("after"), "; 2 samples", bullet=True),
+        Line("A: ", name("before"), "; 2 samples"),
+        Line("B: ", name("after"), "; 2 samples"),
         Table(
             [Column(""), Column("mean", "right")],
             [[code("reward"), "0.250"], [code("length"), "31.000"]],
@@ -69,8 +69,8 @@ def test_markdown_has_the_conclusion_as_its_heading() -> None:
         "| <code>length</code> | 31.000 |",
         "| all | 1.000 |",
         "",
-        "Two wins.",
-        "No losses.",
+        "- Two wins.",
+        "- No losses.",
         "",
         "<details>",
         "<summary>Flips: 1</summary>",

@@ -318,7 +318,7 @@ def test_what_a_model_wrote_cannot_move_the_terminal(toolcalls: Toolcalls) -> No
     write_requests("hostile", "megabyte")
     outcome = toolcalls("requests.jsonl")
     assert outcome.code == 0
-    assert "\\x1b[31mred\\x0d\\n\\u202e: no such tool" in outcome.out
+    assert "\\x1b[31mred\\r\\n\\u202e: no such tool" in outcome.out
     assert len(outcome.out) < 2000
 
 

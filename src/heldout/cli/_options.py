@@ -58,6 +58,15 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")(command)
 
 
+def format_options(command: Command) -> Command:
+    """Add --json and --markdown, which give `format`: "json", "markdown" or None."""
+    json = click.option("--json", "format", flag_value="json", help="Print JSON.")
+    markdown = click.option(
+        "--markdown", "format", flag_value="markdown", help="Print Markdown for GitHub."
+    )
+    return json(markdown(command))
+
+
 def parse_key_values(pairs: Iterable[str], option: str) -> dict[str, Any]:
     """Parse KEY=VALUE arguments.
 

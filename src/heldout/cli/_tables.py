@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,13 +42,7 @@ MARKDOWN_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of text with a style.
-
-    Attributes:
-        text: The text, of any origin.
-        style: A rich style for the terminal ("bold", "red").
-        code: Whether Markdown sets it as code.
-    """
+    """A piece of text with a rich style for the terminal; `code` sets it as code in Markdown."""
 
     text: str
     style: str = ""
@@ -69,47 +63,37 @@ def code(value: object) -> Span:
 
 
 class Line:
-    """One line of text, made of plain strings and spans.
+    """One line of text, made of plain strings and spans; in Markdown an item of a list.
 
     Args:
         parts: Strings and spans, in order.
         style: A rich style for the whole line.
-        bullet: Whether Markdown makes it an item of a list.
         wrap: Whether a terminal wraps it between words; a path or a command is better left whole.
     """
 
-    __slots__ = ("bullet", "parts", "style", "wrap")
+    __slots__ = ("parts", "style", "wrap")
 
-    def __init__(
-        self, *parts: Cell, style: str = "", bullet: bool = False, wrap: bool = True
-    ) -> None:
-        self.parts, self.style, self.bullet, self.wrap = parts, style, bullet, wrap
+    def __init__(self, *parts: Cell, style: str = "", wrap: bool = True) -> None:
+        self.parts, self.style, self.wrap = parts, style, wrap
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        heading: Its heading.
-        align: Numbers stand on the right.
-        wrap: Whether long text may be folded into several lines of a terminal.
-    """
+    """A column of a table; `wrap` lets a terminal fold long text into several lines."""
 
     heading: Cell
     align: Literal["left", "right"] = "left"
     wrap: bool = False
 
 
+def number_columns(*headings: str) -> list[Column]:
+    """Return columns of numbers, which stand on the right."""
+    return [Column(heading, "right") for heading in headings]
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells under headings.
-
-    Attributes:
-        columns: The columns.
-        rows: One cell per column in each row.
-        totals: Rows below a rule, in bold.
-    """
+    """Rows of cells, one per column; `totals` are rows below a rule, in bold."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
@@ -118,12 +102,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Blocks under a title, which Markdown folds away.
-
-    Attributes:
-        title: What a reader sees before opening it.
-        blocks: The content.
-    """
+    """Blocks under a title, which Markdown folds away."""
 
     title: str
     blocks: Sequence[Line | Table]
@@ -150,12 +129,7 @@ class Report:
 
 
 def print_report(report: Report, *, markdown: bool = False) -> None:
-    """Print a report to standard output.
-
-    Args:
-        report: The report.
-        markdown: Print Markdown for GitHub instead of text for a terminal.
-    """
+    """Print a report to standard output, as text for a terminal or as Markdown for GitHub."""
     if markdown:
         import click
 
@@ -168,6 +142,21 @@ def print_report(report: Report, *, markdown: bool = False) -> None:
         console.print(as_line(report.conclusion, report.style))
 
 
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON, as UTF-8 whatever the terminal's encoding is."""
+    import msgspec
+
+    encoder = msgspec.json.Encoder(decimal_format="number")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(printable_json(encoder.encode(value).decode()).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def pick(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a value by name, for JSON."""
+    return {name: getattr(value, name) for name in names}
+
+
 # --- Columns that may be left out ---------------------------------------------------------------
 
 ALWAYS_SHOWN = 7
@@ -176,14 +165,7 @@ ALWAYS_SHOWN = 7
 
 @dataclass(slots=True)
 class RankedColumn:
-    """A column that may be left out.
-
-    Attributes:
-        heading: Its heading.
-        cells: One per row.
-        rank: Where there is no room for all, columns of the highest rank stay.
-        align: Numbers stand on the right.
-    """
+    """A column with all its cells; where there is no room, those of the highest rank stay."""
 
     heading: str
     cells: list[str]
@@ -198,15 +180,7 @@ class RankedColumn:
 
 
 def fit_columns(columns: Sequence[RankedColumn], width: int) -> list[RankedColumn]:
-    """Choose the columns that fit a width.
-
-    Args:
-        columns: All columns.
-        width: Columns of the terminal.
-
-    Returns:
-        Those of the highest rank, in their order.
-    """
+    """Choose the columns of the highest rank that fit a width, in their order."""
     chosen: list[RankedColumn] = []
     for column in sorted(columns, key=lambda column: -column.rank):
         needed = sum(other.width + 3 for other in chosen) + column.width
@@ -222,96 +196,52 @@ def fit_columns(columns: Sequence[RankedColumn], width: int) -> list[RankedColum
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A sample that passes in one run and fails in the other, with its texts where they are known.
+    """A sample that passes in one run and fails in the other.
 
     Attributes:
         kind: "gained" or "lost".
         id: The sample's id.
         rewards: Its rewards in the two runs.
-        question: The last message before the model's first turn.
-        target: What the answer is compared with.
-        answers: The answers in the two runs, of the first attempt each.
+        texts: Its question, target and answer in the two runs, where they are known.
     """
 
     kind: str
     id: str
     rewards: tuple[float, float]
-    question: str | None = None
-    target: str | None = None
-    answers: tuple[str | None, str | None] = (None, None)
+    texts: tuple[SampleTexts | None, SampleTexts | None]
 
-    @classmethod
-    def make(
-        cls,
-        kind: str,
-        id: str,
-        rewards: tuple[float, float],
-        texts_a: Mapping[str, SampleTexts],
-        texts_b: Mapping[str, SampleTexts],
-    ) -> Flip:
-        """Make a flip with the texts that two runs have of a sample.
-
-        Args:
-            kind: "gained" or "lost".
-            id: The sample's id.
-            rewards: Its rewards in the two runs.
-            texts_a: Texts of samples in the first run, by id.
-            texts_b: Texts of samples in the second run, by id.
-
-        Returns:
-            The flip.
-        """
-        of_a, of_b = texts_a.get(id), texts_b.get(id)
+    def labelled_texts(self, a: str, b: str) -> dict[str, str | None]:
+        """Return question, target and both answers by label; empty where none is known."""
+        of_a, of_b = self.texts
         either = of_a or of_b
-        return cls(
-            kind,
-            id,
-            rewards,
-            either.question if either else None,
-            either.target if either else None,
-            (of_a.answer if of_a else None, of_b.answer if of_b else None),
-        )
+        if either is None:
+            return {}
+        answers = {a: of_a.answer if of_a else None, b: of_b.answer if of_b else None}
+        return {"question": either.question, "target": either.target, **answers}
 
     def as_dict(self, a: str, b: str) -> dict[str, Any]:
         """Return plain values for JSON; `a` and `b` are the names of the two rewards."""
-        plain: dict[str, Any] = {"id": self.id, a: self.rewards[0], b: self.rewards[1]}
-        if self.question is not None:
-            plain |= {"question": self.question, "target": self.target}
-            plain |= {f"answer_{a}": self.answers[0], f"answer_{b}": self.answers[1]}
-        return plain
+        rewards = {a: self.rewards[0], b: self.rewards[1]}
+        return {"id": self.id, **rewards, **self.labelled_texts(f"answer_{a}", f"answer_{b}")}
 
 
 def build_flips(
     flips: Sequence[Flip], a: str, b: str, *, markdown: bool = False
 ) -> list[Line | Table]:
-    """Lay out samples that flipped: question, target and both answers, each cut to one line.
+    """Lay out samples that flipped from `a` to `b`, with question, target and both answers.
 
-    Args:
-        flips: The samples.
-        a: What to call the first run.
-        b: What to call the second run.
-        markdown: Whether it is for Markdown: one table.
-
-    Returns:
-        A table of ids and rewards where no texts are known or for Markdown, else lines.
+    Markdown has a table; a terminal has no room for one, so each text is cut to a line.
     """
     styles = {"gained": "green", "lost": "red"}
-    has_texts = any(flip.question is not None for flip in flips)
-    if not flips:
-        return []
-    if not has_texts or markdown:
-        columns = [Column(""), Column("sample", wrap=True), Column(a, "right"), Column(b, "right")]
-        if has_texts:
-            headings = ("question", "target", f"answer, {a}", f"answer, {b}")
-            columns += [Column(heading) for heading in headings]
+    if markdown and flips:
         rows: list[list[Cell]] = []
         for flip in flips:
-            row: list[Cell] = [Span(flip.kind, styles[flip.kind]), code(flip.id)]
-            row += [f"{reward:.3f}" for reward in flip.rewards]
-            if has_texts:
-                texts = (flip.question, flip.target, *flip.answers)
-                row += [cut(_flat(text), FLIP_CHARACTERS) for text in texts]
-            rows.append(row)
+            texts = flip.labelled_texts(a, b).values() or [None] * 4
+            rewards = [f"{reward:.3f}" for reward in flip.rewards]
+            cells = [cut(_flat(text), FLIP_CHARACTERS) for text in texts]
+            rows.append([Span(flip.kind, styles[flip.kind]), code(flip.id), *rewards, *cells])
+        columns = [Column(""), Column("sample", wrap=True), *number_columns(a, b)]
+        columns += map(Column, ("question", "target", f"answer, {a}", f"answer, {b}"))
         return [Table(columns, rows)]
     margin = max(len("question"), len(a), len(b)) + 2
     width = max(40, min(make_console().width, 2 * FLIP_CHARACTERS))
@@ -320,9 +250,7 @@ def build_flips(
         change = f"  {flip.rewards[0]:.3f} → {flip.rewards[1]:.3f}"
         title = Span(f"{flip.kind} ", styles[flip.kind])
         lines.append(Line(title, Span(flip.id, "bold"), Span(change, "dim"), wrap=False))
-        labelled = {"question": flip.question, "target": flip.target}
-        labelled |= {a: flip.answers[0], b: flip.answers[1]}
-        for label, text in labelled.items():
+        for label, text in flip.labelled_texts(a, b).items():
             content = cut(_flat(text), width - margin)
             lines.append(Line(Span(f"{label:<{margin}}", "dim"), content, wrap=False))
     return lines
@@ -330,19 +258,6 @@ def build_flips(
 
 def _flat(text: str | None) -> str:
     return "–" if text is None else " ".join(text.split())
-
-
-# --- JSON ---------------------------------------------------------------------------------------
-
-
-def print_json(value: Any) -> None:
-    """Print a value as one line of JSON, as UTF-8 whatever the terminal's encoding is."""
-    import msgspec
-
-    sys.stdout.flush()
-    text = printable_json(msgspec.json.encode(value).decode())
-    sys.stdout.buffer.write(text.encode() + b"\n")
-    sys.stdout.buffer.flush()
 
 
 # --- Terminal -----------------------------------------------------------------------------------
@@ -356,9 +271,7 @@ def make_console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # run_cli knows what to do
 
-    if sys.stdout.isatty():
-        return PipeConsole(highlight=False)
-    return PipeConsole(highlight=False, width=PIPE_WIDTH)
+    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def as_text(value: object, style: str = "") -> Text:
@@ -409,9 +322,10 @@ def render_table(table: Table) -> RichTable:
             no_wrap=not column.wrap,
             overflow="fold" if column.wrap else "ellipsis",
         )
-    for i, row in enumerate(table.rows, 1):
-        rule = bool(table.totals) and i == len(table.rows)
-        made.add_row(*map(_cell_text, row), end_section=rule)
+    for row in table.rows:
+        made.add_row(*map(_cell_text, row))
+    if table.totals:
+        made.add_section()
     for row in table.totals:
         made.add_row(*map(_cell_text, row), style="bold")
     return made
@@ -419,13 +333,14 @@ def render_table(table: Table) -> RichTable:
 
 # --- Markdown -----------------------------------------------------------------------------------
 
-# What Markdown reads becomes a character reference, which is never markup; at the beginning of a
-# line also what makes a list, a rule or a block of code.
-_MARKDOWN_SYNTAX = re.compile(r"[&<>|\\`*_\[\]~\t]")
+# What Markdown reads becomes a character reference, which is never markup. What GitHub looks for in
+# the finished page (mentions, issues, links, emoji, formulas) is found in spite of references; an
+# element of its own breaks the pattern.
+_SYNTAX = re.compile(
+    r"(?P<github>[@#$]|:(?=\S)|(?<=www)\.|(?<=gh)-)|[&<>|\\`*_\[\]~\t]", re.IGNORECASE
+)
+# At the beginning of a line also what makes a list, a rule or a block of code.
 _LINE_START = re.compile(r"^\s|^[-+=](?=[-+=\s]|$)|^\d(?=\d*[.)](?:\s|$))")
-# What GitHub looks for in the finished page (mentions, issues, links, emoji, formulas) is found in
-# spite of references; an element of its own breaks the pattern.
-_GITHUB_SYNTAX = re.compile(r"[@#$]|:(?=\S)|(?<=www)\.|(?<=gh)-", re.IGNORECASE)
 
 
 def escape_markdown(
@@ -439,15 +354,13 @@ def escape_markdown(
         line_start: Whether it may stand at the beginning of a line.
     """
     line = cut(printable(str(value)).replace("\n", "\\n"), longest)
-    parts: list[str] = []
-    end = 0
-    for match in _GITHUB_SYNTAX.finditer(line):
-        parts += [line[end : match.start()], f"<span>{_reference(match)}</span>"]
-        end = match.end()
-    parts.append(line[end:])
-    parts[::2] = [_MARKDOWN_SYNTAX.sub(_reference, part) for part in parts[::2]]
-    escaped = "".join(parts)
-    return _LINE_START.sub(_reference, escaped) if line_start else escaped
+    escaped = _SYNTAX.sub(_escape, line)
+    return _LINE_START.sub(_escape, escaped) if line_start else escaped
+
+
+def _escape(match: re.Match[str]) -> str:
+    reference = f"&#{ord(match[0])};"
+    return f"<span>{reference}</span>" if match.lastgroup == "github" else reference
 
 
 def render_markdown(report: Report) -> str:
@@ -461,10 +374,6 @@ def render_markdown(report: Report) -> str:
     return "\n\n".join([*paragraphs, *_markdown_paragraphs(report.blocks)])
 
 
-def _reference(match: re.Match[str]) -> str:
-    return f"&#{ord(match[0])};"
-
-
 def _markdown_cell(cell: Cell, *, line_start: bool = True) -> str:
     text = escape_markdown(cell.text if isinstance(cell, Span) else cell, line_start=line_start)
     return f"<code>{text}</code>" if isinstance(cell, Span) and cell.code else text
@@ -476,8 +385,8 @@ def _markdown_paragraphs(blocks: Sequence[Block]) -> list[str]:
     for block in blocks:
         if isinstance(block, Line):
             parts = [_markdown_cell(p, line_start=i == 0) for i, p in enumerate(block.parts)]
-            text = ("- " if block.bullet else "") + "".join(parts)
-            if isinstance(previous, Line) and previous.bullet == block.bullet:
+            text = f"- {''.join(parts)}"
+            if isinstance(previous, Line):
                 paragraphs[-1] += f"\n{text}"
             else:
                 paragraphs.append(text)

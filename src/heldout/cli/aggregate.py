@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
-from heldout._format import count, interval, number
+from heldout._format import count, list_some, number
+from heldout.analysis.aggregation import (
+    SINGLE_TASK,
+    Aggregates,
+    ScoreMatrix,
+    aggregate,
+    score_matrix,
+)
 from heldout.cli._load import load_report
-from heldout.cli._options import renamed_option
-from heldout.cli._tables import Block, Column, Line, Report, Table, print_json, print_report
-from heldout.cli.compare import name_options_in_errors, refuse_json_and_markdown
+from heldout.cli._options import format_options, renamed_option
+from heldout.cli._tables import (
+    Block,
+    Column,
+    Line,
+    Report,
+    Table,
+    number_columns,
+    print_json,
+    print_report,
+)
+from heldout.cli.compare import interval_text, options_in_errors
 
-if TYPE_CHECKING:
-    from heldout.analysis.aggregation import Aggregates, ScoreMatrix
-
-LABELS = {
-    "interquartile_mean": "interquartile mean",
-    "mean": "mean",
-    "median": "median",
-    "optimality_gap": "optimality gap",
-}
 LISTED = 5
 """Runs, and tasks, that are listed by name."""
 FEW_RUNS = 5
@@ -69,20 +76,15 @@ FEW_RUNS_FOR_MEDIAN = 50
     show_default=True,
     help="Bootstrap resamples.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
-@click.option("--markdown", is_flag=True, help="Print Markdown for GitHub.")
+@format_options
 def command(
     runs: tuple[str, ...],
     runs_key: str | None,
     tasks: str | None,
     metric: str,
-    optimum: float,
     against: tuple[str, ...],
-    allow: tuple[str, ...],
-    seed: int,
-    repetitions: int,
-    as_json: bool,
-    markdown: bool,
+    format: str | None,
+    **settings: Any,
 ) -> None:
     """Aggregate several training runs (seeds) over one or more tasks.
 
@@ -93,44 +95,35 @@ def command(
     Runs of one task that differ in more than their policy are refused, unless --allow permits it:
     samples, scorer, environment, threshold or incomplete.
     """
-    from heldout.analysis.aggregation import aggregate, score_matrix
-
-    refuse_json_and_markdown(as_json, markdown)
 
     def load_matrix(names: tuple[str, ...]) -> ScoreMatrix:
         reports = [load_report(name) for name in names]
+        allow = settings["allow"]
         return score_matrix(reports, runs=runs_key, tasks=tasks, metric=metric, allow=allow)
 
-    with name_options_in_errors(allow, (), ""):
-        aggregates = aggregate(
-            load_matrix(runs),
-            load_matrix(against) if against else None,
-            optimum=optimum,
-            seed=seed,
-            repetitions=repetitions,
-            allow=allow,
-        )
-    if as_json:
-        print_json({**aggregates.as_dict(), "notes": list(make_notes(aggregates))})
+    with options_in_errors():
+        matrices = [load_matrix(names) for names in (runs, against) if names]
+        aggregates = aggregate(*matrices, **settings)
+    if format == "json":
+        print_json({**aggregates.as_dict(), "notes": [*make_notes(aggregates)]})
     else:
-        print_report(_build_report(aggregates, runs_key), markdown=markdown)
+        print_report(_build_report(aggregates, runs_key), markdown=format == "markdown")
 
 
 def _build_report(aggregates: Aggregates, runs_key: str | None) -> Report:
     blocks: list[Block] = [*_describe_matrix(aggregates.matrix, runs_key, "")]
     if aggregates.against is not None:
         blocks += _describe_matrix(aggregates.against, runs_key, "against ")
-    estimates = {LABELS[name]: estimate for name, estimate in aggregates.estimates.items()}
-    gap = estimates.pop(LABELS["optimality_gap"])
+    estimates = {name.replace("_", " "): e for name, e in aggregates.estimates.items()}
+    gap = estimates.pop("optimality gap")
     estimates[f"optimality gap to {aggregates.optimum:g}"] = gap
     if aggregates.improvement is not None:
         estimates["probability of improvement"] = aggregates.improvement
-    rows = []
-    for label, estimate in estimates.items():
-        bounds = estimate.interval
-        text = interval(bounds.low, bounds.high) if bounds else "–"
-        rows.append([label, number(estimate.value), text])
-    columns = [Column("", wrap=True), Column("estimate", "right"), Column("95% interval")]
+    rows = [
+        [label, number(estimate.value), interval_text(estimate.interval)]
+        for label, estimate in estimates.items()
+    ]
+    columns = [Column("", wrap=True), *number_columns("estimate"), Column("95% interval")]
     blocks.append(Table(columns, rows))
     if any(estimate.interval for estimate in estimates.values()):
         how = (
@@ -143,11 +136,7 @@ def _build_report(aggregates: Aggregates, runs_key: str | None) -> Report:
 
 
 def make_notes(aggregates: Aggregates) -> Iterator[str]:
-    """Yield what a reader of the estimates must know to read them right.
-
-    Args:
-        aggregates: The estimates.
-    """
+    """Yield what a reader of the estimates must know to read them right."""
     matrix, against, improvement = aggregates.matrix, aggregates.against, aggregates.improvement
     yield from _make_matrix_notes(matrix)
     if against is not None:
@@ -193,15 +182,9 @@ def _describe_allowed(checked: ScoreMatrix | Aggregates) -> Iterator[str]:
 
 
 def _describe_matrix(matrix: ScoreMatrix, runs_key: str | None, prefix: str) -> Iterator[Line]:
-    from heldout.analysis.aggregation import SINGLE_TASK
-
-    names = _list_names(matrix.runs)
-    yield Line(prefix + (f"{runs_key} {names}" if runs_key else names), style="bold")
+    key = f"{runs_key} " if runs_key else ""
+    yield Line(f"{prefix}{key}{list_some(matrix.runs, LISTED, ', ')}", style="bold")
     over = f"{count(len(matrix.runs), 'run')} x {count(len(matrix.tasks), 'task')}"
-    tasks = "" if matrix.tasks == (SINGLE_TASK,) else f" ({_list_names(matrix.tasks)})"
-    yield Line(f"{matrix.metric} over {over}{tasks}, {count(matrix.items, 'item')} in all")
-
-
-def _list_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
+    if matrix.tasks != (SINGLE_TASK,):
+        over += f" ({list_some(matrix.tasks, LISTED, ', ')})"
+    yield Line(f"{matrix.metric} over {over}, {count(matrix.items, 'item')} in all")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from heldout._format import count
 from heldout.cli._options import json_option
-
-if TYPE_CHECKING:
-    from heldout.models.cache import ResponseCache
+from heldout.cli._tables import print_json
+from heldout.models.cache import ResponseCache, default_path
 
 DAY = 86400.0
 
@@ -36,16 +34,14 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per file.")
 def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:
     """Print size, entries and age of cache files: the default one, or those at PATH."""
-    from heldout.cli._tables import print_json
-
-    for path in paths or (_default_path(),):
+    for path in paths or (default_path(),):
         if not path.exists():
             if as_json:
                 print_json({"path": str(path), "entries": 0, "bytes": 0})
             else:
                 click.echo(f"{path}: no cache yet; `heldout run --cache` makes one")
             continue
-        with _open(path) as cache:
+        with ResponseCache(path) as cache:
             info = cache.info()
         if as_json:
             print_json({"path": str(path), **info._asdict()})
@@ -68,12 +64,10 @@ def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:
 @json_option
 def clear(path: Path | None, older_than: float, as_json: bool) -> None:
     """Remove the turns in the default cache file, or in the one at PATH."""
-    from heldout.cli._tables import print_json
-
-    path = path or _default_path()
+    path = path or default_path()
     removed = 0
     if path.exists():
-        with _open(path) as cache:
+        with ResponseCache(path) as cache:
             removed = cache.clear(older_than=older_than * DAY)
     elif not as_json:
         click.echo(f"{path}: no cache, so there is nothing to remove")
@@ -82,18 +76,6 @@ def clear(path: Path | None, older_than: float, as_json: bool) -> None:
         print_json({"path": str(path), "removed": removed})
     else:
         click.echo(f"{path}: removed {count(removed, 'turn')}")
-
-
-def _default_path() -> Path:
-    from heldout.models.cache import default_path
-
-    return default_path()
-
-
-def _open(path: Path) -> ResponseCache:
-    from heldout.models.cache import ResponseCache
-
-    return ResponseCache(path)
 
 
 def _age(stored: float) -> str:

@@ -5,16 +5,21 @@ A report, not a judgement: it exits with 0 whatever the verdict. `heldout gate` 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from heldout._format import count, interval, number, p_value, percent, printable
-from heldout.cli._load import read_texts
+from heldout._format import count, interval, list_some, number, p_value, percent, printable
+from heldout._plotting import format_of
+from heldout.analysis import Comparison, Side, compare
+from heldout.analysis.comparison import Difference
+from heldout.cli._load import describe_selection, load_report, read_texts, select_results
+from heldout.cli._options import format_options
 from heldout.cli._tables import (
     Block,
     Cell,
@@ -27,16 +32,16 @@ from heldout.cli._tables import (
     build_flips,
     code,
     name,
+    number_columns,
+    pick,
     print_json,
     print_report,
 )
 from heldout.cli.show import describe_usage, in_order, usage_as_dict
+from heldout.errors import InvalidInput, NotComparable
+from heldout.stats import Interval, PairedDifference, SliceDifference
+from heldout.store.run_dir import replace_file
 from heldout.store.runs import describe_model
-
-if TYPE_CHECKING:
-    from heldout.analysis import Comparison, Side
-    from heldout.analysis.comparison import Difference
-    from heldout.stats import Interval, SliceDifference
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -50,8 +55,8 @@ SLICES_NAMED = 5
 """Slices without a comparison that are named."""
 
 
-def measure_options(command: Command) -> Command:
-    """Add the options that say what is compared, and with what confidence."""
+def comparison_options(command: Command) -> Command:
+    """Add the options that `compare` and `gate` share."""
     options = (
         click.option(
             "--metric",
@@ -75,6 +80,19 @@ def measure_options(command: Command) -> Command:
             show_default=True,
             help="Confidence level of the intervals.",
         ),
+        click.option(
+            "--allow",
+            multiple=True,
+            metavar="KIND",
+            help="What may differ: samples, scorer, environment, threshold or incomplete.",
+        ),
+        click.option(
+            "--flips",
+            type=click.IntRange(1),
+            metavar="N",
+            help="List N samples gained, and N lost, with question, target and both answers.",
+        ),
+        format_options,
     )
     for option in reversed(options):
         command = option(command)
@@ -88,18 +106,9 @@ def measure_options(command: Command) -> Command:
 @click.option(
     "--by", multiple=True, metavar="KEY", help="Metadata key to slice by; several combine."
 )
-@measure_options
-@click.option("--allow", multiple=True, metavar="KIND", help="What may differ; see above.")
+@comparison_options
 @click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
 @click.option("--unpaired", is_flag=True, help="Do not pair the samples that both have.")
-@click.option(
-    "--flips",
-    type=click.IntRange(1),
-    metavar="N",
-    help="List N samples gained, and N lost, with question, target and both answers.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -110,18 +119,12 @@ def command(
     a: str,
     b: str | None,
     baseline: str | None,
-    by: tuple[str, ...],
-    metric: str,
-    cluster: str | None,
-    allow: tuple[str, ...],
     where: str | None,
     unpaired: bool,
     flips: int | None,
-    pass_threshold: float | None,
-    confidence: float,
-    as_json: bool,
-    as_markdown: bool,
+    format: str | None,
     plot: Path | None,
+    **settings: Any,
 ) -> None:
     """Compare run B with run A by the samples that both have: is B better?
 
@@ -129,99 +132,59 @@ def command(
     third), or an eval of a curve: RUN@STEP, RUN@last (RUN@LABEL:STEP, where a run has curves of
     several labels). `heldout compare B --baseline A` is the same.
 
-    What is not comparable is refused unless --allow names it: samples, scorer, environment,
-    threshold or incomplete.
+    What is not comparable is refused unless --allow names it.
 
     Exits with 0 whatever the verdict; `heldout gate` is the command that passes or fails.
     """
-    from heldout._plotting import format_of
-    from heldout.analysis import compare
-    from heldout.cli._load import describe_selection, load_report, select_results
-
-    refuse_json_and_markdown(as_json, as_markdown)
     if (b is None) == (baseline is None):
         raise click.UsageError("which two runs? heldout compare A B, or compare B --baseline A")
-    a, b = (a, b) if b is not None else (str(baseline), a)
-    format = None if plot is None else format_of(plot)  # refused before anything is read
-    reports = [select_results(load_report(name), where, "compare") for name in (a, b)]
-    with name_options_in_errors(allow, by, "--by"):
-        comparison = compare(
-            *reports,
-            by=by,
-            metric=metric,
-            cluster=cluster,
-            allow=allow,
-            paired=False if unpaired else None,
-            pass_threshold=pass_threshold,
-            confidence=confidence,
-        )
-    if plot is not None and format is not None:
+    names = (a, b) if b is not None else (str(baseline), a)
+    image = None if plot is None else format_of(plot)  # refused before anything is read
+    reports = [select_results(load_report(run), where, "compare") for run in names]
+    with options_in_errors():
+        comparison = compare(*reports, paired=False if unpaired else None, **settings)
+    if plot is not None and image is not None:
         from heldout.analysis.plot import plot_comparison
-        from heldout.store.run_dir import replace_file
 
         order = [part.label for part in sort_slices(comparison.slices)]
-        replace_file(plot, plot_comparison(comparison, order=order, format=format))
+        replace_file(plot, plot_comparison(comparison, order=order, format=image))
         click.echo(printable(f"Wrote {plot}."), err=True)
-    if as_json:
-        selected = [report.summary["n_of"] for report in reports if report.selection]
-        condition = {"where": where, "n_of": selected} if selected else {}
-        print_json(comparison_json(comparison, flips) | condition)
+    if format == "json":
+        print_json(comparison_json(comparison, flips))
     else:
-        report = build_comparison(comparison, flips, markdown=as_markdown)
-        lines = [
-            Line(f"{side}: {describe_selection(picked)}", style="yellow")
-            for side, picked in zip("AB", reports, strict=True)
-            if picked.selection is not None
-        ]
-        report = replace(report, blocks=[*lines, *report.blocks])
-        print_report(report, markdown=as_markdown)
-
-
-def refuse_json_and_markdown(as_json: bool, as_markdown: bool) -> None:
-    """Raise a usage error where both formats are asked for."""
-    if as_json and as_markdown:
-        raise click.UsageError("--json or --markdown, not both")
+        markdown = format == "markdown"
+        print_report(build_comparison(comparison, flips, markdown=markdown), markdown=markdown)
 
 
 @contextmanager
-def name_options_in_errors(
-    allow: Sequence[str], keys: Sequence[str] = (), option: str = "--by"
-) -> Iterator[None]:
-    """Name the option to use in the errors of an analysis; `option` is the one of `keys`."""
-    from heldout.errors import HeldoutError, InvalidInput, NotComparable
-
+def options_in_errors() -> Iterator[None]:
+    """Speak of options where an analysis refuses its parameters."""
     try:
         yield
     except NotComparable as refusal:
         options = " ".join(f"--allow {kind}" for kind in refusal.kinds)
         raise NotComparable(f"{refusal} ({options})", refusal.kinds) from None
-    except HeldoutError as problem:
-        for values, flag, noun in ((allow, "--allow", "kind"), (keys, option, "key")):
-            if any("," in value and repr(value) in str(problem) for value in values):
-                raise InvalidInput(f"{problem}; give {flag} once for each {noun}") from None
-        raise
+    except InvalidInput as problem:
+        parameters = r"\b((slice_)?no_worse_than|(min|max)_mean|pass_threshold)\b"
+        text = re.sub(parameters, lambda match: f"--{match[0].replace('_', '-')}", str(problem))
+        raise InvalidInput(text) from None
 
 
 def build_comparison(
     comparison: Comparison, flips: int | None = None, *, markdown: bool = False
 ) -> Report:
-    """Build what `heldout compare` prints.
-
-    Args:
-        comparison: The comparison.
-        flips: Samples that flipped to list each way; None lists some in Markdown alone.
-        markdown: Whether it is for Markdown.
-
-    Returns:
-        The report in rows.
-    """
+    """Build what `heldout compare` prints; without `flips` Markdown alone lists samples."""
+    sides = {"A": comparison.a, "B": comparison.b}
     blocks: list[Block] = [
-        side_line("A", comparison.a),
-        side_line("B", comparison.b),
+        *(
+            Line(f"{label}: {describe_selection(side.report)}", style="yellow")
+            for label, side in sides.items()
+            if side.report.selection is not None
+        ),
+        *(side_line(label, side) for label, side in sides.items()),
         pairing_line(comparison),
         _overall_table(comparison),
-        *_wins_lines(comparison),
-        Line(_detectable_text(comparison)),
+        *_describe_outcome(comparison),
     ]
     if comparison.by:
         blocks += slice_blocks(comparison)
@@ -238,48 +201,46 @@ def interval_text(around: Interval | None) -> str:
     return "–" if around is None else interval(around.low, around.high)
 
 
-def _number_columns(comparison: Comparison) -> list[Column]:
-    return [
-        *(Column(heading, "right") for heading in ("A", "B", "B - A")),
-        Column(f"{percent(comparison.confidence)} interval"),
-        *(Column(heading, "right") for heading in ("p", "samples")),
-    ]
+def interval_json(around: Interval | None, prefix: str = "") -> dict[str, float | None]:
+    """Return the two ends of an interval as JSON has them."""
+    low, high = (around.low, around.high) if around else (None, None)
+    return {f"{prefix}ci_low": low, f"{prefix}ci_high": high}
 
 
-def _number_cells(
+def _result_columns(comparison: Comparison) -> list[Column]:
+    bounds = Column(f"{percent(comparison.confidence)} interval")
+    return [*number_columns("A", "B", "B - A"), bounds, *number_columns("p", "samples")]
+
+
+def _result_cells(
     difference: Difference, around: Interval | None, p: float | None
 ) -> tuple[Cell, ...]:
+    if isinstance(difference, PairedDifference):
+        samples = f"{difference.n}"
+    else:
+        samples = f"{difference.n_a}, {difference.n_b}"
     return (
         number(difference.mean_a),
         number(difference.mean_b),
         number(difference.difference, sign=True),
         interval_text(around),
         p_value(p),
-        samples_text(difference),
+        samples,
     )
 
 
-def samples_text(difference: Difference) -> str:
-    """Format the samples of a difference: one number of pairs, or one of each run."""
-    from heldout.stats import PairedDifference
-
-    if isinstance(difference, PairedDifference):
-        return f"{difference.n}"
-    return f"{difference.n_a}, {difference.n_b}"
-
-
 def _overall_table(comparison: Comparison) -> Table:
-    readings = [(comparison.metric, comparison.overall)]
+    readings = {comparison.metric: comparison.overall}
     if comparison.with_errors is not None:
-        readings = [
-            ("scored only", comparison.overall),
-            (_errors_counted_as(comparison), comparison.with_errors),
-        ]
-    rows: list[tuple[Cell, ...]] = [
-        (code(label), *_number_cells(difference, difference.interval, difference.p_value))
-        for label, difference in readings
+        readings = {
+            "scored only": comparison.overall,
+            _errors_counted_as(comparison): comparison.with_errors,
+        }
+    rows = [
+        (code(label), *_result_cells(difference, difference.interval, difference.p_value))
+        for label, difference in readings.items()
     ]
-    return Table([Column("", wrap=True), *_number_columns(comparison)], rows)
+    return Table([Column("", wrap=True), *_result_columns(comparison)], rows)
 
 
 def _errors_counted_as(comparison: Comparison) -> str:
@@ -295,7 +256,7 @@ def sort_slices(slices: Iterable[SliceDifference]) -> list[SliceDifference]:
     return [by_label[label] for label in in_order(by_label)]
 
 
-def slice_name(by: Sequence[str], label: Any) -> str:
+def slice_name(by: Iterable[str], label: Any) -> str:
     """Name a slice by its keys and values: level=easy, topic=–."""
     return ", ".join(f"{key}={_value_text(value)}" for key, value in zip(by, label, strict=True))
 
@@ -311,56 +272,38 @@ def slice_count(comparison: Comparison) -> int:
 
 def slice_blocks(comparison: Comparison) -> list[Line | Table]:
     """Build the tables of slices, one per reading of errored items, and what to know of them."""
-    readings = [("", sort_slices(comparison.slices))]
+    readings = {"": comparison.slices}
     if comparison.slices_with_errors:
-        readings = [
-            ("scored only", readings[0][1]),
-            (_errors_counted_as(comparison), sort_slices(comparison.slices_with_errors)),
-        ]
-    columns = [
-        *(Column(code(key), wrap=True) for key in comparison.by),
-        *_number_columns(comparison),
-    ]
+        readings = {
+            "scored only": comparison.slices,
+            _errors_counted_as(comparison): comparison.slices_with_errors,
+        }
+    keys = [Column(code(key), wrap=True) for key in comparison.by]
     blocks: list[Line | Table] = []
-    for reading, slices in readings:
+    for reading, slices in readings.items():
         if reading:
             blocks.append(Line(f"Slices, {reading}:"))
         rows: list[tuple[Cell, ...]] = []
-        for part in slices:
+        for part in sort_slices(slices):
             label: Any = part.label
-            numbers = _number_cells(
-                part.difference, part.simultaneous_interval, part.adjusted_p_value
-            )
-            rows.append((*(code(_value_text(value)) for value in label), *numbers))
-        blocks.append(Table(columns, rows))
-    shown = [part for _, slices in readings for part in slices]
-    return [*blocks, *map(Line, _slice_notes(comparison, shown))]
+            numbers = (part.difference, part.simultaneous_interval, part.adjusted_p_value)
+            rows.append((*(code(_value_text(value)) for value in label), *_result_cells(*numbers)))
+        blocks.append(Table([*keys, *_result_columns(comparison)], rows))
+    return [*blocks, *map(Line, _slice_notes(comparison))]
 
 
-def _slice_notes(comparison: Comparison, slices: Sequence[SliceDifference]) -> list[str]:
+def _slice_notes(comparison: Comparison) -> Iterator[str]:
     total = slice_count(comparison)
-    lines = [f"{total} slices; p adjusted by Holm, intervals simultaneous."]
     if total == 1:
-        lines = ["1 slice, so there is nothing to correct for."]
-    alpha = 1 - comparison.confidence
-    if any(_differs_by_p_alone(part, alpha) for part in slices):
-        lines.append(
-            f"A slice can have p below {alpha:.3g} and 0 in its interval: Holm's test is sharper "
-            "than simultaneous intervals can be."
-        )
+        yield "1 slice, so there is nothing to correct for."
+    else:
+        yield f"{total} slices; p adjusted by Holm, intervals simultaneous."
     missing = in_order(comparison.slices_not_compared)
     if missing:
         where = "Not among those scored only" if comparison.slices_with_errors else "Not compared"
-        names = [slice_name(comparison.by, label) for label in missing[:SLICES_NAMED]]
-        if len(missing) > SLICES_NAMED:
-            names.append(f"{len(missing) - SLICES_NAMED} more")
-        lines.append(f"{where}, since no sample has a value on both sides: {'; '.join(names)}.")
-    return lines
-
-
-def _differs_by_p_alone(part: SliceDifference, alpha: float) -> bool:
-    p, around = part.adjusted_p_value, part.simultaneous_interval
-    return p is not None and around is not None and p < alpha and around.low <= 0 <= around.high
+        names = [slice_name(comparison.by, label) for label in missing]
+        listed = list_some(names, SLICES_NAMED)
+        yield f"{where}, since no sample has a value on both sides: {listed}."
 
 
 # --- Flips --------------------------------------------------------------------------------------
@@ -370,30 +313,20 @@ def flip_blocks(comparison: Comparison, flips: int | None, *, markdown: bool) ->
     """List the first samples that flipped each way; in a terminal only those asked for."""
     if flips is not None and not comparison.paired:
         return [Line("There are no flips to list: the samples are not paired.")]
-    shown = flips or (MARKDOWN_FLIPS if markdown else 0)
-    listed = list_flips(comparison, shown)
+    listed = _list_flips(comparison, flips or (MARKDOWN_FLIPS if markdown else 0))
     if not listed:
         return []
     title = f"Flips: gained {len(comparison.gained)}, lost {len(comparison.lost)}"
     return [Section(title, build_flips(listed, "A", "B", markdown=markdown))]
 
 
-def list_flips(comparison: Comparison, most: int, *, texts: bool = True) -> list[Flip]:
-    """List the first samples that flipped each way.
-
-    Args:
-        comparison: The comparison.
-        most: Samples each way.
-        texts: Whether to read their questions and answers.
-
-    Returns:
-        Those gained, then those lost.
-    """
+def _list_flips(comparison: Comparison, most: int, *, with_texts: bool = True) -> list[Flip]:
+    """List the first samples that flipped each way: those gained, then those lost."""
     changes = {"gained": comparison.gained[:most], "lost": comparison.lost[:most]}
-    ids = {change.id for changed in changes.values() for change in changed} if texts else set()
-    texts_a, texts_b = (read_texts(side.report, ids) for side in (comparison.a, comparison.b))
+    ids = {change.id for changed in changes.values() for change in changed} if with_texts else set()
+    of_a, of_b = (read_texts(side.report, ids) for side in (comparison.a, comparison.b))
     return [
-        Flip.make(kind, change.id, (change.a, change.b), texts_a, texts_b)
+        Flip(kind, change.id, (change.a, change.b), (of_a.get(change.id), of_b.get(change.id)))
         for kind, changed in changes.items()
         for change in changed
     ]
@@ -411,13 +344,11 @@ def side_line(label: str, side: Side) -> Line:
     counts = f"{count(side.samples, 'sample')}, {count(side.items, 'item')}"
     tokens = describe_usage(side.report)
     usage = f"; {tokens}" if tokens else ""
-    return Line(*parts, f"; {counts}, {side.errored} errored{usage}", bullet=True)
+    return Line(*parts, f"; {counts}, {side.errored} errored{usage}")
 
 
 def pairing_line(comparison: Comparison) -> Line:
     """Say what is compared, by how many samples, and why not by all."""
-    from heldout.stats import PairedDifference
-
     overall = comparison.overall
     if isinstance(overall, PairedDifference):
         text = f"paired by sample: {_paired_samples(comparison, overall.n)}"
@@ -426,16 +357,15 @@ def pairing_line(comparison: Comparison) -> Line:
         a, b = comparison.a, comparison.b
         of_a = f" of {a.samples}" if a.left_out else ""
         of_b = f" of {b.samples}" if b.left_out else ""
-        noun = "sample" if overall.n_a == 1 and not of_a else "samples"
         text = (
-            f"not paired: {overall.n_a}{of_a} {noun} of A with {overall.n_b}{of_b} of B, so what "
+            f"not paired: {overall.n_a}{of_a} samples of A with {overall.n_b}{of_b} of B, so what "
             "makes samples hard does not cancel"
         )
         clusters = f"{overall.clusters_a} and {overall.clusters_b}"
     parts: list[Cell] = [name(comparison.metric), f", {text}"]
     if comparison.cluster is not None:
         parts += [f", in {clusters} clusters by ", name(comparison.cluster)]
-    return Line(*parts, bullet=True)
+    return Line(*parts)
 
 
 def _paired_samples(comparison: Comparison, n: int) -> str:
@@ -452,25 +382,17 @@ def _paired_samples(comparison: Comparison, n: int) -> str:
     return f"{n} of {count(a.samples, 'sample')}; {a.left_out} {have} no {noun} on one side"
 
 
-def _wins_lines(comparison: Comparison) -> list[Line]:
-    from heldout.stats import PairedDifference
-
-    overall = comparison.overall
-    if not isinstance(overall, PairedDifference):
-        return []
-    text = (
-        f"B wins {count(overall.wins, 'sample')}, loses {overall.losses}, and ties {overall.ties}. "
-        f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {len(comparison.gained)}, "
-        f"lost {len(comparison.lost)}."
-    )
-    return [Line(text)]
-
-
-def _detectable_text(comparison: Comparison) -> str:
-    effect = comparison.minimum_detectable
+def _describe_outcome(comparison: Comparison) -> Iterator[Line]:
+    overall, effect = comparison.overall, comparison.minimum_detectable
+    if isinstance(overall, PairedDifference):
+        wins = f"B wins {count(overall.wins, 'sample')}, loses {overall.losses}"
+        gained, lost = len(comparison.gained), len(comparison.lost)
+        flips = f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {gained}, lost {lost}."
+        yield Line(f"{wins}, and ties {overall.ties}. {flips}")
     if effect is None:
-        return "The minimum detectable effect is unknown: there is no spread."
-    return f"Minimum detectable effect: {number(effect)} at 80% power."
+        yield Line("The minimum detectable effect is unknown: there is no spread.")
+    else:
+        yield Line(f"Minimum detectable effect: {number(effect)} at 80% power.")
 
 
 def _verdict_text(comparison: Comparison) -> str:
@@ -482,28 +404,24 @@ def _verdict_text(comparison: Comparison) -> str:
         return f"B is {words[comparison.verdict]}: {difference}."
     around = overall.interval
     if around is None:
-        n = " and ".join(samples_text(overall).split(", "))
-        noun = "sample" if n == "1" else "samples"
-        return f"Inconclusive: {n} {noun} without a spread to judge by."
+        return "Inconclusive: there is no spread to judge by."
     if around.low <= 0 <= around.high or counted is None:
-        return (
-            f"Inconclusive: the difference is between {number(around.low)} and "
-            f"{number(around.high)}."
-        )
+        bounds = f"{number(around.low)} and {number(around.high)}"
+        return f"Inconclusive: the difference is between {bounds}."
+    other = f"{number(counted.difference, sign=True)} ({interval_text(counted.interval)})"
     return (
-        f"Inconclusive: it is {difference} of what was scored, but "
-        f"{number(counted.difference, sign=True)} ({interval_text(counted.interval)}) with errored "
-        f"items as {comparison.errors_as or 0:g}."
+        f"Inconclusive: it is {difference} of what was scored, but {other} with errored items as "
+        f"{comparison.errors_as or 0:g}."
     )
 
 
 def remark_lines(comparison: Comparison) -> list[Line]:
     """List what was allowed to differ, and what else limits the comparison."""
     allowed = [
-        Line(f"allowed to differ: {mismatch.kind}: {mismatch.text}", style="yellow", bullet=True)
+        Line(f"allowed to differ: {mismatch.kind}: {mismatch.text}", style="yellow")
         for mismatch in comparison.mismatches
     ]
-    return [*allowed, *(Line(f"note: {note}", bullet=True) for note in notes(comparison))]
+    return [*allowed, *(Line(f"note: {note}") for note in notes(comparison))]
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -536,27 +454,14 @@ def notes(comparison: Comparison) -> list[str]:
         )
     if comparison.duplicates:
         lines.append("samples of equal input and ground truth are one cluster")
-    return [*lines, *_pairing_notes(comparison)]
-
-
-def _pairing_notes(comparison: Comparison) -> list[str]:
-    shared = comparison.shared_samples
-    if comparison.paired and shared < max(comparison.a.samples, comparison.b.samples):
-        return [
-            f"paired on the {shared} samples that both have; unpaired, all would count, with less "
-            "certainty"
-        ]
-    if comparison.paired:
-        return []
     if comparison.unseeded:
         runs = " and ".join(comparison.unseeded)
-        return [f"not paired: the episodes of {runs} had no seeds, so they differ from run to run"]
-    if shared == 0:
-        return [
-            "not paired: no sample is in both, so what makes samples hard does not cancel; a "
-            "paired comparison would be far more certain"
-        ]
-    return []
+        lines.append(
+            f"not paired: the episodes of {runs} had no seeds, so they differ from run to run"
+        )
+    elif comparison.shared_samples == 0:
+        lines.append("not paired: no sample is in both; a paired comparison is far more certain")
+    return lines
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -565,20 +470,17 @@ def _pairing_notes(comparison: Comparison) -> list[str]:
 def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]:
     """Return a comparison as JSON has it, with the first flips each way and the number of all."""
     by = comparison.by
-    listed = list_flips(comparison, flips or JSON_FLIPS, texts=flips is not None)
+    listed = _list_flips(comparison, flips or JSON_FLIPS, with_texts=flips is not None)
+    selections = [side.report.selection for side in (comparison.a, comparison.b)]
+    picked = [selection for selection in selections if selection is not None]
+    condition = {"where": picked[0].condition, "n_of": [s.of for s in picked]} if picked else {}
     return {
-        "verdict": comparison.verdict,
-        "metric": comparison.metric,
-        "pass_threshold": comparison.pass_threshold,
-        "confidence": comparison.confidence,
-        "paired": comparison.paired,
+        **pick(comparison, "verdict", "metric", "pass_threshold", "confidence", "paired"),
+        **pick(comparison, "errors_as", "minimum_detectable", "by"),
         "a": side_json(comparison.a),
         "b": side_json(comparison.b),
-        "errors_as": comparison.errors_as,
         "overall": _difference_json(comparison.overall),
         "with_errors": comparison.with_errors and _difference_json(comparison.with_errors),
-        "minimum_detectable": comparison.minimum_detectable,
-        "by": list(by),
         "slices": [_slice_json(by, part) for part in comparison.slices],
         "slices_with_errors": [_slice_json(by, part) for part in comparison.slices_with_errors],
         "slices_not_compared": [
@@ -590,21 +492,16 @@ def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]
         "notes": notes(comparison),
         "gained_total": len(comparison.gained),
         "lost_total": len(comparison.lost),
+        **condition,
     }
 
 
 def side_json(side: Side) -> dict[str, Any]:
     """Return a run of a comparison as JSON has it."""
     return {
-        "name": side.name,
         "path": None if side.path is None else str(side.path),
-        "samples": side.samples,
-        "items": side.items,
-        "errored": side.errored,
-        "left_out": side.left_out,
-        "mean": side.report.summary["mean"],
-        "ci_low": side.report.summary["ci_low"],
-        "ci_high": side.report.summary["ci_high"],
+        **pick(side, "name", "samples", "items", "errored", "left_out"),
+        **{key: side.report.summary[key] for key in ("mean", "ci_low", "ci_high")},
         "usage": usage_as_dict(side.report),
     }
 
@@ -612,21 +509,14 @@ def side_json(side: Side) -> dict[str, Any]:
 def _difference_json(difference: Difference) -> dict[str, Any]:
     hidden = {"evidence", "sides", "interval", "confidence"}
     names = [field.name for field in fields(difference) if field.name not in hidden]
-    around = difference.interval
-    return {
-        **{name: getattr(difference, name) for name in names},
-        "ci_low": around and around.low,
-        "ci_high": around and around.high,
-    }
+    return pick(difference, *names) | interval_json(difference.interval)
 
 
 def _slice_json(by: Sequence[str], part: SliceDifference) -> dict[str, Any]:
     label: Any = part.label
-    around = part.simultaneous_interval
     return {
         "slice": dict(zip(by, label, strict=True)),
         **_difference_json(part.difference),
         "adjusted_p_value": part.adjusted_p_value,
-        "simultaneous_ci_low": around and around.low,
-        "simultaneous_ci_high": around and around.high,
+        **interval_json(part.simultaneous_interval, "simultaneous_"),
     }

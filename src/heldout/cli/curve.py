@@ -455,7 +455,9 @@ def _add_texts(
             texts.append({})
     old, new = texts
     return [
-        Flip.make(kind, change.id, (change.before, change.after), old, new)
+        Flip(
+            kind, change.id, (change.before, change.after), (old.get(change.id), new.get(change.id))
+        )
         for kind, changes in shown.items()
         for change in changes
     ]

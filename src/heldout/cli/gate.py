@@ -7,12 +7,15 @@ prints a refusal as Markdown for --markdown).
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
-from heldout._format import count, interval, number, percent
+from heldout._format import count, interval, list_some, number, percent
+from heldout.analysis import Check, Gate, Reading, Side, gate
+from heldout.cli import compare
+from heldout.cli._load import load_report
 from heldout.cli._options import renamed_option
 from heldout.cli._tables import (
     Block,
@@ -23,42 +26,22 @@ from heldout.cli._tables import (
     Span,
     Table,
     code,
+    number_columns,
+    pick,
     print_json,
     print_report,
 )
-from heldout.cli.compare import (
-    comparison_json,
-    flip_blocks,
-    interval_text,
-    measure_options,
-    name_options_in_errors,
-    pairing_line,
-    refuse_json_and_markdown,
-    remark_lines,
-    side_json,
-    side_line,
-    slice_blocks,
-    slice_count,
-    slice_name,
-)
+from heldout.cli.compare import interval_text
+from heldout.cli.main import forget_stdout
 from heldout.cli.show import in_order
 
-if TYPE_CHECKING:
-    from heldout.analysis import Check, Gate, Reading, Side
-
-SIGNS = {
-    "pass": ("✓", "green"),
-    "fail": ("✗", "red"),
-    "errored": ("!", "yellow"),
-    "inconclusive": ("?", "yellow"),
+# Sign, colour and heading in Markdown.
+OUTCOMES = {
+    "pass": ("✓", "green", "✅ Passes."),
+    "fail": ("✗", "red", "❌ Fails"),
+    "errored": ("!", "yellow", "❗ No verdict"),
+    "inconclusive": ("?", "yellow", "❔ Inconclusive"),
 }
-TITLES = {
-    "pass": "✅ Passes.",
-    "fail": "❌ Fails",
-    "errored": "❗ No verdict",
-    "inconclusive": "❔ Inconclusive",
-}
-CORRECTED, DISPUTED = "†", "‡"
 CHECKS_NAMED = 3
 """Checks that the conclusion names."""
 WHY_ANOTHER_NUMBER = (
@@ -93,33 +76,9 @@ WHY_ANOTHER_NUMBER = (
     metavar="LOSS",
     help="What is tolerated in a slice.  [default: --no-worse-than]",
 )
-@measure_options
-@click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
-@click.option(
-    "--flips",
-    type=click.IntRange(1),
-    metavar="N",
-    help="List N samples gained, and N lost, with question, target and both answers.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
+@compare.comparison_options
 def command(
-    run: str,
-    baseline: str | None,
-    no_worse_than: float | None,
-    min_mean: float | None,
-    max_mean: float | None,
-    lower_is_better: bool,
-    by: tuple[str, ...],
-    slice_no_worse_than: float | None,
-    metric: str,
-    cluster: str | None,
-    allow: tuple[str, ...],
-    pass_threshold: float | None,
-    confidence: float,
-    flips: int | None,
-    as_json: bool,
-    as_markdown: bool,
+    run: str, baseline: str | None, flips: int | None, format: str | None, **settings: Any
 ) -> None:
     """Check RUN against a baseline, a minimum or maximum mean, or all of them.
 
@@ -130,77 +89,31 @@ def command(
     the command was not understood, or the runs cannot be read or compared. 4: no verdict, since it
     depends on what errored items count as.
     """
-    from heldout.analysis import gate
-    from heldout.cli._load import load_report
-    from heldout.cli.main import forget_stdout
-
-    refuse_json_and_markdown(as_json, as_markdown)
-    has_mean = min_mean is not None or max_mean is not None
-    _check_options(baseline, no_worse_than, by, slice_no_worse_than, has_mean=has_mean)
-    with name_options_in_errors(allow, by, "--by"):
-        verdict = gate(
-            baseline=None if baseline is None else load_report(baseline),
-            run=load_report(run),
-            no_worse_than=no_worse_than,
-            min_mean=min_mean,
-            max_mean=max_mean,
-            lower_is_better=lower_is_better,
-            by=by,
-            slice_no_worse_than=slice_no_worse_than,
-            metric=metric,
-            cluster=cluster,
-            allow=allow,
-            pass_threshold=pass_threshold,
-            confidence=confidence,
-        )
+    before = None if baseline is None else load_report(baseline)
+    with compare.options_in_errors():
+        verdict = gate(load_report(run), baseline=before, **settings)
+    markdown = format == "markdown"
     try:
-        if as_json:
+        if format == "json":
             print_json(_gate_json(verdict, flips))
         else:
-            report = _report(verdict, flips, markdown=as_markdown)
-            print_report(report, markdown=as_markdown)
+            print_report(_build_report(verdict, flips, markdown=markdown), markdown=markdown)
         sys.stdout.flush()
     except BrokenPipeError:
         forget_stdout()  # the verdict stands, whether or not it is read
     raise click.exceptions.Exit(verdict.exit_code)
 
 
-def _check_options(
-    baseline: str | None,
-    no_worse_than: float | None,
-    by: Sequence[str],
-    slice_no_worse_than: float | None,
-    *,
-    has_mean: bool,
-) -> None:
-    """Refuse what `gate` would, in the words of the command line."""
-    if no_worse_than is not None and baseline is None:
-        raise click.UsageError("--no-worse-than which run? Add --baseline RUN")
-    if baseline is not None and no_worse_than is None:
-        raise click.UsageError("--baseline needs --no-worse-than LOSS: 0.01, say")
-    if no_worse_than is None and not has_mean:
-        raise click.UsageError(
-            "nothing to check: add --no-worse-than LOSS with --baseline RUN, --min-mean MEAN, "
-            "--max-mean MEAN, or several"
-        )
-    if by and no_worse_than is None:
-        raise click.UsageError("--by needs --no-worse-than and --baseline")
-    if slice_no_worse_than is not None and not by:
-        raise click.UsageError("--slice-no-worse-than needs --by KEY")
-
-
-def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
+def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     checks = _sort_checks(gate)
-    blocks: list[Block] = []
-    if gate.comparison is None:
-        blocks += [side_line("the run", gate.run), _headline("the run", gate.run)]
-    else:
-        a, b = gate.comparison.a, gate.comparison.b
-        blocks += [side_line("A, the baseline", a), side_line("B, the run", b)]
-        blocks += [_headline("A", a), _headline("B", b), pairing_line(gate.comparison)]
-    blocks += [_table(gate, checks), *map(Line, _footnotes(gate))]
+    sides = _sides(gate)
+    blocks: list[Block] = [compare.side_line(label, side) for label, side in sides.items()]
+    blocks += [_headline(label.partition(",")[0], side) for label, side in sides.items()]
+    if gate.comparison is not None:
+        blocks.append(compare.pairing_line(gate.comparison))
+    blocks += [_build_table(gate, checks), *map(Line, _footnotes(gate))]
     blocks += [
-        Line(code(check_name(check, gate)), f": {_reason(check, gate)}", bullet=True)
+        Line(code(_check_name(check, gate)), f": {_reason(check, gate)}")
         for check in checks
         if check.outcome != "pass"
     ]
@@ -209,15 +122,17 @@ def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     if gate.comparison is not None:
         if gate.comparison.by and markdown:
             title = count(len(gate.comparison.slices), "slice")
-            blocks.append(Section(title, slice_blocks(gate.comparison)))
-        blocks += flip_blocks(gate.comparison, flips, markdown=markdown)
-        blocks += remark_lines(gate.comparison)
-    return Report(
-        blocks,
-        conclusion=conclude(gate),
-        style=f"bold {SIGNS[gate.outcome][1]}",
-        title=TITLES[gate.outcome],
-    )
+            blocks.append(Section(title, compare.slice_blocks(gate.comparison)))
+        blocks += compare.flip_blocks(gate.comparison, flips, markdown=markdown)
+        blocks += compare.remark_lines(gate.comparison)
+    _, style, title = OUTCOMES[gate.outcome]
+    return Report(blocks, conclusion=conclude(gate), style=f"bold {style}", title=title)
+
+
+def _sides(gate: Gate) -> dict[str, Side]:
+    if gate.comparison is None:
+        return {"the run": gate.run}
+    return {"A, the baseline": gate.comparison.a, "B, the run": gate.comparison.b}
 
 
 def _headline(label: str, side: Side) -> Line:
@@ -227,7 +142,7 @@ def _headline(label: str, side: Side) -> Line:
     bounds = interval(summary["ci_low"], summary["ci_high"])
     items = count(summary["n"], "item")
     text = f"reward of {label}: {number(summary['mean'])} ({bounds}), {items}{errors}"
-    return Line(text, bullet=True)
+    return Line(text)
 
 
 # --- Checks -------------------------------------------------------------------------------------
@@ -236,16 +151,14 @@ def _headline(label: str, side: Side) -> Line:
 def _sort_checks(gate: Gate) -> list[Check]:
     """Order checks: overall, slices as people sort them, means."""
     slices = {tuple(check.slice.values()): check for check in gate.checks if check.slice}
-    ordered = [slices[label] for label in in_order(slices)] if slices else []
-    before = [check for check in gate.checks if check.kind == "overall"]
-    after = [check for check in gate.checks if check.kind in ("min_mean", "max_mean")]
-    return [*before, *ordered, *after]
+    ordered = iter([slices[label] for label in in_order(slices)])
+    return [next(ordered) if check.slice else check for check in gate.checks]
 
 
-def check_name(check: Check, gate: Gate) -> str:
+def _check_name(check: Check, gate: Gate) -> str:
     """Name a check: no worse than before by 0.01, level=easy, mean at least 0.5."""
     if check.slice is not None:
-        return slice_name([*check.slice], check.slice.values())
+        return compare.slice_name(check.slice, check.slice.values())
     if check.kind == "min_mean":
         return f"mean at least {check.bound:g}"
     if check.kind == "max_mean":
@@ -254,30 +167,25 @@ def check_name(check: Check, gate: Gate) -> str:
     return f"no worse than {baseline} by {abs(check.bound):g}"
 
 
-def _table(gate: Gate, checks: Sequence[Check]) -> Table:
+def _build_table(gate: Gate, checks: Sequence[Check]) -> Table:
     columns = [
         Column(""),
         Column("check", wrap=True),
-        Column("estimate", "right"),
+        *number_columns("estimate"),
         Column(f"{percent(gate.confidence)} interval"),
-        Column("bound", "right"),
-        Column("n", "right"),
+        *number_columns("bound", "n"),
     ]
-    rows = []
-    for check in checks:
-        sign, style = SIGNS[check.outcome]
-        marks = CORRECTED * _is_corrected(check, gate)
-        marks += DISPUTED * (check.disputed and check.scored is not None)
-        rows.append(
-            (
-                Span(f"{sign} {check.outcome}", style),
-                code(check_name(check, gate)),
-                _estimate_text(check, check.estimate),
-                f"{interval_text(check.interval)} {marks}".rstrip(),
-                number(check.bound),
-                f"{check.n}",
-            )
+    rows = [
+        (
+            Span(f"{OUTCOMES[check.outcome][0]} {check.outcome}", OUTCOMES[check.outcome][1]),
+            code(_check_name(check, gate)),
+            _estimate_text(check, check.estimate),
+            interval_text(check.interval),
+            number(check.bound),
+            f"{check.n}",
         )
+        for check in checks
+    ]
     return Table(columns, rows)
 
 
@@ -285,27 +193,14 @@ def _estimate_text(check: Check, estimate: float | None) -> str:
     return number(estimate, sign=check.kind in ("overall", "slice"))
 
 
-def _is_corrected(check: Check, gate: Gate) -> bool:
-    """Tell whether the interval is wider for several slices; for one there is no correction."""
-    several = gate.comparison is not None and slice_count(gate.comparison) > 1
-    return several and check.corrected and check.interval is not None
-
-
-def _footnotes(gate: Gate) -> list[str]:
-    lines = []
-    comparison = gate.comparison
-    if comparison is not None and any(_is_corrected(check, gate) for check in gate.checks):
-        lines.append(f"{CORRECTED} corrected for {slice_count(comparison)} slices.")
-    if any(check.disputed and check.scored is not None for check in gate.checks):
-        lines.append(f"{DISPUTED} with errored items counted, the outcome is another one.")
-    if gate.run.errored or (comparison is not None and comparison.a.errored):
-        lines.append("The table leaves out errored items, which the rewards above count as 0.")
-    if comparison is None and any(check.n < gate.run.samples for check in gate.checks):
-        lines.append(
+def _footnotes(gate: Gate) -> Iterator[str]:
+    if any(side.errored for side in _sides(gate).values()):
+        yield "The table leaves out errored items, which the rewards above count as 0."
+    if gate.comparison is None and any(check.n < gate.run.samples for check in gate.checks):
+        yield (
             f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
             "truth, unless --cluster names another key) count once."
         )
-    return lines
 
 
 def _reason(check: Check, gate: Gate) -> str:
@@ -334,8 +229,9 @@ def _reason_of_outcome(check: Check, gate: Gate) -> str:
     if scored.interval is None:
         return "the values say nothing about how much they vary"
     noun = "interval"
-    if gate.comparison is not None and _is_corrected(check, gate):
-        noun = f"interval, corrected for {slice_count(gate.comparison)} slices,"
+    slices = compare.slice_count(gate.comparison) if gate.comparison else 0
+    if check.corrected and slices > 1:
+        noun = f"interval, corrected for {slices} slices,"
     if check.outcome == "inconclusive":
         return f"{check.bound:g} is inside the {noun.rstrip(',')}"
     side = "right" if check.outcome == "pass" else "wrong"
@@ -355,20 +251,17 @@ def conclude(gate: Gate) -> str:
     if gate.outcome == "pass":
         return "Passes."
     decisive = [check for check in _sort_checks(gate) if check.outcome == gate.outcome]
-    names = "; ".join(check_name(check, gate) for check in decisive[:CHECKS_NAMED])
-    if len(decisive) > CHECKS_NAMED:
-        names += f"; {len(decisive) - CHECKS_NAMED} more"
+    names = list_some([_check_name(check, gate) for check in decisive], CHECKS_NAMED)
     if gate.outcome == "fail":
         return f"Fails: {names}."
     if gate.outcome == "inconclusive":
         help = " Running the errored items again (--resume) may help."
         disputed = any(check.disputed for check in decisive)
         return f"Inconclusive at this n: {names}.{help if disputed else ''}"
-    sides = [gate.run] if gate.comparison is None else [gate.comparison.a, gate.comparison.b]
-    errored = sum(side.errored for side in sides)
+    errored = sum(side.errored for side in _sides(gate).values())
     if errored == 0:  # slices that one run lacks
         return f"No verdict: there is no value on both sides: {names}."
-    items = f"{errored:,} errored item{'s' * (errored > 1)}"
+    items = count(errored, "errored item")
     return f"No verdict: it depends on what {items} count as: {names}. Run again (--resume)."
 
 
@@ -377,30 +270,19 @@ def conclude(gate: Gate) -> str:
 
 def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
     return {
-        "outcome": gate.outcome,
-        "exit_code": gate.exit_code,
-        "metric": gate.metric,
-        "confidence": gate.confidence,
-        "run": side_json(gate.run),
+        **pick(gate, "outcome", "exit_code", "metric", "confidence"),
+        "run": compare.side_json(gate.run),
         "checks": [_check_json(check, gate) for check in gate.checks],
-        "comparison": gate.comparison and comparison_json(gate.comparison, flips),
+        "comparison": gate.comparison and compare.comparison_json(gate.comparison, flips),
     }
 
 
 def _check_json(check: Check, gate: Gate) -> dict[str, Any]:
-    bounds, counted = check.interval, check.with_errors
+    counted = check.with_errors
     return {
-        "kind": check.kind,
-        "name": check_name(check, gate),
-        "slice": check.slice,
-        "outcome": check.outcome,
-        "estimate": check.estimate,
-        "ci_low": bounds and bounds.low,
-        "ci_high": bounds and bounds.high,
-        "corrected": check.corrected,
-        "bound": check.bound,
-        "n": check.n,
-        "needed": check.needed,
+        "name": _check_name(check, gate),
+        **pick(check, "kind", "slice", "outcome", "estimate", "corrected", "bound", "n", "needed"),
+        **compare.interval_json(check.interval),
         "why": _reason_of_outcome(check, gate),
         "other": _reading_text(check, counted) if counted and check.disputed else None,
     }

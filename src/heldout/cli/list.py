@@ -29,10 +29,11 @@ from heldout.cli._tables import (
     print_json,
     print_report,
 )
-from heldout.cli.show import format_cost, repair_run
-from heldout.errors import RunBusy, RunDirectoryError
+from heldout.cli.show import format_cost
+from heldout.errors import RunBusy
+from heldout.store.journal import repair as repair_journal
 from heldout.store.jsonl import has_writer
-from heldout.store.run_dir import RunDir
+from heldout.store.run_dir import RunDir, now
 from heldout.store.runs import (
     ROOT,
     TIMESTAMP,
@@ -42,6 +43,7 @@ from heldout.store.runs import (
     list_runs,
     read_entry,
 )
+from heldout.training.curve import repair_curve
 
 STATUS_STYLES = {
     "running": "cyan",
@@ -69,7 +71,6 @@ RUN_FILES = ("run.json", "results.jsonl", "results.parquet", "summary.json", "cu
     show_default=True,
     help="What to sort by; numbers and times from the largest.",
 )
-@click.option("--reverse", is_flag=True, help="Sort the other way round.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Only the first N.")
 @click.option(
     "--output-dir", default=ROOT, show_default=True, metavar="DIR", help="Where the runs are."
@@ -82,7 +83,6 @@ def command(
     status: str | None,
     kind: str | None,
     key: str,
-    reverse: bool,
     limit: int | None,
     output_dir: str,
     as_json: bool,
@@ -102,9 +102,9 @@ def command(
         and status in (None, entry.status)
         and kind in (None, entry.kind)
     ]
-    entries = _sort_entries(entries, key, reverse=reverse)[:limit]
+    entries = _sort_entries(entries, key)[:limit]
     if as_json:
-        names = shorten_names(entries)
+        names = _shorten_names(entries)
         for entry in entries:
             print_json({**asdict(entry), "path": str(entry.path), "id": names[entry.path]})
         return
@@ -115,16 +115,14 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name.partition("/")[0], pattern)
 
 
-def _sort_entries(entries: Sequence[RunEntry], key: str, *, reverse: bool) -> list[RunEntry]:
-    ascending = key in ("name", "model", "status")
-
+def _sort_entries(entries: Sequence[RunEntry], key: str) -> list[RunEntry]:
     def value(entry: RunEntry) -> Any:
         return _tokens(entry) if key == "tokens" else getattr(entry, key)
 
-    known = [entry for entry in entries if value(entry) is not None]
-    unknown = [entry for entry in entries if value(entry) is None]
-    newest_first = sorted(known, key=lambda entry: entry.when or "", reverse=True)
-    return [*sorted(newest_first, key=value, reverse=ascending == reverse), *unknown]
+    newest_first = sorted(entries, key=lambda entry: entry.when or "", reverse=True)
+    known = [entry for entry in newest_first if value(entry) is not None]
+    known.sort(key=value, reverse=key not in ("name", "model", "status"))
+    return [*known, *(entry for entry in newest_first if value(entry) is None)]
 
 
 def _tokens(entry: RunEntry) -> int | None:
@@ -133,15 +131,8 @@ def _tokens(entry: RunEntry) -> int | None:
     return entry.prompt_tokens + entry.completion_tokens
 
 
-def shorten_names(entries: Sequence[RunEntry]) -> dict[Path, str]:
-    """Return names as commands take them: capitals@3 for capitals/2026-11-15T22-08-31.
-
-    Args:
-        entries: The runs.
-
-    Returns:
-        The name of each run, by its path.
-    """
+def _shorten_names(entries: Sequence[RunEntry]) -> dict[Path, str]:
+    """Return names as commands take them, by path: capitals@3 for capitals/2026-11-15T22-08-31."""
     names = {entry.path: entry.name for entry in entries}
     for directory in dict.fromkeys(path.parent for path in names if TIMESTAMP.fullmatch(path.name)):
         for position, path in enumerate(list_history(directory), 1):
@@ -157,7 +148,7 @@ def _build_list(
         there = f"none of the {count(len(every), 'run')}" if every else "no run"
         return [Line(f"{there} in {output_dir}" + " is of that kind" * bool(every))]
     columns = [
-        RankedColumn("run", [*shorten_names(entries).values()], 9, "left"),
+        RankedColumn("run", [*_shorten_names(entries).values()], 9, "left"),
         RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
         RankedColumn("mean", [number(e.mean) for e in entries], 8),
         RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),
@@ -239,7 +230,10 @@ def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None
         if as_json or not sys.stdin.isatty():
             raise click.UsageError("cannot ask for confirmation without a terminal: add --yes")
         for path in paths:
-            click.echo(printable(f"{path}: {_describe_entry(read_entry(path))}"))
+            entry = read_entry(path)
+            mean = "" if entry.mean is None else f", mean {number(entry.mean)} of {entry.n}"
+            about = f"{entry.kind} of {_format_time(entry.when)}, {entry.status}{mean}"
+            click.echo(printable(f"{path}: {about}"))
         click.confirm(f"Remove {count(len(paths), 'run')}?", abort=True)
     left = {str(path): remove_run(path) for path in paths}
     if as_json:
@@ -248,11 +242,6 @@ def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None
     for name, files in left.items():
         others = f"; {count(len(files), 'file')} not of the run stay there" if files else ""
         click.echo(printable(f"Removed {name}{others}."))
-
-
-def _describe_entry(entry: RunEntry) -> str:
-    mean = "" if entry.mean is None else f", mean {number(entry.mean)} of {entry.n}"
-    return f"{entry.kind} of {_format_time(entry.when)}, {entry.status}{mean}"
 
 
 def _refuse_busy(path: Path) -> None:
@@ -264,29 +253,17 @@ def _refuse_busy(path: Path) -> None:
 def remove_run(path: Path) -> list[str]:
     """Remove the files of a run, and its directory if nothing else is in it.
 
-    Args:
-        path: The run directory.
-
     Returns:
         Names of other files, which stay.
-
-    Raises:
-        RunBusy: Another process writes it.
-        RunDirectoryError: A file cannot be removed.
     """
     _refuse_busy(path)
-    try:
-        for name in RUN_FILES:
-            (path / name).unlink(missing_ok=True)
-        for file in path.glob("*.damaged"):
-            file.unlink()
-        for name in ("steps", "turns"):
-            if (path / name).is_dir():
-                shutil.rmtree(path / name)
-    except OSError as problem:
-        raise RunDirectoryError(
-            f"{path} cannot be removed: {problem.filename}: {problem.strerror}"
-        ) from problem
+    for name in RUN_FILES:
+        (path / name).unlink(missing_ok=True)
+    for file in path.glob("*.damaged"):
+        file.unlink()
+    for name in ("steps", "turns"):
+        if (path / name).is_dir():
+            shutil.rmtree(path / name)
     left = sorted(file.name for file in path.iterdir())
     for directory in (path, path.parent):
         with suppress(OSError):  # it holds something else
@@ -310,3 +287,28 @@ def repair(run: str, as_json: bool) -> None:
     moved = repair_run(path)
     if as_json:
         print_json({"path": str(path), "moved": moved})
+
+
+def repair_run(path: Path) -> list[int]:
+    """Move damaged lines of a run aside, after which it is no longer complete.
+
+    Returns:
+        Numbers of the lines that were moved.
+    """
+    run = RunDir(path)
+    if run.curve.exists():
+        file, moved = run.curve, repair_curve(run.curve)
+    else:
+        file = run.journal
+        moved = repair_journal(file) if file.exists() else []
+        if moved:
+            info = run.read_info()
+            info.status, info.finished = "interrupted", now()
+            info.reason = f"{count(len(moved), 'damaged journal line')} moved aside"
+            run.write_info(info)
+    text = f"{file} has no damaged line."
+    if moved:
+        lines = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
+        text = f"Moved damaged {lines} of {file} to {file.with_suffix('.damaged').name}."
+    click.echo(printable(text), err=True)
+    return moved

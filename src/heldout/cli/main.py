@@ -58,7 +58,7 @@ COMMANDS = {
 """The module of each command in this package, with the function's name unless it is `command`, and
 its help on one line: the module is imported when the command runs."""
 ALIASES = {
-    "slice": ("show:slice_command", "show RUN --by KEY"),
+    "slice": ("show", "show RUN --by KEY"),
     "watch": ("curve:watch", "curve watch"),
     "flips": ("curve:flips", "curve flips"),
     "plot": ("curve:plot", "curve plot"),

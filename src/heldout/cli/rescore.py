@@ -32,13 +32,7 @@ from heldout.store.runs import TIMESTAMP
 @click.option("--resume", is_flag=True, help="Continue the latest run of this name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
 def command(
-    run: str,
-    score_fn: str,
-    name: str | None,
-    max_concurrent: int | None,
-    timeout: float | None,
-    resume: bool,
-    as_json: bool,
+    run: str, score_fn: str, name: str | None, resume: bool, as_json: bool, **limits: Any
 ) -> None:
     """Score the saved trajectories of RUN again, into a new run that names its parent.
 
@@ -50,22 +44,20 @@ def command(
     from heldout.rescoring import rescore
 
     parent = find_run_directory(run)
-    output_dir = parent.parent
-    default = parent.name
+    output_dir, default = parent.parent, parent.name
     if parent.parent.name == "steps":
         # An eval of a curve is named as it was given: its directory is named by the step.
         output_dir, default = Path(base_config.output_dir), Path(run).name.replace(":", "-")
     elif TIMESTAMP.fullmatch(parent.name):
         # One of several runs of a name: its directory is named by the time.
         output_dir, default = parent.parent.parent, parent.parent.name
-    options: dict[str, Any] = {
-        "experiment_name": name or f"{default}-rescored",
-        "max_concurrent": max_concurrent,
-        "timeout": timeout,
-        "output_dir": str(output_dir),
-        "resume": resume or None,
-    }
-    config = replace(base_config, **{k: v for k, v in options.items() if v is not None})
+    config = replace(
+        base_config,
+        experiment_name=name or f"{default}-rescored",
+        output_dir=str(output_dir),
+        resume=resume,
+        **{option: value for option, value in limits.items() if value is not None},
+    )
     with stdout_for_json(as_json):
         function = load_function(score_fn, "--scorer")
         with run_directory(config) as (config, _):

@@ -265,7 +265,7 @@ def _run_eval(
     samples = eval_file.load_samples(dataset, ids)
     with run_directory(config) as (config, run_dir):
         if repair:
-            from heldout.cli.show import repair_run
+            from heldout.cli.list import repair_run
 
             repair_run(run_dir)
         report = asyncio.run(

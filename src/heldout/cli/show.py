@@ -6,31 +6,16 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from heldout._format import count, interval, number, printable
-from heldout.cli._curves import (
-    CurveRun,
-    build_curve_table,
-    describe_status,
-    group_by_label,
-    judge_curve,
-    point_as_dict,
-    read_curve,
-    training_state,
-)
-from heldout.cli._load import (
-    describe_selection,
-    find_curve,
-    find_run_directory,
-    find_step,
-    list_result_steps,
-    select_results,
-)
+from heldout._format import count, interval, number
+from heldout.cli import _curves, _load
+from heldout.cli._options import format_options
 from heldout.cli._tables import (
     PIPE_WIDTH,
     Block,
@@ -41,7 +26,11 @@ from heldout.cli._tables import (
     Table,
     as_line,
     as_text,
+    code,
     make_console,
+    name,
+    number_columns,
+    pick,
     print_json,
     print_report,
 )
@@ -55,13 +44,23 @@ if TYPE_CHECKING:
     from heldout.stats.summary import Summary
     from heldout.store.report import EvalReport
     from heldout.store.run_dir import RunInfo
-    from heldout.types import EvalResult, Message
+    from heldout.types import EvalResult
 
 MANY_ERRORS = 0.1
 """Share of errored items above which a report says what that does to its means."""
 MESSAGE_CHARACTERS = 4000
 """Characters of a message that are shown; a model that never stopped would bury the rest."""
 LABEL_WIDTH = 11
+# Styles of a label and of its text; others are those of a message.
+LABEL_STYLES = {
+    "error": ("bold red", "red"),
+    "reward": ("bold", ""),
+    "extracted": ("bold", "dim"),
+    "judge": ("bold", "dim"),
+    "reasoning": ("bold cyan", "dim"),
+    "target": ("bold green", ""),
+    "": ("", "yellow"),
+}
 # Words that have an order, though not that of the alphabet.
 SCALES = (
     ("trivial", "very easy", "easy", "medium", "hard", "very hard", "expert"),
@@ -97,16 +96,8 @@ SCALES = (
 )
 @click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
 @click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
-@click.option("--repair", is_flag=True, hidden=True, help="Now `heldout repair`.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON: one object, or one line per item or slice.",
-)
-@click.option("--markdown", is_flag=True, help="Print Markdown for GitHub.")
+@format_options
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
-@click.option("--outcomes", is_flag=True, help="Of a curve, with --json: each item's reward, too.")
 @click.option("--effect", type=float, help="Of a curve: the smallest gain worth having.")
 @click.option("--alpha", type=float, help="Of a curve: false verdict rate, over all of it.")
 @click.option(
@@ -121,14 +112,9 @@ def command(
     pass_at: tuple[int, ...],
     cluster: str | None,
     where: str | None,
-    repair: bool,
-    as_json: bool,
-    markdown: bool,
+    format: str | None,
     step: int | None,
-    outcomes: bool,
-    effect: float | None,
-    alpha: float | None,
-    window: int | None,
+    **terms: float | None,
 ) -> None:
     """Print the report of RUN: a run directory, or a name under outputs/evals.
 
@@ -137,105 +123,57 @@ def command(
     For a training run, that is its curve, one line per point, and its verdict; --step prints the
     whole report of one point, as RUN@STEP does.
     """
-    if as_json and markdown:
-        raise click.UsageError("--json or --markdown, not both")
-    selection = _Selection(failures, passes, samples)
-    terms = {"effect": effect, "alpha": alpha, "window": window}
-    verdicts = {name: value for name, value in terms.items() if value is not None}
-    if by:
-        _refuse_with_slices(selection, pass_at)
-    curve = find_curve(run)
-    options = {"--pass-at": pass_at, "--cluster": cluster, "--by": by}
-    report_option = next((option for option, value in options.items() if value), None)
-    if report_option and selection.option:
-        raise InvalidInput(
-            f"{report_option} is for the report, {selection.option} prints items: ask for one"
-        )
-    if curve is not None and (step is None or outcomes):
-        if report_option or where is not None:
-            raise InvalidInput(
-                f"{report_option or '--where'} of which eval? {curve} is a curve of many: add "
-                "--step N"
-            )
-        if repair:
-            repair_run(curve)
-        _show_curve(curve, selection, verdicts, step, outcomes, as_json=as_json, markdown=markdown)
+    from heldout.store.report import EvalReport
+
+    verdicts = {key: value for key, value in terms.items() if value is not None}
+    items = {"--failures": failures, "--passes": passes, "--sample": samples}
+    modes = [o for o, value in {**items, "--by": by, "--pass-at": pass_at}.items() if value]
+    if len(modes) > 1 or (cluster is not None and any(items.values())):
+        raise click.UsageError(f"{' and '.join([*modes, '--cluster'][:2])} do not go together")
+    curve = _load.find_curve(run)
+    if curve is not None and step is None:
+        others = {"--cluster": cluster, "--where": where}
+        of_one_eval = [*modes, *(option for option, value in others.items() if value is not None)]
+        _show_curve(curve, of_one_eval, verdicts, format)
         return
-    if curve is None:
-        path = find_run_directory(run)
-        curve_options = [*(["step"] * (step is not None)), *(["outcomes"] * outcomes), *verdicts]
-        for name in curve_options:
-            raise InvalidInput(f"{path} has no curve.jsonl, so --{name} does not apply to it")
-    else:
-        path = find_step(curve, step)
-    if repair:
-        repair_run(path)
+    path = _load.find_run_directory(run) if curve is None else _load.find_step(curve, step)
+    of_curve = [*(["step"] if step is not None else []), *verdicts]
+    if curve is None and of_curve:
+        raise InvalidInput(f"{path} has no curve.jsonl, so --{of_curve[0]} does not apply to it")
+    needs_interval = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
+    report = _load.select_results(EvalReport.load(path), where, needs_interval)
     if by:
-        _show_slices(path, by, cluster, where, as_json=as_json, markdown=markdown)
+        _show_slices(report, by, cluster, format)
+    elif any(items.values()):
+        _show_items(report, failures, passes, samples, format)
     else:
-        _show_run(path, selection, pass_at, cluster, where, as_json=as_json, markdown=markdown)
+        _show_report(report, path, pass_at, cluster, format)
+    if report.status == "failed":
+        raise click.exceptions.Exit(4)  # as `heldout run` did: a script must not go on
 
 
-@click.command("slice", hidden=True)
-@click.argument("run")
-@click.option("--by", multiple=True, required=True, metavar="KEY", help="Metadata key.")
-@click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
-@click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per slice.")
-def slice_command(
-    run: str, by: tuple[str, ...], cluster: str | None, where: str | None, as_json: bool
+def _show_items(
+    report: EvalReport,
+    failures: int | None,
+    passes: int | None,
+    samples: tuple[str, ...],
+    format: str | None,
 ) -> None:
-    """Print a row for each value of KEY in RUN, as `heldout show RUN --by KEY` does."""
-    _show_slices(find_run_directory(run), by, cluster, where, as_json=as_json, markdown=False)
-
-
-def _refuse_with_slices(selection: _Selection, pass_at: Sequence[int]) -> None:
-    option = selection.option or ("--pass-at" if pass_at else None)
-    if option:
-        raise InvalidInput(
-            f"--by prints one row per slice, and {option} is of the whole: ask for one"
-        )
-
-
-class _Selection(NamedTuple):
-    """Which conversations to show; at most one of these."""
-
-    failures: int | None
-    passes: int | None
-    samples: tuple[str, ...]
-
-    @property
-    def option(self) -> str | None:
-        """The option that selects; None for the report itself."""
-        options = ("--failures", "--passes", "--sample")
-        chosen = [option for option, value in zip(options, self, strict=True) if value]
-        if len(chosen) > 1:
-            raise click.UsageError("--failures, --passes and --sample print items: ask for one")
-        return chosen[0] if chosen else None
-
-    def select(self, report: EvalReport) -> list[EvalResult]:
-        """Find the results of a report that are selected."""
-        if self.failures:
-            return _select_failures(report, self.failures)
-        if self.passes:
-            passed = (r for r in report.results if r.ok and r.score.reward >= report.pass_threshold)
-            return list(islice(passed, self.passes))
-        return _select_samples(report, self.samples)
-
-
-def _select_failures(report: EvalReport, most: int) -> list[EvalResult]:
-    """Select errored results first: they say nothing about the policy until they are repaired."""
-    errored: list[EvalResult] = []
-    wrong: list[EvalResult] = []
-    for result in report.results:
-        if not result.ok:
-            errored.append(result)
-        elif result.score.reward < report.pass_threshold and len(wrong) < most:
-            wrong.append(result)
-        has_all_errors = len(errored) == report.summary.get("n_errors")
-        if len(errored) == most or (has_all_errors and len(errored) + len(wrong) >= most):
-            break
-    return [*errored, *wrong][:most]
+    threshold = report.pass_threshold
+    errored = (r for r in report.results if not r.ok)
+    wrong = (r for r in report.results if r.ok and r.score.reward < threshold)
+    passed = (r for r in report.results if r.ok and r.score.reward >= threshold)
+    if failures:
+        # Errored items come first: they say nothing about the policy until they are repaired.
+        results = [*islice(chain(islice(errored, report.summary["n_errors"]), wrong), failures)]
+    else:
+        results = [*islice(passed, passes)] if passes else _select_samples(report, samples)
+    if format != "json":
+        _print_results(results, report, passed=passes is not None)
+        return
+    for result in results:
+        reward = result.score.reward if result.ok else None
+        print_json({**msgspec.to_builtins(result), "reward": reward})
 
 
 def _select_samples(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
@@ -255,158 +193,65 @@ def _select_samples(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult
     return [result for results in selected.values() for result in results]
 
 
-def _show_run(
+def _show_report(
+    report: EvalReport,
     path: Path,
-    selection: _Selection,
     pass_at: tuple[int, ...],
     cluster: str | None,
-    where: str | None,
-    *,
-    as_json: bool,
-    markdown: bool,
+    format: str | None,
 ) -> None:
     from heldout.analysis.passes import summarize_report
-    from heldout.store.report import EvalReport
     from heldout.store.run_dir import RunDir
 
-    report_option = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
-    report = select_results(EvalReport.load(path), where, report_option)
-    if selection.option:
-        results = selection.select(report)
-        if as_json:
-            for result in results:
-                print_json(_result_as_dict(result))
-        else:
-            print_results(results, report, passed=selection.passes is not None)
-    else:
-        info = RunDir(path).read_info()
-        summary = report.summary
-        if report.selection is None or not report.selection.by_outcome:
-            summary = summarize_report(report, cluster=cluster, pass_at=pass_at)
-        summary = report.mark_selected(summary)
-        if as_json:
-            print_json(_run_as_dict(report, info, summary))
-        else:
-            print_report(build_report(report, summary, info=info), markdown=markdown)
-    _exit_if_failed(report)
-
-
-def _exit_if_failed(report: EvalReport) -> None:
-    if report.status == "failed":
-        raise click.exceptions.Exit(4)  # as `heldout run` did: a script must not go on
+    info = RunDir(path).read_info()
+    summary = report.summary
+    if report.selection is None or not report.selection.by_outcome:
+        summary = summarize_report(report, cluster=cluster, pass_at=pass_at)
+    summary = report.mark_selected(summary)
+    if format != "json":
+        print_report(build_report(report, summary, info=info), markdown=format == "markdown")
+        return
+    print_json(
+        {
+            "kind": "run",
+            "path": str(report.path),
+            **pick(report, "status", "config"),
+            "summary": summary,
+            "usage": usage_as_dict(report),
+            **pick(info, "reason", "started", "finished", "git", "command", "versions"),
+        }
+    )
 
 
 def _show_slices(
-    path: Path,
-    by: tuple[str, ...],
-    cluster: str | None,
-    where: str | None,
-    *,
-    as_json: bool,
-    markdown: bool,
+    report: EvalReport, by: tuple[str, ...], cluster: str | None, format: str | None
 ) -> None:
-    from heldout.cli.compare import name_options_in_errors
-    from heldout.store.report import EvalReport
+    from heldout.analysis.passes import slices_and_total
 
-    report = select_results(EvalReport.load(path), where, "--cluster" if cluster else None)
-    with name_options_in_errors((), by, "--by"):
-        if cluster is None:
-            slices, total = report.slices_and_total(*by)
-        else:
-            from heldout.analysis.passes import slices_and_total
-
-            slices, total = slices_and_total(report, *by, cluster=cluster)
-            slices = {values: report.mark_selected(part) for values, part in slices.items()}
+    if cluster is None:
+        slices, total = report.slices_and_total(*by)
+    else:
+        slices, total = slices_and_total(report, *by, cluster=cluster)
+        slices = {values: report.mark_selected(part) for values, part in slices.items()}
     slices = {values: slices[values] for values in in_order(slices)}
-    if as_json:
+    if format == "json":
         for values, summary in slices.items():
             print_json({"slice": dict(zip(by, values, strict=True)), **summary})
     else:
-        print_report(build_slices(by, slices, total, report), markdown=markdown)
-    _exit_if_failed(report)
-
-
-def repair_run(path: Path) -> list[int]:
-    """Move damaged lines of a run aside, after which it is no longer complete.
-
-    Args:
-        path: The run directory, of a run or of a curve.
-
-    Returns:
-        Numbers of the lines that were moved.
-    """
-    from heldout.store.journal import repair
-    from heldout.store.run_dir import RunDir, now
-    from heldout.training.curve import repair_curve
-
-    run = RunDir(path)
-    if run.curve.exists():
-        moved = repair_curve(run.curve)
-        _report_repair(run.curve, moved)
-        return moved
-    moved = repair(run.journal) if run.journal.exists() else []
-    _report_repair(run.journal, moved)
-    if moved:
-        info = run.read_info()
-        info.status, info.finished = "interrupted", now()
-        info.reason = f"{count(len(moved), 'damaged journal line')} moved aside"
-        run.write_info(info)
-    return moved
-
-
-def _report_repair(path: Path, moved: Sequence[int]) -> None:
-    text = f"{path} has no damaged line."
-    if moved:
-        lines = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
-        text = f"Moved damaged {lines} of {path} to {path.with_suffix('.damaged').name}."
-    click.echo(printable(text), err=True)
+        print_report(build_slices(by, slices, total, report), markdown=format == "markdown")
 
 
 # --- Report -------------------------------------------------------------------------------------
 
 
-def _run_as_dict(report: EvalReport, info: RunInfo, summary: Summary) -> dict[str, Any]:
-    import msgspec
-
-    return {
-        "kind": "run",
-        "path": str(report.path),
-        "status": report.status,
-        "reason": info.reason,
-        "config": report.config,
-        "summary": summary,
-        "usage": usage_as_dict(report),
-        "started": info.started,
-        "finished": info.finished,
-        "git": msgspec.to_builtins(info.git),
-        "command": info.command,
-        "versions": info.versions,
-    }
-
-
 def usage_as_dict(report: EvalReport) -> dict[str, Any] | None:
-    """Return tokens and cost of a run for JSON; None where no item reported its tokens.
-
-    Args:
-        report: The report of the run.
-    """
+    """Return tokens and cost of a run for JSON; None where no item reported its tokens."""
     usage = report.usage
-    if not usage.n:
-        return None
-    return {
-        "n": usage.n,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cost": usage.cost,
-    }
+    return msgspec.structs.asdict(usage) if usage.n else None
 
 
 def describe_usage(report: EvalReport) -> str | None:
-    """Return tokens and cost of a run in words; None where no item reported its tokens.
-
-    Args:
-        report: The report of the run.
-    """
+    """Return tokens and cost of a run in words; None where no item reported its tokens."""
     usage = report.usage
     if not usage.n:
         return None
@@ -421,26 +266,22 @@ def format_cost(cost: float) -> str:
     return f"{cost:,.2f}" if cost >= 1 or cost == 0 else f"{cost:.3g}"
 
 
-def _describe_origin(info: RunInfo | None) -> list[Line]:
+def _describe_origin(info: RunInfo) -> Line:
     """Say when, at which commit and with which tags and note a run was made."""
-    if info is None:
-        return []
     parts = [info.started.replace("T", " ").removesuffix("Z") + " UTC"]
     if info.git is not None:
         parts.append(f"commit {info.git.commit[:9]}" + ", with changes" * bool(info.git.dirty))
     tags, note = info.config.get("tags"), info.config.get("note")
-    if isinstance(tags, list) and tags:
-        parts.append(f"tags: {', '.join(map(str, tags))}")
-    if isinstance(note, str):
+    if tags:
+        parts.append(f"tags: {', '.join(tags)}")
+    if note is not None:
         parts.append(f"note: {note}")
-    return [Line("; ".join(parts), style="dim")]
+    return Line("; ".join(parts), style="dim")
 
 
 def describe_report(report: EvalReport) -> Line:
     """Return the title of a report: its name, its model, and the run it is a rescoring of."""
-    parts: list[Span] = [
-        Span(str(report.config.get("experiment_name") or "report"), "bold", code=True)
-    ]
+    parts = [name(report.config.get("experiment_name") or "report")]
     model = describe_model(report.config)
     if model is not None:
         parts.append(Span(f", model: {model}", "dim"))
@@ -455,35 +296,35 @@ def build_report(
 ) -> Report:
     """Build what `heldout show` prints of a run.
 
-    Args:
-        report: The report of the run.
-        summary: A summary of it that says more than its own (`heldout.analysis.passes`).
-        info: Its run.json: when and at which commit it was made, and why it ended early.
-
-    Returns:
-        The report in rows.
+    `summary` may say more than the report's own (`heldout.analysis.passes`). `info` is its
+    run.json: when and at which commit it was made, and why it ended early.
     """
     from heldout.analysis.passes import summarize_report
 
     if summary is None:
         summary = summarize_report(report)
+    errors = summary["n_errors"]
     blocks: list[Block] = [
         describe_report(report),
-        *_describe_unfinished(report, info.reason if info else None),
-        *_selection_lines(report),
+        *_describe_state(report, info.reason if info else None),
         _build_summary_table(summary, report.pass_threshold),
         *_describe_three_way(report, summary),
-        _describe_counts(summary),
+        Line(
+            f"{count(summary['n'], 'item')}: {summary['n_scored']} scored, ",
+            Span(f"{errors} errored", "red" if errors else ""),
+            f", {summary['n_truncated']} truncated",
+        ),
         *_describe_clusters(summary),
         *(Line(note, style="yellow") for note in _make_notes(summary)),
     ]
-    if summary["n_errors"]:
+    if errors:
         run = "RUN" if report.path is None else shlex.quote(str(report.path))
         hint = f"`heldout show {run} --failures 5` shows why items errored"
         blocks.append(Line(hint, style="yellow", wrap=False))
     if tokens := describe_usage(report):
         blocks.append(Line(tokens, style="dim"))
-    blocks += _describe_origin(info)
+    if info is not None:
+        blocks.append(_describe_origin(info))
     if report.path is not None:
         blocks.append(Line(f"saved to {report.path}", style="dim", wrap=False))
     return Report(blocks)
@@ -504,22 +345,16 @@ def _build_summary_table(summary: Summary, pass_threshold: float) -> Table:
     add(f"passed (≥ {pass_threshold:g})", "pass_rate", "pass_rate_ci", summary["n"])
     for key in _metric_keys(summary):
         add(key[len("metric_") :], key, f"{key}_ci", summary[f"{key}_n"])
+    for key, label in _pass_rates(summary):
+        n = summary[f"{key}_n"]
+        add(label, key, f"{key}_ci", None if n is None else count(n, "sample"))
     columns = [
         Column("", wrap=True),
-        Column("mean", "right"),
+        *number_columns("mean"),
         Column("95% interval"),
-        Column("n", "right"),
+        *number_columns("n"),
     ]
-    rows = [[" = ".join(names), *numbers] for numbers, names in labels.items()]
-    return Table(columns, [*rows, *_build_pass_rates(summary)])
-
-
-def _build_pass_rates(summary: Summary) -> Iterator[list[str]]:
-    for key, label in _pass_rates(summary):
-        bounds = interval(summary[f"{key}_ci_low"], summary[f"{key}_ci_high"])
-        samples = summary[f"{key}_n"]
-        n = "–" if samples is None else count(samples, "sample")
-        yield [label, number(summary[key]), bounds, n]
+    return Table(columns, [[" = ".join(names), *numbers] for numbers, names in labels.items()])
 
 
 def _pass_rates(summary: Summary) -> list[tuple[str, str]]:
@@ -530,38 +365,35 @@ def _pass_rates(summary: Summary) -> list[tuple[str, str]]:
 
 def _metric_keys(summary: Summary) -> list[str]:
     keys = [key for key in summary if key.startswith(("metric_", "metric."))]
-    parts = ("n", "stderr", "ci_low", "ci_high")
-    return [key for key in keys if all(f"{key}_{part}" in summary for part in parts)]
+    return [key for key in keys if f"{key}_n" in summary and f"{key}_ci_low" in summary]
 
 
-def _describe_unfinished(report: EvalReport, reason: str | None) -> list[Line]:
+def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
+    """Say whether a run is not finished, and whether its results are a selection."""
     summary = report.summary
-    if summary.get("complete") is not False:
-        return []
-    asked = summary.get("n_asked")
-    done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
-    states = {
-        "running": f"Still running: {done} so far",
-        "complete": f"Its journal is not the one it was finished with: {done}",
-    }
-    state = states.get(report.status, f"Not finished: {report.status} after {done}")
-    why = f" ({reason})" if reason else ""
-    numbers = "the numbers are of these"
-    if not summary["n_scored"]:
-        numbers = "none of them has a score" if summary["n"] else "there are no numbers yet"
-    return [Line(f"{state}{why}; {numbers}.", style="yellow")]
-
-
-def _selection_lines(report: EvalReport) -> list[Line]:
-    return [Line(describe_selection(report), style="yellow")] if report.selection else []
+    if summary.get("complete") is False:
+        asked = summary.get("n_asked")
+        done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
+        states = {
+            "running": f"Still running: {done} so far",
+            "complete": f"Its journal is not the one it was finished with: {done}",
+        }
+        state = states.get(report.status, f"Not finished: {report.status} after {done}")
+        why = f" ({reason})" if reason else ""
+        numbers = "the numbers are of these"
+        if not summary["n_scored"]:
+            numbers = "none of them has a score" if summary["n"] else "there are no numbers yet"
+        yield Line(f"{state}{why}; {numbers}.", style="yellow")
+    if report.selection is not None:
+        yield Line(_load.describe_selection(report), style="yellow")
 
 
 def _describe_three_way(report: EvalReport, summary: Summary) -> Iterator[Line]:
     from heldout.analysis.three_way import count_three_way, three_way_names
 
-    for name in three_way_names(summary):
+    for metric in three_way_names(summary):
         try:
-            counts = count_three_way(report, name, cluster=summary.get("clustered_by"))
+            counts = count_three_way(report, metric, cluster=summary.get("clustered_by"))
         except InvalidInput:
             continue  # metrics of another origin that only have such names
         f1 = counts.f1
@@ -572,17 +404,7 @@ def _describe_three_way(report: EvalReport, summary: Summary) -> Iterator[Line]:
         )
         if counts.errored:
             line += f"; {counts.errored} errored, which are no attempts"
-        yield Line(line if name == "correct" else f"{name}: {line}")
-
-
-def _describe_counts(summary: Summary) -> Line:
-    errors, truncated = summary["n_errors"], summary["n_truncated"]
-    return Line(
-        f"{count(summary['n'], 'item')}: {summary['n_scored']} scored, ",
-        Span(f"{errors} errored", "red" if errors else ""),
-        ", ",
-        Span(f"{truncated} truncated", "yellow" if truncated else ""),
-    )
+        yield Line(line if metric == "correct" else f"{metric}: {line}")
 
 
 def _make_notes(summary: Summary) -> Iterator[str]:
@@ -617,28 +439,23 @@ def _describe_clusters(summary: Summary, fewest: int | None = None) -> Iterator[
     """Say by what error bars are clustered, where it is not by sample; `fewest` in any slice."""
     from heldout.analysis.passes import FEW_CLUSTERS
 
-    if "clustered_by" not in summary:
-        if (distinct := summary.get("n_clusters")) is not None:
-            yield Line(
-                f"{distinct} distinct: samples of equal input and target are one cluster. Where "
-                "they differ in metadata alone, --cluster KEY clusters by that instead",
-                style="yellow",
-            )
-        return
-    key, n, alone = (summary[k] for k in ("clustered_by", "n_clusters", "n_without_cluster"))
-    line = f"error bars clustered by {key}: {count(n, 'cluster')}"
-    if alone:
-        line += f", {alone} of them samples without {key}, each on its own"
-    yield Line(line)
-    least = n if fewest is None else fewest
-    if least == 1:
-        yield Line(
-            "one cluster does not show how clusters differ: intervals from it are a guess",
-            style="yellow",
+    if "clustered_by" in summary:
+        key, n, alone = (summary[k] for k in ("clustered_by", "n_clusters", "n_without_cluster"))
+        of_alone = f", {alone} of them samples without {key}, each on its own" if alone else ""
+        yield Line(f"error bars clustered by {key}: {count(n, 'cluster')}{of_alone}")
+        least = n if fewest is None else fewest
+        if least == 1:
+            text = "one cluster does not show how clusters differ: intervals from it are a guess"
+            yield Line(text, style="yellow")
+        elif least < FEW_CLUSTERS:
+            as_few = "as few as " if least < n else ""
+            yield Line(f"intervals from {as_few}{least} clusters are rough", style="yellow")
+    elif (distinct := summary.get("n_clusters")) is not None:
+        text = (
+            f"{distinct} distinct: samples of equal input and target are one cluster. Where they "
+            "differ in metadata alone, --cluster KEY clusters by that instead"
         )
-    elif least < FEW_CLUSTERS:
-        as_few = "as few as " if least < n else ""
-        yield Line(f"intervals from {as_few}{least} clusters are rough", style="yellow")
+        yield Line(text, style="yellow")
 
 
 def build_slices(
@@ -647,23 +464,16 @@ def build_slices(
     total: Summary,
     report: EvalReport,
 ) -> Report:
-    """Build what `heldout show --by` prints.
-
-    Args:
-        by: The metadata keys.
-        slices: A summary for each combination of their values.
-        total: The summary of all.
-        report: The report of the run.
-
-    Returns:
-        The report in rows.
-    """
+    """Build what `heldout show --by` prints: a row for each combination of values, and for all."""
     clustered = "clustered_by" in total
-    names = ["n", *(["clusters"] if clustered else []), "mean", "95% interval", "passed", "errors"]
-    columns = [Column(Span(key, code=True), wrap=True) for key in by]
-    columns += [Column(name, "left" if name == "95% interval" else "right") for name in names]
+    columns = [
+        *(Column(code(key), wrap=True) for key in by),
+        *number_columns("n", *(["clusters"] if clustered else []), "mean"),
+        Column("95% interval"),
+        *number_columns("passed", "errors"),
+    ]
 
-    def row(values: Sequence[object], summary: Summary) -> list[str | Span]:
+    def row(values: Sequence[object], summary: Summary) -> list[str]:
         return [
             *("–" if value is None else str(value) for value in values),
             str(summary["n"]),
@@ -681,8 +491,7 @@ def build_slices(
         fewest = min(summary["n_clusters"] for summary in (*slices.values(), total))
     return Report(
         [
-            *_describe_unfinished(report, None),
-            *_selection_lines(report),
+            *_describe_state(report, None),
             Table(columns, rows, [row(all_values, total)]),
             *_describe_clusters(total, fewest),
         ]
@@ -692,103 +501,72 @@ def build_slices(
 def in_order(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Sort combinations of values as people do: easy before hard, level 2 before level 10."""
     keys = list(keys)
-    ranks = [_ranks(dict.fromkeys(column)) for column in zip(*keys, strict=True)]
+    ranks = [_ranks(column) for column in zip(*keys, strict=True)]
     return sorted(
         keys, key=lambda key: [rank[value] for rank, value in zip(ranks, key, strict=True)]
     )
 
 
-def _ranks(values: Iterable[Any]) -> dict[Any, tuple[Any, ...]]:
-    """What each value of one key sorts by. Missing values come last."""
+def _ranks(values: tuple[Any, ...]) -> dict[Any, tuple[Any, ...]]:
+    """Return what each value of one key sorts by; missing values come last."""
     words = {v: re.sub(r"[\s_-]+", " ", v.lower()) for v in values if isinstance(v, str)}
-    scale = next((s for s in SCALES if words and {*words.values()} <= {*s}), None)
-    ranks: dict[Any, tuple[Any, ...]] = {}
-    for value in values:
+    scale = next((s for s in SCALES if {*words.values()} <= {*s}), None)
+
+    def rank(value: Any) -> tuple[Any, ...]:
         if value is None:
-            ranks[value] = (2,)
-        elif not isinstance(value, str):
-            ranks[value] = (0, value)
-        elif scale:
-            ranks[value] = (1, scale.index(words[value]), value)
-        else:
-            ranks[value] = (1, _natural(value), value)
-    return ranks
+            return (2,)
+        if not isinstance(value, str):
+            return (0, value)
+        return (1, scale.index(words[value]) if scale else _natural(value), value)
+
+    return {value: rank(value) for value in values}
 
 
-def _natural(text: str) -> list[tuple[int, int, str]]:
-    """Texts and numbers in turn; a number sorts by its length first, however long it is."""
+def _natural(text: str) -> list[str | int]:
+    """Return texts and numbers in turn."""
     pieces = re.split(r"([0-9]+)", text.lower())
-    texts = [(1, 0, piece) for piece in pieces[::2]]
-    numbers = [(0, len(n), n) for n in (piece.lstrip("0") for piece in pieces[1::2])]
-    return [part for pair in zip(texts, [*numbers, (0, 0, "")], strict=True) for part in pair]
+    return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
 
 
 # --- Conversations ------------------------------------------------------------------------------
 
 
-def print_results(
-    results: Sequence[EvalResult], report: EvalReport, *, passed: bool = False
-) -> None:
-    """Print conversations with their scores and what graders extracted.
-
-    Args:
-        results: The results to print.
-        report: The report they are of.
-        passed: Whether they were selected for having passed.
-    """
-    from rich.text import Text
-
+def _print_results(results: Sequence[EvalResult], report: EvalReport, *, passed: bool) -> None:
+    """Print conversations with their scores and what graders extracted."""
     console = make_console()
     if not results:
         console.print(_explain_no_results(report, passed=passed))
     for i, result in enumerate(results):
         if i:
             console.print()
-        title = as_line(result.sample_id, "bold")
-        if result.repeat or report.config.get("repeats") != 1:
-            title.append(f", repeat {result.repeat}")
-        console.print(Text("── ", "dim") + title, soft_wrap=True)
-        if result.error is not None:
-            print_labelled(console, "error", as_text(result.error, "red"), "bold red")
-        else:
-            print_labelled(console, "reward", _format_score(result))
-            for label, text in _explain_score(result):
-                print_labelled(console, label, as_text(text, "dim"))
-        for message in result.trajectory.messages:
-            for label, text in _split_message(message):
-                style = "dim" if label == "reasoning" else ""
-                print_labelled(console, label, as_text(shorten(text), style), "bold cyan")
-        if result.sample.ground_truth is not None:
-            target = as_text(shorten(result.sample.ground_truth))
-            print_labelled(console, "target", target, "bold green")
-        if result.trajectory.stop.truncated:
-            print_labelled(console, "", as_text("The last turn was truncated.", "yellow"))
+        is_repeat = result.repeat or report.config.get("repeats") != 1
+        repeat = f", repeat {result.repeat}" if is_repeat else ""
+        title = as_text("── ", "dim").append_text(as_line(result.sample_id, "bold")).append(repeat)
+        console.print(title, soft_wrap=True)
+        for label, text in _describe_result(result):
+            label_style, style = LABEL_STYLES.get(label, ("bold cyan", ""))
+            print_labelled(console, label, as_text(shorten(text), style), label_style)
 
 
 def _explain_no_results(report: EvalReport, *, passed: bool) -> str:
-    threshold = report.pass_threshold
+    threshold = f"reward ≥ {report.pass_threshold:g}"
     if passed:
-        return f"No item has reward ≥ {threshold:g}."
-    done = "every item"
-    if report.summary.get("complete") is False:
-        if not report.summary["n"]:
-            return "No failures, since no item is done."
-        done = f"each of the {count(report.summary['n'], 'item')} done so far"
-    return f"No failures: {done} is scored and has reward ≥ {threshold:g}."
+        return f"No item has {threshold}."
+    so_far = " so far" if report.summary.get("complete") is False else ""
+    items = count(report.summary["n"], "item")
+    return f"No failures among {items}{so_far}: each is scored and has {threshold}."
 
 
-def _format_score(result: EvalResult) -> Text:
-    from rich.text import Text
-
-    line = Text(number(result.score.reward))
-    for metric in result.score.metrics:
-        weight = f" (weight {metric.weight:g})" if metric.weight else ""
-        line.append(printable(f"   {metric.name} {number(metric.value)}{weight}"), "dim")
-    return line
-
-
-def _explain_score(result: EvalResult) -> Iterator[tuple[str, str]]:
-    """Yield what graders extracted from the answer, and what judges wrote."""
+def _describe_result(result: EvalResult) -> Iterator[tuple[str, str]]:
+    """Yield the score, what graders extracted and judges wrote, the conversation and the target."""
+    if result.error is not None:
+        yield "error", result.error
+    else:
+        values = [number(result.score.reward)]
+        for metric in result.score.metrics:
+            weight = f" (weight {metric.weight:g})" if metric.weight else ""
+            values.append(f"{metric.name} {number(metric.value)}{weight}")
+        yield "reward", "   ".join(values)
     for metric in result.score.metrics:
         metadata = metric.metadata
         if "extracted" in metadata or "note" in metadata:
@@ -797,16 +575,18 @@ def _explain_score(result: EvalResult) -> Iterator[tuple[str, str]]:
             note = f" ({metadata['note']})" if metadata.get("note") else ""
             yield "extracted", f"{metric.name}: {value}{note}"
         if isinstance(metadata.get("reply"), str):
-            yield "judge", f"{metric.name}: {shorten(metadata['reply'])}"
-
-
-def _split_message(message: Message) -> Iterator[tuple[str, str]]:
-    if message.reasoning:
-        yield "reasoning", message.reasoning
-    if message.text or not message.tool_calls:
-        yield message.role, message.text
-    for call in message.tool_calls:
-        yield "tool call", f"{call.name}({call.arguments})"
+            yield "judge", f"{metric.name}: {metadata['reply']}"
+    for message in result.trajectory.messages:
+        if message.reasoning:
+            yield "reasoning", message.reasoning
+        if message.text or not message.tool_calls:
+            yield message.role, message.text
+        for call in message.tool_calls:
+            yield "tool call", f"{call.name}({call.arguments})"
+    if result.sample.ground_truth is not None:
+        yield "target", str(result.sample.ground_truth)
+    if result.trajectory.stop.truncated:
+        yield "", "The last turn was truncated."
 
 
 def shorten(value: object) -> str:
@@ -819,14 +599,7 @@ def shorten(value: object) -> str:
 
 
 def print_labelled(console: Console, label: str, content: Text, style: str = "bold") -> None:
-    """Print text with a label on its left, wrapped in a column of its own.
-
-    Args:
-        console: The console.
-        label: The label.
-        content: The text.
-        style: The label's style.
-    """
+    """Print text with a label on its left, wrapped in a column of its own."""
     from rich.text import Text
 
     lines = content.split("\n", allow_blank=True)
@@ -839,77 +612,62 @@ def print_labelled(console: Console, label: str, content: Text, style: str = "bo
         margin = Text(" " * LABEL_WIDTH)
 
 
-def _result_as_dict(result: EvalResult) -> dict[str, Any]:
-    import msgspec
-
-    plain: dict[str, Any] = msgspec.to_builtins(result)
-    return {**plain, "reward": result.score.reward if result.ok else None}
-
-
 # --- Curves -------------------------------------------------------------------------------------
 
 
 def _show_curve(
-    path: Path,
-    selection: _Selection,
-    verdicts: Mapping[str, Any],
-    step: int | None,
-    outcomes: bool,
-    *,
-    as_json: bool,
-    markdown: bool,
+    path: Path, of_one_eval: Sequence[str], verdicts: Mapping[str, Any], format: str | None
 ) -> None:
-    run = read_curve(path)
-    steps = list_result_steps(run.points)
-    if selection.option:
-        raise InvalidInput(f"{selection.option} of which eval? Add --step N: {steps}")
-    if outcomes and not as_json:
-        raise InvalidInput("--outcomes goes with --json: there are too many for a table")
-    if not as_json:
+    run = _curves.read_curve(path)
+    if of_one_eval:
+        steps = _load.list_result_steps(run.points)
+        raise InvalidInput(
+            f"{of_one_eval[0]} of which eval? {path} is a curve of many: add --step N; {steps}"
+        )
+    if format != "json":
+        markdown = format == "markdown"
         width = PIPE_WIDTH if markdown else make_console().width
         print_report(_build_curve_report(run, verdicts, width), markdown=markdown)
         return
     points = run.points
     if verdicts or any(point.has_result and point.verdict is None for point in points):
-        groups = group_by_label(points).values()
-        points = [point for group in groups for point in judge_curve(group, verdicts)[0]]
-    newest = {point.label: point for point in points if point.verdict is not None}
-    points = [point for point in points if step in (None, point.step)]
-    if step is not None and not points:
-        raise InvalidInput(f"{path} has no eval at step {step}; {steps}")
+        groups = _curves.group_by_label(points).values()
+        points = [point for group in groups for point in _curves.judge_curve(group, verdicts)[0]]
+    newest = {
+        point.label: {"step": point.step, **point.verdict}
+        for point in points
+        if point.verdict is not None
+    }
     print_json(
         {
             "kind": "curve",
             "path": str(path),
-            "training": training_state(run),
+            "training": _curves.training_state(run),
             "superseded": run.superseded,
-            "verdicts": {
-                label: {"step": point.step, **(point.verdict or {})}
-                for label, point in newest.items()
-            },
-            "points": [point_as_dict(point, outcomes=outcomes) for point in points],
+            "verdicts": newest,
+            "points": [_curves.point_as_dict(point, outcomes=False) for point in points],
         }
     )
 
 
-def _build_curve_report(run: CurveRun, verdicts: Mapping[str, Any], width: int) -> Report:
-    groups = group_by_label(run.points)
+def _build_curve_report(run: _curves.CurveRun, verdicts: Mapping[str, Any], width: int) -> Report:
+    groups = _curves.group_by_label(run.points)
     config = run.info.config if run.info else {}
     blocks: list[Block] = []
     for label, group in groups.items():
-        title = [Span(label, "bold", code=True)]
+        title = [name(label)]
         if run.path.name not in groups:
             title.append(Span(f" in {run.path.name}"))
-        if isinstance(config.get("every_steps"), int) and label == config.get("label"):
+        if config.get("every_steps") and label == config.get("label"):
             title.append(Span(f", every {config['every_steps']} steps", "dim"))
-        points, conclusions = judge_curve(group, verdicts)
+        points, conclusions = _curves.judge_curve(group, verdicts)
         blocks.append(Line(*title))
-        blocks += [*build_curve_table(points, width).blocks(), *conclusions]
+        blocks += [*_curves.build_curve_table(points, width).blocks(), *conclusions]
     if run.last_skip is not None:
         text = "the last attempt has no results; these are of earlier ones. Its last skip: "
         blocks.append(Line(text + run.last_skip, style="yellow", wrap=False))
     if run.superseded:
         text = f"{count(run.superseded, 'result')} left out: superseded by a later attempt."
         blocks.append(Line(text, style="yellow"))
-    blocks += [describe_status(run), Line(f"saved to {run.path}", style="dim", wrap=False)]
+    blocks += [_curves.describe_status(run), Line(f"saved to {run.path}", style="dim", wrap=False)]
     return Report(blocks)

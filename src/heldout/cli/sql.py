@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from itertools import islice
 from typing import Any
 
 import click
+
+from heldout._format import number
+from heldout.cli._load import load_report
+from heldout.cli._tables import Column, Line, Report, Table, print_json, print_report
 
 ROWS = 200
 """Rows of a table that are printed; --json prints all."""
@@ -23,37 +26,19 @@ def command(run: str, query: str, as_json: bool) -> None:
     passed, error, truncated, ended_by, prompt_tokens, completion_tokens, seconds, metrics.NAME,
     metadata.KEY, and, where the query names them, the texts prompt, answer and target.
     """
-    from heldout.cli._load import load_report
-    from heldout.cli._tables import Column, Line, Report, Table, print_json, print_report
     from heldout.store.sql import query as run_query
 
     with run_query(load_report(run), query) as result:
         if as_json:
             for row in result.rows:
-                values = [_as_json(value) for value in row]
-                print_json(dict(zip(result.columns, values, strict=True)))
+                print_json(dict(zip(result.columns, row, strict=True)))
             return
-        rows = [[_as_cell(value) for value in row] for row in islice(result.rows, ROWS)]
+        rows = [[_format_value(value) for value in row] for row in islice(result.rows, ROWS)]
         table = Table([Column(name, wrap=True) for name in result.columns], rows)
         more = next(result.rows, None) is not None
         note = [Line(f"The first {ROWS} rows; --json prints all.", style="dim")] * more
         print_report(Report([table, *note]))
 
 
-def _as_cell(value: Any) -> str:
-    from heldout._format import number
-
-    if value is None:
-        return "–"
-    return number(value) if isinstance(value, float) else str(value)
-
-
-def _as_json(value: Any) -> Any:
-    """Give a value as JSON has it; what JSON has no word for, as dates, as text."""
-    if isinstance(value, dict):
-        return {str(key): _as_json(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_json(each) for each in value]
-    if isinstance(value, Decimal):
-        return float(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+def _format_value(value: Any) -> str:
+    return number(value) if value is None or isinstance(value, float) else str(value)
