@@ -166,12 +166,6 @@ def test_a_row_shows_what_the_grader_extracted(pages: Pages) -> None:
     ]
 
 
-def test_no_rows_say_which_term_excludes_most(pages: Pages) -> None:
-    empty = rows(pages, "shop-base", "level:hard items>1000")
-    assert (empty["total"], empty["mean"]) == (0, None)
-    assert empty["excluded"].startswith("without items>1000 it would be ")
-
-
 # --- One sample ---------------------------------------------------------------------------------
 
 
@@ -247,7 +241,6 @@ def test_a_conversation_of_many_turns_comes_in_windows(tmp_path: Path) -> None:
     first, later = pages.sample("run", "long", 0, 0), pages.sample("run", "long", 0, 800)
     assert (first["turns_total"], len(first["turns"])) == (1_000, 200)
     assert later["turns"][0]["text"].startswith("800 ")
-    assert len(msgspec.json.encode(first)) < 1 << 20
     assert first["trace"] == [(1, 2), (0, 1), (1, 1)]
 
 
@@ -290,8 +283,8 @@ def test_a_comparison_is_that_of_the_command_line(
         shown["overall"][key] for key in ("difference", "ci_low", "ci_high")
     )
     assert page["with_errors"]["difference"] == shown["with_errors"]["difference"]
-    assert [part["p"] for part in page["slices"]] == [
-        part["adjusted_p_value"]
+    assert [(part["difference"], part["low"]) for part in page["slices"]] == [
+        (part["difference"], part["simultaneous_ci_low"])
         for label in ("easy", "medium", "hard")
         for part in shown["slices"]
         if part["slice"] == {"level": label}
@@ -374,7 +367,7 @@ def test_flips_of_two_steps_are_those_of_the_command_line(
 
 
 def test_one_sample_is_followed_across_steps(pages: Pages) -> None:
-    strip = pages.strip("grpo-shop", "", "")
+    strip = pages.strip("grpo-shop", "")
     assert strip["steps"] == list(range(0, 121, 20))
     flipped = strip["rows"][0]
     history = pages.history("grpo-shop", "", flipped["id"])

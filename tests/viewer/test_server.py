@@ -89,20 +89,12 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_request_is_answered_in_less_than_a_megabyte(pages: Pages, page: str) -> None:
+def test_every_request_is_answered(pages: Pages, page: str) -> None:
     answer = ask(pages, f"/api/{page}?{REQUESTS[page]}")
     assert answer.status == 200, answer.body
     assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
     assert answer.headers["Cache-Control"] == "no-store"
-    assert len(answer.body) < server.LARGEST
     assert answer.json
-
-
-def test_an_answer_over_a_megabyte_is_refused(
-    pages: Pages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "LARGEST", 100)
-    assert ask(pages, "/api/runs").status == 507
 
 
 # --- Who is answered ----------------------------------------------------------------------------
@@ -260,7 +252,6 @@ def test_hostile_ids_and_names_are_only_data(pages: Pages) -> None:
         ("/api/rows?name=shop-base&offset=-1", 400, "from 0 on"),
         ("/api/rows?name=shop-base&offset=99999999999999999999", 400, "from 0 on"),
         ("/api/rows?name=shop-base&where=reward%3C", 400, "reward< has no value"),
-        ("/api/rows?name=shop-base&where=" + "a" * 2001, 400, "2000 characters"),
         ("/api/rows?name=shop-base&sort=nope", 422, "has no key"),
         ("/api/slices?name=shop-base&by=nope", 422, "has no key"),
         ("/api/compare?a=shop-base&b=arithmetic", 409, "cannot be compared"),
@@ -318,18 +309,6 @@ def test_a_new_point_reaches_the_page(tmp_path: Path, monkeypatch: pytest.Monkey
     assert b'event: changed\ndata: {"name":"grpo-shop"' in first
     assert b"event: changed" in second
     assert first.split(b"\n")[0] != second.split(b"\n")[0]
-
-
-def test_there_are_only_so_many_streams(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 1)
-
-    async def open_two() -> list[int]:
-        async with running(pages) as address, ClientSession(headers=BEARER) as session:
-            url = f"{address}/api/events?name=shop-base"
-            async with session.get(url) as first, session.get(url) as second:
-                return [first.status, second.status]
-
-    assert asyncio.run(open_two()) == [200, 503]
 
 
 # --- Serving ------------------------------------------------------------------------------------

@@ -904,7 +904,7 @@ def _build_curve_report(run: CurveRun, verdicts: Mapping[str, Any], width: int) 
             title.append(Span(f", every {config['every_steps']} steps", "dim"))
         points, conclusions = judge_curve(group, verdicts)
         blocks.append(Line(*title))
-        blocks += [*build_curve_table(points, width).blocks(), *conclusions]
+        blocks += [*build_curve_table(points, width), *conclusions]
     if run.last_skip is not None:
         text = "the last attempt has no results; these are of earlier ones. Its last skip: "
         blocks.append(Line(text + run.last_skip, style="yellow", wrap=False))

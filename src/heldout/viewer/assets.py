@@ -29,11 +29,7 @@ class Asset(NamedTuple):
 
 
 def read_assets() -> dict[str, Asset]:
-    """Read the files of the page.
-
-    Returns:
-        Them by path, "vendor/…" and the joined script included.
-    """
+    """Read the files of the page by path, "vendor/…" and the joined script included."""
     files: dict[str, bytes] = {}
 
     def add(folder: Any, prefix: str) -> None:
@@ -62,9 +58,6 @@ def join_modules(sources: dict[str, str], main: str) -> str:
         sources: The text of each module, by path. Modules import names from each other, and export
             declarations or one list of names.
         main: The module that the page begins with; it may wait at its top level.
-
-    Returns:
-        A script in which each module is a function that returns what it exports.
     """
     order: list[str] = []
 

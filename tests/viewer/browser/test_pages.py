@@ -361,7 +361,7 @@ def test_two_points_of_a_curve_show_what_flipped(open_page: Open, pages: Pages) 
 
 def test_a_sample_is_followed_across_steps(open_page: Open, pages: Pages) -> None:
     page = open_page("#/curve/grpo-shop")
-    flipped = pages.strip("grpo-shop", "", "")["rows"][0]["id"]
+    flipped = pages.strip("grpo-shop", "")["rows"][0]["id"]
     page.locator(".heat a").first.click()
     page.get_by_role("heading", name=flipped).wait_for()
     steps = page.locator(".strip button")
