@@ -20,14 +20,7 @@ BRAILLE = 0x2800
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A point of a curve.
-
-    Attributes:
-        x: The step.
-        y: The value.
-        bounds: The interval around it.
-        hollow: Whether it is of fewer samples than others.
-    """
+    """A point of a curve with its interval; a hollow one is of fewer samples than others."""
 
     x: float
     y: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heldout._format import printable
-from heldout.cli._options import parse_key_values
+from heldout.cli._options import Command, parse_key_values
 from heldout.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -112,18 +112,11 @@ class Elsewhere:
             click.echo(printable(f"Copied to {self.copy_to}"), err=True)
 
 
-def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options, which the command takes as one argument, `elsewhere`."""
-
-    def call(**options: Any) -> Any:
-        fields = {name: options.pop(name) for name in Elsewhere.__dataclass_fields__}
-        return command(elsewhere=Elsewhere(**fields), **options)
-
-    call.__doc__ = command.__doc__
-    call.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+def cluster_options(command: Command) -> Command:
+    """Add the options, which are the fields of `Elsewhere`."""
     for option in reversed(OPTIONS):
-        call = option(call)
-    return call
+        command = option(command)
+    return command
 
 
 def run_as_job(elsewhere: Elsewhere, file: Path) -> None:

@@ -37,24 +37,17 @@ VERDICT_STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class CurveRun:
-    """A run directory with a curve in it.
-
-    Attributes:
-        path: The directory.
-        points: The current points of the curve.
-        superseded: Number of results that a later attempt of the training run superseded.
-        info: Its run.json, if there is one.
-        live: Whether a process is writing it.
-        last_skip: Reason of the last skip, where the last attempt has no results but earlier ones
-            have.
-    """
+    """A run directory with a curve in it."""
 
     path: Path
     points: list[CurvePoint]
+    """The current points: without those that a later attempt of the training run superseded."""
     superseded: int
     info: RunInfo | None
     live: bool
+    """Whether a process is writing it."""
     last_skip: str | None = None
+    """Reason of the last skip, where the last attempt has no results but earlier ones have."""
 
     @property
     def pass_threshold(self) -> float:
@@ -269,10 +262,8 @@ def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
 def shorten_verdict(verdict: StepVerdict, width: int) -> str:
     """Return as much of a verdict's sentence as fits, rather than half a number."""
     sentence = verdict.sentence()
-    for text in (sentence, sentence.partition(", paired on")[0]):
-        if len(text) <= width:
-            return text
-    return verdict.short()
+    texts = (sentence, sentence.partition(", paired on")[0])
+    return next((text for text in texts if len(text) <= width), verdict.short())
 
 
 def compute_verdicts(
@@ -300,8 +291,7 @@ def judge_curve(
             stored verdict is replaced, too.
 
     Returns:
-        The points, with verdicts where they have none (evals in the background are written before
-        they are judged), and lines with the last verdict and the best eval.
+        The points, with verdicts where they have none; lines with the last verdict and the best.
     """
     import msgspec
 

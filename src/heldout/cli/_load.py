@@ -117,12 +117,7 @@ def _to_local(run: str) -> str:
 
 
 def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path:
-    """Find where the eval at a step of a curve is saved.
-
-    Args:
-        path: The run directory of the curve.
-        step: The step; None is the last that has a result.
-        label: The eval's label, where several share the run directory.
+    """Find where the eval at a step of a curve is saved; None is the last step with a result.
 
     Raises:
         InvalidInput: Evals of several labels match, or none has this label.
@@ -223,11 +218,7 @@ def load_function(spec: str, option: str) -> Callable[..., Any]:
 
 
 def load_object(spec: str, option: str) -> Any:
-    """Load an object of a module or a file; None where there is none of that name.
-
-    Args:
-        spec: module:name or file.py:name.
-        option: The option that names it, for messages.
+    """Load what an option names as module:name or file.py:name; None where there is no such name.
 
     Raises:
         InvalidInput: The module is not there or fails to load.
@@ -271,13 +262,7 @@ def import_extra(name: str, need: str, extra: str) -> Any:
 
 
 def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: str) -> HeldoutError:
-    """Tell a misspelled module from one that needs a missing package.
-
-    Args:
-        problem: What the import raised.
-        module: The module that was asked for.
-        subject: What asked for it, for the message.
-    """
+    """Tell a misspelled module, the one asked for, from one that needs a missing package."""
     # gymnasium raises it anew, without the name.
     name = problem.name or getattr(problem.__cause__, "name", None)
     if name and f"{module}.".startswith(f"{name}."):
@@ -335,17 +320,12 @@ def one_line(problem: BaseException) -> str:
 
 
 class SampleTexts(NamedTuple):
-    """What a sample asks, and what was answered.
-
-    Attributes:
-        question: The last message before the model's first turn.
-        target: What the answer is compared with; None where there is none.
-        answer: The answer of the first attempt; the error where it has none.
-    """
+    """What a sample asks, and what was answered."""
 
     question: str
     target: str | None
     answer: str
+    """Of the first attempt; the error where it has none."""
 
 
 def read_texts(report: EvalReport, ids: Collection[str]) -> dict[str, SampleTexts]:

@@ -62,29 +62,3 @@ def parse_value(text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
-
-
-def bind_parameters(
-    function: Callable[..., Any], values: dict[str, Any], option: str
-) -> Callable[[], Any]:
-    """Bind parameters of the command line to a function, or name those that it has."""
-    import difflib
-    import inspect
-    from functools import partial
-
-    if not values:
-        return function
-    parameters = inspect.signature(function).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    known = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    ]
-    for name in values:
-        if name not in known and not takes_any:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}"
-            called = getattr(function, "__name__", "the function")
-            raise InvalidInput(f"{option} {name}: {called} has no parameter {name}; {hint}")
-    return partial(function, **values)

@@ -130,8 +130,7 @@ def command(
                 success=success_fn,
                 trajectory=dump_trajectory,
             )
-    except (Exception, SystemExit) as problem:
-        # An exit let through would end this process with its own code: 0, as if all were well.
+    except Exception as problem:
         missing = _find_missing(problem)
         if missing is not None and skip_missing:
             print_json({"skipped": missing})
@@ -208,18 +207,13 @@ def _check_device(device: str) -> None:
 def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Callable[[], Any]:
     """Make the environment once, and return what makes it."""
     call = ", ".join([repr(env), *(f"{key}={value!r}" for key, value in arguments.items())])
-    hint = "" if arguments else "; --env-arg KEY=VALUE gives it arguments"
+    hint = "" if arguments else " (--env-arg KEY=VALUE gives it arguments)"
     subject = f"gymnasium.make({call}) has to work{hint}"
     with user_code(subject):
         try:
             gymnasium.make(env, **arguments).close()
         except ModuleNotFoundError as problem:
             raise explain_missing_module(problem, env.rpartition(":")[0], env) from None
-        except gymnasium.error.UnregisteredEnv as problem:
-            raise EvalFileError(
-                f"there is no environment {env!r}: {one_line(problem).rstrip('.')}. One of your "
-                "own is module:ID, of the module that registers it"
-            ) from None
         except gymnasium.error.DependencyNotInstalled as problem:
             # Environments raise it for any ImportError, also of a package that is broken.
             cause = problem.__cause__ or problem.__context__

@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from heldout.training.flips import Change, Flips
     from heldout.training.plot import NamedCurve
 
-RESIZE_SECONDS = 0.2
-"""Seconds between checks of the terminal's size."""
 CURVE_ROWS = 8
 """Rows of the curve for which the table below it is made smaller."""
 ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
@@ -188,16 +186,10 @@ def _watch_terminal(run: str, metric: str, interval: float, *, once: bool) -> No
                 if path is not None:
                     screen = draw_screen(read_curve(path), metric, console)
                 live.update(screen, refresh=True)
-                _wait_for_resize(interval, console)
+                time.sleep(interval)
     except KeyboardInterrupt:
         if path is not None:
             console.print(screen)  # the last picture stays when the alternate screen is gone
-
-
-def _wait_for_resize(seconds: float, console: Console) -> None:
-    size, end = console.size, time.monotonic() + seconds
-    while console.size == size and (left := end - time.monotonic()) > 0:
-        time.sleep(min(RESIZE_SECONDS, left))
 
 
 def draw_screen(run: CurveRun, metric: str, console: Console) -> RenderableType:
@@ -394,42 +386,38 @@ def _flips_json(
     pass_threshold: float | None,
     listed: Sequence[Flip],
 ) -> dict[str, Any]:
-    changes = {
-        kind: [flip.as_dict("before", "after") for flip in listed if flip.kind == kind]
-        for kind in ("gained", "lost")
-    }
+    numbers = ["compared", "stayed_passing", "stayed_failing", "errored", "not_in_both"]
+    numbers += ["difference", "stderr", "p_value"]
+    if pass_threshold is None:
+        numbers.append("unchanged")
     return {
         "label": after.label,
         "from": before.step,
         "to": after.step,
         "pass_threshold": pass_threshold,
-        "compared": flips.compared,
-        "stayed_passing": flips.stayed_passing,
-        "stayed_failing": flips.stayed_failing,
-        **({"unchanged": flips.unchanged} if pass_threshold is None else {}),
-        "errored": flips.errored,
-        "not_in_both": flips.not_in_both,
-        "difference": flips.difference,
-        "stderr": flips.stderr,
+        **{name: getattr(flips, name) for name in numbers},
         "ci_low": flips.interval.low if flips.interval else None,
         "ci_high": flips.interval.high if flips.interval else None,
-        "p_value": flips.p_value,
-        **changes,
+        **{
+            kind: [flip.as_dict("before", "after") for flip in listed if flip.kind == kind]
+            for kind in ("gained", "lost")
+        },
     }
 
 
 def describe_flips(
     before: CurvePoint, after: CurvePoint, flips: Flips, pass_threshold: float | None
 ) -> list[Line]:
-    """Say how many samples changed, how far the mean did, and what limits that.
-
-    Args:
-        before: The earlier point.
-        after: The later point.
-        flips: What changed between them.
-        pass_threshold: The reward that passes; None where none does.
-    """
-    lines = [Line(_counts_text(flips, pass_threshold))]
+    """Say how many samples changed, how far the mean did, and what limits that."""
+    counts = f"{len(flips.gained)} gained, {len(flips.lost)} lost, "
+    if pass_threshold is None:
+        text = f"{samples(flips.compared)} compared by reward: {counts}{flips.unchanged} unchanged"
+    else:
+        text = (
+            f"{samples(flips.compared)} compared (passed: ≥ {pass_threshold:g}): {counts}"
+            f"{flips.stayed_passing} still pass, {flips.stayed_failing} still fail"
+        )
+    lines = [Line(text)]
     if flips.difference is not None:
         around = "no interval, all changed alike"
         if flips.interval is not None:
@@ -439,22 +427,8 @@ def describe_flips(
     return [*lines, *(Line(text, style="yellow") for text in _warnings(before, after, flips))]
 
 
-def _counts_text(flips: Flips, pass_threshold: float | None) -> str:
-    gained, lost = len(flips.gained), len(flips.lost)
-    if pass_threshold is not None:
-        return (
-            f"{samples(flips.compared)} compared (passed: ≥ {pass_threshold:g}): {gained} gained, "
-            f"{lost} lost, {flips.stayed_passing} still pass, {flips.stayed_failing} still fail"
-        )
-    return (
-        f"{samples(flips.compared)} compared by reward: {gained} gained, {lost} lost, "
-        f"{flips.unchanged} unchanged"
-    )
-
-
-def _largest(changes: Sequence[Change], most: int) -> tuple[Change, ...]:
-    ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
-    return tuple(ordered[:most])
+def _largest(changes: Sequence[Change], most: int) -> Sequence[Change]:
+    return sorted(changes, key=lambda change: -abs(change.after - change.before))[:most]
 
 
 def _warnings(before: CurvePoint, after: CurvePoint, flips: Flips) -> list[str]:

@@ -147,28 +147,22 @@ def main() -> NoReturn:
 
 
 class _Failure(NamedTuple):
-    """Why a command failed.
-
-    Attributes:
-        code: The exit code.
-        kind: The kind of error, for scripts: invalid_input.
-        message: What went wrong.
-        hint: What to do, if that is a sentence of its own.
-        lines: What standard error says; without any, "Error: " and the message.
-    """
+    """Why a command failed."""
 
     code: int
     kind: str
+    """What scripts know it by, such as invalid_input."""
     message: str
     hint: str | None = None
     lines: Sequence[str] | None = None
+    """What standard error says; None for "Error: " and the message."""
 
 
 def run_cli(arguments: list[str]) -> int:
     """Run what follows `heldout` on a command line, and return the exit code."""
+    if "_HELDOUT_COMPLETE" in os.environ:  # a shell asks for completions
+        cli.main(arguments, prog_name="heldout")
     try:
-        if "_HELDOUT_COMPLETE" in os.environ:  # a shell asks for completions
-            cli.main(arguments, prog_name="heldout")
         # Not by cli.main, which handles broken pipes and interrupts in its own way.
         code = 0
         try:
@@ -230,7 +224,11 @@ def _explain(problem: BaseException, arguments: list[str]) -> _Failure:
                 text = f"cannot write the output: {problem.strerror}"
             return _Failure(4, "os_error", text)
         case SystemExit():
-            raise problem
+            # Let through, it could end with 0, as if all were well.
+            from heldout.cli._load import describe_error
+
+            text = f"user code left the program, so there is no report: {describe_error(problem)}"
+            return _Failure(4, "eval_failed", text)
     # The interpreter would exit with 1, which means "the answer is no".
     trace = "".join(traceback.format_exception(problem)).splitlines()
     message = f"{type(problem).__name__}: {text}"

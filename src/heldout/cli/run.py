@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import inspect
 import re
 import sys
 import typing
@@ -28,10 +29,9 @@ import heldout.examples
 from heldout._format import count
 from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
-from heldout.cli._options import bind_parameters, parse_key_values, parse_value, renamed_option
+from heldout.cli._options import parse_key_values, parse_value, renamed_option
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.errors import (
-    EvalFailed,
     EvalFileError,
     InvalidInput,
     ResumeMismatch,
@@ -43,6 +43,7 @@ from heldout.store.run_dir import RunDir
 from heldout.types import Sample
 
 if TYPE_CHECKING:
+    from heldout.rollout import EvalDefinition
     from heldout.store.report import EvalReport
 
 NAMES_COMPARED = 10_000
@@ -54,17 +55,14 @@ FOREIGN_OPTIONS = {
         "are --set temperature=0.7, fields of the request --set sampling.extra_body.KEY=VALUE"
     ),
     ("--model-base-url", "--base-url", "--base_url"): "write --model openai:MODEL@http://host/v1",
-    ("--gen_kwargs", "--temperature"): "write --set temperature=0.7",
-    ("--top-p", "--top_p"): "write --set top_p=0.9",
-    ("--max-tokens", "--max_tokens"): "write --set max_tokens=256",
-    ("--seed",): "write --set seed=1",
+    ("--gen_kwargs",): "write --set temperature=0.7",
     ("--num_fewshot", "--num-fewshot", "-f", "--system-message", "--system_instruction"): (
         "put them into the messages: prepare_messages(sample) in FILE"
     ),
     ("--batch_size", "--batch-size", "--max-connections", "--num-workers"): (
         "write --max-concurrent N"
     ),
-    ("--max-samples", "--max_samples", "-L"): "write --limit N",
+    ("--max_samples", "-L"): "write --limit N",
     ("--log-dir", "--output_path", "--output_dir"): "write --output-dir DIR",
     ("--log_samples", "--log-samples"): (
         "every item is saved; heldout show RUN --sample ID prints one"
@@ -74,7 +72,7 @@ FOREIGN_OPTIONS = {
     ("--fail-on-error", "--no-fail-on-error"): (
         "write --set on_error=raise to stop at the first error, or --set max_error_rate=0.1"
     ),
-    ("--timeout", "--time-limit"): "write --set timeout=SECONDS, for each item",
+    ("--time-limit",): "write --set timeout=SECONDS, for each item",
     ("--message-limit",): "write --set max_turns=N",
     ("--token-limit",): "write --set token_budget=N",
     ("--solver", "--scorer", "--metrics"): (
@@ -86,6 +84,9 @@ FOREIGN_OPTIONS = {
 
 def explain_foreign_option(name: str) -> str | None:
     """Say what to write instead of an option of another program; None if none is known."""
+    setting = name.lstrip("-").replace("-", "_")
+    if {setting, f"sampling.{setting}"} & _setting_types().keys():
+        return f"write --set {setting}=VALUE"
     advice = {known: text for names, text in FOREIGN_OPTIONS.items() for known in names}
     near = difflib.get_close_matches(name, advice, n=1, cutoff=0.85)
     return advice[near[0]] if near else None
@@ -177,7 +178,6 @@ def command(
     as_json: bool,
     tags: tuple[str, ...],
     name: str | None,
-    elsewhere: Elsewhere,
     **options: Any,
 ) -> None:
     """Run the eval in FILE and print its report.
@@ -189,10 +189,15 @@ def command(
 
     Each run gets a directory of its own, outputs/evals/NAME/TIME; NAME then means the latest.
     """
+    import asyncio
+
+    from heldout.engine import evaluate
+
     if overwrite and resume:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
     if repair and not resume:
         raise click.UsageError("--repair goes with --resume, which runs moved lines again")
+    elsewhere = Elsewhere(**{name: options.pop(name) for name in Elsewhere.__dataclass_fields__})
     elsewhere.check()
     if elsewhere.remote is not None:
         run_as_job(elsewhere, file)
@@ -203,7 +208,7 @@ def command(
         "resume": resume or None,
     }
     chosen = {option: value for option, value in options.items() if value is not None}
-    with stdout_for_json(as_json), _name_exits(file):
+    with stdout_for_json(as_json):
         eval_file = load_eval_file(file)
         stored, dataset = ({}, {}) if config_file is None else read_settings_file(config_file)
         config = apply_settings(eval_file.config, stored, settings, chosen)
@@ -215,7 +220,8 @@ def command(
                 from heldout.cli.show import repair_run
 
                 repair_run(run_dir)
-            report = _evaluate(eval_file, samples, config, elsewhere)
+            definition = replace(eval_file.definition, samples=samples)
+            report = asyncio.run(evaluate(definition, config, executor=elsewhere.executor))
     if earlier is not None:
         from heldout.cli.list import remove_run
 
@@ -233,25 +239,6 @@ def _latest_run(config: EvalConfig) -> Path | None:
     with suppress(RunDirectoryError):
         return find_run(Path(config.output_dir) / (config.experiment_name or ""))
     return None
-
-
-def _evaluate(
-    eval_file: EvalFile, samples: Iterable[Sample], config: EvalConfig, elsewhere: Elsewhere
-) -> EvalReport:
-    import asyncio
-
-    from heldout.engine import evaluate
-
-    return asyncio.run(
-        evaluate(
-            samples,
-            config,
-            eval_file.score_fn,
-            eval_file.prepare_messages,
-            eval_file.environment_factory,
-            executor=elsewhere.executor,
-        )
-    )
 
 
 @contextmanager
@@ -308,39 +295,18 @@ def _print_cache_use(report: EvalReport) -> None:
     click.echo(f"From the response cache: {turns}. Sent to the model: {requests}.", err=True)
 
 
-@contextmanager
-def _name_exits(file: Path) -> Iterator[None]:
-    """Turn an exit of the eval file into an error: its exit code could say that all is well."""
-    try:
-        yield
-    except SystemExit as exit:
-        raise EvalFailed(
-            f"code of {file} ended the process (SystemExit: {exit}); there is no report"
-        ) from exit
-
-
 # --- Eval files ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class EvalFile:
-    """What an eval file defines.
-
-    Attributes:
-        path: The file.
-        config: Its config; the file's name is the experiment name unless it has one.
-        load_dataset: A function that returns the samples; -T gives its parameters.
-        score_fn: A function (trajectory, sample) -> Score.
-        prepare_messages: Makes a sample's opening messages, if it is defined.
-        environment_factory: Makes a sample's environment, if it is defined.
-    """
+    """What an eval file defines; the file's name is the experiment name unless config has one."""
 
     path: Path
     config: EvalConfig
     load_dataset: Callable[..., Iterable[Sample]]
-    score_fn: Callable[..., Any]
-    prepare_messages: Callable[..., Any] | None
-    environment_factory: Callable[..., Any] | None
+    definition: EvalDefinition
+    """The eval without its samples."""
 
     def load_samples(self, parameters: dict[str, Any], ids: Sequence[str] = ()) -> Iterable[Sample]:
         """Call `load_dataset`: a sequence stays one, anything else is streamed.
@@ -349,9 +315,15 @@ class EvalFile:
             parameters: Its arguments by name.
             ids: The samples to keep; all, if there are none.
         """
-        load = bind_parameters(self.load_dataset, parameters, "-T")
+        try:
+            inspect.signature(self.load_dataset).bind(**parameters)
+        except TypeError as problem:
+            known = ", ".join(inspect.signature(self.load_dataset).parameters) or "none"
+            raise InvalidInput(
+                f"-T: {problem}; the parameters of load_dataset are {known}"
+            ) from None
         with self._blame():
-            samples = load()
+            samples = self.load_dataset(**parameters)
         if isinstance(samples, str | dict) or not isinstance(samples, Iterable):
             raise EvalFileError(
                 f"{self.path}: load_dataset returns a list of samples, got {type(samples).__name__}"
@@ -420,21 +392,18 @@ def load_eval_file(path: Path) -> EvalFile:
         for name in ("load_dataset", "score_fn", "prepare_messages", "environment_factory"):
             if getattr(module, name, None) is not None:
                 raise EvalFileError(f"{path} has a definition and {name}: give one of the two")
-        return EvalFile(
-            path,
-            config,
-            lambda: definition.samples,
-            definition.score_fn,
-            definition.prepare_messages,
-            definition.environment_factory,
-        )
+        samples = definition.samples
+        return EvalFile(path, config, lambda: samples, definition)
     load_dataset = _find_function(module, path, "load_dataset", "() -> list[Sample]")
     score_fn = _find_function(module, path, "score_fn", "(trajectory, sample) -> Score")
     assert load_dataset is not None
-    assert score_fn is not None
-    prepare_messages = _find_function(module, path, "prepare_messages")
-    environment_factory = _find_function(module, path, "environment_factory")
-    return EvalFile(path, config, load_dataset, score_fn, prepare_messages, environment_factory)
+    definition = EvalDefinition.of(
+        (),
+        score_fn,
+        _find_function(module, path, "prepare_messages"),
+        _find_function(module, path, "environment_factory"),
+    )
+    return EvalFile(path, config, load_dataset, definition)
 
 
 def _experiment_name(path: Path) -> str:
@@ -493,13 +462,12 @@ EXTRA_BODY = "sampling.extra_body"
 
 @cache
 def _setting_types() -> dict[str, Any]:
-    """Return the type of each setting; the endpoint is set as text."""
+    """Return the type of each setting by its dotted key; the endpoint is set as text."""
     types: dict[str, Any] = {}
     for prefix, owner in OWNERS.items():
         types |= {prefix + name: kind for name, kind in typing.get_type_hints(owner).items()}
-    return {key: types[key] for key in types if key not in ("sampling", "price")} | {
-        "endpoint": str
-    }
+    del types["sampling"], types["price"]
+    return types | {"endpoint": str}
 
 
 def read_settings_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -539,7 +507,7 @@ def apply_settings(
     values: dict[str, Any] = {}
     for name, value in stored.items():
         key = _find_setting(name, "--config")
-        values[key] = _convert_setting(value, _setting_types()[key], f"--config: {name}", value)
+        values[key] = _parse_setting(key, value, f"--config: {name}")
     extra_body = dict(config.sampling.extra_body or {})
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -586,25 +554,22 @@ def _find_setting(name: str, option: str) -> str:
     raise InvalidInput(f"{option} {name}: there is no such setting; {hint}")
 
 
-def _parse_setting(key: str, text: str, where: str) -> Any:
-    kind = _setting_types()[key]
-    if text.lower() in ("none", "null") and type(None) in typing.get_args(kind):
-        return None
+def _parse_setting(key: str, value: Any, where: str) -> Any:
+    """Convert a value to the type of a setting: text of the command line, or a value of TOML."""
+    kind, parsed = _setting_types()[key], value
     is_tuple = typing.get_origin(kind) is tuple
-    if is_tuple and not text.startswith("["):
-        return tuple(text.split(",")) if text else ()
-    value = parse_value(text) if is_tuple or key == EXTRA_BODY else text
-    return _convert_setting(value, kind, where, text, strict=False)
-
-
-def _convert_setting(
-    value: Any, kind: Any, where: str, shown: object, *, strict: bool = True
-) -> Any:
+    if isinstance(value, str):
+        if value.lower() in ("none", "null") and type(None) in typing.get_args(kind):
+            return None
+        if is_tuple and not value.startswith("["):
+            parsed = value.split(",") if value else []
+        elif is_tuple or key == EXTRA_BODY:
+            parsed = parse_value(value)
     try:
-        return msgspec.convert(value, kind, strict=strict)
+        return msgspec.convert(parsed, kind, strict=False)
     except msgspec.MsgspecError:
         name = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
-        raise InvalidInput(f"{where} takes {name.removeprefix('typing.')}, got {shown!r}") from None
+        raise InvalidInput(f"{where} takes {name.removeprefix('typing.')}, got {value!r}") from None
 
 
 def list_settings() -> list[tuple[str, str]]:
