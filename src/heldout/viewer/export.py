@@ -137,7 +137,7 @@ class _Collector:
         return [row for row in rows if row["outcome"] != "passed"][:CONVERSATIONS]
 
     def _add_sample(self, name: str, id: str, repeat: int) -> None:
-        sample = self._pages.sample(name, id, repeat, 0)
+        sample = self._pages.sample(name, id, repeat)
         self._add("sample", sample, name=name, id=id, repeat=repeat)
         self.inside += 1
 

@@ -36,7 +36,7 @@ from heldout.cli._tables import Table as TextTable
 from heldout.cli.show import build_report, build_slices
 from heldout.cli.show import in_order as order_slices
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
-from heldout.store.columns import METADATA, as_text
+from heldout.store.columns import as_text
 from heldout.store.journal import decode_result, has_writer, lines
 from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunDir, RunInfo
@@ -61,16 +61,10 @@ __all__ = ["NotComparable", "Pages", "UnknownRun", "scan_runs"]
 
 DEPTH = 3
 """Folders below a root in which runs are looked for."""
-LONGEST_TEXT = 65_536
-"""Characters of one text of a conversation that are sent at once."""
 LONGEST_CELL = 300
 LONGEST_ANSWER = 2_000
 """Characters of an answer in a list of flips or steps."""
-TURNS = 200
-"""Turns of a conversation that are sent at once, where it has more than twice as many."""
 FLIPS = 50
-VALUES = 50
-"""Values of a metadata key that a filter is completed with."""
 STRIP = 500
 """Samples of a curve that are drawn step by step."""
 BINS = 20
@@ -275,18 +269,24 @@ class Pages:
 
     # --- One sample ---
 
-    def sample(self, name: str, id: str, repeat: int, first: int) -> Plain:
+    def sample(self, name: str, id: str, repeat: int) -> Plain:
         """Give one attempt at a sample: the conversation, and what the grader extracted."""
         table, repeats = self._attempts(name, id, repeat)
         (result,) = table.read([repeats[repeat]])
         return {
             "name": name,
-            **describe_result(result, table.outcome(repeats[repeat]), first),
+            **describe_result(result, table.outcome(repeats[repeat])),
             "repeats": [
                 {"repeat": number, "outcome": table.outcome(item)}
                 for number, item in sorted(repeats.items())
             ],
         }
+
+    def record(self, name: str, id: str, repeat: int) -> Plain:
+        """Give one attempt at a sample as JSON."""
+        table, repeats = self._attempts(name, id, repeat)
+        (result,) = table.read([repeats[repeat]])
+        return {"text": msgspec.json.format(msgspec.json.encode(result)).decode()}
 
     def _attempts(self, name: str, id: str, repeat: int) -> tuple[RunTable, dict[int, int]]:
         """Find the items of a sample by attempt, of which `repeat` has to be one."""
@@ -300,25 +300,9 @@ class Pages:
             raise UnknownRun(f"sample {id!r:.200} has no attempt {repeat + 1}")
         return table, repeats
 
-    def text(self, name: str, id: str, repeat: int, part: str, offset: int) -> Plain:
-        """Give more of a text that was too long to send whole; "record" is the result as JSON."""
-        table, repeats = self._attempts(name, id, repeat)
-        (result,) = table.read([repeats[repeat]])
-        if part == "record":
-            text = msgspec.json.format(msgspec.json.encode(result)).decode()
-        else:
-            position, _, field = part.partition(".")
-            messages = result.trajectory.messages
-            if not position.isdecimal() or int(position) >= len(messages):
-                raise UnknownRun(f"there is no message {position!r:.40}")
-            message = messages[int(position)]
-            text = (message.reasoning or "") if field == "reasoning" else content_text(message)
-        more = text[offset : offset + 2 * LONGEST_TEXT]
-        return {"text": more, "left": max(0, len(text) - offset - len(more))}
-
     def pair(self, a: str, b: str, id: str) -> Plain:
         """Give the first attempt of two runs at one sample."""
-        return {"a": self.sample(a, id, 0, 0), "b": self.sample(b, id, 0, 0)}
+        return {"a": self.sample(a, id, 0), "b": self.sample(b, id, 0)}
 
     # --- Two runs ---
 
@@ -678,15 +662,11 @@ def _describe_sampling(sampling: Any) -> str | None:
 
 
 def _completions(table: RunTable) -> list[str]:
-    """Terms that a filter can be completed with: each field, and the values of metadata keys."""
+    """Terms that a filter can be completed with: each field."""
     terms = [f"{outcome}:yes" for outcome in OUTCOMES]
     terms += ["reward<", "tokens>", "seconds>", "text:", "id:", "ended_by:", "error:"]
     terms += [f"{metric}<" for metric in table.metrics]
-    for key in table.metadata_keys[:12]:
-        column = table.column(METADATA + key)
-        texts = column.values if column.numbers is None else ()
-        terms += [f"{quote(key)}:{quote(text)}" for text in sorted(texts[:VALUES])]
-    return [term for term in terms if len(term) < 100][:400]
+    return [*terms, *(f"{quote(key)}:" for key in table.metadata_keys)]
 
 
 def _filter_text(value: Any) -> str:
@@ -739,31 +719,19 @@ def _extracted(result: EvalResult) -> Plain:
     return {}
 
 
-def describe_result(result: EvalResult, outcome: str, first: int = 0) -> Plain:
-    """Describe a result for its page: the conversation as turns, and the score.
-
-    Args:
-        result: The result.
-        outcome: What became of it, in a word.
-        first: The first turn to give, where there are very many.
-    """
+def describe_result(result: EvalResult, outcome: str) -> Plain:
+    """Describe a result for its page: the conversation as turns, and the score."""
     trajectory = result.trajectory
     turns = list(_turns(trajectory))
-    total = len(turns)
-    if total > 2 * TURNS:
-        turns = turns[first : first + TURNS]
-    _cut_texts(turns)
     _mark_extracted(turns, result)
     usage, timing = trajectory.usage, trajectory.timing
     return {
         "id": result.sample_id,
         "repeat": result.repeat,
         "outcome": outcome,
-        "error": _limit(result.error, LONGEST_TEXT),
+        "error": result.error,
         "reward": result.score.reward if result.ok else None,
         "turns": turns,
-        "turns_total": total,
-        "turns_first": first if total > 2 * TURNS else 0,
         "question": _question(result),
         "target": _limit(as_text(result.sample.ground_truth, mixed=False)),
         "answer": _limit(trajectory.answer),
@@ -805,7 +773,6 @@ def _turns(trajectory: Trajectory) -> Iterator[Plain]:
                     "name": call.name,
                     "arguments": call.arguments,
                     "problem": _json_problem(call.arguments),
-                    "place": answer,
                     "result": None if answer is None else content_text(trajectory.messages[answer]),
                 }
             )
@@ -824,18 +791,6 @@ def _json_problem(arguments: str) -> str | None:
     except (ValueError, RecursionError) as problem:
         return f"not JSON: {problem}"[:200]
     return None
-
-
-def _cut_texts(turns: Sequence[Plain]) -> None:
-    """Leave the rest of very long texts to another request."""
-    texts = [(turn, key) for turn in turns for key in ("text", "reasoning")]
-    texts += [
-        (call, key) for turn in turns for call in turn["calls"] for key in ("arguments", "result")
-    ]
-    for part, key in texts:
-        text = part[key] or ""
-        if len(text) > LONGEST_TEXT:
-            part[key], part[f"{key}_left"] = text[:LONGEST_TEXT], len(text) - LONGEST_TEXT
 
 
 def _mark_extracted(turns: Sequence[Plain], result: EvalResult) -> None:

@@ -8,7 +8,6 @@ that is read at the start.
 from __future__ import annotations
 
 import asyncio
-import gzip
 import hmac
 import logging
 import secrets
@@ -107,19 +106,7 @@ class Viewer:
         asset = self._assets.get(request.match_info["path"] or "index.html")
         if asset is None:
             return _error(404, "there is no such page")
-        headers = {
-            "ETag": f'"{asset.etag}"',
-            "Cache-Control": "no-cache",
-            "Vary": "Accept-Encoding",
-        }
-        if request.headers.get("If-None-Match") == f'"{asset.etag}"':
-            return web.Response(status=304, headers=headers)
-        body = asset.body
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
-            body, headers["Content-Encoding"] = asset.gzipped, "gzip"
-        return web.Response(
-            body=body, headers=headers, content_type=asset.content_type, charset="utf-8"
-        )
+        return _respond(asset.body, asset.content_type)
 
     async def _answer(self, request: web.Request) -> web.Response:
         page = PAGES.get(request.match_info["page"])
@@ -146,7 +133,7 @@ class Viewer:
         except Exception:
             log.exception("heldout view could not answer %s", request.path)
             return _error(500, "heldout made a mistake; the terminal says which")
-        return _json(request, body)
+        return _respond(msgspec.json.encode(body))
 
     # --- Events ---
 
@@ -186,14 +173,11 @@ def _error(status: int, message: str, hint: str = "", **more: Any) -> web.Respon
     )
 
 
-def _json(request: web.Request, body: Any) -> web.Response:
-    encoded = msgspec.json.encode(body)
+def _respond(body: bytes, content_type: str = "application/json") -> web.Response:
     headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    if len(encoded) > 1024 and "gzip" in request.headers.get("Accept-Encoding", ""):
-        encoded, headers["Content-Encoding"] = gzip.compress(encoded, 5, mtime=0), "gzip"
-    return web.Response(
-        body=encoded, headers=headers, content_type="application/json", charset="utf-8"
-    )
+    response = web.Response(body=body, headers=headers, content_type=content_type, charset="utf-8")
+    response.enable_compression()
+    return response
 
 
 # --- Parameters ---------------------------------------------------------------------------------
@@ -226,8 +210,8 @@ PAGES: Mapping[str, Mapping[str, Callable[[list[str]], Any]]] = {
         **{"name": _text, "where": _text, "sort": _text, "cols": _texts},
         **{"offset": _whole, "limit": _limit},
     },
-    "sample": {"name": _text, "id": _text, "repeat": _whole, "first": _whole},
-    "text": {"name": _text, "id": _text, "repeat": _whole, "part": _text, "offset": _whole},
+    "sample": {"name": _text, "id": _text, "repeat": _whole},
+    "record": {"name": _text, "id": _text, "repeat": _whole},
     "pair": {"a": _text, "b": _text, "id": _text},
     "compare": {"a": _text, "b": _text, "by": _text, "metric": _text, "allow": _texts},
     "flips": {
