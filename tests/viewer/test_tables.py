@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
 from heldout.store.journal import JournalWriter
+from heldout.store.report import Results
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.viewer.tables import RunTable, stamp, texts_of
+from heldout.viewer.tables import RunTable, find_offsets, stamp, texts_of
 from heldout.viewer.where import BadFilter
 from tests.viewer.runs import save_results
 
@@ -42,9 +43,13 @@ def test_each_items_last_line_is_read_in_dataset_order(tmp_path: Path) -> None:
     random.Random(0).shuffle(order)
     lines = [(i, result(i, error="no" if i % 10 == 0 else None)) for i in order]
     lines += [(i, result(i, text="again")) for i in order if i % 10 == 0]
-    table = RunTable(write_journal(tmp_path / "run", lines).path)
+    run = write_journal(tmp_path / "run", lines)
+    offsets = find_offsets(run.journal)
+    assert offsets is not None
+    assert offsets.tolist() == Results(run)._line_places()[1].tolist()
+    table = RunTable(run.path)
     assert [r.sample_id for r in table.read(range(150))] == [f"q{i}" for i in range(150)]
-    assert table.read([20])[0].trajectory.answer == "again"
+    assert next(table.read([20])).trajectory.answer == "again"
 
 
 def test_the_half_line_of_a_killed_run_is_left_out(tmp_path: Path) -> None:
