@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from heldout._aio import Here, run_in_loop_thread
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.engine import Executor, evaluate
-from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
+from heldout.errors import HeldoutError, InvalidInput
 from heldout.models import AnswerFn, Endpoint
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.store.report import EvalReport
-from heldout.store.runs import find_run, new_run_dir
+from heldout.store.runs import run_directory
 from heldout.types import Sample
 
 _SAMPLING = {field.name for field in fields(Sampling)}
@@ -79,38 +77,22 @@ def run(
             `max_error_rate`.
         ItemFailed: An item errored under `on_error="raise"`.
     """
-    if "/" in name:
-        raise InvalidInput(f"run: name is one directory, not a path; got {name!r}")
     config = _configure(config, name, model, settings)
     definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
-    root = Path(config.output_dir)
-    path = _run_dir(root, name, resume=config.resume)
-    config = replace(config, experiment_name=str(path.relative_to(root)))
+    with run_directory(config.output_dir, name, resume=config.resume) as path:
+        run_name = str(path.relative_to(config.output_dir))
 
-    async def main(here: Here) -> EvalReport:
-        return await evaluate(definition, config, executor=executor)
+        async def main(here: Here) -> EvalReport:
+            run_config = replace(config, experiment_name=run_name)
+            return await evaluate(definition, run_config, executor=executor)
 
-    try:
-        report = run_in_loop_thread(main)
-    except HeldoutError as problem:
-        # Its message says what to do; forty lines of the engine's frames would only hide it.
-        raise problem.with_traceback(None)  # noqa: B904
-    finally:
-        for directory in (path, path.parent):
-            with suppress(OSError):  # it is not empty, unless the eval was refused
-                directory.rmdir()
+        try:
+            report = run_in_loop_thread(main)
+        except HeldoutError as problem:
+            # Its message says what to do; forty lines of the engine's frames would only hide it.
+            raise problem.with_traceback(None)  # noqa: B904
     assert report is not None  # None is for what was cancelled, and Ctrl-C has been raised
     return report
-
-
-def _run_dir(root: Path, name: str, *, resume: bool) -> Path:
-    """Find the run to resume, or make a new directory; as `heldout run` does."""
-    if resume:
-        with suppress(RunDirectoryError):
-            return find_run(root / name)
-    if "@" in name:
-        raise InvalidInput(f"run: an @ is for a run that exists, to resume it; got name={name!r}")
-    return new_run_dir(name, root)
 
 
 def _configure(config: EvalConfig, name: str, model: Any, settings: dict[str, Any]) -> EvalConfig:

@@ -580,7 +580,8 @@ def test_parameters_of_load_dataset_come_from_the_command_line(
     assert "3 items" in heldout("run", "eval.py", "-T", "count=3").out
     refused = heldout("run", "eval.py", "-T", "cuont=3")
     assert refused.code == 2
-    assert "-T cuont: load_dataset has no parameter cuont; did you mean count?" in refused.err
+    assert "unexpected keyword argument 'cuont'" in refused.err
+    assert "the parameters of load_dataset are count, word" in refused.err
     assert "-T takes KEY=VALUE, got 'count'" in heldout("run", "eval.py", "-T", "count").err
 
 
@@ -630,8 +631,8 @@ def test_a_toml_file_that_is_wrong_is_refused(
         ("--num_fewshot", "prepare_messages(sample) in FILE"),
         ("--batch_size", "write --max-concurrent N"),
         ("--log-dir", "write --output-dir DIR"),
-        ("--temperature", "write --set temperature=0.7\n"),
-        ("--max_tokens", "write --set max_tokens=256\n"),
+        ("--temperature", "write --set temperature=VALUE\n"),
+        ("--max_tokens", "write --set max_tokens=VALUE\n"),
         ("--max-connections", "write --max-concurrent N"),
         ("--fail-on-error", "--set on_error=raise"),
     ],

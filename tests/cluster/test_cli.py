@@ -75,7 +75,7 @@ def test_run_on_a_cluster_copies_the_run_and_the_copy_is_shown(
         (["--on", "auto", "--gpu-id", "1"], "--on runs items on a cluster, --gpu-id the whole"),
         (["--on", "auto", "--remote", "h:8265"], "--on runs items on a cluster, --remote the"),
         (["--gpu-id", "any"], "--gpu-id is the number of a GPU of this machine"),
-        (["--on", "auto", "--resources", "tpu"], "--resources takes NAME=N, got 'tpu'"),
+        (["--on", "auto", "--resources", "tpu"], "--resources takes KEY=VALUE, got 'tpu'"),
         (["--on", "auto", "--workers", "0"], "workers is a whole number >= 1, got 0"),
         (["--remote", "ray://h:10001"], "through the cluster's dashboard, http://HOST:8265"),
         (["--remote", "127.0.0.1:1"], "no Ray dashboard at http://127.0.0.1:1: .*refused"),

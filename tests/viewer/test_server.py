@@ -77,7 +77,7 @@ REQUESTS = {
     "slices": "name=shop-base&by=level",
     "rows": "name=shop-base&limit=100",
     "sample": "name=shop-base&id=price-000",
-    "text": "name=shop-base&id=price-000&part=record",
+    "record": "name=shop-base&id=price-000",
     "pair": "a=shop-base&b=shop-tuned&id=price-000",
     "compare": "a=shop-base&b=shop-tuned&by=level",
     "flips": "a=shop-base&b=shop-tuned&kind=gained",
@@ -89,20 +89,12 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_request_is_answered_in_less_than_a_megabyte(pages: Pages, page: str) -> None:
+def test_every_request_is_answered(pages: Pages, page: str) -> None:
     answer = ask(pages, f"/api/{page}?{REQUESTS[page]}")
     assert answer.status == 200, answer.body
     assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
     assert answer.headers["Cache-Control"] == "no-store"
-    assert len(answer.body) < server.LARGEST
     assert answer.json
-
-
-def test_an_answer_over_a_megabyte_is_refused(
-    pages: Pages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "LARGEST", 100)
-    assert ask(pages, "/api/runs").status == 507
 
 
 # --- Who is answered ----------------------------------------------------------------------------
@@ -189,16 +181,13 @@ def test_the_page_has_no_inline_script_or_style() -> None:
     assert index.count("<script") == index.count('<script type="module" src=')
 
 
-def test_assets_are_packed_and_known_by_their_tag(pages: Pages) -> None:
-    whole = ask(pages, "/app.js", headers={"Accept-Encoding": "identity"})
-    assert whole.headers["ETag"]
-    assert "Content-Encoding" not in whole.headers
-    again = ask(pages, "/app.js", headers={"If-None-Match": whole.headers["ETag"]})
-    assert (again.status, again.body) == (304, b"")
+def test_what_is_sent_is_packed(pages: Pages) -> None:
+    plain = ask(pages, "/app.js", headers={"Accept-Encoding": "identity"})
+    assert "Content-Encoding" not in plain.headers
+    assert ask(pages, "/app.js", headers={}).headers["Content-Encoding"]
     assets = read_assets()
-    loaded = ("index.html", "app.css", BUNDLE)
-    assert sum(len(assets[path].gzipped) for path in loaded) < 45_000
-    assert gzip.decompress(assets["app.js"].gzipped) == whole.body
+    loaded = b"".join(assets[path].body for path in ("index.html", "app.css", BUNDLE))
+    assert len(gzip.compress(loaded)) < 45_000
 
 
 # --- What can be reached ------------------------------------------------------------------------
@@ -260,7 +249,6 @@ def test_hostile_ids_and_names_are_only_data(pages: Pages) -> None:
         ("/api/rows?name=shop-base&offset=-1", 400, "from 0 on"),
         ("/api/rows?name=shop-base&offset=99999999999999999999", 400, "from 0 on"),
         ("/api/rows?name=shop-base&where=reward%3C", 400, "reward< has no value"),
-        ("/api/rows?name=shop-base&where=" + "a" * 2001, 400, "2000 characters"),
         ("/api/rows?name=shop-base&sort=nope", 422, "has no key"),
         ("/api/slices?name=shop-base&by=nope", 422, "has no key"),
         ("/api/compare?a=shop-base&b=arithmetic", 409, "cannot be compared"),
@@ -318,18 +306,6 @@ def test_a_new_point_reaches_the_page(tmp_path: Path, monkeypatch: pytest.Monkey
     assert b'event: changed\ndata: {"name":"grpo-shop"' in first
     assert b"event: changed" in second
     assert first.split(b"\n")[0] != second.split(b"\n")[0]
-
-
-def test_there_are_only_so_many_streams(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 1)
-
-    async def open_two() -> list[int]:
-        async with running(pages) as address, ClientSession(headers=BEARER) as session:
-            url = f"{address}/api/events?name=shop-base"
-            async with session.get(url) as first, session.get(url) as second:
-                return [first.status, second.status]
-
-    assert asyncio.run(open_two()) == [200, 503]
 
 
 # --- Serving ------------------------------------------------------------------------------------

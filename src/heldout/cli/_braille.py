@@ -13,18 +13,14 @@ from itertools import cycle, pairwise
 from rich.text import Text
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
+BITS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
+"""The bit of each dot in a braille character, by row from below and column."""
+BRAILLE = 0x2800
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A point of a curve.
-
-    Attributes:
-        x: The step.
-        y: The value.
-        bounds: The interval around it.
-        hollow: Whether it is of fewer samples than others.
-    """
+    """A point of a curve with its interval; a hollow one is of fewer samples than others."""
 
     x: float
     y: float
@@ -34,12 +30,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One curve.
-
-    Attributes:
-        dots: Its points by x.
-        skipped: Steps without a value.
-    """
+    """One curve: its points by x, and steps without a value."""
 
     dots: Sequence[Dot]
     skipped: Sequence[float] = ()
@@ -59,16 +50,7 @@ class _Scale:
 
 
 def draw_curves(series: Sequence[Series], width: int, height: int) -> Text:
-    """Draw curves with their axes.
-
-    Args:
-        series: The curves.
-        width: Columns.
-        height: Rows.
-
-    Returns:
-        The drawing.
-    """
+    """Draw curves with their axes into so many columns and rows."""
     xs = [x for curve in series for x in (*(dot.x for dot in curve.dots), *curve.skipped)]
     ys = [y for curve in series for dot in curve.dots for y in (dot.y, *(dot.bounds or ()))]
     if not ys:
@@ -76,39 +58,85 @@ def draw_curves(series: Sequence[Series], width: int, height: int) -> Text:
     if width < 20 or height < 5:
         return Text("no room to draw", "dim")
     rows = height - 2
-    range_x, range_y = _widen(min(xs), max(xs), 0.5), _value_range(min(ys), max(ys))
-    labels = {
-        tick: _format_tick(tick, step) for tick, step in make_ticks(*range_y, max(3, rows // 2))
-    }
+    low, high = _value_range(min(ys), max(ys))
+    labels = {tick: _format_tick(tick, step) for tick, step in make_ticks(low, high, rows // 2)}
     margin = max(map(len, labels.values())) + 1
     columns = width - margin - 1
-    across, up = _Scale(*range_x, columns * 2), _Scale(*range_y, rows * 4)
-    canvas = _Canvas(columns, rows)
+    canvas = _Canvas(
+        _Scale(*_widen(min(xs), max(xs), 0.5), columns * 2), _Scale(low, high, rows * 4), {}
+    )
     for colour, curve in zip(cycle(COLOURS), series, strict=False):
-        _draw_band(canvas, curve, across, up, colour)
+        canvas.draw_band(curve.dots, f"dim {colour}")
     for colour, curve in zip(cycle(COLOURS), series, strict=False):
-        _draw_line(canvas, curve, across, up, colour)
-    label_rows = {rows - 1 - up(tick) // 4: label for tick, label in labels.items()}
+        canvas.draw_line(curve.dots, colour, crowded=len(curve.dots) > columns / 3)
+    label_rows = {canvas.up(tick) // 4: label for tick, label in labels.items()}
     text = Text(no_wrap=True)
-    for row in range(rows):
-        label = label_rows.get(row)
-        text.append(f"{label or '':>{margin - 1}} ", "dim")
-        text.append("┤" if label else "│", "dim")
-        canvas.append_row(text, row)
+    for row in reversed(range(rows)):
+        label = label_rows.get(row, "")
+        text.append(f"{label:>{margin - 1}} {'┤' if label else '│'}", "dim")
+        for column in range(columns):
+            text.append(*canvas.cells.get((row, column), (" ", "")))
         text.append("\n")
-    skipped = {across(x) // 2 for curve in series for x in curve.skipped}
-    return text.append_text(_draw_axis(across, margin, columns, skipped))
+    skipped = {canvas.across(x) // 2 for curve in series for x in curve.skipped}
+    return text.append_text(_draw_axis(canvas.across, margin, columns, skipped))
+
+
+@dataclass(frozen=True, slots=True)
+class _Canvas:
+    """Characters with their styles by row, from below, and column."""
+
+    across: _Scale
+    up: _Scale
+    cells: dict[tuple[int, int], tuple[str, str]]
+
+    def set_dots(self, x: int, low: int, high: int, style: str, every: int = 1) -> None:
+        """Set dots from low to high. A dot of another style takes the whole character over."""
+        for y in range(low + low % every, high + 1, every):
+            cell = (y // 4, x // 2)
+            character, owner = self.cells.get(cell, (chr(BRAILLE), style))
+            bits = ord(character) - BRAILLE if owner == style else 0
+            self.cells[cell] = (chr(BRAILLE + (bits | BITS[y % 4][x % 2])), style)
+
+    def draw_band(self, dots: Sequence[Dot], style: str) -> None:
+        """Fill the intervals between neighbours; one without a neighbour is a bar."""
+        joined: set[Dot] = set()
+        for dot, following in pairwise(dots):
+            if dot.bounds is None or following.bounds is None:
+                continue
+            joined |= {dot, following}
+            left, right = self.across(dot.x), self.across(following.x)
+            for x in range(left + left % 2, right + 1, 2):
+                ends = zip(dot.bounds, following.bounds, strict=True)
+                low, high = (_between(x, left, right, *end) for end in ends)
+                self.set_dots(x, self.up(low), self.up(high), style, every=2)
+        for dot in dots:
+            if dot.bounds is not None and dot not in joined:
+                low, high = dot.bounds
+                self.set_dots(self.across(dot.x), self.up(low), self.up(high), style)
+
+    def draw_line(self, dots: Sequence[Dot], style: str, *, crowded: bool) -> None:
+        """Join the points, and mark them; of crowded ones only those that are hollow."""
+        for dot, following in pairwise(dots):
+            left, right = self.across(dot.x), self.across(following.x)
+            previous = self.up(dot.y)
+            for x in range(left, right + 1):
+                y = self.up(_between(x, left, right, dot.y, following.y))
+                self.set_dots(x, min(y, previous), max(y, previous), style)
+                previous = y
+        for dot in dots:
+            if dot.hollow or not crowded:
+                cell = (self.up(dot.y) // 4, self.across(dot.x) // 2)
+                self.cells[cell] = ("○" if dot.hollow else "●", style)
+
+
+def _between(x: int, left: int, right: int, start: float, end: float) -> float:
+    share = (x - left) / (right - left) if right > left else 0.0
+    return start * (1 - share) + end * share
 
 
 def make_ticks(low: float, high: float, most: int) -> Iterator[tuple[float, float]]:
-    """Yield round values from low to high, each with the distance between them.
-
-    Args:
-        low: The first.
-        high: The last.
-        most: Their number, at most.
-    """
-    raw = (high - low) / most
+    """Yield round values from low to high, not many more than `most`, with their distance."""
+    raw = (high - low) / max(most, 2)
     size = 10.0 ** math.floor(math.log10(raw))
     distance = next(size * m for m in (1, 2, 5, 10) if size * m >= raw * 0.999)
     first = math.ceil(low / distance - 1e-9)
@@ -138,82 +166,9 @@ def _widen(low: float, high: float, least: float) -> tuple[float, float]:
     return low, high
 
 
-class _Canvas:
-    BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-    """The bit of each dot in a braille character, by row and column."""
-
-    def __init__(self, columns: int, rows: int) -> None:
-        self.columns, self.rows = columns, rows
-        self._bits: dict[tuple[int, int], tuple[int, str]] = {}
-        self._marks: dict[tuple[int, int], tuple[str, str]] = {}
-
-    def set_dot(self, x: int, y: int, style: str) -> None:
-        """Set a dot, y from below. A dot of another style takes the whole character over."""
-        cell = (self.rows - 1 - y // 4, x // 2)
-        bit = self.BITS[3 - y % 4][x % 2]
-        bits, owner = self._bits.get(cell, (0, style))
-        self._bits[cell] = (bits | bit if owner == style else bit, style)
-
-    def set_mark(self, x: int, y: int, character: str, style: str) -> None:
-        self._marks[self.rows - 1 - y // 4, x // 2] = (character, style)
-
-    def append_row(self, text: Text, row: int) -> None:
-        for cell in ((row, column) for column in range(self.columns)):
-            if cell in self._marks:
-                text.append(*self._marks[cell])
-            elif cell in self._bits:
-                bits, style = self._bits[cell]
-                text.append(chr(0x2800 + bits), style)
-            else:
-                text.append(" ")
-
-
-def _interpolate(start: tuple[int, float], end: tuple[int, float]) -> Iterator[tuple[int, float]]:
-    length = end[0] - start[0]
-    for x in range(start[0], end[0] + 1):
-        share = (x - start[0]) / length if length else 0.0
-        yield x, start[1] * (1 - share) + end[1] * share
-
-
-def _draw_band(canvas: _Canvas, curve: Series, across: _Scale, up: _Scale, colour: str) -> None:
-    style = f"dim {colour}"
-    alone = {i: dot.bounds for i, dot in enumerate(curve.dots) if dot.bounds is not None}
-    for i, (dot, following) in enumerate(pairwise(curve.dots)):
-        if dot.bounds is None or following.bounds is None:
-            continue
-        alone.pop(i, None)
-        alone.pop(i + 1, None)
-        left, right = across(dot.x), across(following.x)
-        lows = _interpolate((left, dot.bounds[0]), (right, following.bounds[0]))
-        highs = _interpolate((left, dot.bounds[1]), (right, following.bounds[1]))
-        for (x, low), (_, high) in zip(lows, highs, strict=True):
-            for y in range(up(low), up(high) + 1):
-                if x % 2 == 0 and y % 2 == 0:
-                    canvas.set_dot(x, y, style)
-    # Without a neighbour there is nothing to fill: a bar.
-    for i, (low, high) in alone.items():
-        for y in range(up(low), up(high) + 1):
-            canvas.set_dot(across(curve.dots[i].x), y, style)
-
-
-def _draw_line(canvas: _Canvas, curve: Series, across: _Scale, up: _Scale, colour: str) -> None:
-    previous: int | None = None
-    for dot, following in pairwise(curve.dots):
-        for x, value in _interpolate((across(dot.x), dot.y), (across(following.x), following.y)):
-            y = up(value)
-            start = y if previous is None else previous
-            for between in range(min(y, start), max(y, start) + 1):
-                canvas.set_dot(x, between, colour)
-            previous = y
-    crowded = len(curve.dots) > canvas.columns / 3
-    for dot in curve.dots:
-        if dot.hollow or not crowded:
-            canvas.set_mark(across(dot.x), up(dot.y), "○" if dot.hollow else "●", colour)
-
-
 def _draw_axis(across: _Scale, margin: int, columns: int, skipped: set[int]) -> Text:
     line, under, free = ["─"] * columns, [" "] * (margin + 1 + columns), 0
-    for tick, distance in make_ticks(across.low, across.high, max(2, columns // 10)):
+    for tick, distance in make_ticks(across.low, across.high, columns // 10):
         if tick != round(tick):
             continue  # there are no half steps
         column = across(tick) // 2

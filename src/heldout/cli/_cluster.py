@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heldout._format import printable
+from heldout.cli._options import Command, parse_key_values
 from heldout.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -62,17 +63,16 @@ class Elsewhere:
 
     @property
     def executor(self) -> RayExecutor | None:
-        """What runs the items; None for this process.
-
-        Raises:
-            InvalidInput: A value is none that a worker can have.
-        """
+        """What runs the items; None for this process."""
         if self.on is None:
             return None
         from heldout.cluster import RayExecutor
 
         cpus = 1.0 if self.cpus_per_worker is None else self.cpus_per_worker
-        resources = dict(_parse_resource(text) for text in self.resources)
+        resources = parse_key_values(self.resources, "--resources")
+        for name, amount in resources.items():
+            if not isinstance(amount, int | float):
+                raise InvalidInput(f"--resources takes NAME=N, got {name}={amount}")
         return RayExecutor(self.on, self.workers, self.gpus_per_worker, cpus, resources)
 
     def check(self) -> None:
@@ -112,41 +112,15 @@ class Elsewhere:
             click.echo(printable(f"Copied to {self.copy_to}"), err=True)
 
 
-def _parse_resource(text: str) -> tuple[str, float]:
-    name, equals, amount = text.partition("=")
-    try:
-        if name and equals:
-            return name, float(amount)
-    except ValueError:
-        pass
-    raise InvalidInput(f"--resources takes NAME=N, got {text!r}")
-
-
-def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options, which the command takes as one argument, `elsewhere`."""
-
-    def call(**options: Any) -> Any:
-        fields = {name: options.pop(name) for name in Elsewhere.__dataclass_fields__}
-        return command(elsewhere=Elsewhere(**fields), **options)
-
-    call.__doc__ = command.__doc__
-    call.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+def cluster_options(command: Command) -> Command:
+    """Add the options, which are the fields of `Elsewhere`."""
     for option in reversed(OPTIONS):
-        call = option(call)
-    return call
+        command = option(command)
+    return command
 
 
 def run_as_job(elsewhere: Elsewhere, file: Path) -> None:
-    """Run this command on a cluster instead, and end with its exit code.
-
-    Args:
-        elsewhere: Names the cluster.
-        file: The eval file.
-
-    Raises:
-        Exit: With the command's exit code.
-        InvalidInput: The file is none, or there is no cluster.
-    """
+    """Run this command on a cluster instead, and end with its exit code."""
     from heldout.cluster.remote import submit
 
     if not file.is_file():

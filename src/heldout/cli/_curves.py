@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heldout._format import count, cut, interval, number, printable
 from heldout.cli._load import find_curve
-from heldout.cli._tables import Block, Column, Line, RankedColumn, Span, Table, fit_columns
+from heldout.cli._tables import Column, Line, RankedColumn, Span, Table, fit_columns
 from heldout.errors import InvalidInput, RunDirectoryError
 
 if TYPE_CHECKING:
@@ -37,24 +37,17 @@ VERDICT_STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class CurveRun:
-    """A run directory with a curve in it.
-
-    Attributes:
-        path: The directory.
-        points: The current points of the curve.
-        superseded: Number of results that a later attempt of the training run superseded.
-        info: Its run.json, if there is one.
-        live: Whether a process is writing it.
-        last_skip: Reason of the last skip, where the last attempt has no results but earlier ones
-            have.
-    """
+    """A run directory with a curve in it."""
 
     path: Path
     points: list[CurvePoint]
+    """The current points: without those that a later attempt of the training run superseded."""
     superseded: int
     info: RunInfo | None
     live: bool
+    """Whether a process is writing it."""
     last_skip: str | None = None
+    """Reason of the last skip, where the last attempt has no results but earlier ones have."""
 
     @property
     def pass_threshold(self) -> float:
@@ -65,13 +58,7 @@ class CurveRun:
 
 
 def open_curve(run: str | Path) -> CurveRun:
-    """Read the curve of a training run.
-
-    Args:
-        run: A run directory, or a name under outputs/evals.
-
-    Returns:
-        The curve.
+    """Read the curve of a training run by its directory, or its name under outputs/evals.
 
     Raises:
         RunDirectoryError: There is no such run, or it has no curve.
@@ -89,22 +76,15 @@ def open_curve(run: str | Path) -> CurveRun:
 
 
 def read_curve(path: Path) -> CurveRun:
-    """Read the curve in a run directory.
-
-    Args:
-        path: The directory.
-
-    Returns:
-        The curve.
-    """
+    """Read the curve in a run directory."""
     from heldout.store.jsonl import has_writer
     from heldout.store.run_dir import RunDir
-    from heldout.training.curve import CURVE_NAME, current_points, read_points
+    from heldout.training.curve import current_points, read_points
 
-    live = has_writer(path / CURVE_NAME)
-    written = read_points(path / CURVE_NAME)
-    points = current_points(written)
     run = RunDir(path)
+    live = has_writer(run.curve)
+    written = read_points(run.curve)
+    points = current_points(written)
     results = {(point.label, point.step) for point in written if point.has_result}
     current = {(point.label, point.step) for point in points if point.has_result}
     last_attempt = [p for p in written if p.session == written[-1].session]
@@ -124,15 +104,7 @@ def group_by_label(points: Iterable[CurvePoint]) -> dict[str, list[CurvePoint]]:
 
 
 def check_metric(points: Iterable[CurvePoint], metric: str) -> None:
-    """Refuse a metric that no result has; a curve without results may still get it.
-
-    Args:
-        points: Points of a curve.
-        metric: "reward", "pass_rate" or the name of a metric.
-
-    Raises:
-        InvalidInput: There is no such metric; the message names those there are.
-    """
+    """Refuse a metric that no result has; a curve without results may still get it."""
     results = [point for point in points if point.has_result]
     names = dict.fromkeys(["reward", "pass_rate", *(n for p in results for n in p.metrics())])
     if results and metric not in names:
@@ -142,9 +114,36 @@ def check_metric(points: Iterable[CurvePoint], metric: str) -> None:
 # --- Words --------------------------------------------------------------------------------------
 
 
-def format_age(point: CurvePoint, now: datetime | None = None) -> str:
-    """Return how long ago a point was written: "40 s ago"."""
-    seconds = _seconds_since(point, now)
+def training_state(run: CurveRun) -> dict[str, Any]:
+    """Return whether a training run is alive, finished or stale, as plain values.
+
+    Returns:
+        `state` is "alive" while a process writes the curve, "finished" once training has ended, and
+        "stale" where neither is so; with the time of the newest point, and a request to stop.
+    """
+    from heldout.training.curve import stop_requested
+
+    newest = max((point.time for point in run.points), default=None)
+    status = run.info.status if run.info else "running"
+    return {
+        "state": "alive" if run.live else "finished" if status == "complete" else "stale",
+        "reason": run.info.reason if run.info else None,
+        "last_point": newest,
+        "seconds_since_last_point": None if newest is None else _seconds_since(newest),
+        "stop_requested": stop_requested(run.path),
+    }
+
+
+def _seconds_since(time: str) -> int | None:
+    try:
+        written = datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return max(0, int((datetime.now(UTC) - written).total_seconds()))
+
+
+def format_age(seconds: int | None) -> str:
+    """Return how long ago something was: "40 s ago"."""
     if seconds is None:
         return "at an unknown time"
     for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
@@ -153,53 +152,22 @@ def format_age(point: CurvePoint, now: datetime | None = None) -> str:
     return f"{seconds} s ago"
 
 
-def _seconds_since(point: CurvePoint, now: datetime | None = None) -> int | None:
-    try:
-        written = datetime.strptime(point.time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return max(0, int(((now or datetime.now(UTC)) - written).total_seconds()))
-
-
-def training_state(run: CurveRun) -> dict[str, Any]:
-    """Return whether a training run is alive, finished or stale, as plain values.
-
-    Args:
-        run: The curve.
-
-    Returns:
-        `state` is "alive" while a process writes the curve, "finished" once training has ended, and
-        "stale" where neither is so; with the time of the newest point, and a request to stop.
-    """
-    from heldout.training.curve import stop_requested
-
-    newest = max(run.points, key=lambda point: point.time, default=None)
-    status = run.info.status if run.info else "running"
-    return {
-        "state": "alive" if run.live else "finished" if status == "complete" else "stale",
-        "reason": run.info.reason if run.info else None,
-        "last_point": newest.time if newest else None,
-        "seconds_since_last_point": None if newest is None else _seconds_since(newest),
-        "stop_requested": stop_requested(run.path),
-    }
-
-
 def describe_status(run: CurveRun) -> Line:
     """Say whether the training run is alive, finished or gone, and whether a stop was requested."""
-    from heldout.training.curve import stop_requested
-
-    newest = max(run.points, key=lambda point: point.time, default=None)
-    last = f"the last point came {format_age(newest)}" if newest else "no point yet"
-    status = run.info.status if run.info else "running"
-    if run.live:
+    training = training_state(run)
+    last = "no point yet"
+    if training["last_point"] is not None:
+        last = f"the last point came {format_age(training['seconds_since_last_point'])}"
+    if training["state"] == "alive":
         state = Span(f"Live; {last}.", "green")
-    elif status == "complete":
+    elif training["state"] == "finished":
         state = Span(f"Finished; {last}.", "dim")
     else:
-        reason = f" ({run.info.reason})" if run.info and run.info.reason else ""
-        why = "no process is writing it now" if status == "running" else f"{status}{reason}"
+        why = "no process is writing it now"
+        if run.info is not None and run.info.status != "running":
+            why = run.info.status + (f" ({run.info.reason})" if run.info.reason else "")
         state = Span(f"Not finished: {why}; {last}.", "yellow")
-    request = stop_requested(run.path)
+    request = training["stop_requested"]
     if request is None:
         return Line(state)
     return Line(state, Span(f" Asked to stop: {cut(request, NOTE_CHARACTERS)}", "red"))
@@ -246,16 +214,7 @@ def format_n(point: CurvePoint) -> str:
 
 
 def format_point(point: CurvePoint, metric: str = "reward", *, labelled: bool = False) -> str:
-    """Return a point as a line for a pipe.
-
-    Args:
-        point: The point.
-        metric: What to print of it: "reward", "pass_rate" or the name of a metric.
-        labelled: Whether to begin with its label.
-
-    Returns:
-        The line, with fields two spaces apart.
-    """
+    """Return a point as a line for a pipe, with fields two spaces apart."""
     from heldout.training.verdicts import stored_kind
 
     fields = [point.label] if labelled else []
@@ -282,15 +241,7 @@ def _format_seconds(point: CurvePoint) -> str:
 
 
 def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
-    """Return every field of a point, also those that have their default.
-
-    Args:
-        point: The point.
-        outcomes: Whether to include the reward of each sample.
-
-    Returns:
-        Plain values for JSON.
-    """
+    """Return every field of a point for JSON, the reward of each sample only if asked for."""
     import msgspec
 
     from heldout.training.verdicts import stored_kind
@@ -311,36 +262,21 @@ def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
 def shorten_verdict(verdict: StepVerdict, width: int) -> str:
     """Return as much of a verdict's sentence as fits, rather than half a number."""
     sentence = verdict.sentence()
-    for text in (sentence, sentence.partition(", paired on")[0]):
-        if len(text) <= width:
-            return text
-    return verdict.short()
+    texts = (sentence, sentence.partition(", paired on")[0])
+    return next((text for text in texts if len(text) <= width), verdict.short())
 
 
 def compute_verdicts(
     points: Sequence[CurvePoint], terms: Terms
 ) -> tuple[list[StepVerdict], Best | None]:
-    """Compute the verdicts and the best eval of a curve of one label.
-
-    Args:
-        points: Its points.
-        terms: The settings of verdicts.
-
-    Returns:
-        A verdict per judged step, and the best eval.
+    """Compute a verdict per judged step, and the best eval, of a curve of one label.
 
     Raises:
         InvalidInput: No verdict can be made of its rewards.
     """
     from heldout.training.verdicts import best_checkpoint, verdicts
 
-    judged = verdicts(
-        points,
-        effect=terms.effect,
-        alpha=terms.alpha,
-        window=terms.window,
-        bounds=terms.bounds,
-    )
+    judged = verdicts(points, **asdict(terms))
     return judged, best_checkpoint(points, bounds=terms.bounds, most=CORRECTED_EVALS)
 
 
@@ -355,8 +291,7 @@ def judge_curve(
             stored verdict is replaced, too.
 
     Returns:
-        The points, with verdicts where they have none (evals in the background are written before
-        they are judged), and lines with the last verdict and the best eval.
+        The points, with verdicts where they have none; lines with the last verdict and the best.
     """
     import msgspec
 
@@ -389,31 +324,13 @@ def judge_curve(
 # --- Tables -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CurveTable:
-    """A curve as a table.
-
-    Attributes:
-        table: One row per point.
-        hidden: Metrics that the table has no room for.
-    """
-
-    table: Table
-    hidden: list[str]
-
-    def blocks(self) -> list[Block]:
-        """Return the table, and a line that names the hidden metrics."""
-        hidden = Line(f"No room for {', '.join(self.hidden)}; --json has all.", style="dim")
-        return [self.table, hidden] if self.hidden else [self.table]
-
-
 def build_curve_table(
     points: Sequence[CurvePoint],
     width: int,
     *,
     metric: str | None = None,
     one_line: bool = False,
-) -> CurveTable:
+) -> list[Table | Line]:
     """Lay out points as a table that fits a width.
 
     Args:
@@ -423,7 +340,7 @@ def build_curve_table(
         one_line: Cut notes instead of folding them.
 
     Returns:
-        The table.
+        The table, and a line that names the metrics that it has no room for.
     """
     notes = [describe_point(point) for point in points]
     columns = _make_columns(points, metric)
@@ -438,8 +355,11 @@ def build_curve_table(
     for i, point in enumerate(points):
         cells = [column.cells[i] for column in shown] + ([notes[i]] if any(notes) else [])
         rows.append([Span(text, "" if point.has_result else "dim") for text in cells])
+    table = Table(headings, rows)
     hidden = [column.heading for column in columns if column.rank == 0 and column not in shown]
-    return CurveTable(Table(headings, rows), hidden)
+    if not hidden:
+        return [table]
+    return [table, Line(f"No room for {', '.join(hidden)}; --json has all.", style="dim")]
 
 
 def _make_columns(points: Sequence[CurvePoint], metric: str | None) -> list[RankedColumn]:

@@ -12,17 +12,18 @@ file.py:name     an object of a file; loading either runs its code
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from heldout._code import import_file, import_object
 from heldout.errors import (
     EvalFailed,
     EvalFileError,
@@ -34,6 +35,7 @@ from heldout.errors import (
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
     from heldout.training.curve import CurvePoint
+    from heldout.types import EvalResult
 
 LAST = "last"
 
@@ -42,14 +44,10 @@ LAST = "last"
 
 
 def load_report(run: str) -> EvalReport:
-    """Load the report of a run.
+    """Load the report of RUN, RUN@3, RUN@STEP or RUN@last.
 
-    Args:
-        run: RUN, RUN@3, RUN@STEP or RUN@last.
-
-    Returns:
-        The report. An eval of a curve, or one of several runs of a name, is named as it was given:
-        its own directory is named by a step, or a time.
+    An eval of a curve, or one of several runs of a name, is named as it was given: its own
+    directory is named by a step, or a time.
     """
     from heldout.store.report import EvalReport
     from heldout.store.runs import ROOT, TIMESTAMP
@@ -63,18 +61,7 @@ def load_report(run: str) -> EvalReport:
 
 
 def find_run_directory(run: str) -> Path:
-    """Find the directory of a run.
-
-    Args:
-        run: RUN, RUN@STEP or RUN@last.
-
-    Returns:
-        The run directory.
-
-    Raises:
-        InvalidInput: RUN is a curve of many evals, or what follows the @ is no step.
-        RunDirectoryError: There is no such run or step.
-    """
+    """Find the directory of RUN, RUN@3, RUN@STEP or RUN@last."""
     from heldout.store.runs import ROOT, find_run
 
     run = _to_local(run)
@@ -102,18 +89,13 @@ def find_run_directory(run: str) -> Path:
 
 
 def find_curve(run: str | Path) -> Path | None:
-    """Find the directory of a training run; None for an ordinary run, or none at all.
-
-    Args:
-        run: A directory, or a name under outputs/evals.
-    """
+    """Find the directory of a training run; None for an ordinary run, or none at all."""
     from heldout.store.run_dir import RunDir
     from heldout.store.runs import ROOT
-    from heldout.training.curve import CURVE_NAME
 
     run = _to_local(str(run))
     for path in (Path(run), Path(ROOT) / run):
-        if (path / CURVE_NAME).exists():
+        if RunDir(path).curve.exists():
             return path
         if RunDir(path).exists():
             return None
@@ -131,49 +113,55 @@ def _to_local(run: str) -> str:
     return f"{fetch_run(f'{folder}/{name}')}{at}{selector}"
 
 
+# --- Steps of a curve ---------------------------------------------------------------------------
+
+
 def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path:
-    """Find where the eval at a step of a curve is saved.
-
-    The curve names one of the directories under steps/. A curve file may come from anywhere, so
-    the name is looked up among those that exist and is never followed as a path.
-
-    Args:
-        path: The run directory of the curve.
-        step: The step; None is the last that has a result.
-        label: The eval's label, where several share the run directory.
-
-    Returns:
-        The directory of that eval.
+    """Find where the eval at a step of a curve is saved; None is the last step with a result.
 
     Raises:
-        InvalidInput: Evals of several labels match.
+        InvalidInput: Evals of several labels match, or none has this label.
         RunDirectoryError: The curve has no such step, or its conversations were not saved.
     """
-    from heldout.training.curve import CURVE_NAME, current_points, read_points
+    from heldout.training.curve import current_points, read_points
 
-    written = read_points(path / CURVE_NAME)
-    current = _with_label(path, current_points(written), label)
+    written = read_points(path / "curve.jsonl")
+    points = _with_label(path, current_points(written), label)
+    results = [point for point in points if point.has_result]
     if step is None:
-        results = [point for point in current if point.has_result]
         if not results:
             raise RunDirectoryError(f"{path} has no last eval: no step has a result yet")
         _refuse_several_labels(results, LAST, f"{path} has several evals")
         step = max(point.step for point in results)
-    saved = _saved_attempts(path, step)
-    points = [point for point in current if point.step == step]
-    _refuse_several_labels(points, str(step), f"{path} has several evals at step {step}")
-    if not points:
-        of_label = _with_label(path, written, label)
-        superseded = [point for point in of_label if point.step == step and point.has_result]
-        raise _missing_step(path, step, current, superseded, saved)
-    name = _directory_name(points[0])
-    if name in saved:
-        return path / "steps" / name
-    why = f"; it was skipped: {points[0].skipped}" if points[0].skipped else ""
-    raise RunDirectoryError(
-        f"there is no {path / 'steps'}/{name or f'{step:08d}'}: the conversations of step {step} "
-        f"were not saved{why}"
-    )
+    matches = [point for point in points if point.step == step]
+    _refuse_several_labels(matches, str(step), f"{path} has several evals at step {step}")
+    if not matches:
+        if any(p.step == step and p.has_result for p in _with_label(path, written, label)):
+            raise RunDirectoryError(
+                f"step {step} of {path} was superseded by a later attempt of the training run"
+            )
+        raise RunDirectoryError(f"{path} has no eval at step {step}; {list_result_steps(points)}")
+    directory = saved_eval(path, matches[0])
+    if directory is None:
+        why = f"; it was skipped: {matches[0].skipped}" if matches[0].skipped else ""
+        raise RunDirectoryError(
+            f"there is no {path / 'steps'}/{step:08d}: the conversations of step {step} were not "
+            f"saved{why}"
+        )
+    return directory
+
+
+def saved_eval(path: Path, point: CurvePoint) -> Path | None:
+    """Find the directory of a point's eval; None where its conversations were not saved.
+
+    A curve file may come from anywhere, so what it names is one of the directories under steps/, or
+    nothing.
+    """
+    from heldout.store.run_dir import RunDir
+
+    name = re.fullmatch(f"steps/({point.step:08d}(?:-[0-9]+)?)", point.run or "")
+    directory = path / "steps" / name[1] if name else None
+    return directory if directory is not None and RunDir(directory).exists() else None
 
 
 def list_steps(steps: Iterable[int]) -> str:
@@ -193,22 +181,9 @@ def list_result_steps(points: Iterable[CurvePoint]) -> str:
 
 
 def _known_steps(curve: Path) -> str:
-    from heldout.training.curve import CURVE_NAME, current_points, read_points
+    from heldout.training.curve import current_points, read_points
 
-    return list_result_steps(current_points(read_points(curve / CURVE_NAME)))
-
-
-def _saved_attempts(path: Path, step: int) -> list[str]:
-    """Return the directories under steps/ of all attempts at a step."""
-    from heldout.store.run_dir import RunDir
-
-    directories = sorted((path / "steps").glob(f"{step:08d}*"))
-    return [directory.name for directory in directories if RunDir(directory).exists()]
-
-
-def _directory_name(point: CurvePoint) -> str | None:
-    name = re.fullmatch("steps/([0-9]+(?:-[0-9]+)?)", point.run or "")
-    return name[1] if name else None
+    return list_result_steps(current_points(read_points(curve / "curve.jsonl")))
 
 
 def _with_label(path: Path, points: list[CurvePoint], label: str | None) -> list[CurvePoint]:
@@ -226,25 +201,6 @@ def _refuse_several_labels(points: Iterable[CurvePoint], selector: str, problem:
         raise InvalidInput(f"{problem}: name one of them, {names}")
 
 
-def _missing_step(
-    path: Path,
-    step: int,
-    current: Sequence[CurvePoint],
-    superseded: Sequence[CurvePoint],
-    saved: Sequence[str],
-) -> RunDirectoryError:
-    if superseded:
-        name = _directory_name(superseded[-1])
-        where = f"; its eval is steps/{name}" if name in saved else ""
-        return RunDirectoryError(
-            f"step {step} of {path} was superseded by a later attempt of the training run{where}"
-        )
-    begun = f"; steps/{saved[-1]} was begun, and is not on the curve" if saved else ""
-    return RunDirectoryError(
-        f"{path} has no eval at step {step}; {list_result_steps(current)}{begun}"
-    )
-
-
 # --- Code ---------------------------------------------------------------------------------------
 
 
@@ -253,18 +209,7 @@ class MissingDependency(EvalFailed):
 
 
 def load_function(spec: str, option: str) -> Callable[..., Any]:
-    """Load a function.
-
-    Args:
-        spec: module:function or file.py:function.
-        option: The option that names it, for messages.
-
-    Returns:
-        The function.
-
-    Raises:
-        InvalidInput: There is no such function, or its module fails to load.
-    """
+    """Load the function that an option names as module:function or file.py:function."""
     value = load_object(spec, option)
     if not callable(value):
         module, _, name = spec.rpartition(":")
@@ -273,14 +218,7 @@ def load_function(spec: str, option: str) -> Callable[..., Any]:
 
 
 def load_object(spec: str, option: str) -> Any:
-    """Load an object of a module or a file; None where there is none of that name.
-
-    Args:
-        spec: module:name or file.py:name.
-        option: The option that names it, for messages.
-
-    Returns:
-        The object.
+    """Load what an option names as module:name or file.py:name; None where there is no such name.
 
     Raises:
         InvalidInput: The module is not there or fails to load.
@@ -289,56 +227,22 @@ def load_object(spec: str, option: str) -> Any:
     module, _, name = spec.rpartition(":")
     if not module or not name:
         raise InvalidInput(f"{option} is module:function or file.py:function, got {spec!r}")
-    value: Any
-    if module.endswith(".py"):
-        value = load_module(Path(module))
-    else:
+    is_file = module.endswith(".py")
+    if not is_file:
         add_working_directory()
+    with user_code(f"{option}: {module} could not be loaded", Path(module) if is_file else None):
         try:
-            value = importlib.import_module(module)
+            return import_object(module, name)
         except ModuleNotFoundError as problem:
+            if is_file:
+                raise
             raise explain_missing_module(problem, module, f"{option}: {module}") from None
-        except Exception as problem:
-            raise InvalidInput(
-                f"{option}: {module} could not be loaded: {describe_error(problem)}"
-            ) from problem
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    return value
 
 
 def load_module(path: Path) -> ModuleType:
-    """Run a file as a module, not as `__main__`: its main block does not run.
-
-    Args:
-        path: A Python file. Its own directory comes first in sys.path, as for a script.
-
-    Returns:
-        The module.
-
-    Raises:
-        EvalFileError: The file is not there or not Python, or its code raised.
-    """
-    if not path.is_file():
-        problem = "is a directory, not a Python file" if path.is_dir() else "does not exist"
-        raise EvalFileError(f"{path} {problem}")
-    # Not its plain name: a file may be called json.py.
-    name = f"heldout_eval_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise EvalFileError(f"{path} is not a Python file: its name has to end in .py")
-    module = importlib.util.module_from_spec(spec)
-    directory = str(path.resolve().parent)
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as problem:
-        raise EvalFileError(
-            f"{path} could not be loaded: {describe_error(problem, path)}"
-        ) from problem
-    return module
+    """Run a Python file as a module; EvalFileError if it is not there, or its code raises."""
+    with user_code(f"{path} could not be loaded", path):
+        return import_file(path)
 
 
 def add_working_directory() -> None:
@@ -348,47 +252,21 @@ def add_working_directory() -> None:
 
 
 def import_extra(name: str, need: str, extra: str) -> Any:
-    """Import a package of an extra.
-
-    Args:
-        name: The module.
-        need: What needs it, for the message.
-        extra: The extra of heldout that installs it.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingDependency: The package is not installed.
-        EvalFailed: It is installed and fails to load.
-    """
+    """Import a package of an extra, or say which extra installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
         raise MissingDependency(
             f"{need} ({missing.name} is missing): pip install 'heldout[{extra}]'"
         ) from None
-    except Exception as problem:
-        raise EvalFailed(
-            f"{need}, which could not be loaded: {describe_error(problem)}; install it again"
-        ) from problem
 
 
 def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: str) -> HeldoutError:
-    """Tell a misspelled module from one that needs a missing package.
-
-    Args:
-        problem: What the import raised.
-        module: The module that was asked for.
-        subject: Who asked, for the message.
-
-    Returns:
-        InvalidInput for the module itself, MissingDependency for one that it imports.
-    """
+    """Tell a misspelled module, the one asked for, from one that needs a missing package."""
     # gymnasium raises it anew, without the name.
     name = problem.name or getattr(problem.__cause__, "name", None)
     if name and f"{module}.".startswith(f"{name}."):
-        return InvalidInput(
+        return EvalFileError(
             f"{subject}: there is no module {module!r} here or among the installed packages"
         )
     if name:
@@ -396,16 +274,24 @@ def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: s
     return MissingDependency(f"{subject} needs a module that is missing: {one_line(problem)}")
 
 
-# --- Errors in loaded code ----------------------------------------------------------------------
+@contextmanager
+def user_code(subject: str, path: Path | None = None) -> Iterator[None]:
+    """Raise what the user's code raises as an EvalFileError that names the line.
+
+    Args:
+        subject: What failed, the beginning of the message.
+        path: A file whose line is named rather than one of the code that it calls.
+    """
+    try:
+        yield
+    except (EvalFileError, MissingDependency):  # which say where they come from
+        raise
+    except Exception as problem:
+        raise EvalFileError(f"{subject}: {describe_error(problem, path)}") from problem
 
 
 def describe_error(problem: BaseException, path: Path | None = None) -> str:
-    """Return on one line what was raised and where.
-
-    Args:
-        problem: What was raised.
-        path: A file whose line is named rather than one of the code that it calls.
-    """
+    """Return on one line what was raised and where, in `path` if it was there."""
     kind = "" if isinstance(problem, HeldoutError) else f"{type(problem).__name__}: "
     text = kind + one_line(problem)
     if isinstance(problem, SyntaxError):  # its message names the line
@@ -434,46 +320,36 @@ def one_line(problem: BaseException) -> str:
 
 
 class SampleTexts(NamedTuple):
-    """What a sample asks, and what was answered.
-
-    Attributes:
-        question: The last message before the model's first turn.
-        target: What the answer is compared with; None where there is none.
-        answer: The answer of the first attempt; the error where it has none.
-    """
+    """What a sample asks, and what was answered."""
 
     question: str
     target: str | None
     answer: str
+    """Of the first attempt; the error where it has none."""
 
 
 def read_texts(report: EvalReport, ids: Collection[str]) -> dict[str, SampleTexts]:
-    """Read question, target and answer of some samples.
-
-    Args:
-        report: The report.
-        ids: Which samples.
-
-    Returns:
-        Texts by sample id, of the first attempt; without samples that have no messages.
-    """
+    """Read the texts of some samples by id, of the first attempt each, where they have messages."""
     texts: dict[str, SampleTexts] = {}
     if not ids:
         return texts
     for result in report.results:
-        messages = result.trajectory.messages
-        if result.sample_id not in ids or result.sample_id in texts or not messages:
-            continue
-        opening = [*takewhile(lambda message: message.role != "assistant", messages)]
-        target = result.sample.ground_truth
-        texts[result.sample_id] = SampleTexts(
-            opening[-1].text if opening else "",
-            None if target is None else str(target),
-            result.trajectory.answer if result.ok else f"error: {result.error}",
-        )
-        if len(texts) == len(ids):
-            break
+        if result.sample_id in ids and result.sample_id not in texts and result.trajectory.messages:
+            target = result.sample.ground_truth
+            texts[result.sample_id] = SampleTexts(
+                question_of(result),
+                None if target is None else str(target),
+                result.trajectory.answer if result.ok else f"error: {result.error}",
+            )
+            if len(texts) == len(ids):
+                break
     return texts
+
+
+def question_of(result: EvalResult) -> str:
+    """Return the last message before the model's first turn; "" if there is none."""
+    opening = [*takewhile(lambda m: m.role != "assistant", result.trajectory.messages)]
+    return opening[-1].text if opening else ""
 
 
 def select_results(report: EvalReport, where: str | None, option: str | None = None) -> EvalReport:
@@ -483,13 +359,6 @@ def select_results(report: EvalReport, where: str | None, option: str | None = N
         report: The report.
         where: A condition in SQL; None is all of them.
         option: One that makes intervals, which results that were picked by outcome have not.
-
-    Returns:
-        The report of these results.
-
-    Raises:
-        InvalidQuery: The condition is not one.
-        InvalidInput: It picks by outcome, and the option does not go with that.
     """
     if where is None:
         return report

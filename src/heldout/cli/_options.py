@@ -13,13 +13,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class RenamedOption(click.Option):
-    """An option that also goes by names of an earlier version, which its help does not show.
-
-    Args:
-        declarations: Names of the option, as click takes them.
-        formerly: The earlier names.
-        attributes: Whatever else click takes.
-    """
+    """An option that also goes by names of an earlier version, which its help does not show."""
 
     def __init__(
         self, declarations: Sequence[str], formerly: Iterable[str] = (), **attributes: Any
@@ -40,16 +34,7 @@ class RenamedOption(click.Option):
 def renamed_option(
     *declarations: str, formerly: Sequence[str], **attributes: Any
 ) -> Callable[[Command], Command]:
-    """Add an option that also goes by names of an earlier version.
-
-    Args:
-        declarations: Names of the option, as click takes them.
-        formerly: The earlier names.
-        attributes: Whatever else click takes.
-
-    Returns:
-        A decorator.
-    """
+    """Add an option that also goes by names of an earlier version."""
     return click.option(*declarations, cls=RenamedOption, formerly=formerly, **attributes)
 
 
@@ -68,18 +53,7 @@ def format_options(command: Command) -> Command:
 
 
 def parse_key_values(pairs: Iterable[str], option: str) -> dict[str, Any]:
-    """Parse KEY=VALUE arguments.
-
-    Args:
-        pairs: The arguments.
-        option: The option they are of, for messages.
-
-    Returns:
-        Values by key: JSON where the text is JSON (3, true, null, [1, 2]), else the text itself.
-
-    Raises:
-        InvalidInput: An argument has no =.
-    """
+    """Parse KEY=VALUE arguments of an option; values are as `parse_value` reads them."""
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -90,48 +64,10 @@ def parse_key_values(pairs: Iterable[str], option: str) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Parse a value of the command line: JSON where it is JSON, else the text itself."""
+    """Parse a value of the command line: JSON (3, true, null, [1, 2]), or else the text itself."""
     import msgspec
 
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
-
-
-def bind_parameters(
-    function: Callable[..., Any], values: dict[str, Any], option: str
-) -> Callable[[], Any]:
-    """Bind parameters of the command line to a function.
-
-    Args:
-        function: The function.
-        values: Its arguments by name.
-        option: The option they come from, for messages.
-
-    Returns:
-        A function without parameters.
-
-    Raises:
-        InvalidInput: It has no such parameter; the message names those there are.
-    """
-    import difflib
-    import inspect
-    from functools import partial
-
-    if not values:
-        return function
-    parameters = inspect.signature(function).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    known = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    ]
-    called = getattr(function, "__name__", "the function")
-    for name in values:
-        if name not in known and not takes_any:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}"
-            raise InvalidInput(f"{option} {name}: {called} has no parameter {name}; {hint}")
-    return partial(function, **values)

@@ -26,10 +26,11 @@ from heldout.cli._load import (
     import_extra,
     load_function,
     one_line,
+    user_code,
 )
 from heldout.cli._options import parse_key_values
 from heldout.cli._tables import print_json
-from heldout.errors import EvalFailed, HeldoutError, InvalidInput
+from heldout.errors import EvalFailed, EvalFileError, HeldoutError, InvalidInput
 
 NO_DEVICE = re.compile(
     "not compiled with CUDA|no CUDA GPUs? (?:is|are) available|no NVIDIA driver"
@@ -137,29 +138,20 @@ def command(
         if isinstance(problem, HeldoutError):
             raise
         raise EvalFailed(f"{describe_error(problem)}; there is no number to report") from problem
-    except SystemExit as exit:
-        # Let through, it would end this process with its own code: 0, as if all were well.
-        raise EvalFailed(
-            f"the policy or the environment left the program: {describe_error(exit)}; there is "
-            "no number to report. Take that exit out, or let only __main__ reach it"
-        ) from exit
-    unsaved: Exception | None = None
+    about: dict[str, Any] = {"env": env, "policy": policy}
+    if arguments:
+        about["env_args"] = arguments
+    loss = None
     if directory is not None:
         try:
             report.save(directory)
-        except Exception as problem:  # noqa: BLE001 - the numbers are printed first
-            unsaved = problem
-    about: dict[str, Any] = {"env": env, "policy": policy} | (
-        {"env_args": arguments} if arguments else {}
-    )
-    loss = None
-    if unsaved is not None:
-        loss = (
-            "all episodes ran, and the numbers are printed, but not saved: "
-            f"{describe_error(unsaved)}. For a run directory, evaluate again with --save to "
-            "another path"
-        )
-        about["error"] = {"kind": "not_saved", "message": loss, "hint": None}
+        except (HeldoutError, OSError) as problem:  # the numbers are printed first
+            loss = (
+                "all episodes ran, and the numbers are printed, but not saved: "
+                f"{describe_error(problem)}. For a run directory, evaluate again with --save to "
+                "another path"
+            )
+            about["error"] = {"kind": "not_saved", "message": loss, "hint": None}
     print_json({**about, **report.summary})
     for note in report.notes:
         click.echo(f"Note: {note}", err=True)
@@ -214,32 +206,22 @@ def _check_device(device: str) -> None:
 
 def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Callable[[], Any]:
     """Make the environment once, and return what makes it."""
-    try:
-        gymnasium.make(env, **arguments).close()
-    except HeldoutError:
-        raise
-    except ModuleNotFoundError as problem:
-        raise explain_missing_module(problem, env.rpartition(":")[0], env) from None
-    except gymnasium.error.UnregisteredEnv as problem:
-        raise InvalidInput(
-            f"there is no environment {env!r}: {one_line(problem).rstrip('.')}. One of your own is "
-            "module:ID, of the module that registers it"
-        ) from None
-    except Exception as problem:
-        cause: BaseException = problem
-        if isinstance(problem, gymnasium.error.DependencyNotInstalled):
+    call = ", ".join([repr(env), *(f"{key}={value!r}" for key, value in arguments.items())])
+    hint = "" if arguments else " (--env-arg KEY=VALUE gives it arguments)"
+    subject = f"gymnasium.make({call}) has to work{hint}"
+    with user_code(subject):
+        try:
+            gymnasium.make(env, **arguments).close()
+        except ModuleNotFoundError as problem:
+            raise explain_missing_module(problem, env.rpartition(":")[0], env) from None
+        except gymnasium.error.DependencyNotInstalled as problem:
             # Environments raise it for any ImportError, also of a package that is broken.
-            cause = problem.__cause__ or problem.__context__ or problem
-            if not isinstance(cause, ImportError) or isinstance(cause, ModuleNotFoundError):
-                raise MissingDependency(
-                    f"{env} needs a package that is missing: {one_line(problem)}"
-                ) from None
-        call = ", ".join([repr(env), *(f"{key}={value!r}" for key, value in arguments.items())])
-        hint = "" if arguments else "; --env-arg KEY=VALUE gives it arguments"
-        raise InvalidInput(
-            f"the environment {env!r} could not be made: {describe_error(cause)}; "
-            f"gymnasium.make({call}) has to work{hint}"
-        ) from problem
+            cause = problem.__cause__ or problem.__context__
+            if isinstance(cause, ImportError) and not isinstance(cause, ModuleNotFoundError):
+                raise EvalFileError(f"{subject}: {describe_error(cause)}") from None
+            raise MissingDependency(
+                f"{env} needs a package that is missing: {one_line(problem)}"
+            ) from None
     return partial(gymnasium.make, env, **arguments)
 
 

@@ -1,25 +1,19 @@
-"""`heldout curve`: watch, plot, compare and stop the curve of a training run.
-
-The curve file is followed from the byte after the last whole line, so a line that is being written,
-or was torn, is read again once it is whole.
-"""
+"""`heldout curve`: watch, plot, compare and stop the curve of a training run."""
 
 from __future__ import annotations
 
-import difflib
-import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from itertools import cycle
 from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
@@ -35,6 +29,7 @@ from heldout.cli._curves import (
     group_by_label,
     open_curve,
     point_as_dict,
+    read_curve,
     shorten_verdict,
     training_state,
 )
@@ -44,6 +39,7 @@ from heldout.cli._tables import (
     Flip,
     Line,
     Report,
+    Table,
     as_line,
     build_flips,
     make_console,
@@ -54,20 +50,16 @@ from heldout.cli._tables import (
     render_table,
 )
 from heldout.cli.show import command as show_command
-from heldout.errors import DamagedJournal, HeldoutError, InvalidInput
-from heldout.store.jsonl import has_writer, open_to_read, read_header
+from heldout.errors import HeldoutError, InvalidInput
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import find_run
-from heldout.training.curve import CURVE, CURVE_NAME, CurvePoint, current_points, decode_point
+from heldout.training.curve import CurvePoint
 
 if TYPE_CHECKING:
     from heldout.cli._load import SampleTexts
     from heldout.training.flips import Change, Flips
     from heldout.training.plot import NamedCurve
-    from heldout.training.verdicts import CurveMonitor
 
-RESIZE_SECONDS = 0.2
-"""Seconds between checks of the terminal's size."""
 CURVE_ROWS = 8
 """Rows of the curve for which the table below it is made smaller."""
 ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
@@ -120,88 +112,6 @@ def watch(run: str, metric: str, interval: float, once: bool, as_json: bool) -> 
             _watch_pipe(run, metric, interval, once=once, as_json=as_json)
 
 
-@dataclass(slots=True)
-class Follower:
-    """Reads a curve as it grows.
-
-    Attributes:
-        path: curve.jsonl.
-        points: The points read so far, without the outcomes of samples.
-        damaged: Numbers of lines that cannot be read.
-        monitors: Verdicts on the rewards, by label.
-    """
-
-    path: Path
-    points: list[CurvePoint] = field(default_factory=list)
-    damaged: list[int] = field(default_factory=list)
-    monitors: dict[str, CurveMonitor] = field(default_factory=dict)
-    _offset: int = 0
-    _line: int = 0
-    _file: tuple[int, int] | None = None
-
-    def poll(self) -> list[CurvePoint]:
-        """Read what was appended since the last call.
-
-        Returns:
-            The new points.
-        """
-        try:
-            file = open_to_read(self.path)
-        except FileNotFoundError:
-            return []
-        with file:
-            status = os.fstat(file.fileno())
-            identity = (status.st_dev, status.st_ino)
-            if identity != self._file or status.st_size < self._offset:
-                # Another file by that name, a repaired one for example: read it from its start.
-                self.points, self.damaged, self.monitors = [], [], {}
-                self._offset, self._line, self._file = 0, 0, identity
-            if self._line == 0:
-                self._offset = read_header(file, self.path, CURVE)
-                if not self._offset:
-                    return []
-                self._line = 1
-            file.seek(self._offset)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        new = []
-        for line in whole.split(b"\n") if newline else []:
-            self._line += 1
-            try:
-                point = decode_point(self.path, self._line, line)
-            except DamagedJournal:
-                self.damaged.append(self._line)
-                continue
-            self._judge(point)
-            new.append(msgspec.structs.replace(point, outcomes=()))
-        self.points.extend(new)
-        return new
-
-    def _judge(self, point: CurvePoint) -> None:
-        from heldout.training.verdicts import CurveMonitor, terms_of
-
-        monitor = self.monitors.setdefault(point.label, CurveMonitor())
-        if point.verdict is not None and (terms := terms_of([point])) != monitor.terms:
-            monitor = self.monitors[point.label] = monitor.with_terms(terms)
-        with suppress(InvalidInput):  # rewards without a verdict; `heldout show` says why
-            monitor.add(point)
-
-    def read_run(self, points: list[CurvePoint]) -> CurveRun:
-        """Return the run with these points; its run.json is None while it cannot be read."""
-        directory = self.path.parent
-        try:
-            info = RunDir(directory).read_info()
-        except HeldoutError:
-            info = None
-        return CurveRun(directory, points, 0, info, has_writer(self.path))
-
-    def describe_damage(self) -> str:
-        """Return which lines cannot be read."""
-        numbers = ", ".join(map(str, self.damaged[:5])) + ", …" * (len(self.damaged) > 5)
-        lines = "line" if len(self.damaged) == 1 else "lines"
-        return f"{lines} {numbers} of {self.path.name} cannot be read"
-
-
 def _find_or_wait(run: str, *, once: bool) -> Path | None:
     """Return the directory of the curve, or None where there may be one later."""
     path = find_curve(run)
@@ -217,117 +127,87 @@ def _find_or_wait(run: str, *, once: bool) -> Path | None:
 
 def _describe_waiting(run: str) -> str:
     """Say what is waited for, and which run may have been meant if the name is misspelled."""
-    path = Path(run)
-    directories = [path.parent, *([Path("outputs/evals")] if len(path.parts) == 1 else [])]
-    names = [entry.name for folder in directories if folder.is_dir() for entry in folder.iterdir()]
-    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.6)
-    curves = [path.with_name(name) for name in near if find_curve(path.with_name(name))]
-    hint = f" (did you mean {curves[0]}?)" if curves else ""
-    return f"Waiting for {run}/{CURVE_NAME}; Ctrl-C ends{hint}"
+    hint = ""
+    try:
+        find_run(run)
+    except HeldoutError as problem:
+        if match := re.search(r"did you mean [^?]+\?", str(problem)):
+            hint = f" ({match[0]})"
+    return f"Waiting for {run}/curve.jsonl; Ctrl-C ends{hint}"
 
 
-def _watch_pipe(
-    run: str, metric: str, interval: float, *, once: bool, as_json: bool = False
-) -> None:
+def _watch_pipe(run: str, metric: str, interval: float, *, once: bool, as_json: bool) -> None:
     path = _find_or_wait(run, once=once)
     if path is None:
         click.echo(printable(_describe_waiting(run)), err=True)
     while path is None:
         time.sleep(interval)
         path = _find_or_wait(run, once=once)
-    follower = Follower(path / CURVE_NAME)
-    new = current_points(follower.poll())
-    damaged = 0
-    pending: set[tuple[str, str, int]] = set()
+    printed: set[tuple[object, ...]] = set()
     while True:
-        check_metric(follower.points, metric)
-        labelled = len(group_by_label(follower.points)) > 1
-        for point in new:
-            if not (point.pending and point.key in pending):  # the hash of its weights came later
-                if as_json:
-                    print_json(point_as_dict(point, outcomes=False))
-                else:
-                    click.echo(format_point(point, metric, labelled=labelled))
-            if point.pending:
-                pending.add(point.key)
-        if len(follower.damaged) > damaged:
-            damaged = len(follower.damaged)
-            click.echo(printable(follower.describe_damage()), err=True)
-        state = follower.read_run([])
-        finished = state.info is not None and state.info.status == "complete" and not state.live
-        if once or (finished and not new):
+        curve = read_curve(path)
+        check_metric(curve.points, metric)
+        labelled = len(group_by_label(curve.points)) > 1
+        has_new = False
+        for point in curve.points:
+            # An eval in flight is printed once, though the hash of its weights may come later.
+            line = (*point.key, point.pending or point.time)
+            if line in printed:
+                continue
+            printed.add(line)
+            has_new = True
             if as_json:
-                state = follower.read_run(current_points(follower.points))
-                print_json({"training": training_state(state)})
+                print_json(point_as_dict(point, outcomes=False))
+            else:
+                click.echo(format_point(point, metric, labelled=labelled))
+        finished = training_state(curve)["state"] == "finished"
+        if once or (finished and not has_new):
+            if as_json:
+                print_json({"training": training_state(curve)})
             return
-        if not finished:
+        if not finished:  # else once more at once: the last point comes before the end
             time.sleep(interval)
-        new = follower.poll()  # once more after the end: the last point comes before it
 
 
 def _watch_terminal(run: str, metric: str, interval: float, *, once: bool) -> None:
     from rich.live import Live
 
     console = make_console()
-    follower: Follower | None = None
     if once:
-        follower = Follower(open_curve(run).path / CURVE_NAME)
-        follower.poll()
-        check_metric(follower.points, metric)
-        console.print(draw_screen(follower, metric, console))
+        console.print(draw_screen(open_curve(run), metric, console))
         return
     screen: RenderableType = as_line(_describe_waiting(run), "yellow")
+    path: Path | None = None
     try:
         # The alternate screen is redrawn as a whole when the terminal changes its size.
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 path = _find_or_wait(run, once=False)
-                if follower is None and path is not None:
-                    follower = Follower(path / CURVE_NAME)
-                if follower is not None:
-                    follower.poll()
-                    check_metric(follower.points, metric)
-                    screen = draw_screen(follower, metric, console)
+                if path is not None:
+                    screen = draw_screen(read_curve(path), metric, console)
                 live.update(screen, refresh=True)
-                _wait_for_resize(interval, console)
+                time.sleep(interval)
     except KeyboardInterrupt:
-        # The last picture stays when the alternate screen is gone.
-        if follower is not None and follower.points:
-            console.print(draw_screen(follower, metric, console))
+        if path is not None:
+            console.print(screen)  # the last picture stays when the alternate screen is gone
 
 
-def _wait_for_resize(seconds: float, console: Console) -> None:
-    size, end = console.size, time.monotonic() + seconds
-    while console.size == size and (left := end - time.monotonic()) > 0:
-        time.sleep(min(RESIZE_SECONDS, left))
-
-
-def draw_screen(follower: Follower, metric: str, console: Console) -> RenderableType:
-    """Draw all that fits the terminal: title, status, verdicts, the curve and its last points.
-
-    Args:
-        follower: What was read of the curve.
-        metric: What to draw: "reward", "pass_rate" or the name of a metric.
-        console: The terminal.
-
-    Returns:
-        The screen.
-    """
-    points = current_points(follower.points)
-    groups = group_by_label(points)
+def draw_screen(run: CurveRun, metric: str, console: Console) -> RenderableType:
+    """Draw all that fits the terminal: title, status, verdicts, the curve and its last points."""
+    check_metric(run.points, metric)
+    groups = group_by_label(run.points)
     width = console.width
-    head = [_build_title(list(groups), metric)]
-    head.append(render_line(describe_status(follower.read_run(points))))
-    head += _build_verdicts(follower, groups, metric, width)
-    if follower.damaged:
-        head.append(as_line(follower.describe_damage(), "red"))
+    head = [_build_title(list(groups), metric), render_line(describe_status(run))]
+    head += _build_verdicts(groups, metric, width)
     room = console.height - 1 - _count_rows(head, console)
     foot: list[RenderableType] = []
     for rows in (6, 3, 1):
-        shown = build_curve_table(points[-rows:], width, metric=metric, one_line=True)
-        table = render_table(shown.table)
-        table.show_edge = False
-        foot = [Text(""), table]
+        points = run.points[-rows:]
+        table, *_ = build_curve_table(points, width, metric=metric, one_line=True)
+        assert isinstance(table, Table)
+        rendered = render_table(table)
+        rendered.show_edge = False
+        foot = [Text(""), rendered]
         if room - _count_rows(foot, console) >= CURVE_ROWS:
             break
     else:
@@ -350,19 +230,22 @@ def _build_title(labels: list[str], metric: str) -> Text:
 
 
 def _build_verdicts(
-    follower: Follower, groups: Mapping[str, Sequence[CurvePoint]], metric: str, width: int
+    groups: Mapping[str, Sequence[CurvePoint]], metric: str, width: int
 ) -> list[Text]:
     """Return one line per eval that has a verdict. It is on the reward, whatever is drawn."""
+    from heldout.training.verdicts import terms_of, verdicts
+
     lines = []
     for label, points in groups.items():
-        monitor = follower.monitors[label]
-        with suppress(InvalidInput):
-            monitor.update(points)
-        if monitor.latest is None:
+        try:
+            judged = verdicts(points, **asdict(terms_of(points)))
+        except InvalidInput:  # rewards without a verdict; `heldout show` says why
+            continue
+        if not judged:
             continue
         line = as_line(f"{label}: " * (len(groups) > 1) + "reward: " * (metric != "reward"))
-        text = shorten_verdict(monitor.latest, width - line.cell_len)
-        line.append_text(as_line(text, VERDICT_STYLES[monitor.latest.kind]))
+        text = shorten_verdict(judged[-1], width - line.cell_len)
+        line.append_text(as_line(text, VERDICT_STYLES[judged[-1].kind]))
         line.no_wrap, line.overflow = True, "ellipsis"
         lines.append(line)
     return lines
@@ -434,8 +317,14 @@ def flips(
     listed = _add_texts(curve.path, before, after, shown)
     if as_json:
         print_json(_flips_json(before, after, changes, threshold, listed))
-    else:
-        print_report(_flips_report(before, after, changes, threshold, listed))
+        return
+    blocks: list[Block] = [Line(name(after.label), f", step {before.step} to {after.step}")]
+    blocks += build_flips(listed, f"at {before.step}", f"at {after.step}")
+    total = len(changes.gained) + len(changes.lost)
+    if len(listed) < total:
+        text = f"{len(listed)} of {total} are listed; --limit N lists more, --json all."
+        blocks.append(Line(text, style="dim"))
+    print_report(Report([*blocks, *describe_flips(before, after, changes, threshold)]))
 
 
 def _add_texts(
@@ -499,61 +388,38 @@ def _flips_json(
     pass_threshold: float | None,
     listed: Sequence[Flip],
 ) -> dict[str, Any]:
-    changes = {
-        kind: [flip.as_dict("before", "after") for flip in listed if flip.kind == kind]
-        for kind in ("gained", "lost")
-    }
+    numbers = ["compared", "stayed_passing", "stayed_failing", "errored", "not_in_both"]
+    numbers += ["difference", "stderr", "p_value"]
+    if pass_threshold is None:
+        numbers.append("unchanged")
     return {
         "label": after.label,
         "from": before.step,
         "to": after.step,
         "pass_threshold": pass_threshold,
-        "compared": flips.compared,
-        "stayed_passing": flips.stayed_passing,
-        "stayed_failing": flips.stayed_failing,
-        **({"unchanged": flips.unchanged} if pass_threshold is None else {}),
-        "errored": flips.errored,
-        "not_in_both": flips.not_in_both,
-        "difference": flips.difference,
-        "stderr": flips.stderr,
+        **{name: getattr(flips, name) for name in numbers},
         "ci_low": flips.interval.low if flips.interval else None,
         "ci_high": flips.interval.high if flips.interval else None,
-        "p_value": flips.p_value,
-        **changes,
+        **{
+            kind: [flip.as_dict("before", "after") for flip in listed if flip.kind == kind]
+            for kind in ("gained", "lost")
+        },
     }
-
-
-def _flips_report(
-    before: CurvePoint,
-    after: CurvePoint,
-    flips: Flips,
-    pass_threshold: float | None,
-    listed: Sequence[Flip],
-) -> Report:
-    blocks: list[Block] = [Line(name(after.label), f", step {before.step} to {after.step}")]
-    blocks += build_flips(listed, f"at {before.step}", f"at {after.step}")
-    total = len(flips.gained) + len(flips.lost)
-    if len(listed) < total:
-        text = f"{len(listed)} of {total} are listed; --limit N lists more, --json all."
-        blocks.append(Line(text, style="dim"))
-    return Report([*blocks, *describe_flips(before, after, flips, pass_threshold)])
 
 
 def describe_flips(
     before: CurvePoint, after: CurvePoint, flips: Flips, pass_threshold: float | None
 ) -> list[Line]:
-    """Say how many samples changed, how far the mean did, and what limits that.
-
-    Args:
-        before: The earlier point.
-        after: The later point.
-        flips: What changed between them.
-        pass_threshold: The reward that passes; None where none does.
-
-    Returns:
-        The lines below a list of flips.
-    """
-    lines = [Line(_counts_text(flips, pass_threshold))]
+    """Say how many samples changed, how far the mean did, and what limits that."""
+    counts = f"{len(flips.gained)} gained, {len(flips.lost)} lost, "
+    if pass_threshold is None:
+        text = f"{samples(flips.compared)} compared by reward: {counts}{flips.unchanged} unchanged"
+    else:
+        text = (
+            f"{samples(flips.compared)} compared (passed: ≥ {pass_threshold:g}): {counts}"
+            f"{flips.stayed_passing} still pass, {flips.stayed_failing} still fail"
+        )
+    lines = [Line(text)]
     if flips.difference is not None:
         around = "no interval, all changed alike"
         if flips.interval is not None:
@@ -563,22 +429,8 @@ def describe_flips(
     return [*lines, *(Line(text, style="yellow") for text in _warnings(before, after, flips))]
 
 
-def _counts_text(flips: Flips, pass_threshold: float | None) -> str:
-    gained, lost = len(flips.gained), len(flips.lost)
-    if pass_threshold is not None:
-        return (
-            f"{samples(flips.compared)} compared (passed: ≥ {pass_threshold:g}): {gained} gained, "
-            f"{lost} lost, {flips.stayed_passing} still pass, {flips.stayed_failing} still fail"
-        )
-    return (
-        f"{samples(flips.compared)} compared by reward: {gained} gained, {lost} lost, "
-        f"{flips.unchanged} unchanged"
-    )
-
-
-def _largest(changes: Sequence[Change], most: int) -> tuple[Change, ...]:
-    ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
-    return tuple(ordered[:most])
+def _largest(changes: Sequence[Change], most: int) -> Sequence[Change]:
+    return sorted(changes, key=lambda change: -abs(change.after - change.before))[:most]
 
 
 def _warnings(before: CurvePoint, after: CurvePoint, flips: Flips) -> list[str]:
@@ -672,10 +524,11 @@ def stop(run: str, reason: str, as_json: bool) -> None:
     """
     from heldout.training.curve import STOP_NAME, request_stop
 
-    path = find_curve(run) or open_curve(run).path  # raises: it says what is wrong
-    is_alive = has_writer(path / CURVE_NAME)
-    if not is_alive and _has_finished(path):
+    curve = open_curve(run)
+    path, state = curve.path, training_state(curve)["state"]
+    if state == "finished":
         raise InvalidInput(f"{path} has finished: there is no training run to stop")
+    is_alive = state == "alive"
     request_stop(path, reason)
     if as_json:
         print_json({"path": str(path / STOP_NAME), "reason": reason, "alive": is_alive})
@@ -690,9 +543,3 @@ def stop(run: str, reason: str, as_json: bool) -> None:
             ),
             err=True,
         )
-
-
-def _has_finished(path: Path) -> bool:
-    with suppress(HeldoutError, OSError):  # a run with a damaged run.json can be stopped, too
-        return RunDir(path).read_info().status == "complete"
-    return False

@@ -1,12 +1,5 @@
 """Entry point: finds the command, and turns what went wrong into a message and an exit code.
 
-0    fine
-1    the answer is no: `heldout gate` fails, a template supports no mode
-2    usage or bad input: an option, a file or a run is not what it should be; nothing ran
-3    inconclusive: too few samples for a verdict
-4    could not run: there is no honest number to report, or heldout itself failed
-130  interrupted; results so far are saved
-
 With --json standard output is JSON whatever happens: an error is {"error": {"kind", "message",
 "hint"}}. The message goes to standard error, too.
 """
@@ -19,6 +12,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from io import BufferedWriter, FileIO, TextIOWrapper
@@ -153,35 +147,22 @@ def main() -> NoReturn:
 
 
 class _Failure(NamedTuple):
-    """Why a command failed.
-
-    Attributes:
-        code: The exit code.
-        kind: The kind of error, for scripts: invalid_input.
-        message: What standard error says.
-        hint: What to do, if that is a sentence of its own.
-        shown: Whether standard error has said it already.
-    """
+    """Why a command failed."""
 
     code: int
     kind: str
+    """What scripts know it by, such as invalid_input."""
     message: str
     hint: str | None = None
-    shown: bool = False
+    lines: Sequence[str] | None = None
+    """What standard error says; None for "Error: " and the message."""
 
 
 def run_cli(arguments: list[str]) -> int:
-    """Run a command line.
-
-    Args:
-        arguments: What follows `heldout`.
-
-    Returns:
-        The exit code.
-    """
+    """Run what follows `heldout` on a command line, and return the exit code."""
+    if "_HELDOUT_COMPLETE" in os.environ:  # a shell asks for completions
+        cli.main(arguments, prog_name="heldout")
     try:
-        if "_HELDOUT_COMPLETE" in os.environ:  # a shell asks for completions
-            cli.main(arguments, prog_name="heldout")
         # Not by cli.main, which handles broken pipes and interrupts in its own way.
         code = 0
         try:
@@ -199,12 +180,15 @@ def run_cli(arguments: list[str]) -> int:
         return 0
     except BaseException as problem:  # noqa: BLE001 - each becomes a message and an exit code
         failure = _explain(problem, arguments)
-    if not failure.shown:
-        # On one line: a name from a file could pass for a message of its own.
-        click.echo(printable(failure.message.replace("\n", "\\n")), err=True)
+    lines = [f"Error: {failure.message}"] if failure.lines is None else failure.lines
+    for line in lines:  # a line break in a name could pass for a message of its own
+        click.echo(printable(line.replace("\n", "\\n")), err=True)
     with suppress(OSError, ValueError):  # the problem may be that nothing can be written
         if "--json" in arguments or (arguments and arguments[0] in JSON_COMMANDS):
-            _print_json_error(failure)
+            from heldout.cli._tables import print_json
+
+            error = {"kind": failure.kind, "message": failure.message, "hint": failure.hint}
+            print_json({"error": error})
         elif "--markdown" in arguments and arguments[0] == "gate":
             _print_refusal(failure)
     return failure.code
@@ -217,36 +201,38 @@ def _explain(problem: BaseException, arguments: list[str]) -> _Failure:
     hint = advice[0] if advice else None
     match problem:
         case click.exceptions.Abort() | KeyboardInterrupt():
-            return _Failure(130, "interrupted", f"Interrupted. {text}".rstrip())
+            message = f"Interrupted. {text}".rstrip()
+            return _Failure(130, "interrupted", message, lines=[message])
         case click.ClickException():
             return _explain_usage(problem, kind)
         case EvalFailed() | StorageFull():
             noun = "Check" if arguments[0] in ("check", "judge-check") else "Eval"
             run_dir = problem.run_dir if isinstance(problem, EvalFailed) else None
-            saved = f"Results so far are saved to {run_dir}" if run_dir else None
-            click.echo(printable(f"{noun} failed: {text}".replace("\n", "\\n")), err=True)
-            if saved:
-                click.echo(printable(saved), err=True)
-            return _Failure(4, kind, text, saved or hint, shown=True)
+            saved = [f"Results so far are saved to {run_dir}"] if run_dir else []
+            return _Failure(
+                4, kind, text, saved[0] if saved else hint, [f"{noun} failed: {text}", *saved]
+            )
         case InvalidInput() | RunDirectoryError():
-            return _Failure(2, kind, f"Error: {text}", hint)
+            return _Failure(2, kind, text, hint)
         case HeldoutError():
-            return _Failure(4, kind, f"Error: {text}", hint)
+            return _Failure(4, kind, text, hint)
         case OSError() if problem.filename:  # it was named, or is in a run directory
-            text = f"Error: cannot use {problem.filename}: {problem.strerror}"
-            return _Failure(2, "os_error", text)
+            return _Failure(2, "os_error", f"cannot use {problem.filename}: {problem.strerror}")
         case OSError():
             if problem.errno in OUTPUT_ERRORS:
                 forget_stdout()
                 text = f"cannot write the output: {problem.strerror}"
-            return _Failure(4, "os_error", f"Error: {text}")
+            return _Failure(4, "os_error", text)
         case SystemExit():
-            raise problem
+            # Let through, it could end with 0, as if all were well.
+            from heldout.cli._load import describe_error
+
+            text = f"user code left the program, so there is no report: {describe_error(problem)}"
+            return _Failure(4, "eval_failed", text)
     # The interpreter would exit with 1, which means "the answer is no".
-    trace = "".join(traceback.format_exception(problem))
-    click.echo(printable(trace), err=True)
+    trace = "".join(traceback.format_exception(problem)).splitlines()
     message = f"{type(problem).__name__}: {text}"
-    return _Failure(4, "internal_error", message, "an error in heldout: report it", shown=True)
+    return _Failure(4, "internal_error", message, "an error in heldout: report it", trace)
 
 
 def _explain_usage(problem: click.ClickException, kind: str) -> _Failure:
@@ -260,21 +246,14 @@ def _explain_usage(problem: click.ClickException, kind: str) -> _Failure:
     problem.show()
     kind = "no_such_option" if kind == "no_such_option" else "usage_error"
     hint = f"see `{context.command_path} --help`" if context else None
-    return _Failure(2, kind, problem.format_message(), hint, shown=True)
-
-
-def _print_json_error(failure: _Failure) -> None:
-    from heldout.cli._tables import print_json
-
-    message = failure.message.removeprefix("Error: ")
-    print_json({"error": {"kind": failure.kind, "message": message, "hint": failure.hint}})
+    return _Failure(2, kind, problem.format_message(), hint, [])
 
 
 def _print_refusal(failure: _Failure) -> None:
     """Say in Markdown that there is no verdict, or the job summary of a refused run is empty."""
     from heldout.cli._tables import escape_markdown
 
-    reason = failure.message.removeprefix("Error: ")
+    reason = failure.message
     if failure.kind == "internal_error":
         reason = "an internal error of heldout, which the log has"
     click.echo(f"### No verdict\n\n{escape_markdown(reason, longest=REFUSAL_CHARACTERS)}")

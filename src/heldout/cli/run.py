@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib.util
 import inspect
@@ -17,7 +16,8 @@ from contextlib import (
     redirect_stdout,
     suppress,
 )
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,11 +28,10 @@ import msgspec
 import heldout.examples
 from heldout._format import count
 from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
-from heldout.cli._load import add_working_directory, describe_error, load_module
-from heldout.cli._options import bind_parameters, parse_key_values, parse_value, renamed_option
+from heldout.cli._load import add_working_directory, load_module, user_code
+from heldout.cli._options import parse_key_values, parse_value, renamed_option
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.errors import (
-    EvalFailed,
     EvalFileError,
     InvalidInput,
     ResumeMismatch,
@@ -44,13 +43,11 @@ from heldout.store.run_dir import RunDir
 from heldout.types import Sample
 
 if TYPE_CHECKING:
-    from heldout.engine import Executor
+    from heldout.rollout import EvalDefinition
     from heldout.store.report import EvalReport
 
 NAMES_COMPARED = 10_000
 """Sample ids among which the nearest to a missing one is looked for."""
-
-
 FOREIGN_OPTIONS = {
     ("--tasks", "--task"): "name the eval file itself: heldout run FILE",
     ("--model_args", "--model-args", "-M"): (
@@ -58,20 +55,15 @@ FOREIGN_OPTIONS = {
         "are --set temperature=0.7, fields of the request --set sampling.extra_body.KEY=VALUE"
     ),
     ("--model-base-url", "--base-url", "--base_url"): "write --model openai:MODEL@http://host/v1",
-    ("--gen_kwargs",): "write --set temperature=0.7, --set top_p=0.9, --set max_tokens=256",
-    ("--temperature",): "write --set temperature=0.7",
-    ("--top-p", "--top_p"): "write --set top_p=0.9",
-    ("--max-tokens", "--max_tokens"): "write --set max_tokens=256",
-    ("--seed",): "write --set seed=1",
-    ("--stop-seqs", "--stop"): "write --set stop=A,B",
-    ("--num_fewshot", "--num-fewshot", "-f"): (
-        "put the examples into the messages: prepare_messages(sample) in FILE"
+    ("--gen_kwargs",): "write --set temperature=0.7",
+    ("--num_fewshot", "--num-fewshot", "-f", "--system-message", "--system_instruction"): (
+        "put them into the messages: prepare_messages(sample) in FILE"
     ),
-    ("--batch_size", "--batch-size", "--max-connections", "--max_batch_size", "--num-workers"): (
+    ("--batch_size", "--batch-size", "--max-connections", "--num-workers"): (
         "write --max-concurrent N"
     ),
-    ("--max-samples", "--max_samples", "-L"): "write --limit N",
-    ("--log-dir", "--output_path", "--output-path", "--output_dir"): "write --output-dir DIR",
+    ("--max_samples", "-L"): "write --limit N",
+    ("--log-dir", "--output_path", "--output_dir"): "write --output-dir DIR",
     ("--log_samples", "--log-samples"): (
         "every item is saved; heldout show RUN --sample ID prints one"
     ),
@@ -80,33 +72,21 @@ FOREIGN_OPTIONS = {
     ("--fail-on-error", "--no-fail-on-error"): (
         "write --set on_error=raise to stop at the first error, or --set max_error_rate=0.1"
     ),
-    ("--timeout", "--time-limit"): "write --set timeout=SECONDS, for each item",
+    ("--time-limit",): "write --set timeout=SECONDS, for each item",
     ("--message-limit",): "write --set max_turns=N",
     ("--token-limit",): "write --set token_budget=N",
     ("--solver", "--scorer", "--metrics"): (
         "FILE defines score_fn; heldout rescore RUN --scorer file.py:score_fn scores a run again"
     ),
-    ("--apply_chat_template", "--apply-chat-template"): "hf: models use theirs always",
-    ("--system-message", "--system_instruction", "--system-prompt"): (
-        "put it into the messages: prepare_messages(sample) in FILE"
-    ),
-    ("--metadata", "--tags"): "write --tag WORD, or --note TEXT",
-    ("--device", "--trust_remote_code"): "load the model in FILE: config = EvalConfig(endpoint=…)",
-    ("--verbosity", "--display", "--log-level"): "write --set progress=false for no progress line",
-    ("--output", "-o"): "runs are saved in --output-dir DIR, and --json prints the summary",
 }
 """Options of Inspect and lm-eval, with what to write here."""
 
 
 def explain_foreign_option(name: str) -> str | None:
-    """Say what to write instead of an option of another program.
-
-    Args:
-        name: The option, such as "--num_fewshot".
-
-    Returns:
-        The advice; None if no program is known to have it, or one much like it.
-    """
+    """Say what to write instead of an option of another program; None if none is known."""
+    setting = name.lstrip("-").replace("-", "_")
+    if {setting, f"sampling.{setting}"} & _setting_types().keys():
+        return f"write --set {setting}=VALUE"
     advice = {known: text for names, text in FOREIGN_OPTIONS.items() for known in names}
     near = difflib.get_close_matches(name, advice, n=1, cutoff=0.85)
     return advice[near[0]] if near else None
@@ -198,7 +178,6 @@ def command(
     as_json: bool,
     tags: tuple[str, ...],
     name: str | None,
-    elsewhere: Elsewhere,
     **options: Any,
 ) -> None:
     """Run the eval in FILE and print its report.
@@ -210,10 +189,15 @@ def command(
 
     Each run gets a directory of its own, outputs/evals/NAME/TIME; NAME then means the latest.
     """
+    import asyncio
+
+    from heldout.engine import evaluate
+
     if overwrite and resume:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
     if repair and not resume:
         raise click.UsageError("--repair goes with --resume, which runs moved lines again")
+    elsewhere = Elsewhere(**{name: options.pop(name) for name in Elsewhere.__dataclass_fields__})
     elsewhere.check()
     if elsewhere.remote is not None:
         run_as_job(elsewhere, file)
@@ -223,121 +207,69 @@ def command(
         "cache": cache or None,
         "resume": resume or None,
     }
-    given = {option: value for option, value in options.items() if value is not None}
-    with stdout_for_json(as_json), _name_exits(file):
+    chosen = {option: value for option, value in options.items() if value is not None}
+    with stdout_for_json(as_json):
         eval_file = load_eval_file(file)
         stored, dataset = ({}, {}) if config_file is None else read_settings_file(config_file)
-        config = apply_settings(eval_file.config, stored, settings, given)
+        config = apply_settings(eval_file.config, stored, settings, chosen)
         dataset |= parse_key_values(parameters, "-T")
-        report = _run_eval(
-            eval_file,
-            config,
-            dataset,
-            ids,
-            repair=repair,
-            overwrite=overwrite,
-            executor=elsewhere.executor,
-        )
+        samples = eval_file.load_samples(dataset, ids)
+        earlier = _latest_run(config) if overwrite else None
+        with run_directory(config) as (config, run_dir):
+            if repair:
+                from heldout.cli.show import repair_run
+
+                repair_run(run_dir)
+            definition = replace(eval_file.definition, samples=samples)
+            report = asyncio.run(evaluate(definition, config, executor=elsewhere.executor))
+    if earlier is not None:
+        from heldout.cli.list import remove_run
+
+        with suppress(RunBusy):  # another process writes it
+            remove_run(earlier)
     elsewhere.copy(report.path)
     if config.cache:
         _print_cache_use(report)
     print_run(report, as_json)
 
 
-def _run_eval(
-    eval_file: EvalFile,
-    config: EvalConfig,
-    dataset: dict[str, Any],
-    ids: Sequence[str],
-    *,
-    repair: bool,
-    overwrite: bool,
-    executor: Executor | None = None,
-) -> EvalReport:
-    """Run an eval file in a run directory of its own."""
-    import asyncio
+def _latest_run(config: EvalConfig) -> Path | None:
+    from heldout.store.runs import find_run
 
-    from heldout.engine import evaluate
-    from heldout.store.runs import list_history
-
-    base = Path(config.output_dir) / (config.experiment_name or "")
-    earlier = list_history(base) or ([base] if RunDir(base).exists() else [])
-    samples = eval_file.load_samples(dataset, ids)
-    with run_directory(config) as (config, run_dir):
-        if repair:
-            from heldout.cli.list import repair_run
-
-            repair_run(run_dir)
-        report = asyncio.run(
-            evaluate(
-                samples,
-                config,
-                eval_file.score_fn,
-                eval_file.prepare_messages,
-                eval_file.environment_factory,
-                executor=executor,
-            )
-        )
-    if overwrite and earlier:
-        from heldout.cli.list import remove_run
-
-        with suppress(RunBusy):  # another process writes it
-            remove_run(earlier[-1])
-    return report
+    with suppress(RunDirectoryError):
+        return find_run(Path(config.output_dir) / (config.experiment_name or ""))
+    return None
 
 
 @contextmanager
 def run_directory(config: EvalConfig) -> Iterator[tuple[EvalConfig, Path]]:
-    """Give a run a directory of its own: a new one, or that of the run to resume.
+    """Give a run a directory of its own, in the words of the command line.
 
     Args:
         config: The config; its experiment_name is the name of the run.
 
     Yields:
-        The config with the whole name, NAME/TIME, and the run directory. Where nothing came to
-        pass, the directory is taken back at the end.
-
-    Raises:
-        InvalidInput: The name has an @ or a /, which are for runs that exist.
-        RunDirectoryError: The directory cannot be made.
-        ResumeMismatch: The run belongs to other samples or another config.
-        KeyboardInterrupt: As raised inside, with where the results so far are.
+        The config with the whole name, NAME/TIME, and the directory.
     """
-    from heldout.store.runs import find_run, new_run_dir
+    from heldout.store import runs
 
-    root, name = Path(config.output_dir), config.experiment_name or "eval"
-    missing = [parent for parent in (root / name, root, root.parent) if not parent.exists()]
-    path: Path | None = None
-    if config.resume:
-        with suppress(RunDirectoryError):
-            path = find_run(root / name)
-    if path is None:
-        if "@" in name or "/" in name:
-            raise InvalidInput(
-                f"--name {name}: @ and / are for a run that exists, and there is none to resume"
-            )
-        path = new_run_dir(name, root)
-    config = replace(config, experiment_name=str(path.relative_to(root)))
-    try:
-        yield config, path
-    except KeyboardInterrupt:
-        raise interrupted(path if RunDir(path).exists() else None) from None
-    except ResumeMismatch as mismatch:
-        message = str(mismatch).replace("choose another experiment_name", "leave out --resume")
-        raise ResumeMismatch(f"{message} to begin a new run") from None
-    finally:
-        for directory in (path, *missing):
-            with suppress(OSError):  # it is not empty: there is a run
-                directory.rmdir()
+    root, name = config.output_dir, config.experiment_name or "eval"
+    with runs.run_directory(root, name, resume=config.resume) as path:
+        try:
+            yield replace(config, experiment_name=str(path.relative_to(root))), path
+        except KeyboardInterrupt:
+            if not RunDir(path).exists():
+                raise
+            raise KeyboardInterrupt(
+                f"Results so far are saved to {path}; continue with --resume."
+            ) from None
+        except ResumeMismatch as mismatch:
+            message = str(mismatch).replace("choose another experiment_name", "leave out --resume")
+            raise ResumeMismatch(f"{message} to begin a new run") from None
 
 
 def print_run(report: EvalReport, as_json: bool) -> None:
-    """Print the report of a run that was just made.
-
-    Args:
-        report: The report.
-        as_json: Print its summary, path and usage as JSON instead.
-    """
+    """Print the report of a run that was just made."""
     from heldout.cli._tables import print_json, print_report
     from heldout.cli.show import build_report, usage_as_dict
 
@@ -354,17 +286,6 @@ def stdout_for_json(as_json: bool) -> AbstractContextManager[Any]:
     return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
-def interrupted(run_dir: Path | None) -> KeyboardInterrupt:
-    """Return an interrupt that says how to continue a run.
-
-    Args:
-        run_dir: Where its results are; None if there are none.
-    """
-    if run_dir is None:
-        return KeyboardInterrupt()
-    return KeyboardInterrupt(f"Results so far are saved to {run_dir}; continue with --resume.")
-
-
 def _print_cache_use(report: EvalReport) -> None:
     """Say on standard error how many model turns of a run came from the response cache."""
     from heldout.models.cache import count_turns
@@ -374,59 +295,35 @@ def _print_cache_use(report: EvalReport) -> None:
     click.echo(f"From the response cache: {turns}. Sent to the model: {requests}.", err=True)
 
 
-@contextmanager
-def _name_exits(file: Path) -> Iterator[None]:
-    """Turn an exit of the eval file into an error: its exit code could say that all is well."""
-    try:
-        yield
-    except SystemExit as exit:
-        raise EvalFailed(
-            f"code of {file} ended the process (SystemExit: {exit}); there is no report"
-        ) from exit
-
-
 # --- Eval files ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class EvalFile:
-    """What an eval file defines.
-
-    Attributes:
-        path: The file.
-        config: Its config; the file's name is the experiment name unless it has one.
-        load_dataset: A function that returns the samples; -T gives its parameters.
-        score_fn: A function (trajectory, sample) -> Score.
-        prepare_messages: A function of a sample, or None.
-        environment_factory: A function of a sample, or None.
-    """
+    """What an eval file defines; the file's name is the experiment name unless config has one."""
 
     path: Path
     config: EvalConfig
     load_dataset: Callable[..., Iterable[Sample]]
-    score_fn: Callable[..., Any]
-    prepare_messages: Callable[..., Any] | None
-    environment_factory: Callable[..., Any] | None
+    definition: EvalDefinition
+    """The eval without its samples."""
 
     def load_samples(self, parameters: dict[str, Any], ids: Sequence[str] = ()) -> Iterable[Sample]:
-        """Call `load_dataset`.
+        """Call `load_dataset`: a sequence stays one, anything else is streamed.
 
         Args:
             parameters: Its arguments by name.
             ids: The samples to keep; all, if there are none.
-
-        Returns:
-            The samples: a sequence stays one, anything else is streamed.
-
-        Raises:
-            EvalFileError: It raised (the message names the line), or returned no samples.
-            InvalidInput: It has no such parameter, or there is no sample of an id.
         """
-        load = bind_parameters(self.load_dataset, parameters, "-T")
         try:
-            samples = load()
-        except Exception as problem:
-            raise self._blame(problem) from problem
+            inspect.signature(self.load_dataset).bind(**parameters)
+        except TypeError as problem:
+            known = ", ".join(inspect.signature(self.load_dataset).parameters) or "none"
+            raise InvalidInput(
+                f"-T: {problem}; the parameters of load_dataset are {known}"
+            ) from None
+        with self._blame():
+            samples = self.load_dataset(**parameters)
         if isinstance(samples, str | dict) or not isinstance(samples, Iterable):
             raise EvalFileError(
                 f"{self.path}: load_dataset returns a list of samples, got {type(samples).__name__}"
@@ -436,15 +333,11 @@ class EvalFile:
         return samples if isinstance(samples, Sequence) else self._stream(samples)
 
     def _stream(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        try:
+        with self._blame():
             yield from samples
-        except Exception as problem:
-            raise self._blame(problem) from problem
 
-    def _blame(self, problem: Exception) -> EvalFileError:
-        return EvalFileError(
-            f"{self.path}: load_dataset failed: {describe_error(problem, self.path)}"
-        )
+    def _blame(self) -> AbstractContextManager[None]:
+        return user_code(f"{self.path}: load_dataset failed", self.path)
 
 
 def _pick_samples(samples: Iterable[Sample], ids: Sequence[str]) -> list[Sample]:
@@ -465,17 +358,7 @@ def _pick_samples(samples: Iterable[Sample], ids: Sequence[str]) -> list[Sample]
 
 
 def find_eval_file(name: Path) -> Path:
-    """Find the file of an eval.
-
-    Args:
-        name: A file, or a module that can be imported, such as heldout.examples.capitals.
-
-    Returns:
-        The file; a name that is neither as it is.
-
-    Raises:
-        EvalFileError: There is no such module, or the name is that of an example.
-    """
+    """Find the file of an eval that may be named as a module, such as heldout.examples.capitals."""
     if name.exists() or name.suffix == ".py" or not re.fullmatch(r"\w+(\.\w+)*", str(name)):
         return name
     add_working_directory()
@@ -491,13 +374,7 @@ def find_eval_file(name: Path) -> Path:
 
 
 def load_eval_file(path: Path) -> EvalFile:
-    """Load an eval file.
-
-    Args:
-        path: A Python file, or a module that can be imported.
-
-    Returns:
-        What it defines.
+    """Load an eval file: a Python file, or a module that can be imported.
 
     Raises:
         EvalFileError: It cannot be loaded, or a name in it is missing, misspelled or of the wrong
@@ -515,22 +392,18 @@ def load_eval_file(path: Path) -> EvalFile:
         for name in ("load_dataset", "score_fn", "prepare_messages", "environment_factory"):
             if getattr(module, name, None) is not None:
                 raise EvalFileError(f"{path} has a definition and {name}: give one of the two")
-        return EvalFile(
-            path,
-            config,
-            lambda: definition.samples,
-            definition.score_fn,
-            definition.prepare_messages,
-            definition.environment_factory,
-        )
-    return EvalFile(
-        path,
-        config,
-        _find_function(module, path, "load_dataset", "() -> list[Sample]"),
-        _find_function(module, path, "score_fn", "(trajectory, sample) -> Score"),
-        _find_optional_function(module, path, "prepare_messages"),
-        _find_optional_function(module, path, "environment_factory"),
+        samples = definition.samples
+        return EvalFile(path, config, lambda: samples, definition)
+    load_dataset = _find_function(module, path, "load_dataset", "() -> list[Sample]")
+    score_fn = _find_function(module, path, "score_fn", "(trajectory, sample) -> Score")
+    assert load_dataset is not None
+    definition = EvalDefinition.of(
+        (),
+        score_fn,
+        _find_function(module, path, "prepare_messages"),
+        _find_function(module, path, "environment_factory"),
     )
+    return EvalFile(path, config, load_dataset, definition)
 
 
 def _experiment_name(path: Path) -> str:
@@ -539,51 +412,42 @@ def _experiment_name(path: Path) -> str:
 
 
 def _find_config(module: ModuleType, path: Path) -> EvalConfig:
-    if not hasattr(module, "config"):
-        for name, value in vars(module).items():
-            # Running with the defaults instead would be a surprise.
-            if isinstance(value, EvalConfig) and value is not base_config:
-                raise EvalFileError(
-                    f"{path} has an EvalConfig called {name}, and no config; rename it to config"
-                )
-        return base_config
-    if not isinstance(module.config, EvalConfig):
-        raise EvalFileError(f"{path}: config is an EvalConfig, got {type(module.config).__name__}")
-    return module.config
+    config = getattr(module, "config", None)
+    if isinstance(config, EvalConfig):
+        return config
+    if config is not None:
+        raise EvalFileError(f"{path}: config is an EvalConfig, got {type(config).__name__}")
+    for name, value in vars(module).items():
+        # Running with the defaults instead would be a surprise.
+        if isinstance(value, EvalConfig) and value is not base_config:
+            raise EvalFileError(
+                f"{path} has an EvalConfig called {name}, and no config; rename it to config"
+            )
+    return base_config
 
 
-def _find_function(module: ModuleType, path: Path, name: str, shape: str) -> Callable[..., Any]:
+def _find_function(
+    module: ModuleType, path: Path, name: str, shape: str = ""
+) -> Callable[..., Any] | None:
+    """Find a function of an eval file; one without a shape may be left out."""
     value = getattr(module, name, None)
     if callable(value):
         return value  # type: ignore[no-any-return]
     if value is not None:
-        raise EvalFileError(f"{path}: {name} is a function {shape}, got {type(value).__name__}")
-    near = difflib.get_close_matches(name, _public_functions(module), n=1, cutoff=0.5)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise EvalFileError(f"{path} defines no function {name}{shape}{hint}")
-
-
-def _find_optional_function(module: ModuleType, path: Path, name: str) -> Callable[..., Any] | None:
-    value = getattr(module, name, None)
-    if value is not None and not callable(value):
-        raise EvalFileError(f"{path}: {name} is a function, got {type(value).__name__}")
-    if value is None:
-        # Leaving it out is fine; misspelled, it would run another eval than was meant.
-        for near in difflib.get_close_matches(name, _public_functions(module), n=1, cutoff=0.85):
-            raise EvalFileError(f"{path} defines {near}, which is not used; is it {name}?")
-    return value
-
-
-def _public_functions(module: ModuleType) -> list[str]:
-    return [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        kind = f"a function {shape}".strip()
+        raise EvalFileError(f"{path}: {name} is {kind}, got {type(value).__name__}")
+    functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+    near = difflib.get_close_matches(name, functions, n=1, cutoff=0.5 if shape else 0.85)
+    if shape:
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise EvalFileError(f"{path} defines no function {name}{shape}{hint}")
+    if near:  # misspelled, it would run another eval than was meant
+        raise EvalFileError(f"{path} defines {near[0]}, which is not used; is it {name}?")
+    return None
 
 
 # --- Settings -----------------------------------------------------------------------------------
 
-Owner = type[EvalConfig] | type[Sampling] | type[Price]
-SAMPLING_PREFIX = "sampling."
-PRICE_PREFIX = "price."
-EXTRA_BODY_PREFIX = "sampling.extra_body."
 SETTING_NAMES = {
     "model": "endpoint",
     "limit": "max_samples",
@@ -591,20 +455,23 @@ SETTING_NAMES = {
     "name": "experiment_name",
 }
 """Settings that are called as the options are."""
+OWNERS = {"": EvalConfig, "sampling.": Sampling, "price.": Price}
+"""The classes whose fields are settings, by the prefix of their names."""
+EXTRA_BODY = "sampling.extra_body"
+
+
+@cache
+def _setting_types() -> dict[str, Any]:
+    """Return the type of each setting by its dotted key; the endpoint is set as text."""
+    types: dict[str, Any] = {}
+    for prefix, owner in OWNERS.items():
+        types |= {prefix + name: kind for name, kind in typing.get_type_hints(owner).items()}
+    del types["sampling"], types["price"]
+    return types | {"endpoint": str}
 
 
 def read_settings_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a TOML file of settings.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Settings by dotted key, and the table [dataset]: parameters of load_dataset.
-
-    Raises:
-        InvalidInput: The file cannot be read, or is not TOML.
-    """
+    """Read a TOML file: settings by dotted key, and the table [dataset] for load_dataset."""
     import tomllib
 
     try:
@@ -616,7 +483,7 @@ def read_settings_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     dataset = tables.pop("dataset", {})
     settings: dict[str, Any] = {}
     for key, value in tables.items():
-        if isinstance(value, dict) and key in ("sampling", "price"):
+        if isinstance(value, dict) and f"{key}." in OWNERS:
             settings |= {f"{key}.{inner}": item for inner, item in value.items()}
         else:
             settings[key] = value
@@ -636,39 +503,29 @@ def apply_settings(
         stored: Settings of a file, by dotted key.
         settings: KEY=VALUE strings of the command line, which win over those.
         options: Fields that win over both.
-
-    Returns:
-        The new config.
-
-    Raises:
-        InvalidInput: A key does not exist, or a value is not of its type.
     """
-    parts: dict[Owner, dict[str, Any]] = {EvalConfig: {}, Sampling: {}, Price: {}}
-    extra_body: dict[str, Any] = {}
-    for key, value in stored.items():
-        owner, name = _find_setting(key, "--config")
-        parts[owner][name] = _convert_setting(_field_types(owner)[name], value, f"--config: {key}")
+    values: dict[str, Any] = {}
+    for name, value in stored.items():
+        key = _find_setting(name, "--config")
+        values[key] = _parse_setting(key, value, f"--config: {name}")
+    extra_body = dict(config.sampling.extra_body or {})
     for setting in settings:
-        key, equals, text = setting.partition("=")
+        name, equals, text = setting.partition("=")
+        name = name.strip()
         if not equals:
             raise InvalidInput(f"--set takes KEY=VALUE, got {setting!r}")
-        key = key.strip()
-        for prefix in (EXTRA_BODY_PREFIX, EXTRA_BODY_PREFIX.removeprefix(SAMPLING_PREFIX)):
-            if key.startswith(prefix):
-                _set_nested(extra_body, key.removeprefix(prefix), text)
-                break
+        if match := re.fullmatch(r"(?:sampling\.)?extra_body\.(.+)", name):
+            _set_nested(extra_body, match[1], text)
+            values[EXTRA_BODY] = extra_body
         else:
-            owner, name = _find_setting(key, "--set")
-            parts[owner][name] = _parse_setting(owner, name, text, key)
-    if extra_body:
-        parts[Sampling]["extra_body"] = {**(config.sampling.extra_body or {}), **extra_body}
-    values = parts[EvalConfig]
-    if parts[Sampling]:
-        values["sampling"] = replace(config.sampling, **parts[Sampling])
-    if parts[Price]:
-        prices = {"input": 0.0, "output": 0.0} if config.price is None else asdict(config.price)
-        values["price"] = Price(**{**prices, **parts[Price]})
-    return replace(config, **{**values, **options})
+            key = _find_setting(name, "--set")
+            values[key] = _parse_setting(key, text, f"--set {name}")
+    changes = {key: value for key, value in values.items() if "." not in key}
+    for part, current in (("sampling", config.sampling), ("price", config.price or Price(0, 0))):
+        inner = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{part}.")}
+        if inner:
+            changes[part] = replace(current, **inner)
+    return replace(config, **{**changes, **options})
 
 
 def _set_nested(target: dict[str, Any], key: str, text: str) -> None:
@@ -681,75 +538,51 @@ def _set_nested(target: dict[str, Any], key: str, text: str) -> None:
     target[last] = parse_value(text)
 
 
-def _find_setting(key: str, option: str) -> tuple[Owner, str]:
-    """Find what a key sets: max_tokens is short for sampling.max_tokens."""
-    key = SETTING_NAMES.get(key, key)
-    owners: tuple[tuple[str, Owner], ...] = (
-        (PRICE_PREFIX, Price),
-        (SAMPLING_PREFIX, Sampling),
-        ("", EvalConfig),
-        ("", Sampling),
+def _find_setting(name: str, option: str) -> str:
+    """Find the whole key of a setting: max_tokens is short for sampling.max_tokens."""
+    name = SETTING_NAMES.get(name, name)
+    known = _setting_types()
+    for key in (name, f"sampling.{name}"):
+        if key in known:
+            return key
+    bare = {key.removeprefix("sampling."): key for key in known}
+    near = [key for key in known if key.startswith(name)]  # sampling.temp
+    near += difflib.get_close_matches(name, [*known, *bare], n=1, cutoff=0.6)
+    hint = (
+        f"did you mean {bare.get(near[0], near[0])}?" if near else f"there are {', '.join(known)}"
     )
-    for prefix, owner in owners:
-        if key.startswith(prefix) and key.removeprefix(prefix) in _field_types(owner):
-            return owner, key.removeprefix(prefix)
-    known = [*_field_types(EvalConfig)]
-    known += [SAMPLING_PREFIX + other for other in _field_types(Sampling)]
-    bare = {name.removeprefix(SAMPLING_PREFIX): name for name in known}
-    near = [name for name in known if name.startswith(key)]  # sampling.temp
-    near = near or [
-        bare.get(name, name)
-        for name in difflib.get_close_matches(key, [*known, *bare], n=1, cutoff=0.6)
-    ]
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    raise InvalidInput(f"{option} {key}: there is no such setting; {hint}")
+    raise InvalidInput(f"{option} {name}: there is no such setting; {hint}")
 
 
-def _parse_setting(owner: Owner, name: str, text: str, key: str) -> Any:
-    kind = _field_types(owner)[name]
-    if text.lower() in ("none", "null") and type(None) in typing.get_args(kind):
-        return None
-    if typing.get_origin(kind) is tuple and not text.startswith("["):
-        return tuple(text.split(",")) if text else ()
-    is_json = name == "extra_body" or typing.get_origin(kind) is tuple
-    return _convert_setting(kind, parse_value(text) if is_json else text, f"--set {key}", text)
-
-
-def _convert_setting(kind: Any, value: Any, where: str, text: str | None = None) -> Any:
+def _parse_setting(key: str, value: Any, where: str) -> Any:
+    """Convert a value to the type of a setting: text of the command line, or a value of TOML."""
+    kind, parsed = _setting_types()[key], value
+    is_tuple = typing.get_origin(kind) is tuple
+    if isinstance(value, str):
+        if value.lower() in ("none", "null") and type(None) in typing.get_args(kind):
+            return None
+        if is_tuple and not value.startswith("["):
+            parsed = value.split(",") if value else []
+        elif is_tuple or key == EXTRA_BODY:
+            parsed = parse_value(value)
     try:
-        return msgspec.convert(value, kind, strict=text is None)
+        return msgspec.convert(parsed, kind, strict=False)
     except msgspec.MsgspecError:
         name = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
-        shown = value if text is None else text
-        raise InvalidInput(f"{where} takes {name.removeprefix('typing.')}, got {shown!r}") from None
-
-
-def _field_types(owner: Owner) -> dict[str, Any]:
-    """Return the fields that can be set, with their types; the endpoint is set as text."""
-    hints = typing.get_type_hints(owner)
-    parts = ("sampling", "price")
-    types = {field.name: hints[field.name] for field in fields(owner) if field.name not in parts}
-    if "endpoint" in types:
-        types["endpoint"] = str
-    return types
+        raise InvalidInput(f"{where} takes {name.removeprefix('typing.')}, got {value!r}") from None
 
 
 def list_settings() -> list[tuple[str, str]]:
     """Return each setting with its description and default."""
     rows = []
-    owners: tuple[tuple[Owner, str, Any], ...] = (
-        (EvalConfig, "", base_config),
-        (Sampling, SAMPLING_PREFIX, base_config.sampling),
-        (Price, PRICE_PREFIX, None),
-    )
-    for owner, prefix, defaults in owners:
-        docstrings = field_docstrings(owner)
-        for name in _field_types(owner):
-            default = _format_default(getattr(defaults, name, ""))
-            if name == "experiment_name":  # load_eval_file fills it in
-                default = "the name of FILE"
-            text = f" [default: {default}]" if default else ""
-            rows.append((prefix + name, docstrings[name] + text))
+    defaults = {"": base_config, "sampling.": base_config.sampling, "price.": None}
+    for prefix, owner in OWNERS.items():
+        for name, text in field_docstrings(owner).items():
+            if prefix + name in _setting_types():
+                default = _format_default(getattr(defaults[prefix], name, ""))
+                if name == "experiment_name":  # load_eval_file fills it in
+                    default = "the name of FILE"
+                rows.append((prefix + name, text + (f" [default: {default}]" if default else "")))
     return rows
 
 
@@ -760,22 +593,8 @@ def _format_default(default: Any) -> str:
 
 
 def field_docstrings(owner: type) -> dict[str, str]:
-    """Return the docstring under each field of a class, which Python itself does not keep.
+    """Return the docstring under each field of a class, on one line each."""
+    from docstring_parser import parse_from_object
 
-    Args:
-        owner: The class.
-
-    Returns:
-        The docstrings by field, on one line each.
-    """
-    definition = ast.parse(inspect.getsource(owner)).body[0]
-    assert isinstance(definition, ast.ClassDef)
-    docstrings = {}
-    for statement, following in zip(definition.body, definition.body[1:], strict=False):
-        match statement, following:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                docstrings[name] = " ".join(text.split())
-    return docstrings
+    fields = parse_from_object(owner).params
+    return {field.arg_name: " ".join((field.description or "").split()) for field in fields}

@@ -662,7 +662,7 @@ def _build_curve_report(run: _curves.CurveRun, verdicts: Mapping[str, Any], widt
             title.append(Span(f", every {config['every_steps']} steps", "dim"))
         points, conclusions = _curves.judge_curve(group, verdicts)
         blocks.append(Line(*title))
-        blocks += [*_curves.build_curve_table(points, width).blocks(), *conclusions]
+        blocks += [*_curves.build_curve_table(points, width), *conclusions]
     if run.last_skip is not None:
         text = "the last attempt has no results; these are of earlier ones. Its last skip: "
         blocks.append(Line(text + run.last_skip, style="yellow", wrap=False))

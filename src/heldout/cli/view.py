@@ -93,14 +93,7 @@ def command(
 
 
 def find_roots(runs: tuple[str, ...]) -> list[Path]:
-    """Find the folders that arguments name.
-
-    Args:
-        runs: Run directories, folders of them, or names under outputs/evals.
-
-    Returns:
-        Their paths; outputs/evals where there are no arguments.
-    """
+    """Find the folders that arguments name, or outputs/evals where there are none."""
     from heldout.store.runs import find_run
 
     if not runs:

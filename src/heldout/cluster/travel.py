@@ -9,7 +9,6 @@ has no name that a worker could look up is refused before anything starts.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import io
 import os
 import shutil
@@ -23,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from heldout._code import PREFIX, find_attribute, import_file
 from heldout.errors import InvalidInput
 from heldout.rollout import EvalDefinition
 
@@ -86,7 +86,7 @@ def _find_home(role: str, value: Any) -> tuple[ModuleType, str]:
     """Find the module and the name in it that give this very object."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     name = getattr(value, "__qualname__", "")
-    if module is not None and name and _resolve(module, name) is value:
+    if module is not None and name and find_attribute(module, name) is value:
         return module, name
     for module in _own_modules():
         name = _name_in(module, value)
@@ -102,13 +102,6 @@ def _find_home(role: str, value: Any) -> tuple[ModuleType, str]:
         "look the function up by its name. Define it at the top level of the eval file, or assign "
         f"it to a name there ({role} = …)"
     )
-
-
-def _resolve(module: Any, name: str) -> Any:
-    value = module
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    return value
 
 
 def _name_in(module: ModuleType, value: Any) -> str | None:
@@ -129,7 +122,7 @@ def _own_modules() -> Iterator[ModuleType]:
         modules,
         key=lambda module: (
             module.__name__ != "__main__",
-            not module.__name__.startswith("heldout_eval_"),
+            not module.__name__.startswith(PREFIX),
         ),
     )
 
@@ -155,7 +148,7 @@ def _source_of(role: str, module: ModuleType, folder: Path | None) -> str:
     if file is None or folder is None:
         return module.__name__
     if not file.is_relative_to(folder.resolve()):
-        if module.__name__ == "__main__" or module.__name__.startswith("heldout_eval_"):
+        if module.__name__ == "__main__" or module.__name__.startswith(PREFIX):
             raise InvalidInput(
                 f"{role} is defined in {file}, outside of {folder}, which is the folder that "
                 "travels to the workers (working_dir)"
@@ -266,36 +259,16 @@ def load_reference(reference: Reference, folder: Path | None) -> Any:
     """
     source, name = reference.source, reference.name
     try:
-        module = (
-            _load_file(Path(folder or "", source))
-            if source.endswith(".py")
-            else importlib.import_module(source)
-        )
+        if source.endswith(".py"):
+            path = Path(folder or "", source)
+            module = sys.modules.get(PREFIX + path.stem) or import_file(path)
+        else:
+            module = importlib.import_module(source)
     except Exception as problem:
         raise InvalidInput(
             f"{source} does not load: {type(problem).__name__}: {problem}"
         ) from problem
-    value = _resolve(module, name)
+    value = find_attribute(module, name)
     if value is None:
         raise InvalidInput(f"{source} has no {name}")
     return value
-
-
-def _load_file(path: Path) -> ModuleType:
-    name = f"heldout_eval_{path.stem}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Its own folder first, as for a script: such files import their neighbours.
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

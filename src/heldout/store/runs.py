@@ -19,6 +19,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -137,6 +138,43 @@ def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
             number += 1
         except OSError as problem:
             raise RunDirectoryError(f"{path} cannot be made: {problem.strerror}") from None
+
+
+@contextmanager
+def run_directory(root: str | Path, name: str, *, resume: bool = False) -> Iterator[Path]:
+    """Give a run a directory of its own: a new one, or that of the run to resume.
+
+    Args:
+        root: The output directory.
+        name: What the run is called; NAME@3 is a run to resume.
+        resume: Whether to continue the latest run of that name, if there is one.
+
+    Yields:
+        The directory. Where nothing came to pass it is removed at the end, together with the
+        directories that were made for it.
+
+    Raises:
+        InvalidInput: The name has an @ or a /, and there is no such run to resume.
+        RunDirectoryError: The directory cannot be made.
+    """
+    root = Path(root)
+    missing = [parent for parent in (root / name, root, root.parent) if not parent.exists()]
+    path: Path | None = None
+    if resume:
+        with suppress(RunDirectoryError):
+            path = find_run(root / name)
+    if path is None:
+        if "@" in name or "/" in name:
+            raise InvalidInput(
+                f"the name {name}: @ and / are for a run that exists, and there is none to resume"
+            )
+        path = new_run_dir(name, root)
+    try:
+        yield path
+    finally:
+        for directory in (path, *missing):
+            with suppress(OSError):  # it is not empty: there is a run
+                directory.rmdir()
 
 
 def timestamp() -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import re
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
@@ -23,36 +22,24 @@ class Asset(NamedTuple):
     """A file of the page."""
 
     body: bytes
-    gzipped: bytes
     content_type: str
-    etag: str
 
 
 def read_assets() -> dict[str, Asset]:
-    """Read the files of the page.
-
-    Returns:
-        Them by path, "vendor/…" and the joined script included.
-    """
+    """Read the files of the page by path, "vendor/…" and the joined script included."""
     files: dict[str, bytes] = {}
 
     def add(folder: Any, prefix: str) -> None:
         for entry in folder.iterdir():
             if entry.is_dir():
                 add(entry, f"{prefix}{entry.name}/")
-            elif "." + entry.name.rsplit(".", 1)[-1] in TYPES:
+            elif Path(entry.name).suffix in TYPES:
                 files[prefix + entry.name] = entry.read_bytes()
 
     add(resources.files("heldout.viewer") / "static", "")
     modules = {path: body.decode() for path, body in files.items() if path.endswith(".js")}
     files[BUNDLE] = join_modules(modules, MAIN).encode()
-    return {path: _make_asset(path, body) for path, body in files.items()}
-
-
-def _make_asset(path: str, body: bytes) -> Asset:
-    content_type = TYPES["." + path.rsplit(".", 1)[-1]]
-    etag = hashlib.sha256(body).hexdigest()[:16]
-    return Asset(body, gzip.compress(body, mtime=0), content_type, etag)
+    return {path: Asset(body, TYPES[Path(path).suffix]) for path, body in files.items()}
 
 
 def join_modules(sources: dict[str, str], main: str) -> str:
@@ -62,9 +49,6 @@ def join_modules(sources: dict[str, str], main: str) -> str:
         sources: The text of each module, by path. Modules import names from each other, and export
             declarations or one list of names.
         main: The module that the page begins with; it may wait at its top level.
-
-    Returns:
-        A script in which each module is a function that returns what it exports.
     """
     order: list[str] = []
 

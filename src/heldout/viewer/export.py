@@ -50,20 +50,13 @@ def export_runs(
     redact: Sequence[str] = (),
     allow_secrets: bool = False,
 ) -> bytes:
-    """Make the file.
+    """Make the HTML file.
 
     Args:
         roots: Run directories, or folders of them.
         samples: Whose conversations are inside: "all", "failures" (and flips), or a number.
         redact: Keys of inputs, metadata and settings whose values are left out.
         allow_secrets: Whether texts that look like keys are let through.
-
-    Returns:
-        The HTML file.
-
-    Raises:
-        InvalidInput: There are no runs or too many, the file would be too large, or something in it
-            looks like a key.
     """
     names = list(scan_runs(roots))
     if not names:
@@ -144,19 +137,19 @@ class _Collector:
         return [row for row in rows if row["outcome"] != "passed"][:CONVERSATIONS]
 
     def _add_sample(self, name: str, id: str, repeat: int) -> None:
-        sample = self._pages.sample(name, id, repeat, 0)
+        sample = self._pages.sample(name, id, repeat)
         self._add("sample", sample, name=name, id=id, repeat=repeat)
         self.inside += 1
 
     def _add_comparison(self, a: str, b: str) -> None:
         for first, second in ((a, b), (b, a)):
             comparison = self._pages.compare(first, second, "", "", [])
-            self._add("compare", {**comparison, "state": ""}, a=first, b=second)
+            self._add("compare", comparison, a=first, b=second)
             for key in comparison["keys"][:12]:
                 with suppress(HeldoutError):  # repeats that differ in it
                     sliced = self._pages.compare(first, second, key, "", [])
                     if len(sliced["slices"]) <= 100:
-                        self._add("compare", {**sliced, "state": ""}, a=first, b=second, by=key)
+                        self._add("compare", sliced, a=first, b=second, by=key)
             for kind in ("lost", "gained"):
                 flips = self._pages.flips(first, second, kind, "", [], 0)
                 flips["total"] = min(flips["total"], FLIPS)
@@ -175,7 +168,7 @@ class _Collector:
                 still = {"status": status, "live": False, "state": "", "path": ""}
                 for shown in {param, label if param else ""}:
                     self._add("curve", curve | still, name=name, label=shown, metric=metric)
-            strip = self._pages.strip(name, label, "")
+            strip = self._pages.strip(name, label)
             self._add("strip", strip, name=name, label=param)
             steps = strip["steps"]
             pairs = list(combinations(steps, 2))

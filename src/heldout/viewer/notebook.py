@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,79 +19,55 @@ from heldout.viewer.pages import plain_blocks
 
 if TYPE_CHECKING:
     from heldout.analysis import Comparison
+    from heldout.cli._tables import Block
+    from heldout.stats import Interval
     from heldout.store.report import EvalReport
     from heldout.training.curve import CurvePoint
 
 WIDTH = 640
 BLUE = "#0072b2"
 
-Mark = tuple[str, float | None, float | None, float | None]
-"""A label, a value, and the two ends of its interval."""
+Mark = tuple[str, float, "Interval | None"]
+"""A label, a value, and its interval."""
 
 
 def report_html(report: EvalReport) -> str:
-    """Render a report as `heldout show` prints it.
-
-    Args:
-        report: The report, on disk or in memory.
-
-    Returns:
-        HTML without script.
-    """
+    """Render a report as `heldout show` prints it, as HTML without script."""
     from heldout.cli.show import build_report
 
-    return _blocks(plain_blocks(build_report(report).blocks))
+    return _blocks(build_report(report).blocks)
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """Render a comparison as `heldout compare` prints it, with its differences as a picture.
-
-    Args:
-        comparison: The comparison.
-
-    Returns:
-        HTML without script.
-    """
+    """Render a comparison as `heldout compare` prints it, with its differences as a picture."""
     from heldout.cli.compare import build_comparison, slice_name, sort_slices
 
     report = build_comparison(comparison)
     marks: list[Mark] = []
     for part in sort_slices(comparison.slices):
-        around = part.simultaneous_interval
-        ends = (around.low, around.high) if around else (None, None)
-        marks.append((slice_name(comparison.by, part.label), part.difference.difference, *ends))
-    readings = {"errored counted": comparison.with_errors, "B - A": comparison.overall}
-    for label, reading in readings.items():
-        if reading is not None:
-            around = reading.interval
-            ends = (around.low, around.high) if around else (None, None)
-            marks.append((label, reading.difference, *ends))
-    sentence = f"<p><b>{_escape(report.conclusion)}</b></p>"
-    return sentence + forest_svg(marks) + _blocks(plain_blocks(report.blocks))
+        label = slice_name(comparison.by, part.label)
+        marks.append((label, part.difference.difference, part.simultaneous_interval))
+    if comparison.with_errors is not None:
+        counted = comparison.with_errors
+        marks.append(("errored counted", counted.difference, counted.interval))
+    marks.append(("B - A", comparison.overall.difference, comparison.overall.interval))
+    return f"<p><b>{_escape(report.conclusion)}</b></p>{forest_svg(marks)}{_blocks(report.blocks)}"
 
 
 def curve_html(points: Sequence[CurvePoint]) -> str:
-    """Render the curve of a training run, with its verdict.
-
-    Args:
-        points: The points of one label, by step.
-
-    Returns:
-        HTML without script.
-    """
+    """Render the curve of one label, with its verdict."""
     from heldout.cli._curves import build_curve_table, judge_curve
 
     judged, lines = judge_curve(points, {})
-    table = build_curve_table(judged, 10_000).table
-    return _blocks(plain_blocks(lines)) + curve_svg(points) + _blocks(plain_blocks([table]))
+    return _blocks(lines) + curve_svg(points) + _blocks(build_curve_table(judged, 10_000))
 
 
 def _escape(text: object) -> str:
     return html.escape(printable(str(text)))
 
 
-def _blocks(blocks: Iterable[dict[str, Any]]) -> str:
-    return "".join(_block(block) for block in blocks)
+def _blocks(blocks: Iterable[Block]) -> str:
+    return "".join(_block(block) for block in plain_blocks(blocks))
 
 
 def _block(block: dict[str, Any]) -> str:
@@ -100,8 +76,8 @@ def _block(block: dict[str, Any]) -> str:
     sides = ["right" if column["numeric"] else "left" for column in block["columns"]]
     rows = [[column["title"] for column in block["columns"]], *block["rows"], *block["totals"]]
     lines = []
-    for place, row in enumerate(rows):
-        tag = "td" if place else "th"
+    for i, row in enumerate(rows):
+        tag = "td" if i else "th"
         cells = [
             f'<{tag} align="{side}">{_escape(cell)}</{tag}>'
             for side, cell in zip(sides, row, strict=True)
@@ -113,12 +89,12 @@ def _block(block: dict[str, Any]) -> str:
 # --- Pictures -----------------------------------------------------------------------------------
 
 
-def _scale(values: Sequence[float], start: float, end: float) -> tuple[float, float, float]:
-    """Give the least value, a factor and an offset that map values between two pixels."""
+def _make_scale(values: Sequence[float], start: float, end: float) -> Callable[[float], str]:
+    """Map values to pixels, with some room at both ends."""
     low, high = min(values), max(values)
     pad = 0.08 * (high - low or 0.1)
-    low, high = low - pad, high + pad
-    return low, (end - start) / (high - low), start
+    factor = (end - start) / (high - low + 2 * pad)
+    return lambda value: f"{start + (value - low + pad) * factor:.1f}"
 
 
 def _svg(height: int, parts: Iterable[str]) -> str:
@@ -129,76 +105,48 @@ def _svg(height: int, parts: Iterable[str]) -> str:
     )
 
 
+def _text(x: object, y: object, text: str, anchor: str = "end") -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{_escape(text)}</text>'
+
+
 def forest_svg(marks: Sequence[Mark]) -> str:
-    """Draw intervals one below the other, with a line at 0.
-
-    Args:
-        marks: What to draw.
-
-    Returns:
-        SVG.
-    """
-    values = [value for _, *numbers in marks for value in numbers if value is not None]
-    low, factor, start = _scale([*values, 0.0], 160, WIDTH - 60)
-
-    def x(value: float) -> str:
-        return f"{start + (value - low) * factor:.1f}"
-
+    """Draw intervals one below the other, with a line at 0."""
+    ends = [end for _, _, around in marks if around for end in (around.low, around.high)]
+    x = _make_scale([0.0, *(value for _, value, _ in marks), *ends], 160, WIDTH - 60)
     height = 24 * len(marks) + 12
     parts = [
         f'<line x1="{x(0)}" x2="{x(0)}" y1="4" y2="{height - 4}" stroke="currentColor" '
         'stroke-dasharray="4 3" opacity="0.5"/>'
     ]
-    for place, (label, value, left, right) in enumerate(marks):
-        y = 18 + 24 * place
-        parts.append(f'<text x="150" y="{y + 4}" text-anchor="end">{_escape(label[:22])}</text>')
-        if left is not None and right is not None:
+    for i, (label, value, around) in enumerate(marks):
+        y = 18 + 24 * i
+        parts += [_text(150, y + 4, label[:22]), _text(WIDTH - 4, y + 4, number(value, sign=True))]
+        if around is not None:
             parts.append(
-                f'<line x1="{x(left)}" x2="{x(right)}" y1="{y}" y2="{y}" stroke="{BLUE}" '
-                'stroke-width="2"/>'
+                f'<line x1="{x(around.low)}" x2="{x(around.high)}" y1="{y}" y2="{y}" '
+                f'stroke="{BLUE}" stroke-width="2"/>'
             )
-        if value is not None:
-            parts.append(f'<circle cx="{x(value)}" cy="{y}" r="4" fill="{BLUE}"/>')
-            parts.append(f'<text x="{WIDTH - 4}" y="{y + 4}" text-anchor="end">')
-            parts.append(f"{number(value, sign=True)}</text>")
+        parts.append(f'<circle cx="{x(value)}" cy="{y}" r="4" fill="{BLUE}"/>')
     return _svg(height, parts)
 
 
 def curve_svg(points: Sequence[CurvePoint]) -> str:
-    """Draw a curve with the 95% interval of each point.
-
-    Args:
-        points: The points of one label, by step.
-
-    Returns:
-        SVG; "" where no point has a reward.
-    """
+    """Draw a curve with the 95% interval of each point; "" where none has a reward."""
     known = [(p.step, p.reward, p.ci) for p in points if p.reward is not None]
     if not known:
         return ""
     heights = [value for _, reward, ci in known for value in (reward, *(ci or ()))]
-    first, across, left = _scale([float(step) for step, _, _ in known], 56, WIDTH - 10)
-    low, up, bottom = _scale(heights, 190, 10)
-
-    def place(step: int, value: float) -> str:
-        return f"{left + (step - first) * across:.1f},{bottom + (value - low) * up:.1f}"
-
-    parts = []
-    for value in (min(heights), max(heights)):
-        y = bottom + (value - low) * up
-        parts.append(f'<text x="48" y="{y + 4:.1f}" text-anchor="end">{number(value)}</text>')
-    for step in dict.fromkeys((known[0][0], known[-1][0])):
-        x = left + (step - first) * across
-        parts.append(f'<text x="{x:.1f}" y="208" text-anchor="middle">{step}</text>')
-    for step, _, ci in known:
-        if ci is not None:
-            ends = " ".join(place(step, value) for value in ci)
-            parts.append(f'<polyline points="{ends}" stroke="{BLUE}" stroke-width="2"/>')
-    line = " ".join(place(step, reward) for step, reward, _ in known)
+    x = _make_scale([step for step, _, _ in known], 56, WIDTH - 10)
+    y = _make_scale(heights, 190, 10)
+    parts = [_text(48, y(value), number(value)) for value in (min(heights), max(heights))]
+    parts += [_text(x(step), 208, str(step), "middle") for step in {known[0][0], known[-1][0]}]
+    line = " ".join(f"{x(step)},{y(reward)}" for step, reward, _ in known)
     parts.append(f'<polyline points="{line}" fill="none" stroke="{BLUE}" opacity="0.7"/>')
-    for step, reward, _ in known:
-        across_at, up_at = place(step, reward).split(",")
-        parts.append(f'<circle cx="{across_at}" cy="{up_at}" r="3" fill="{BLUE}"/>')
+    for step, reward, ci in known:
+        if ci is not None:
+            ends = " ".join(f"{x(step)},{y(value)}" for value in ci)
+            parts.append(f'<polyline points="{ends}" stroke="{BLUE}" stroke-width="2"/>')
+        parts.append(f'<circle cx="{x(step)}" cy="{y(reward)}" r="3" fill="{BLUE}"/>')
     return _svg(216, parts)
 
 
@@ -240,13 +188,13 @@ def view(*runs: EvalReport | str | Path, samples: str = "failures", height: int 
 
     with tempfile.TemporaryDirectory(prefix="heldout-view-") as folder:
         roots = []
-        for place, run in enumerate(runs):
+        for i, run in enumerate(runs, 1):
             if isinstance(run, str | Path):
                 roots.append(Path(run) if Path(run).is_dir() else find_run(run))
             elif run.path is not None and run.selection is None:
                 roots.append(run.path)
             else:
-                name = str(run.config.get("experiment_name") or f"report {place + 1}")
+                name = str(run.config.get("experiment_name") or f"report {i}")
                 roots.append(Path(folder) / name.replace("/", "_"))
                 run.save(roots[-1])
         return Frame(export_runs(roots, samples=samples).decode(), height)

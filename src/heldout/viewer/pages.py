@@ -11,14 +11,12 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,15 +30,15 @@ from heldout.cli._curves import (
     group_by_label,
     read_curve,
 )
-from heldout.cli._load import find_step
+from heldout.cli._load import find_step, question_of, saved_eval
 from heldout.cli._tables import Block, Line, Span
 from heldout.cli._tables import Table as TextTable
 from heldout.cli.show import build_report, build_slices
 from heldout.cli.show import in_order as order_slices
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
-from heldout.store.columns import METADATA, as_text
-from heldout.store.journal import has_writer
-from heldout.store.report import EvalReport, threshold_of
+from heldout.store.columns import as_text
+from heldout.store.journal import decode_result, has_writer, lines
+from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.store.runs import describe_model, holds_run, list_history, read_entry
 from heldout.training.curve import (
@@ -49,34 +47,29 @@ from heldout.training.curve import (
     is_fewer,
     most_asked,
     sample_rewards,
-    stop_requested,
 )
 from heldout.types import EvalResult, Message, Trajectory
-from heldout.viewer.tables import Items, Recent, RunTable, stamp
+from heldout.viewer.tables import Items, RunTable, stamp
 from heldout.viewer.where import OUTCOMES, parse, picked_by, quote
 
 if TYPE_CHECKING:  # the others are imported by the first request that needs them
-    from heldout.analysis import Comparison
+    from heldout.analysis.comparison import Comparison, Difference
+    from heldout.stats import Interval
+    from heldout.stats.differences import SliceDifference
 
 __all__ = ["NotComparable", "Pages", "UnknownRun", "scan_runs"]
 
 DEPTH = 3
 """Folders below a root in which runs are looked for."""
-LONGEST_TEXT = 65_536
-"""Characters of one text of a conversation that are sent at once."""
 LONGEST_CELL = 300
 LONGEST_ANSWER = 2_000
 """Characters of an answer in a list of flips or steps."""
-TURNS = 200
-"""Turns of a conversation that are sent at once, where it has more than twice as many."""
-ANSWER_BUDGET = 140_000
-"""Characters of one conversation that are sent at once."""
 FLIPS = 50
-VALUES = 50
-"""Values of a metadata key that a filter is completed with."""
 STRIP = 500
 """Samples of a curve that are drawn step by step."""
 BINS = 20
+JOURNAL_GRAIN = 1 << 20
+"""Bytes that a journal grows by until the list of runs shows it anew."""
 
 Plain = dict[str, Any]
 
@@ -89,10 +82,7 @@ class UnknownRun(HeldoutError):
 
 
 def scan_runs(roots: Sequence[Path]) -> dict[str, Path]:
-    """Find run directories.
-
-    Args:
-        roots: Folders to look in, three levels deep; or run directories. Links are not followed.
+    """Find run directories in some folders, three levels deep; links are not followed.
 
     Returns:
         Their paths by name: the path below the root, with the root's own before it where two roots
@@ -128,42 +118,23 @@ class Pages:
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = list(roots)
-        self._lock = RLock()
         self._known: dict[str, Path] = {}
-        self._rows: Recent[Plain] = Recent(2_000)
-        self._tables: Recent[RunTable] = Recent(4)
-        self._comparisons: Recent[Comparison] = Recent(8)
-        self._curves: Recent[Plain] = Recent(8)
 
     def runs(self) -> Plain:
         """List all runs, the newest first."""
         state = self.state([])
-        known = self._scan()
-        rows = []
-        for name, path in known.items():
-            key = (path, stamp(path), _is_live(path))
-            rows.append(self._rows.get(key, partial(_row, name, path)))
+        rows = [
+            _row(name, path, stamp(path), _is_live(path)) for name, path in self._scan().items()
+        ]
         rows.sort(key=lambda row: (row["started"] or "", row["name"]), reverse=True)
         return {"runs": rows, "roots": [str(root) for root in self.roots], "state": state}
 
     def _scan(self) -> dict[str, Path]:
-        known = scan_runs(self.roots)
-        with self._lock:
-            self._known = known
-        return known
+        self._known = scan_runs(self.roots)
+        return self._known
 
     def path(self, name: str) -> Path:
-        """Find a run directory by the name that a request has.
-
-        Args:
-            name: NAME, NAME@STEP or NAME@LABEL:STEP.
-
-        Returns:
-            Its path.
-
-        Raises:
-            UnknownRun: There is none.
-        """
+        """Find the run directory of NAME, NAME@STEP or NAME@LABEL:STEP."""
         curve, _, selector = name.rpartition("@")
         label, colon, step = selector.rpartition(":")
         known = self._known
@@ -182,7 +153,7 @@ class Pages:
         path = self.path(name)
         if RunDir(path).curve.exists():
             raise InvalidInput(f"{name} is a curve of many evals; name one, {name}@STEP")
-        return self._tables.get((path, stamp(path)), lambda: RunTable(path))
+        return _open_table(path, stamp(path))
 
     # --- One run ---
 
@@ -199,7 +170,6 @@ class Pages:
         lines = [b for b in blocks[1:] if isinstance(b, Line) and b.wrap]
         answer: Plain = {
             "name": name,
-            "kind": "episodes" if config.get("kind") == "episodes" else "run",
             "status": report.status,
             "model": describe_model(config),
             "parent": (config.get("parent") or {}).get("run"),
@@ -265,11 +235,11 @@ class Pages:
                     "outcome": table.outcome(item),
                     "truncated": result.trajectory.stop.truncated,
                     "reward": result.score.reward if result.ok else None,
-                    "question": _cut(question_of(result)),
+                    "question": _question(result),
                     "target": _cut(as_text(result.sample.ground_truth, mixed=False)),
                     **_extracted(result),
                     "answer": _cut(result.trajectory.answer),
-                    "error": None if result.error is None else _cut(result.error),
+                    "error": _cut(result.error),
                     "extra": [column[i] for column in values],
                     "tokens": tokens[i],
                     "seconds": seconds[i],
@@ -292,7 +262,6 @@ class Pages:
             "picked": picked,
             "counts": table.count_outcomes(items),
             "mean": None if summary is None else _numbers(summary),
-            "excluded": None if len(items) else table.find_narrowest(where),
             "repeats": table.repeats,
             "running": table.report.status == "running",
             "completions": _completions(table),
@@ -300,51 +269,40 @@ class Pages:
 
     # --- One sample ---
 
-    def sample(self, name: str, id: str, repeat: int, first: int) -> Plain:
+    def sample(self, name: str, id: str, repeat: int) -> Plain:
         """Give one attempt at a sample: the conversation, and what the grader extracted."""
+        table, repeats = self._attempts(name, id, repeat)
+        (result,) = table.read([repeats[repeat]])
+        return {
+            "name": name,
+            **describe_result(result, table.outcome(repeats[repeat])),
+            "repeats": [
+                {"repeat": number, "outcome": table.outcome(item)}
+                for number, item in sorted(repeats.items())
+            ],
+        }
+
+    def record(self, name: str, id: str, repeat: int) -> Plain:
+        """Give one attempt at a sample as JSON."""
+        table, repeats = self._attempts(name, id, repeat)
+        (result,) = table.read([repeats[repeat]])
+        return {"text": msgspec.json.format(msgspec.json.encode(result)).decode()}
+
+    def _attempts(self, name: str, id: str, repeat: int) -> tuple[RunTable, dict[int, int]]:
+        """Find the items of a sample by attempt, of which `repeat` has to be one."""
         table = self.table(name)
-        items = table.items_of(id)
-        repeats = {int(table.item_repeats[item]): item for item in items}
-        if not items:
+        repeats = {int(table.item_repeats[item]): item for item in table.items_of(id)}
+        if not repeats:
             near = difflib.get_close_matches(id, dict.fromkeys(table.ids[:20_000]), n=3)
             hint = f"; near it are {', '.join(near)}" if near else ""
             raise UnknownRun(f"{name} has no sample {id!r:.200}{hint}")
         if repeat not in repeats:
             raise UnknownRun(f"sample {id!r:.200} has no attempt {repeat + 1}")
-        (result,) = table.read([repeats[repeat]])
-        answer = describe_result(result, table.outcome(repeats[repeat]), first)
-        answer["repeats"] = [
-            {"repeat": number, "outcome": table.outcome(item)}
-            for number, item in sorted(repeats.items())
-        ]
-        return {"name": name, **answer}
-
-    def text(self, name: str, id: str, repeat: int, part: str, offset: int) -> Plain:
-        """Give more of a text that was too long to send whole; "record" is the result as JSON."""
-        result = self._result(name, id, repeat)
-        if part == "record":
-            text = msgspec.json.format(msgspec.json.encode(result)).decode()
-        else:
-            position, _, field = part.partition(".")
-            messages = result.trajectory.messages
-            if not position.isdecimal() or int(position) >= len(messages):
-                raise UnknownRun(f"there is no message {position!r:.40}")
-            message = messages[int(position)]
-            text = (message.reasoning or "") if field == "reasoning" else content_text(message)
-        more = text[offset : offset + 2 * LONGEST_TEXT]
-        return {"text": more, "left": max(0, len(text) - offset - len(more))}
-
-    def _result(self, name: str, id: str, repeat: int) -> EvalResult:
-        table = self.table(name)
-        for item in table.items_of(id):
-            if table.item_repeats[item] == repeat:
-                (result,) = table.read([item])
-                return result
-        raise UnknownRun(f"{name} has no attempt {repeat + 1} at sample {id!r:.200}")
+        return table, repeats
 
     def pair(self, a: str, b: str, id: str) -> Plain:
         """Give the first attempt of two runs at one sample."""
-        return {"a": self.sample(a, id, 0, 0), "b": self.sample(b, id, 0, 0)}
+        return {"a": self.sample(a, id, 0), "b": self.sample(b, id, 0)}
 
     # --- Two runs ---
 
@@ -355,7 +313,7 @@ class Pages:
         comparison = self._compare(a, b, by, metric, allow)
         report = compare_text.build_comparison(replace(comparison, by=()))
         overall = comparison.overall
-        around = overall.interval
+        counted = comparison.with_errors
         side_a, side_b = self.table(a), self.table(b)
         return {
             "a": {"name": a, **_describe_side(comparison.a.report)},
@@ -364,11 +322,8 @@ class Pages:
             "verdict": comparison.verdict,
             "metric": comparison.metric,
             "metrics": sorted({*side_a.metrics} & {*side_b.metrics}),
-            "confidence": comparison.confidence,
-            "difference": overall.difference,
-            "low": around and around.low,
-            "high": around and around.high,
-            "with_errors": _difference(comparison.with_errors),
+            **_difference(overall, overall.interval),
+            "with_errors": counted and _difference(counted, counted.interval),
             "errors_as": comparison.errors_as,
             "minimum_detectable": comparison.minimum_detectable,
             "paired": comparison.paired,
@@ -383,7 +338,6 @@ class Pages:
             "slices": [_slice(part) for part in compare_text.sort_slices(comparison.slices)[:200]],
             "keys": [key for key in side_a.metadata_keys if key in side_b.metadata_keys],
             "config": _config_differences(comparison),
-            "state": self.state([a, b]),
         }
 
     def flips(
@@ -400,7 +354,7 @@ class Pages:
             rows.append(
                 {
                     "id": change.id,
-                    "question": _cut(question_of(results[0])),
+                    "question": _question(results[0]),
                     "target": _cut(as_text(results[0].sample.ground_truth, mixed=False)),
                     "attempts": max(table.repeats for table in tables),
                     "a": {"reward": change.a, **_flip_side(results[0])},
@@ -410,17 +364,7 @@ class Pages:
         return {"total": len(changes), "rows": rows}
 
     def _compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Comparison:
-        from heldout.analysis import compare
-
-        tables = self.table(a), self.table(b)
-        key = (a, b, by, metric, tuple(allow), *(table.stamp for table in tables))
-        named = [_named(table.report, name) for table, name in zip(tables, (a, b), strict=True)]
-        return self._comparisons.get(
-            key,
-            lambda: compare(
-                *named, by=[by] if by else [], metric=metric or "reward", allow=list(allow)
-            ),
-        )
+        return _compare_tables(self.table(a), self.table(b), (a, b), by, metric, tuple(allow))
 
     # --- Curves ---
 
@@ -428,8 +372,7 @@ class Pages:
         """Give a curve with its verdict; each point has its numbers, and no outcomes."""
         state = self.state([name])
         path = self.path(name)
-        key = (path, stamp(path), label, metric)
-        answer = self._curves.get(key, lambda: _describe_curve(path, label, metric or "reward"))
+        answer = _describe_curve(path, stamp(path), label, metric or "reward")
         # Words like "40 s ago", and whether a process writes it, change without the file.
         status = plain_blocks([describe_status(read_curve(path))])[0]
         return {"name": name, **answer, "status": status, "live": _is_live(path), "state": state}
@@ -459,25 +402,21 @@ class Pages:
         }
         return {"notes": plain_blocks(notes), **listed}
 
-    def strip(self, name: str, label: str, where: str) -> Plain:
+    def strip(self, name: str, label: str) -> Plain:
         """Give what became of each sample at each step, those that flipped last first."""
         run = read_curve(self.path(name))
         _, points = _points_of(run.points, label)
         points = [point for point in points if point.has_result and point.outcomes][-200:]
         threshold = run.pass_threshold
         words: dict[str, list[str]] = {}
-        for place, point in enumerate(points):
+        for i, point in enumerate(points):
             for id, reward in sample_rewards(point).items():
-                if where.lower() in id.lower():
-                    cells = words.setdefault(id, ["-"] * len(points))
-                    cells[place] = "e" if reward is None else "pf"[reward < threshold]
+                cells = words.setdefault(id, ["-"] * len(points))
+                cells[i] = "e" if reward is None else "pf"[reward < threshold]
         rows = [{"id": id, "cells": "".join(cells)} for id, cells in words.items()]
         rows.sort(key=lambda row: -_last_flip(row["cells"]))
-        return {
-            "steps": [point.step for point in points],
-            "total": len(rows),
-            "rows": rows[:STRIP],
-        }
+        steps = [point.step for point in points]
+        return {"steps": steps, "total": len(rows), "rows": rows[:STRIP]}
 
     def history(self, name: str, label: str, id: str) -> Plain:
         """Give one sample at every step of a curve, with its answers where they are saved."""
@@ -492,40 +431,25 @@ class Pages:
             if not outcomes:
                 continue
             step = _describe_outcomes(outcomes, run.pass_threshold) | {"step": point.step}
-            with suppress(HeldoutError):
-                result = _find_in_journal(_saved_step(path, point), id)
-                answer = result.trajectory.answer
+            result = _find_result(path, point, id)
+            if result is not None:
+                answer = _limit(result.trajectory.answer)
                 step |= {
                     "run": f"{name}@{label}:{point.step}" if several else f"{name}@{point.step}",
-                    "answer": answer[:LONGEST_ANSWER],
-                    "changed": not steps or steps[-1].get("answer") != answer[:LONGEST_ANSWER],
+                    "answer": answer,
+                    "changed": not steps or steps[-1].get("answer") != answer,
                 }
-                target = as_text(result.sample.ground_truth, mixed=False)
-                question = question_of(result)
+                target = _limit(as_text(result.sample.ground_truth, mixed=False))
+                question = _limit(question_of(result))
             steps.append(step)
         if not steps:
             raise UnknownRun(f"no eval of {name} has a sample {id!r:.200}")
-        _shorten_answers(steps)
-        return {
-            "name": name,
-            "id": id,
-            "label": label,
-            "target": target if target is None else target[:LONGEST_ANSWER],
-            "question": None if question is None else question[:LONGEST_ANSWER],
-            "steps": steps,
-        }
+        return {"name": name, "id": id, "target": target, "question": question, "steps": steps}
 
     # --- Events ---
 
     def state(self, names: Sequence[str]) -> str:
-        """Say which state some runs are in, or, of no names, the list of runs.
-
-        Args:
-            names: Names of runs.
-
-        Returns:
-            Another text after every change.
-        """
+        """Say which state some runs are in, or, of no names, the list of runs."""
         if names:
             parts = []
             for name in names:
@@ -533,22 +457,14 @@ class Pages:
                     path = self.path(name)
                     parts.append(f"{stamp(path)}:{'w' * _is_live(path)}")
             return "|".join(parts)
-        known = self._scan()
-        whole = "|".join(
-            f"{name}:{_slow_stamp(path)}:{_is_live(path)}" for name, path in known.items()
-        )
-        return f"{hash(whole) & 0xFFFFFFFFFFFFFFFF:x}"
+        states = [
+            (name, stamp(path, journal_grain=JOURNAL_GRAIN), _is_live(path))
+            for name, path in self._scan().items()
+        ]
+        return f"{hash(tuple(states)) & 0xFFFFFFFFFFFFFFFF:x}"
 
     def events(self, names: Sequence[str], seen: str) -> tuple[list[tuple[str, Plain]], str]:
-        """Say what has changed since a state.
-
-        Args:
-            names: Names of runs; none for the list of runs.
-            seen: What `state` said before.
-
-        Returns:
-            Events as (name, data), and the state now.
-        """
+        """Give what has changed since a state, as (event, data), and the state now."""
         now = self.state(names)
         if now == seen:
             return [], now
@@ -570,17 +486,6 @@ def _is_live(path: Path) -> bool:
         return False
 
 
-def _slow_stamp(path: Path) -> str:
-    """The state of a run for the list: a journal that grows changes it once a megabyte."""
-    run = RunDir(path)
-    parts = []
-    for file, grain in ((run.run, 1), (run.curve, 1), (run.journal, 1 << 20)):
-        with suppress(OSError):
-            stat = file.stat()
-            parts.append(f"{stat.st_size // grain}.{stat.st_mtime_ns if grain == 1 else 0}")
-    return "-".join(parts)
-
-
 def _count_lines(path: Path) -> int:
     """Count the results of a run whose journal is not too long."""
     try:
@@ -592,14 +497,16 @@ def _count_lines(path: Path) -> int:
         return 0
 
 
-def _named(report: EvalReport, name: str) -> EvalReport:
-    return replace(report, config={**report.config, "experiment_name": name})
+@lru_cache(4)
+def _open_table(path: Path, _stamp: str) -> RunTable:
+    return RunTable(path)
 
 
 # --- The list of runs ---------------------------------------------------------------------------
 
 
-def _row(name: str, path: Path) -> Plain:
+@lru_cache(2_000)
+def _row(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
     entry = read_entry(path, name)
     row: Plain = {
         "name": name,
@@ -650,11 +557,9 @@ def _numbers(summary: Mapping[str, Any]) -> Plain:
         "low": "ci_low",
         "high": "ci_high",
         "errors": "n_errors",
-        "scored": "n_scored",
         "mean_scored": "mean_scored",
         "low_scored": "ci_scored_low",
         "high_scored": "ci_scored_high",
-        "truncated": "n_truncated",
         "pass_rate": "pass_rate",
         "min": "min",
         "max": "max",
@@ -666,10 +571,7 @@ def _numbers(summary: Mapping[str, Any]) -> Plain:
 
 
 def plain_blocks(blocks: Iterable[Block]) -> list[Plain]:
-    """Turn lines and tables of the command line into plain values.
-
-    Args:
-        blocks: Blocks of a `heldout.cli._tables.Report`.
+    """Turn blocks of a report of the command line into plain values.
 
     Returns:
         {"line": text, "style": word} or {"columns": …, "rows": …, "totals": …}, in order.
@@ -710,7 +612,6 @@ def _cell_text(cell: str | Span) -> str:
 
 def _describe_columns(table: RunTable) -> Plain:
     rewards = table.rewards[~np.isnan(table.rewards)]
-    everything = np.arange(len(table))
     histogram = None
     if len(rewards) and len(np.unique(rewards[:10_000])) > 2:
         low, high = float(rewards.min()), float(rewards.max())
@@ -718,33 +619,21 @@ def _describe_columns(table: RunTable) -> Plain:
             low, high = 0.0, 1.0
         counts, edges = np.histogram(rewards, BINS, (low, high))
         histogram = {"counts": counts.tolist(), "edges": edges.tolist()}
-    prompt, completion, seconds = (
-        table.column(name).numbers for name in ("prompt_tokens", "completion_tokens", "seconds")
-    )
-    assert prompt is not None
-    assert completion is not None
-    assert seconds is not None
-    answer: Plain = {
-        "outcomes": table.count_outcomes(everything),
+    return {
+        "outcomes": table.count_outcomes(np.arange(len(table))),
         "histogram": histogram,
         "keys": table.metadata_keys,
         "samples": len(table) if table.repeats == 1 else len(np.unique(table.id_hashes)),
         "repeats": table.repeats,
+        "tokens": _quantiles(table.column("completion_tokens").numbers),
+        "seconds": _quantiles(table.column("seconds").numbers),
     }
-    if not np.isnan(completion).all():
-        answer["tokens"] = {
-            "prompt": int(np.nansum(prompt)),
-            "completion": int(np.nansum(completion)),
-            "median": float(np.nanmedian(completion)),
-            "p95": float(np.nanpercentile(completion, 95)),
-        }
-    if not np.isnan(seconds).all():
-        answer["seconds"] = {
-            "sum": float(np.nansum(seconds)),
-            "median": float(np.nanmedian(seconds)),
-            "p95": float(np.nanpercentile(seconds, 95)),
-        }
-    return answer
+
+
+def _quantiles(values: Any) -> Plain | None:
+    if np.isnan(values).all():
+        return None
+    return {"median": float(np.nanmedian(values)), "p95": float(np.nanpercentile(values, 95))}
 
 
 def _resume_command(info: RunInfo) -> str | None:
@@ -757,15 +646,12 @@ def _resume_command(info: RunInfo) -> str | None:
 
 
 def _describe_function(function: Any) -> str | None:
-    if not isinstance(function, Mapping):
-        return None
-    parts = function.get("parts")
-    if not isinstance(parts, list):
-        return str(function.get("name") or "") or None
-    names = [
-        str(part.get("function") or part.get("name")) for part in parts if isinstance(part, dict)
-    ]
-    return f"{function.get('name')} of {', '.join(names)}"
+    match function:
+        case {"name": name, "parts": [*parts]}:
+            return f"{name} of {', '.join(part.get('function') or part['name'] for part in parts)}"
+        case {"name": str(name)}:
+            return name
+    return None
 
 
 def _describe_sampling(sampling: Any) -> str | None:
@@ -776,18 +662,11 @@ def _describe_sampling(sampling: Any) -> str | None:
 
 
 def _completions(table: RunTable) -> list[str]:
-    """Terms that a filter can be completed with: each field, and the values of metadata keys."""
+    """Terms that a filter can be completed with: each field."""
     terms = [f"{outcome}:yes" for outcome in OUTCOMES]
     terms += ["reward<", "tokens>", "seconds>", "text:", "id:", "ended_by:", "error:"]
     terms += [f"{metric}<" for metric in table.metrics]
-    if len(table) <= 100_000:
-        for key in table.metadata_keys[:12]:
-            column = table.column(METADATA + key)
-            texts = column.values if column.numbers is None else ()
-            terms += [f"{quote(key)}:{quote(text)}" for text in sorted(texts[:VALUES])]
-    else:
-        terms += [f"{quote(key)}:" for key in table.metadata_keys[:12]]
-    return [term for term in terms if len(term) < 100][:400]
+    return [*terms, *(f"{quote(key)}:" for key in table.metadata_keys)]
 
 
 def _filter_text(value: Any) -> str:
@@ -815,14 +694,6 @@ def _cut(text: str | None) -> str | None:
 # --- One sample ---------------------------------------------------------------------------------
 
 
-def question_of(result: EvalResult) -> str:
-    """Give what a sample asks: the message before the model's first turn, or its input."""
-    for message in result.trajectory.messages:
-        if message.role == "user":
-            return content_text(message)
-    return as_text(result.sample.input, mixed=False) or ""
-
-
 def content_text(message: Message) -> str:
     """Give a message's content as text; parts that are none are named."""
     if isinstance(message.content, str):
@@ -835,6 +706,11 @@ def content_text(message: Message) -> str:
     return "\n".join(parts)
 
 
+def _question(result: EvalResult) -> str | None:
+    """Return what a sample asks; its input, where there is no conversation."""
+    return _cut(question_of(result) or as_text(result.sample.input, mixed=False))
+
+
 def _extracted(result: EvalResult) -> Plain:
     for metric in result.score.metrics:
         if "extracted" in metric.metadata:
@@ -843,35 +719,20 @@ def _extracted(result: EvalResult) -> Plain:
     return {}
 
 
-def describe_result(result: EvalResult, outcome: str, first: int = 0) -> Plain:
-    """Describe a result for its page.
-
-    Args:
-        result: The result.
-        outcome: What became of it, in a word.
-        first: The first turn to give, where there are very many.
-
-    Returns:
-        Plain values: the conversation as turns, tool calls with their results, and the score.
-    """
+def describe_result(result: EvalResult, outcome: str) -> Plain:
+    """Describe a result for its page: the conversation as turns, and the score."""
     trajectory = result.trajectory
     turns = list(_turns(trajectory))
-    total = len(turns)
-    if total > 2 * TURNS:
-        turns = turns[first : first + TURNS]
-    _fit_budget(turns)
     _mark_extracted(turns, result)
-    usage, timing, stop = trajectory.usage, trajectory.timing, trajectory.stop
+    usage, timing = trajectory.usage, trajectory.timing
     return {
         "id": result.sample_id,
         "repeat": result.repeat,
         "outcome": outcome,
-        "error": None if result.error is None else result.error[:LONGEST_TEXT],
+        "error": result.error,
         "reward": result.score.reward if result.ok else None,
         "turns": turns,
-        "turns_total": total,
-        "turns_first": first if total > 2 * TURNS else 0,
-        "question": _cut(question_of(result)),
+        "question": _question(result),
         "target": _limit(as_text(result.sample.ground_truth, mixed=False)),
         "answer": _limit(trajectory.answer),
         "metrics": [
@@ -886,12 +747,7 @@ def describe_result(result: EvalResult, outcome: str, first: int = 0) -> Plain:
             }
             for metric in result.score.metrics[:100]
         ],
-        "stop": {
-            "ended_by": stop.ended_by,
-            "limit": stop.limit,
-            "truncated": stop.truncated,
-            "finish_reason": stop.finish_reason,
-        },
+        "stop": msgspec.to_builtins(trajectory.stop),
         "outcome_state": _limit(_text_or_none(trajectory.outcome)),
         "tokens": usage and {"prompt": usage.prompt_tokens, "completion": usage.completion_tokens},
         "trace": _describe_trace(trajectory),
@@ -917,7 +773,6 @@ def _turns(trajectory: Trajectory) -> Iterator[Plain]:
                     "name": call.name,
                     "arguments": call.arguments,
                     "problem": _json_problem(call.arguments),
-                    "place": answer,
                     "result": None if answer is None else content_text(trajectory.messages[answer]),
                 }
             )
@@ -936,22 +791,6 @@ def _json_problem(arguments: str) -> str | None:
     except (ValueError, RecursionError) as problem:
         return f"not JSON: {problem}"[:200]
     return None
-
-
-def _fit_budget(turns: Sequence[Plain]) -> None:
-    """Shorten the texts of a conversation until all of it can be sent at once."""
-    texts = [(turn, key) for turn in turns for key in ("text", "reasoning")]
-    texts += [
-        (call, key) for turn in turns for call in turn["calls"] for key in ("arguments", "result")
-    ]
-    lengths = [len(part[key] or "") for part, key in texts]
-    longest = LONGEST_TEXT
-    while longest > 200 and sum(min(length, longest) for length in lengths) > ANSWER_BUDGET:
-        longest //= 2
-    for part, key in texts:
-        text = part[key]
-        if text is not None and len(text) > longest:
-            part[key], part[f"{key}_left"] = text[:longest], len(text) - longest
 
 
 def _mark_extracted(turns: Sequence[Plain], result: EvalResult) -> None:
@@ -1007,29 +846,38 @@ def _describe_side(report: EvalReport) -> Plain:
     return {"model": describe_model(report.config), **_numbers(report.summary)}
 
 
-def _difference(difference: Any) -> Plain | None:
-    if difference is None:
-        return None
-    around = difference.interval
+def _difference(difference: Difference, interval: Interval | None) -> Plain:
     return {
         "difference": difference.difference,
-        "low": around and around.low,
-        "high": around and around.high,
-        "n": getattr(difference, "n", None),
+        "low": interval and interval.low,
+        "high": interval and interval.high,
     }
 
 
-def _slice(part: Any) -> Plain:
-    around = part.simultaneous_interval
-    (value,) = part.label
+def _slice(part: SliceDifference) -> Plain:
+    label: Any = part.label
     return {
-        "value": None if value is None else _filter_text(value),
-        "difference": part.difference.difference,
-        "low": around and around.low,
-        "high": around and around.high,
-        "p": part.adjusted_p_value,
-        "n": getattr(part.difference, "n", None),
+        "value": None if label[0] is None else _filter_text(label[0]),
+        **_difference(part.difference, part.simultaneous_interval),
     }
+
+
+@lru_cache(8)
+def _compare_tables(
+    a: RunTable,
+    b: RunTable,
+    names: tuple[str, str],
+    by: str,
+    metric: str,
+    allow: tuple[str, ...],
+) -> Comparison:
+    from heldout.analysis import compare
+
+    reports = [
+        replace(table.report, config={**table.report.config, "experiment_name": name})
+        for table, name in zip((a, b), names, strict=True)
+    ]
+    return compare(*reports, by=[by] if by else [], metric=metric or "reward", allow=allow)
 
 
 def _config_differences(comparison: Comparison) -> list[Plain]:
@@ -1061,7 +909,7 @@ def _first_attempt(table: RunTable, id: str) -> EvalResult:
 
 def _flip_side(result: EvalResult) -> Plain:
     return {
-        "error": None if result.error is None else _cut(result.error),
+        "error": _cut(result.error),
         "answer": result.trajectory.answer[:LONGEST_ANSWER],
         **_extracted(result),
     }
@@ -1080,7 +928,8 @@ def _points_of(points: Sequence[CurvePoint], label: str) -> tuple[str, list[Curv
     return label, groups[label]
 
 
-def _describe_curve(path: Path, label: str, metric: str) -> Plain:
+@lru_cache(8)
+def _describe_curve(path: Path, _stamp: str, label: str, metric: str) -> Plain:
     from heldout.training.verdicts import terms_of
 
     run = read_curve(path)
@@ -1096,18 +945,13 @@ def _describe_curve(path: Path, label: str, metric: str) -> Plain:
         "points": [_describe_point(point, metric, most) for point in points],
         "every": config.get("every_steps") if isinstance(config.get("every_steps"), int) else None,
         "model": describe_model(config),
-        "stop": stop_requested(path),
         "superseded": run.superseded,
         "last_skip": run.last_skip,
         "seconds": sum(point.seconds for point in points),
-        "pass_threshold": threshold_of(config),
         "path": str(path),
-        "started": run.info.started if run.info else None,
-        "conversations": any(point.run for point in results),
     }
-    terms = terms_of(points)
     try:
-        judged, best = compute_verdicts(points, terms)
+        judged, best = compute_verdicts(points, terms_of(points))
     except InvalidInput as problem:  # rewards that no verdict can be made of
         return answer | {"verdict": None, "best": None, "no_verdict": str(problem)}
     if judged:
@@ -1116,9 +960,7 @@ def _describe_curve(path: Path, label: str, metric: str) -> Plain:
         answer["verdict"] = {
             "kind": last.kind,
             "sentence": last.sentence(),
-            "step": last.step,
             "windows": [between[:2], between[2:]] if between else [],
-            "terms": {"effect": terms.effect, "alpha": terms.alpha, "window": terms.window},
         }
     if best:
         answer["best"] = {"step": best.step, "sentence": best.sentence()}
@@ -1139,14 +981,12 @@ def _describe_point(point: CurvePoint, metric: str, most: int) -> Plain:
         "n": format_n(point),
         "errors": None if errors is None else int(errors),
         "mean_scored": point.number("mean_scored") if metric == "reward" and errors else None,
-        "pass_rate": point.number("pass_rate"),
         "fewer": point.has_result and is_fewer(point, most),
         "kind": stored_kind(point),
         "pending": point.pending,
         "result": point.has_result,
         "note": describe_point(point),
         "seconds": point.seconds,
-        "late": point.lag_steps,
         "time": point.time,
         "saved": point.run is not None,
     }
@@ -1174,33 +1014,17 @@ def _describe_outcomes(outcomes: Sequence[Outcome], threshold: float) -> Plain:
     return {"outcome": outcome, "reward": reward, "error": error, "attempts": len(outcomes)}
 
 
-def _saved_step(path: Path, point: CurvePoint) -> Path:
-    """Find where the eval of a point is saved; the name in the curve is only compared."""
-    name = re.fullmatch("steps/([0-9]+(?:-[0-9]+)?)", point.run or "")
-    if name is None or not RunDir(path / "steps" / name[1]).exists():
-        raise RunDirectoryError(f"the conversations of step {point.step} were not saved")
-    return path / "steps" / name[1]
-
-
-def _find_in_journal(path: Path, id: str) -> EvalResult:
-    """Read the last result of a sample's first attempt from a small journal."""
-    from heldout.store.journal import decode_result, lines
-
+def _find_result(path: Path, point: CurvePoint, id: str) -> EvalResult | None:
+    """Read the last result of a sample's first attempt at a point; None where none is saved."""
+    directory = saved_eval(path, point)
+    if directory is None:
+        return None
+    journal = RunDir(directory).journal
     needle = b'"id":' + msgspec.json.encode(id)
-    journal = RunDir(path).journal
-    match: EvalResult | None = None
+    match = None
     for number, _, line in lines(journal):
         if needle in line:
             result = decode_result(journal, number, line)
             if result.sample_id == id and result.repeat == 0:
                 match = result
-    if match is None:
-        raise RunDirectoryError(f"{path} has no sample {id!r:.200}")
     return match
-
-
-def _shorten_answers(steps: Sequence[Plain]) -> None:
-    longest = min(LONGEST_ANSWER, ANSWER_BUDGET // len(steps))
-    for step in steps:
-        if "answer" in step:
-            step["answer"] = step["answer"][:longest]

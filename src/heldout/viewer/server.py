@@ -8,12 +8,12 @@ that is read at the start.
 from __future__ import annotations
 
 import asyncio
-import gzip
 import hmac
 import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -49,9 +49,6 @@ HEADERS = {
 }
 POLL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 15.0
-MOST_CONNECTIONS = 32
-LARGEST = 1 << 20
-"""Bytes of an answer: everything large is sent in pieces."""
 
 
 class Viewer:
@@ -67,14 +64,9 @@ class Viewer:
         self._pages, self._token, self._hosts = pages, token, hosts
         self._assets = read_assets()
         self._workers = asyncio.Semaphore(2)
-        self._streams = 0
 
     def app(self) -> web.Application:
-        """Make the application.
-
-        Returns:
-            It, for aiohttp to run.
-        """
+        """Make the application that aiohttp runs."""
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/api/events", self._events)
         app.router.add_get("/api/{page}", self._answer)
@@ -85,15 +77,11 @@ class Viewer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        refusal = self._refuse(request)
         response: web.StreamResponse
-        if refusal is not None:
-            response = refusal
-        else:
-            try:
-                response = await handler(request)
-            except web.HTTPException as problem:
-                response = _error(problem.status, problem.reason)
+        try:
+            response = self._refuse(request) or await handler(request)
+        except web.HTTPException as problem:
+            response = _error(problem.status, problem.reason)
         if not response.prepared:
             response.headers.update(HEADERS)
         return response
@@ -118,19 +106,7 @@ class Viewer:
         asset = self._assets.get(request.match_info["path"] or "index.html")
         if asset is None:
             return _error(404, "there is no such page")
-        headers = {
-            "ETag": f'"{asset.etag}"',
-            "Cache-Control": "no-cache",
-            "Vary": "Accept-Encoding",
-        }
-        if request.headers.get("If-None-Match") == f'"{asset.etag}"':
-            return web.Response(status=304, headers=headers)
-        body = asset.body
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
-            body, headers["Content-Encoding"] = asset.gzipped, "gzip"
-        return web.Response(
-            body=body, headers=headers, content_type=asset.content_type, charset="utf-8"
-        )
+        return _respond(asset.body, asset.content_type)
 
     async def _answer(self, request: web.Request) -> web.Response:
         page = PAGES.get(request.match_info["page"])
@@ -157,41 +133,28 @@ class Viewer:
         except Exception:
             log.exception("heldout view could not answer %s", request.path)
             return _error(500, "heldout made a mistake; the terminal says which")
-        return _json(request, body)
+        return _respond(msgspec.json.encode(body))
 
     # --- Events ---
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        if self._streams >= MOST_CONNECTIONS:
-            return _error(503, "too many pages are open")
-        response = web.StreamResponse(
-            headers={
-                **HEADERS,
-                "Content-Type": "text/event-stream",
-                "Cache-Control": "no-store",
-                "X-Accel-Buffering": "no",
-            }
-        )
+        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        response = web.StreamResponse(headers={**HEADERS, **headers, "X-Accel-Buffering": "no"})
         await response.prepare(request)
-        self._streams += 1
         names = request.query.getall("name", [])
         seen = request.headers.get("Last-Event-ID", "")
         quiet = 0.0
-        try:
+        with suppress(ConnectionResetError, asyncio.CancelledError):
             while True:
-                events, seen_now = await asyncio.to_thread(self._pages.events, names, seen)
+                events, seen = await asyncio.to_thread(self._pages.events, names, seen)
                 for name, data in events:
-                    await response.write(_event(name, data, seen_now))
-                quiet = 0.0 if events or not seen else quiet + POLL_SECONDS
-                seen = seen_now
+                    await response.write(_event(name, data, seen))
+                quiet = 0.0 if events else quiet + POLL_SECONDS
                 if quiet >= KEEP_ALIVE_SECONDS:
                     quiet = 0.0
                     await response.write(b": still here\n\n")
                 await asyncio.sleep(POLL_SECONDS)
-        except (ConnectionResetError, asyncio.CancelledError):
-            return response
-        finally:
-            self._streams -= 1
+        return response
 
 
 def _event(name: str, data: Any, id: str) -> bytes:
@@ -210,16 +173,11 @@ def _error(status: int, message: str, hint: str = "", **more: Any) -> web.Respon
     )
 
 
-def _json(request: web.Request, body: Any) -> web.Response:
-    encoded = msgspec.json.encode(body)
-    if len(encoded) > LARGEST:
-        return _error(507, f"the answer has {len(encoded):,} bytes, and {LARGEST:,} are the most")
+def _respond(body: bytes, content_type: str = "application/json") -> web.Response:
     headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    if len(encoded) > 1024 and "gzip" in request.headers.get("Accept-Encoding", ""):
-        encoded, headers["Content-Encoding"] = gzip.compress(encoded, 5, mtime=0), "gzip"
-    return web.Response(
-        body=encoded, headers=headers, content_type="application/json", charset="utf-8"
-    )
+    response = web.Response(body=body, headers=headers, content_type=content_type, charset="utf-8")
+    response.enable_compression()
+    return response
 
 
 # --- Parameters ---------------------------------------------------------------------------------
@@ -252,8 +210,8 @@ PAGES: Mapping[str, Mapping[str, Callable[[list[str]], Any]]] = {
         **{"name": _text, "where": _text, "sort": _text, "cols": _texts},
         **{"offset": _whole, "limit": _limit},
     },
-    "sample": {"name": _text, "id": _text, "repeat": _whole, "first": _whole},
-    "text": {"name": _text, "id": _text, "repeat": _whole, "part": _text, "offset": _whole},
+    "sample": {"name": _text, "id": _text, "repeat": _whole},
+    "record": {"name": _text, "id": _text, "repeat": _whole},
     "pair": {"a": _text, "b": _text, "id": _text},
     "compare": {"a": _text, "b": _text, "by": _text, "metric": _text, "allow": _texts},
     "flips": {
@@ -262,7 +220,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[list[str]], Any]]] = {
     },
     "curve": {"name": _text, "label": _text, "metric": _text},
     "curve-flips": {"name": _text, "label": _text, "from_step": _whole, "to_step": _whole},
-    "strip": {"name": _text, "label": _text, "where": _text},
+    "strip": {"name": _text, "label": _text},
     "history": {"name": _text, "label": _text, "id": _text},
 }
 """Requests, and how their parameters are read."""
@@ -272,18 +230,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[list[str]], Any]]] = {
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind to a port, or to the next one that is free.
-
-    Args:
-        host: The address.
-        port: The first port to try.
-
-    Returns:
-        The socket that is bound.
-
-    Raises:
-        OSError: None of twenty is free.
-    """
+    """Bind to a port, or to the next one that is free; OSError if none of twenty is."""
     for candidate in range(port, port + 20):
         bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

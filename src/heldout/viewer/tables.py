@@ -8,14 +8,13 @@ alone. Nothing is ever written into a run directory.
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -40,68 +39,30 @@ from heldout.store.parquet import ParquetFile
 from heldout.store.report import EvalReport, Results, repeats_of
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
-from heldout.viewer.where import CONTAINED, Column, Mask, Term, evaluate, parse
+from heldout.viewer.where import CONTAINED, Column, Mask, evaluate, parse
 
 Items = NDArray[np.int64]
 """Numbers of items, in dataset order from 0."""
-T = TypeVar("T")
-
-FEW_ROWS = 2_000
-"""Rows up to which a text is searched for in these rows alone, and not in the whole journal."""
 PIECE = 4 << 20
-DIGITS = 10
-"""Digits of a sample's number that the fast search for line ends can read."""
-_LINE_START = b'{"index":'
+"""Bytes of a journal that are looked at at once."""
+LINE_START, DIGITS = b'{"index":', 10
+"""How lines of a journal begin, and the digits that a number after that may have."""
 
 
-class Recent(Generic[T]):
-    """The last few values that were computed, by key.
-
-    Args:
-        most: How many are kept.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._values: OrderedDict[Hashable, T] = OrderedDict()
-        self._lock = RLock()
-
-    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Get a value, computed if it is not there; two requests for one key compute it twice.
-
-        Args:
-            key: Its key.
-            compute: Computes it.
-
-        Returns:
-            The value.
-        """
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = compute()
-        with self._lock:
-            self._values[key] = value
-            while len(self._values) > self._most:
-                self._values.popitem(last=False)
-        return value
-
-
-def stamp(path: Path) -> str:
-    """Say which state of a run directory is there: another one after every result.
+def stamp(path: Path, *, journal_grain: int = 1) -> str:
+    """Say which state of a run directory is there: sizes and times of its files.
 
     Args:
         path: The run directory.
-
-    Returns:
-        Sizes and times of its files.
+        journal_grain: Bytes that a journal has to grow by to make another state.
     """
     parts = []
     for name in ("results.jsonl", "run.json", "curve.jsonl", "stop"):
+        grain = journal_grain if name == "results.jsonl" else 1
         try:
             stat = (path / name).stat()
-            parts.append(f"{stat.st_size:x}.{stat.st_mtime_ns:x}")
+            time = stat.st_mtime_ns if grain == 1 else 0
+            parts.append(f"{stat.st_size // grain:x}.{time:x}")
         except OSError:
             parts.append("")
     return "-".join(parts)
@@ -120,10 +81,10 @@ class RunTable:
         self.info = self.run.read_info()
         self.repeats = repeats_of(self.info.config)
         self._lock = RLock()
-        self._columns: dict[str, Column] = {}
-        self._orders: Recent[Items] = Recent(8)
-        self._selections: Recent[Items] = Recent(8)
-        self._searches: Recent[Mask] = Recent(8)
+        self.column = cache(self._load_column)
+        self.select = lru_cache(8)(self._select)
+        self._order = lru_cache(8)(self._compute_order)
+        self._search = lru_cache(8)(self._search_journal)
         self._resources = ExitStack()
         weakref.finalize(self, self._resources.close)
 
@@ -228,25 +189,12 @@ class RunTable:
             return "passed"
         return "truncated" if self.truncated[item] else "failed"
 
-    def column(self, field: str) -> Column:
-        """Get the column of a filter's field.
-
-        Args:
-            field: id, reward, passed, failed, errored, truncated, tokens, seconds, repeat,
-                ended_by, error, a metadata key, or a metric.
-
-        Returns:
-            The column.
-
-        Raises:
-            RunDirectoryError: There is none.
-        """
-        with self._lock:
-            if field not in self._columns:
-                self._columns[field] = self._load_column(field)
-            return self._columns[field]
-
     def _load_column(self, field: str) -> Column:
+        """Load the column of a filter's field; HeldoutError where there is none.
+
+        Fields are id, reward, passed, failed, errored, truncated, tokens, seconds, repeat,
+        ended_by, error, metadata keys, and metrics.
+        """
         rewards = self.rewards
         match field:
             case "id":
@@ -286,32 +234,23 @@ class RunTable:
 
     # --- Filters and orders ---
 
-    def select(self, where: str, sort: str) -> Items:
+    def _select(self, where: str, sort: str) -> Items:
         """Pick the items that a filter holds for, in an order.
 
         Args:
             where: The filter.
             sort: A field, with a minus before it for the largest first; "" is dataset order.
-
-        Returns:
-            Numbers of items.
-
-        Raises:
-            BadFilter: The filter cannot be evaluated.
         """
-        return self._selections.get((where, sort), lambda: self._select(where, sort))
-
-    def _select(self, where: str, sort: str) -> Items:
         terms = parse(where)
         if not terms and not sort:
             return np.arange(len(self), dtype=np.int64)
-        held = self.evaluate(terms)
+        held = evaluate(terms, len(self), self.column, self._search)
         if not sort:
             return np.flatnonzero(held)
-        order = self._orders.get(sort, lambda: self._order(sort))
+        order = self._order(sort)
         return order[held[order]]
 
-    def _order(self, sort: str) -> Items:
+    def _compute_order(self, sort: str) -> Items:
         """Sort all items, those without a value last, equal ones in dataset order."""
         descending = sort.startswith("-")
         column = self.column(sort.removeprefix("-"))
@@ -326,10 +265,6 @@ class RunTable:
             keys, missing = ranks[column.codes], column.codes < 0
         keys = np.where(missing, np.inf, -keys if descending else keys)
         return np.argsort(keys, kind="stable")
-
-    def evaluate(self, terms: Sequence[Term]) -> Mask:
-        """Evaluate a filter; texts are searched for in the rows that meet all other terms."""
-        return evaluate(terms, len(self), self.column, self._search)
 
     def summarize(self, items: Items) -> Summary:
         """Summarize some items; the caller knows that they were not picked by outcome."""
@@ -349,75 +284,43 @@ class RunTable:
             "truncated": int(self.truncated[items].sum()),
         }
 
-    def find_narrowest(self, where: str) -> str | None:
-        """Find the term of a filter without which most rows would be left."""
-        terms = parse(where)
-        if len(terms) < 2:
-            return None
-        left = [int(self.evaluate([t for t in terms if t is not term]).sum()) for term in terms]
-        best = int(np.argmax(left))
-        if not left[best]:
-            return None
-        ends = [*(t.start for t in terms[1:]), len(where)]
-        text = where[terms[best].start : ends[best]].strip()
-        return f"without {text} it would be {left[best]:,}"
-
     # --- The journal ---
 
     @cached_property
     def offsets(self) -> Items:
         """Where in the journal the line of each item begins."""
         offsets = find_offsets(self.run.journal) if self.repeats == 1 else None
-        if offsets is None or len(offsets) != len(self):
+        if offsets is None:
             offsets = Results(self.run)._line_places()[1]
         if len(offsets) != len(self):
             raise RunDirectoryError(f"{self.run.path} was changed while it was read; try again")
         return offsets
 
-    def read(self, items: Sequence[int]) -> Iterator[EvalResult]:
-        """Read results whole."""
-        with self._lock:
-            offsets = self.offsets
+    def read(self, items: Iterable[int]) -> Iterator[EvalResult]:
+        """Read some results whole."""
         with open_to_read(self.run.journal) as file:
             for item in items:
-                file.seek(int(offsets[item]))
+                file.seek(int(self.offsets[item]))
                 yield decode_result(self.run.journal, item + 2, file.readline())
 
-    def _search(self, text: str, among: Mask) -> Mask:
-        rows = np.flatnonzero(among)
-        if len(rows) <= FEW_ROWS:
-            held = np.zeros(len(self), dtype=np.bool_)
-            held[[row for row in rows.tolist() if text.lower() in self._text(row)]] = True
-            return held
-        return self._searches.get(text, lambda: self._search_journal(text))
-
     def _search_journal(self, text: str) -> Mask:
-        held = np.zeros(len(self), dtype=np.bool_)
-        with self._lock:
-            offsets = self.offsets
-        order = np.argsort(offsets)
-        starts = offsets[order]
+        """Find the items whose question, conversation, target or error contains a text."""
         # As JSON has it: quotes and line ends are escaped, everything else is raw UTF-8.
         needle = msgspec.json.encode(text)[1:-1].lower()
+        candidates = []
         with open_to_read(self.run.journal) as file:
-            begin, tail = 0, b""
-            while piece := file.read(PIECE):
-                block = tail + piece.lower()
-                at = block.find(needle)
-                while at >= 0:
-                    line = int(np.searchsorted(starts, begin + at, side="right")) - 1
-                    end = int(starts[line + 1]) if line + 1 < len(starts) else begin + len(block)
-                    item = int(order[line]) if line >= 0 else -1
-                    if item >= 0 and text.lower() in self._text(item):
-                        held[item] = True
-                    at = block.find(needle, max(at + 1, end - begin))
-                tail = block[-len(needle) :]
-                begin += len(block) - len(tail)
+            begin = 0
+            while block := file.read(PIECE) + file.readline():
+                if needle in block.lower():
+                    sizes = [len(line) + 1 for line in block.split(b"\n")]
+                    starts = begin + np.cumsum([0, *sizes[:-1]])
+                    candidates.append(np.flatnonzero(np.isin(self.offsets, starts)))
+                begin += len(block)
+        held = np.zeros(len(self), dtype=np.bool_)
+        items = np.concatenate(candidates) if candidates else np.empty(0, dtype=np.int64)
+        for item, result in zip(items, self.read(items), strict=True):
+            held[item] = any(text.lower() in part.lower() for part in texts_of(result))
         return held
-
-    def _text(self, item: int) -> str:
-        (result,) = self.read([item])
-        return "\n".join(texts_of(result)).lower()
 
 
 def _lower(values: Sequence[str]) -> list[str]:
@@ -425,14 +328,7 @@ def _lower(values: Sequence[str]) -> list[str]:
 
 
 def texts_of(result: EvalResult) -> Iterator[str]:
-    """Give what a text search looks at: question, conversation, target and error.
-
-    Args:
-        result: The result.
-
-    Yields:
-        Its texts.
-    """
+    """Yield what a text search looks at: question, conversation, target and error."""
     yield from _strings(result.sample.input)
     yield from _strings(result.sample.ground_truth)
     for message in result.trajectory.messages:
@@ -456,29 +352,19 @@ def _strings(value: Any) -> Iterator[str]:
 def find_offsets(journal: Path) -> Items | None:
     """Find where each item's last line begins, in dataset order, without decoding the lines.
 
-    Args:
-        journal: A journal of a run whose samples have one attempt each.
-
-    Returns:
-        Byte offsets; None where a line does not begin as heldout's own do.
+    Decoding a million lines would take 5 s, ten times as long. None where a line does not begin as
+    heldout's own do.
     """
     data = np.memmap(journal, dtype=np.uint8, mode="r").view(np.ndarray)
-    ends = np.concatenate(
-        [
-            np.flatnonzero(data[start : start + PIECE] == ord("\n")) + start
-            for start in range(0, len(data), PIECE)
-        ]
-        or [np.empty(0, dtype=np.int64)]
-    )
-    starts = ends[:-1] + 1  # behind the header
-    if not len(starts):
-        return starts
-    width = len(_LINE_START)
-    if int(starts[-1]) + width + DIGITS > len(data):
+    pieces = range(0, len(data), PIECE)
+    ends = [np.flatnonzero(data[start : start + PIECE] == ord("\n")) + start for start in pieces]
+    starts: Items = np.concatenate(ends)[:-1] + 1  # behind the header
+    width = len(LINE_START)
+    if not len(starts) or int(starts[-1]) + width + DIGITS > len(data):
         return None
     # The heads of all lines at once: each is in the cache then, and is touched once.
     heads = np.lib.stride_tricks.sliding_window_view(data, width + DIGITS)[starts]
-    if (heads[:, :width] != np.frombuffer(_LINE_START, dtype=np.uint8)).any():
+    if (heads[:, :width] != np.frombuffer(LINE_START, dtype=np.uint8)).any():
         return None
     index = np.zeros(len(starts), dtype=np.int64)
     is_number = np.ones(len(starts), dtype=np.bool_)

@@ -20,7 +20,7 @@ from heldout.viewer.pages import Pages
 from heldout.viewer.server import serve
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 
 def unavailable(reason: str) -> NoReturn:
@@ -95,44 +95,71 @@ EXPECTED = (
 Open = Callable[..., "Page"]
 
 
+SIZE = {"width": 1280, "height": 860}
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """What pages of most tests share: the cache, and the token of the server."""
+    with browser.new_context(viewport=SIZE, reduced_motion="reduce") as context:
+        context.set_default_timeout(20_000)
+        yield context
+
+
 @pytest.fixture
-def open_page(browser: Browser, server: Server) -> Iterator[Open]:
+def open_page(browser: Browser, context: BrowserContext, server: Server) -> Iterator[Open]:
     """Opens a page of the viewer; at the end nothing may have gone wrong in it."""
     problems: list[str] = []
-    contexts = []
+    pages = []
 
     def open_page(route: str = "#/runs", *, on: Server | None = None, **options: Any) -> Page:
         at = on or server
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
-        context.set_default_timeout(20_000)
-        contexts.append(context)
-        page = context.new_page()
-
-        def check_request(url: str) -> None:
-            if not url.startswith((at.origin, "data:", "file:")):
-                problems.append(f"a request left: {url}")
-            if at.token in url:
-                problems.append("the token is in a request")
-
-        page.on("request", lambda request: check_request(request.url))
-        page.on("dialog", lambda dialog: problems.append(f"a dialog: {dialog.message}"))
-        page.on("pageerror", lambda error: problems.append(f"an error: {error}"))
-        page.on(
-            "console",
-            lambda message: (
-                problems.append(message.text)
-                if message.type == "error" and not message.text.startswith(EXPECTED)
-                else None
-            ),
-        )
-        page.goto(at.address)
-        page.locator("h1").wait_for()
-        if route != "#/runs":
-            page.goto(at.origin + route)
+        if on is None and not options:
+            page = context.new_page()
+        else:  # closed with its page
+            page = browser.new_page(**{"viewport": SIZE, **options})
+            page.set_default_timeout(20_000)
+        pages.append(page)
+        watch(page, problems, at)
+        page.goto(f"{at.address}{route.removeprefix('#')}")
         page.locator("h1").first.wait_for()
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
+    assert problems == []
+
+
+def watch(page: Page, problems: list[str], at: Server) -> None:
+    """Note what goes wrong in a page: errors, dialogs, requests that leave or have the token."""
+
+    def check_request(url: str) -> None:
+        if not url.startswith((at.origin, "data:", "file:")):
+            problems.append(f"a request left: {url}")
+        if at.token in url.partition("#")[0]:
+            problems.append("the token is in a request")
+
+    page.on("request", lambda request: check_request(request.url))
+    page.on("dialog", lambda dialog: problems.append(f"a dialog: {dialog.message}"))
+    page.on("pageerror", lambda error: problems.append(f"an error: {error}"))
+    page.on(
+        "console",
+        lambda message: (
+            problems.append(message.text)
+            if message.type == "error" and not message.text.startswith(EXPECTED)
+            else None
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def one_page(context: BrowserContext, server: Server) -> Iterator[Page]:
+    """A page that tests go through one after the other; nothing may have gone wrong in it."""
+    problems: list[str] = []
+    page = context.new_page()
+    watch(page, problems, server)
+    page.goto(server.address)
+    yield page
+    page.close()
     assert problems == []

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import importlib
-import importlib.util
 import os
 import queue
 import signal
@@ -25,6 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from heldout._code import import_object
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.models.batch import Answered
 from heldout.models.batch import Request as Question
@@ -54,21 +53,7 @@ LEAVE_SECONDS = 4.0
 def import_function(spec: str) -> Callable[[], Any]:
     """Import the function that "file.py:function" or "module:function" names."""
     source, _, name = spec.rpartition(":")
-    if source.endswith(".py"):
-        path = Path(source)
-        # Not under its plain name: the file may be called json.py.
-        module_name = f"heldout_policy_{path.stem}"
-        module_spec = importlib.util.spec_from_file_location(module_name, path)
-        assert module_spec is not None
-        assert module_spec.loader is not None
-        module = importlib.util.module_from_spec(module_spec)
-        # Its own folder first, as for a script: such files import their neighbours.
-        sys.path.insert(0, str(path.parent))
-        sys.modules[module_name] = module
-        module_spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(source)
-    function = getattr(module, name, None)
+    function = import_object(source, name)
     if not callable(function):
         raise InvalidInput(f"{source} has no function {name}()")
     return function  # type: ignore[no-any-return]

@@ -48,6 +48,10 @@ class App extends Component {
   componentDidMount() {
     onChange(() => this.setState({ route: here() }));
     addEventListener("resize", () => this.forceUpdate());
+  }
+
+  /** Before the page is mounted: its own keys come on top. */
+  componentWillMount() {
     keys.use({
       "?": () => this.setState({ help: !this.state.help }),
       "g r": () => go(["runs"]),

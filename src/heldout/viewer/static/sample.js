@@ -22,7 +22,7 @@ export const Grades = ({ sample }) => html`<h2>Score</h2>
   )}
   <${Facts} rows=${[
     ["target", sample.target !== null && html`<code>${visible(sample.target)}</code>`],
-    ["answer", sample.turns_total > 0 && (sample.answer ? html`<span class="clamp">${visible(sample.answer)}</span>` : html`<em>none</em>`)],
+    ["answer", sample.turns.length > 0 && (sample.answer ? html`<span class="clamp">${visible(sample.answer)}</span>` : html`<em>none</em>`)],
     ["final state", sample.outcome_state && html`<code>${visible(sample.outcome_state)}</code>`],
   ]} />`;
 
@@ -36,7 +36,7 @@ export class Sample extends Page {
 
   request = () => {
     const { name, params } = this.props;
-    return ["sample", { name, id: params.get("id"), repeat: params.get("repeat") || "", first: params.get("first") || "" }];
+    return ["sample", { name, id: params.get("id"), repeat: params.get("repeat") || "" }];
   };
 
   componentDidMount() {
@@ -72,7 +72,7 @@ export class Sample extends Page {
     if (this.record) this.record = null;
     else {
       const { name, id, repeat } = { ...this.state.data };
-      this.record = await get("text", { name, id, repeat, part: "record" }).catch((problem) => ({ text: problem.message, left: 0 }));
+      this.record = await get("record", { name, id, repeat }).catch((problem) => ({ text: problem.message }));
     }
     this.forceUpdate();
   }
@@ -97,7 +97,7 @@ export class Sample extends Page {
   repeat(by) {
     const { repeats, repeat } = this.state.data;
     const next = repeats[repeats.findIndex((r) => r.repeat === repeat) + by];
-    if (next) set({ repeat: next.repeat || "", first: "" });
+    if (next) set({ repeat: next.repeat || "" });
   }
 
   view(sample) {
@@ -114,7 +114,7 @@ export class Sample extends Page {
       ${sample.error !== null ? html`<div class="problem"><p><b>errored:</b> ${visible(sample.error)}</p><p class="soft">It has no score. What was said until then is below.</p></div>` : null}
       <div class="columns">
         <section>
-          ${isExport() && !sample.turns_total
+          ${isExport() && !sample.turns.length
             ? null
             : html`<div class="toolbar">
                 ${toggle("Markdown", this.rendered, () => this.flip("rendered"))}
@@ -124,9 +124,9 @@ export class Sample extends Page {
                 ${isExport() ? null : html`<button onClick=${() => this.step(-1)} title="p">← previous</button><button onClick=${() => this.step(1)} title="n">next →</button>`}
               </div>`}
           ${this.record
-            ? html`<pre tabindex="0">${visible(this.record.text)}</pre>${this.record.left ? html`<p class="soft">${count(this.record.left)} more characters are in the journal</p>` : null}`
-            : sample.turns_total
-              ? html`<${Conversation} sample=${sample} rendered=${this.rendered} folded=${this.folded} onFirst=${(first) => set({ first: first || "" })} />`
+            ? html`<pre tabindex="0">${visible(this.record.text)}</pre>`
+            : sample.turns.length
+              ? html`<${Conversation} sample=${sample} rendered=${this.rendered} folded=${this.folded} />`
               : html`<h2>Episode</h2><p class="soft">There is no conversation.</p><${Facts} rows=${Object.entries(sample.input).map(([key, value]) => [visible(key), visible(value ?? "–")])} />`}
         </section>
         <aside>

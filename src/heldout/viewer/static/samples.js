@@ -139,7 +139,6 @@ export class Samples extends Component {
               ${head.mean ? html` · mean reward <${Mean} of=${head.mean} />` : null}
               ${head.picked === "outcome" ? html` · <span class="soft">picked by their result, so a mean of these would say nothing about the policy</span>` : null}
               ${head.picked === "metadata" && looked.get(name).size > 1 ? html` · <span class="soft">${looked.get(name).size} slices looked at: some stand out by chance</span>` : null}
-              ${head.excluded ? html` · <span class="soft">${visible(head.excluded)}</span>` : null}
               ${fresh > head.of ? html` · <button onClick=${this.load}>${count(fresh - head.of)} new rows</button>` : null}</p>
             <${Grid} label="samples" columns=${this.columns(head)} total=${head.total} version=${`${name} ${version}`} selected=${Math.min(at, Math.max(0, head.total - 1))}
               load=${async (offset, limit, signal) => (offset === 0 ? head.rows : (await this.rows(offset, limit, signal)).rows)}

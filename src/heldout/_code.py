@@ -1,0 +1,75 @@
+"""Import the user's code by name: from a module, or from a Python file by its path."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from heldout.errors import EvalFileError
+
+PREFIX = "heldout_eval_"
+"""Begins the names of modules made of files: under its plain name, a json.py would hide another."""
+
+
+def import_file(path: Path) -> ModuleType:
+    """Run a file as a module, not as `__main__`: its main block does not run.
+
+    Args:
+        path: A Python file. Its own directory comes first in sys.path, as for a script.
+
+    Returns:
+        The module.
+
+    Raises:
+        EvalFileError: There is no such file, or it is not Python.
+        BaseException: Whatever its code raises.
+    """
+    if not path.is_file():
+        problem = "is a directory, not a Python file" if path.is_dir() else "does not exist"
+        raise EvalFileError(f"{path} {problem}")
+    name = PREFIX + path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise EvalFileError(f"{path} is not a Python file: its name has to end in .py")
+    module = importlib.util.module_from_spec(spec)
+    directory = str(path.resolve().parent)
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def import_object(source: str, name: str) -> Any:
+    """Import an object.
+
+    Args:
+        source: A module, or a file whose name ends in .py.
+        name: The name in it, with dots for attributes.
+
+    Returns:
+        The object; None if there is none of that name.
+
+    Raises:
+        EvalFileError: There is no such file.
+        BaseException: Whatever its code raises.
+    """
+    module = (
+        import_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    )
+    return find_attribute(module, name)
+
+
+def find_attribute(value: Any, name: str) -> Any:
+    """Follow a dotted name; None if there is none."""
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
