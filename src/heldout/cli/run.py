@@ -217,7 +217,7 @@ def command(
         earlier = _latest_run(config) if overwrite else None
         with run_directory(config) as (config, run_dir):
             if repair:
-                from heldout.cli.show import repair_run
+                from heldout.cli.list import repair_run
 
                 repair_run(run_dir)
             definition = replace(eval_file.definition, samples=samples)

@@ -294,7 +294,26 @@ DENIED_BEHIND = re.compile(  # a word that is denied, or asked for
 _NOT = re.compile(r"\s?not\b(?P<but>[^.;\n]{1,60}?\bbut\s+(?:rather\s)?)?", re.IGNORECASE)
 _DENYING = frozenset(("not", "if", "wrong", "incorrect", "other", "cannot", "nor", "neither"))
 _BETWEEN = frozenset(
-    "the|my|our|a|this|that|it|i|be|is|final|correct|right|answer|think|believe|say|go".split("|")
+    [
+        "the",
+        "my",
+        "our",
+        "a",
+        "this",
+        "that",
+        "it",
+        "i",
+        "be",
+        "is",
+        "final",
+        "correct",
+        "right",
+        "answer",
+        "think",
+        "believe",
+        "say",
+        "go",
+    ]
 )
 
 
