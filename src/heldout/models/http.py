@@ -403,14 +403,9 @@ class HTTPEndpoint(ServerEndpoint):
         return {
             "model": self.model,
             "messages": [self._message(m) for m in messages],
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_tokens": sampling.max_tokens,
-            "stop": list(sampling.stop) or None,
-            "seed": sampling.seed,
             "stream": sampling.stream,
             "stream_options": {"include_usage": True} if sampling.stream else None,
-            "tools": [tool_to_chat_api(tool) for tool in tools] or None,
+            **chat_fields(sampling, tools),
         }
 
     def recall(self, message: Message) -> Any:
@@ -461,6 +456,18 @@ class HTTPEndpoint(ServerEndpoint):
             if getattr(choice.message, name):
                 self._reasoning_field = name
         return _to_completion(reply, next_call)
+
+
+def chat_fields(sampling: Sampling, tools: Sequence[ToolSpec]) -> dict[str, Any]:
+    """Make the fields of a request that say how to sample; None stands for those left out."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+        "stop": list(sampling.stop) or None,
+        "seed": sampling.seed,
+        "tools": [tool_to_chat_api(tool) for tool in tools] or None,
+    }
 
 
 def chat_message(message: Message) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import sniffio
 
-from heldout.chat.messages import tool_to_chat_api
 from heldout.config import Sampling
 from heldout.errors import (
     ContextFull,
@@ -26,6 +25,7 @@ from heldout.errors import (
 from heldout.models.http import (
     PLACEHOLDER_LENGTH,
     TRANSIENT,
+    chat_fields,
     chat_message,
     completion_of,
     retry_after,
@@ -61,15 +61,7 @@ class LiteLLMEndpoint:
         """Take one model turn; see `Endpoint`."""
         if sniffio.current_async_library() != "asyncio":
             raise FatalEndpointError("litellm runs under asyncio only")
-        options = {
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_tokens": sampling.max_tokens,
-            "stop": list(sampling.stop) or None,
-            "seed": sampling.seed,
-            "tools": [tool_to_chat_api(tool) for tool in tools] or None,
-            **(sampling.extra_body or {}),
-        }
+        options = {**chat_fields(sampling, tools), **(sampling.extra_body or {})}
         if sampling.stream or options.get("stream"):
             raise FatalEndpointError("litellm:MODEL is not streamed; leave out sampling.stream")
         try:

@@ -1,7 +1,9 @@
 """POST requests under either event loop: aiohttp under asyncio, httpx2 under trio.
 
-Both keep connections open between requests, and bound the size of a body. A connection that broke
-or could not be made is a `TransientError`. There is no timeout here: the attempt's own covers it.
+Both keep connections to one address open between requests, and bound the size of a body.
+`post(body, headers)` returns the answer whatever its status. A connection that failed is a
+`TransientError`, one that could not be made `Unreachable`, a body that is too large an
+`EndpointError`. There is no timeout here: the attempt's own covers it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import sniffio
@@ -29,30 +31,6 @@ class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes
-
-
-class Transport(Protocol):
-    """A pool of connections to one address."""
-
-    async def post(self, body: bytes, headers: Mapping[str, str]) -> Response:
-        """Send one request, and return the answer whatever its status.
-
-        Raises:
-            TransientError: If the connection failed; `Unreachable` if it could not be made.
-            EndpointError: If the body is too large.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close all connections."""
-        ...
-
-
-def open_transport(url: str, max_connections: int) -> Transport:
-    """Make the transport for the event loop that is running."""
-    if sniffio.current_async_library() == "trio":
-        return _Httpx2Transport(url, max_connections)
-    return _AiohttpTransport(url, max_connections)
 
 
 def _too_large(url: str) -> EndpointError:
@@ -192,3 +170,13 @@ class _Httpx2Transport:
     async def close(self) -> None:
         for client in self._clients:
             await client.aclose()
+
+
+Transport = _AiohttpTransport | _Httpx2Transport
+
+
+def open_transport(url: str, max_connections: int) -> Transport:
+    """Make the transport for the event loop that is running."""
+    if sniffio.current_async_library() == "trio":
+        return _Httpx2Transport(url, max_connections)
+    return _AiohttpTransport(url, max_connections)

@@ -72,11 +72,8 @@ def _as_turn(value: str | Message) -> Message:
     return turn
 
 
-class _CannotContinue(Exception):
-    """Nothing further can be checked; a violation says why."""
-
-
-_FAILED = object()
+class _Failed(Exception):
+    """A check cannot go on; a violation says why."""
 
 
 class _Check:
@@ -95,44 +92,41 @@ class _Check:
         """Call a function of the environment; what it raises is a violation."""
         try:
             return await settle(function(*arguments))
-        except Exception as problem:  # noqa: BLE001 - reported
+        except Exception as problem:
             self.fail(f"{what} raised {type(problem).__name__}: {problem}"[:300])
-            return _FAILED
+            raise _Failed from problem
 
     async def attempt_json(self, what: str, where: str, function: Callable[[], Any]) -> Any:
-        """Call a function that returns a dict of plain JSON values."""
+        """Call a function that returns a dict of plain JSON values, and copy the dict."""
         value = await self.attempt(f"{what}, {where},", function)
-        if value is _FAILED:
-            return _FAILED
         problem = _not_json(value)
         if not isinstance(value, dict):
             problem = f"is a dict, got {value!r:.200}"
         if problem:
             self.fail(f"{what}: {problem}")
-            return _FAILED
-        return value
+            raise _Failed
+        return copy.deepcopy(value)
 
     @asynccontextmanager
     async def make(self, closed_after: str) -> AsyncIterator[_Episode]:
         """Make an environment, and close it at the end."""
         environment = await self.attempt("factory", self.factory)
-        if environment is _FAILED:
-            raise _CannotContinue
-        if await self.attempt("factory", check_environment_shape, environment) is _FAILED:
-            raise _CannotContinue
+        await self.attempt("factory", check_environment_shape, environment)
         try:
             yield _Episode(self, environment)
         finally:
-            await self.attempt(f"close {closed_after}", environment.close)
+            with suppress(_Failed):
+                await self.attempt(f"close {closed_after}", environment.close)
 
     async def run(self) -> None:
-        with suppress(_CannotContinue):
+        with suppress(_Failed):
             tools = await self._check_factory()
             if not self.turns:
                 calls = (_calling((tool.name, _plausible_json(tool))) for tool in tools)
                 self.turns = [*calls, Message("assistant", "Done.")]
             await self._check_mistakes(tools)
-            await self._check_episodes(tools)
+            with suppress(_Failed):
+                await self._check_episodes(tools)
             await self._check_snapshots()
 
     async def _check_factory(self) -> list[ToolSpec]:
@@ -143,12 +137,13 @@ class _Check:
                     "factory: returned the same object twice; each rollout closes its own, so make "
                     "a new one every time"
                 )
-                raise _CannotContinue
+                raise _Failed
             tools = first.tools("tools")
             if tools != second.tools("tools"):
                 self.fail("tools: differ between two new environments")
-        async with self.make("after opening only") as episode:
-            await episode.open()
+        with suppress(_Failed):
+            async with self.make("after opening only") as episode:
+                await episode.open()
         self.checked += [
             "factory: a new environment every time",
             f"tools: {len(tools)}, with unique names and JSON schemas of objects",
@@ -160,10 +155,11 @@ class _Check:
         """Check that mistakes of a model are answered instead of raised."""
         mistakes = list(_mistakes(tools))
         for what, turn in mistakes:
-            async with self.make(f"after {what}") as episode:
-                await episode.open()
-                await episode.take(turn, what)
-                await episode.outcome(f"after {what}")
+            with suppress(_Failed):
+                async with self.make(f"after {what}") as episode:
+                    await episode.open()
+                    await episode.take(turn, what)
+                    await episode.outcome(f"after {what}")
         self.checked.append(f"reply: to {len(mistakes)} turns that a model may get wrong")
 
     async def _check_episodes(self, tools: list[ToolSpec]) -> None:
@@ -213,7 +209,7 @@ class _Check:
         self.checked.append(f"snapshots: JSON, and an episode goes on from {points} point(s) of it")
 
     async def _check_restoring(self, turns_done: int) -> bool:
-        """Continue an episode from a snapshot, if there is one and the episode is that long."""
+        """Continue an episode from a snapshot; False if it is over before so many turns."""
         where = f"after {turns_done} turn(s)"
         async with (
             self.make("after an episode") as original,
@@ -225,15 +221,10 @@ class _Check:
             if original.is_over and turns_done:
                 return False
             snapshot = await original.snapshot(where)
-            if snapshot is _FAILED:
-                return False
             what = f"restore of a snapshot taken {where}"
-            passed = json.loads(json.dumps(snapshot))
-            if await self.attempt(what, restored.environment.restore, passed) is _FAILED:
-                return False
+            await self.attempt(what, restored.environment.restore, copy.deepcopy(snapshot))
             restored.conversation = list(original.conversation)
-            second = await restored.snapshot(f"of what was restored {where}")
-            if second is not _FAILED and second != snapshot:
+            if await restored.snapshot(f"of what was restored {where}") != snapshot:
                 self.fail(
                     f"snapshots: restored {where}, it has another snapshot than the one it was "
                     "restored from"
@@ -278,13 +269,11 @@ class _Episode:
 
     async def open(self) -> None:
         opening = await self.check.attempt("opening", self.environment.opening)
-        if opening is _FAILED:
-            return
         try:
             check_messages(opening, "opening: is a list of Message")
         except InvalidInput as problem:
             self.check.fail(str(problem))
-            return
+            raise _Failed from problem
         self.opening = list(opening)
         self.conversation += self.opening
 
@@ -306,11 +295,9 @@ class _Episode:
         if messages != before:
             self.check.fail(f"{what}: changed the messages that it got")
             self.conversation = list(before)
-        if reply is _FAILED:
-            return Reply(done=True)
         if not isinstance(reply, Reply):
             self.check.fail(f"{what}: is a Reply, got {reply!r:.200}")
-            return Reply(done=True)
+            raise _Failed
         expected = [call.id for call in before[-1].tool_calls]
         answered = [m.tool_call_id for m in reply.messages if m.role == "tool"]
         first = [m.tool_call_id for m in reply.messages[: len(expected)] if m.role == "tool"]
@@ -329,12 +316,10 @@ class _Episode:
     async def outcome(self, where: str) -> Any:
         if not callable(getattr(self.environment, "outcome", None)):
             return None
-        outcome = await self.check.attempt_json("outcome", where, self.environment.outcome)
-        return copy.deepcopy(outcome) if outcome is not _FAILED else None
+        return await self.check.attempt_json("outcome", where, self.environment.outcome)
 
     async def snapshot(self, where: str) -> Any:
-        snapshot = await self.check.attempt_json("snapshot", where, self.environment.snapshot)
-        return snapshot if snapshot is _FAILED else copy.deepcopy(snapshot)
+        return await self.check.attempt_json("snapshot", where, self.environment.snapshot)
 
     def tools(self, what: str) -> list[ToolSpec]:
         """Check the environment's tools, and copy them, so that a later change shows."""
