@@ -329,7 +329,7 @@ _DENIED = re.compile(r"(?:\b(?:not|if|wrong|incorrect)|n['’]t)\W*\Z", re.IGNOR
 _AND = re.compile(r"(?:[\s,;]*(?:(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])|\\q?quad))+[\s,;]*")
 _SCALES = {
     **{"thousand": r"\cdot 10^{3}", "million": r"\cdot 10^{6}", "billion": r"\cdot 10^{9}"},
-    **{"dozen": r"\cdot 12", "percent": r"\%", "degrees": ""},
+    **{"trillion": r"\cdot 10^{12}", "dozen": r"\cdot 12", "percent": r"\%", "per cent": r"\%"},
 }
 _SCALED = re.compile(rf"(?<=[\d}}$)]) ?({'|'.join(_SCALES)})(?![A-Za-z])", re.IGNORECASE)
 
