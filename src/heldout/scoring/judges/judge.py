@@ -640,8 +640,8 @@ class _Endpoints:
     """One endpoint for each event loop, closed when the loop ends.
 
     A judge is part of a score function, which may be used in one event loop after the other, or in
-    two at once (an eval beside a training run), and which nobody closes. Connections belong to the
-    loop they were made in; a model in this process is loaded once for all.
+    two at once (asynchronous evals of a training run), and which has no close. Connections belong
+    to the loop they were made in; a model in this process is loaded once for all.
     """
 
     def __init__(self, endpoint: Any, max_concurrent: int) -> None:
