@@ -26,7 +26,7 @@ from heldout.analysis.tool_calls import load_requests, opening_messages
 from heldout.engine import evaluate
 from heldout.models.requests import open_requests
 from heldout.scoring.tool_calls import score_calls
-from tests.cli.conftest import Heldout, Outcome, command_of
+from tests.cli.conftest import Heldout, Outcome
 from tests.faulty_server import (
     KEY,
     Action,
@@ -628,10 +628,10 @@ def journal_lines(name: str = "run") -> int:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_is_ended_in_the_middle_goes_on_to_the_same_summary(
-    toolcalls: Toolcalls, server: FaultyServer, how: signal.Signals
+def test_a_run_that_is_interrupted_goes_on_to_the_same_summary(
+    toolcalls: Toolcalls, server: FaultyServer
 ) -> None:
+    """In a process of its own, in which a warning is an error."""
     write_requests(*WORDS)
     stuck = {"cut", "badjson", "empty"}
     server.behave = lambda r: hang() if r.text in stuck else by_word(r)
@@ -645,17 +645,16 @@ def test_a_run_that_is_ended_in_the_middle_goes_on_to_the_same_summary(
         [sys.executable, "-c", program, *arguments, "--endpoint", f"openai:m@{server.url}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONWARNINGS": "error"},
     )
     wait_for(lambda: journal_lines() == 4 and len(server.requests) == 6, process)
-    process.send_signal(how)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert out == b""
-    if how == signal.SIGINT:
-        assert process.returncode == 130
-        assert err == (
-            b"Interrupted. Responses so far are saved to outputs/evals/run; "
-            b"the same command continues.\n"
-        )
+    assert (out, process.returncode) == (b"", 130)
+    assert err == (
+        b"Interrupted. Responses so far are saved to outputs/evals/run; "
+        b"the same command continues.\n"
+    )
     server.requests.clear()
     server.behave = by_word
     assert toolcalls("requests.jsonl", "--name", "run").code == 0
@@ -663,23 +662,6 @@ def test_a_run_that_is_ended_in_the_middle_goes_on_to_the_same_summary(
     assert toolcalls("requests.jsonl", "--name", "whole").code == 0
     resumed, whole = (Path(f"outputs/evals/{run}/summary.json") for run in ("run", "whole"))
     assert resumed.read_bytes() == whole.read_bytes()
-
-
-@pytest.mark.integration
-def test_the_command_works_in_a_process_of_its_own_with_warnings_as_errors(
-    server: FaultyServer,
-) -> None:
-    write_requests("good", "busy")
-    done = subprocess.run(
-        command_of("tool-calls", "requests.jsonl", "--endpoint", f"openai:m@{server.url}"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | {"PYTHONWARNINGS": "error"},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "schema accuracy" in done.stdout
-    assert "2 requests: 2 answered, 0 errored" in done.stdout
 
 
 def test_a_run_is_not_held_against_itself(toolcalls: Toolcalls) -> None:

@@ -293,9 +293,8 @@ def test_a_target_that_takes_too_long_is_an_error() -> None:
 # --- Hostile text -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bomb", [BOMB, r"\boxed{\log(9^{9^{9^9}}!)}"])
-def test_a_bomb_is_a_0_that_says_so_and_others_go_on(bomb: str) -> None:
-    grade = grade_math_sync(bomb, "5", seconds=0.3)
+def test_a_bomb_is_a_0_that_says_so_and_others_go_on() -> None:
+    grade = grade_math_sync(BOMB, "5", seconds=0.3)
     assert (grade.value, grade.note) == (0.0, "could not be decided within 0.3 s")
     assert grade_math_sync("1", "1").value == 1.0
 
@@ -304,7 +303,6 @@ def test_a_bomb_is_a_0_that_says_so_and_others_go_on(bomb: str) -> None:
     "bomb",
     [
         r"\boxed{" + r"\frac{1}{" * 2000 + "1" + "}" * 2000 + "}",
-        "Answer: " + r"\frac{1}{" * 2000 + "1" + "}" * 2000,
         r"\boxed{" + r"\frac{1}{" * 300 + "1" + "}" * 300 + "}",
         r"\boxed{" + "(" * 1500 + "1" + ")" * 1500 + "}",
         r"\boxed{\sum_{k=1}^{10^{12}} k^{k}}",

@@ -40,7 +40,6 @@ from heldout.errors import (
     InvalidInput,
     NoVerdict,
     SystemicFailure,
-    Unreachable,
     printable_error,
 )
 from heldout.stats import Agreement, Rate, agreement_of, rate_of
@@ -377,23 +376,21 @@ async def check_judge(
     todo = iter([(i, repeat) for i in range(len(items)) for repeat in range(repeats)])
     draws: dict[tuple[int, int], Draw] = {}
     errors: list[Exception] = []
-    fatal: Exception | None = None
 
     async def work() -> None:
-        nonlocal fatal
         for i, repeat in todo:
             draw = draws[i, repeat] = await _ask(judge, items[i], repeat)
             if draw.error is not None:
                 errors.append(draw.error)
-                if _is_hopeless(draw.error, draws.values()):
-                    fatal = draw.error
-                    group.cancel_scope.cancel()
+            if isinstance(draw.error, FatalEndpointError):
+                group.cancel_scope.cancel()
             if on_progress is not None:
                 on_progress(len(draws), len(items) * repeats, len(errors))
 
     async with anyio.create_task_group() as group:
         for _ in range(max(1, min(max_concurrent, len(items) * repeats))):
             group.start_soon(work)
+    fatal = next((error for error in errors if isinstance(error, FatalEndpointError)), None)
     if fatal is not None:
         raise SystemicFailure(
             "no further question can get a verdict, so the check was stopped: "
@@ -419,13 +416,6 @@ async def _ask(judge: Judge, item: LabelledAnswer, repeat: int) -> Draw:
     elif item.kind == "pairwise" and verdict != _SWAPPED[parts[1].value]:
         verdict = "tie"
     return Draw(verdict, tuple(parts))
-
-
-def _is_hopeless(error: Exception, draws: Iterable[Draw]) -> bool:
-    """Tell whether the key or the model is refused, or nothing ever answered."""
-    if isinstance(error, Unreachable):
-        return not any(draw.parts for draw in draws)
-    return isinstance(error, FatalEndpointError)
 
 
 def _add_up(usages: Iterable[Usage | None]) -> Usage | None:

@@ -184,23 +184,17 @@ def _run_check(
     import asyncio
 
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress
 
     from heldout.analysis.judge_check import check_judge
 
-    progress = Progress(
-        TextColumn("judging"),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}", style="red"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    task = progress.add_task("", total=len(items) * repeats)
+    console = Console(stderr=True)
+    progress = Progress(console=console, transient=True, disable=not sys.stderr.isatty())
+    task = progress.add_task("judging", total=len(items) * repeats)
 
     def update(done: int, total: int, errors: int) -> None:
-        progress.update(task, completed=done, description=count(errors, "error") if errors else "")
+        description = f"judging, {count(errors, 'error')}" if errors else "judging"
+        progress.update(task, completed=done, description=description)
 
     async def run() -> JudgeCheck:
         try:

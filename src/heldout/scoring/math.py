@@ -247,9 +247,8 @@ def stated_expressions(text: str, *, last: bool) -> list[str]:
     stated += remarks
     if stated or next(statements(text), None) is not None:
         return stated
-    alone = text.strip()
-    if len(alone) <= MAX_ALONE and not _IN_PARTS.search(alone):
-        bare = clean(alone.replace("\\$", ""))
+    if len(text) <= MAX_ALONE and not _IN_PARTS.search(text):
+        bare = clean(text.replace("\\$", ""))
         is_word = bare.replace(" ", "").isalpha() and bare.count(" ") < 3
         if bare and (is_word or not _has_words(_TEXT.sub("", bare))):
             return [bare]
@@ -330,7 +329,7 @@ _DENIED = re.compile(r"(?:\b(?:not|if|wrong|incorrect)|n['’]t)\W*\Z", re.IGNOR
 _AND = re.compile(r"(?:[\s,;]*(?:(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])|\\q?quad))+[\s,;]*")
 _SCALES = {
     **{"thousand": r"\cdot 10^{3}", "million": r"\cdot 10^{6}", "billion": r"\cdot 10^{9}"},
-    **{"dozen": r"\cdot 12", "percent": r"\%", "degrees": ""},
+    **{"trillion": r"\cdot 10^{12}", "dozen": r"\cdot 12", "percent": r"\%", "per cent": r"\%"},
 }
 _SCALED = re.compile(rf"(?<=[\d}}$)]) ?({'|'.join(_SCALES)})(?![A-Za-z])", re.IGNORECASE)
 
@@ -411,8 +410,8 @@ def _plain(text: str) -> str:
 
 def _fraction(decimal: re.Match[str]) -> str:
     r"""Write 0.1\overline{6} as 15/90."""
-    whole, start, repeated = decimal.groups()
-    numerator = int(whole + start + repeated) - int(whole + start)
+    integer, start, repeated = decimal.groups()
+    numerator = int(integer + start + repeated) - int(integer + start)
     return f"\\frac{{{numerator}}}{{{10 ** len(start) * (10 ** len(repeated) - 1)}}}"
 
 
@@ -507,15 +506,12 @@ def _solved(text: str, options: _Options) -> str | None:
 def _split(text: str, separators: str) -> list[str]:
     """Split at separators that are in no brackets; the `=` of `<=` and `!=` is none."""
     parts, depth, start = [], 0, 0
-    for place, character in enumerate(text):
+    for i, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
-        if (
-            character in separators
-            and depth <= 0
-            and text[place - 1 : place] not in tuple("<>!:\\")
-        ):
-            parts.append(text[start:place].strip())
-            start = place + 1
+        is_outside = character in separators and depth <= 0
+        if is_outside and text[i - 1 : i] not in tuple("<>!:\\"):
+            parts.append(text[start:i].strip())
+            start = i + 1
     return [*parts, text[start:].strip()]
 
 

@@ -253,13 +253,15 @@ class _Worker:
 
 
 def _worker_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not _is_secret(name.upper())}
+    environment = {
+        name: value for name, value in os.environ.items() if not _is_secret(name.upper())
+    }
     # The search path of this process; the working directory only where that is part of it.
-    kept["PYTHONPATH"] = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    environment["PYTHONPATH"] = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     # sympy's results depend on the order of sets of symbols: the same in every run.
-    kept["PYTHONHASHSEED"] = "0"
+    environment["PYTHONHASHSEED"] = "0"
     # One thread each, as there is a worker per core.
-    return kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return environment | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def _is_secret(name: str) -> bool:
@@ -304,11 +306,11 @@ def _limit_memory(limit: int) -> float:
     if sys.platform != "linux":
         return math.inf
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = _memory() + limit
+    maximum = _memory() + limit
     if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-    return most - limit / 2
+        maximum = min(maximum, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (maximum, hard))
+    return maximum - limit / 2
 
 
 def _memory() -> int:

@@ -87,6 +87,8 @@ EXAMPLES: tuple[Example, ...] = (
     Example("Answer: 7 dozen", "84", r"7\cdot 12", 1.0, "a word that scales"),
     Example("Answer: 50 percent", "0.5", r"50\%", 1.0, "percent"),
     Example("Answer: 33.5 percent", "0.335", r"33.5\%", 1.0, "percent"),
+    Example("Answer: 50 per cent", "0.5", r"50\%", 1.0, "percent"),
+    Example("Answer: 74 degrees", r"74^\circ", "74", 1.0, "degrees"),
     Example("Answer: The largest $n$ is 34.", "34", "34", 1.0, "the last expression of a sentence"),
     Example(r"\boxed{7\ \text{m}^2}", "7", "7", 1.0, "a unit of one letter"),
     Example("I do not know.", "4", None, 0.0, "no answer"),

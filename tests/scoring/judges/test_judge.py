@@ -184,7 +184,8 @@ def test_a_judge_that_nothing_ever_came_from_stops_whoever_asks(run: Run) -> Non
     ends = ends_of(run, Judge(Scripted(Unreachable("refused")), retries=0))
     assert [type(end) for end in ends[:9]] == [Unreachable] * 9
     assert [type(end) for end in ends[9:]] == [FatalEndpointError] * 2
-    assert str(ends[9]) == "judge scripted: nothing has answered in 10 questions: refused"
+    assert "has given no verdict in any of 10 questions" in str(ends[9])
+    assert str(ends[9]).endswith("the last: refused")
 
 
 def test_a_server_that_only_ever_fails_is_one_that_nothing_comes_from(
@@ -193,14 +194,7 @@ def test_a_server_that_only_ever_fails_is_one_that_nothing_comes_from(
     server.script(status(500, {"error": {"message": "CUDA"}}))
     ends = ends_of(run, Judge(f"openai:big@{server.url}", retries=0))
     assert [type(end) for end in ends[8:]] == [Unreachable] + [FatalEndpointError] * 2
-    assert "judge big: nothing has answered in 10 questions" in str(ends[9])
-
-
-def test_a_judge_that_has_answered_once_is_not_given_up_on(run: Run) -> None:
-    judge = Judge(Scripted("hm", Unreachable("refused")), attempts=1, retries=0)
-    with pytest.raises(NoVerdict):
-        verdict_of(run, judge)
-    assert {type(end) for end in ends_of(run, judge)} == {Unreachable}
+    assert "judge big has given no verdict in any of 10 questions" in str(ends[9])
 
 
 def test_a_judge_that_never_gave_a_verdict_stops_whoever_asks(run: Run) -> None:

@@ -171,12 +171,6 @@ def test_an_answer_that_poses_as_something_else_stays_within_its_marks(answer: s
     assert len(question.messages) == 2
 
 
-def test_an_answer_may_hold_the_marks_of_an_earlier_question() -> None:
-    earlier = three_way_question("2+2?", "5", "4").messages[1].text
-    read = blocks(three_way_question("2+2?", earlier, "4").messages[1].text)
-    assert read == {"QUESTION": "2+2?", "ANSWER": earlier, "TARGET": "4"}
-
-
 def test_control_characters_and_lone_surrogates_can_be_sent() -> None:
     question = equality_question("q", "a\x00\x1b\ud800", "t")
     question.messages[1].text.encode()

@@ -22,6 +22,7 @@ from heldout.chat.messages import messages_of
 from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 from heldout.scoring.judges.prompts import (
+    CRITERIA,
     Criterion,
     Judged,
     Prompt,
@@ -78,8 +79,7 @@ class JudgeGrader:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        scopes = {"criteria": ("answer", "trajectory", "turn"), "pairwise": ("answer",)}
-        allowed = scopes.get(self.kind.kind, ("answer", "trajectory"))
+        allowed = ["answer", "trajectory"] + ["turn"] * (self.kind is CRITERIA)
         if self.scope not in allowed:
             raise InvalidInput(
                 f"scope is one of {', '.join(map(repr, allowed))} for this kind of judge, got "

@@ -75,8 +75,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 MAX_FAILURES = 10
-"""Questions without an answer, or without a verdict, after which a judge that never gave one stops
-the run."""
+"""Questions without a verdict after which a judge that never gave one stops the run."""
 MAX_IN_MEMORY = 16_384
 """Verdicts that are kept in memory."""
 MAX_REPLY = 100_000
@@ -155,7 +154,7 @@ class Judge:
         self._endpoints = _Endpoints(endpoint, max_concurrent)
         self._locks: WeakValueDictionary[tuple[Any, str], anyio.Lock] = WeakValueDictionary()
         self._has_answered = self._has_given_verdict = False
-        self._unanswered = self._without_verdict = 0
+        self._failures = 0
 
     # --- Identity ---
 
@@ -233,23 +232,31 @@ class Judge:
         """
         self._check_length(question)
         key = self._key(question, draw)
-        if "unknown" in self._description:
-            return await self._converse(key, question, draw)
+        is_known = "unknown" not in self._description
         # Equal questions of one event loop wait for the first one's verdict.
         lock = self._locks.setdefault((current_loop(), key), anyio.Lock())
         with waiting_for_others():
             await lock.acquire()
         try:
-            cached = _read_cached(question, await self._cache.get(key))
-            if cached is not None:
-                self._has_given_verdict = True
-                return cached
-            verdict = await self._converse(key, question, draw)
-            reply = CachedReply(verdict.reply, verdict.attempts, verdict.usage)
-            await self._cache.put(key, reply)
-            return verdict
+            cached = await self._cache.get(key) if is_known else None
+            verdict = _read_cached(question, cached)
+            if verdict is None:
+                verdict = await self._converse(key, question, draw)
+            if not verdict.cached and is_known:
+                reply = CachedReply(verdict.reply, verdict.attempts, verdict.usage)
+                await self._cache.put(key, reply)
+        except (NoVerdict, Unreachable) as problem:
+            self._failures += 1
+            if self._has_given_verdict or self._failures < MAX_FAILURES:
+                raise
+            raise FatalEndpointError(
+                f"judge {self._short_name} has given no verdict in any of {self._failures} "
+                f"questions, so it is asked no more; the last: {problem}"
+            ) from problem
         finally:
             lock.release()
+        self._has_given_verdict = True
+        return verdict
 
     async def _converse(self, key: str, question: Question[V], draw: int) -> Verdict[V]:
         """Ask until a reply is a verdict."""
@@ -270,20 +277,12 @@ class Judge:
                 again = Message("user", AGAIN.format(problem=problem))
                 messages = (*question.messages, sent_back, again)
                 continue
-            self._has_given_verdict = True
             return Verdict(value, reply, usage, attempt + 1, False, question.prompt)
         times = f"{self._attempts} attempts" if self._attempts > 1 else "one attempt"
-        failure = NoVerdict(
+        raise NoVerdict(
             f"judge {self._short_name} gave no verdict in {times} ({question.prompt}): "
             f"{problem} Its last reply: {_one_line(reply, _QUOTED) or '(no text)'}",
             usage=usage,
-        )
-        self._without_verdict += 1
-        if self._has_given_verdict or self._without_verdict < MAX_FAILURES:
-            raise failure
-        raise FatalEndpointError(
-            f"judge {self._short_name} has given no verdict in any of {self._without_verdict} "
-            f"questions, so it is asked no more; the last: {failure}"
         )
 
     async def _complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
@@ -306,14 +305,6 @@ class Judge:
             return await with_retries(request, self._retries)
         except FatalEndpointError as problem:
             raise FatalEndpointError(f"judge {self._short_name}: {problem}") from problem
-        except Unreachable as problem:
-            self._unanswered += 1
-            if self._has_answered or self._unanswered < MAX_FAILURES:
-                raise
-            raise FatalEndpointError(
-                f"judge {self._short_name}: nothing has answered in {self._unanswered} questions: "
-                f"{problem}"
-            ) from problem
 
     @property
     def _short_name(self) -> str:
@@ -649,8 +640,8 @@ class _Endpoints:
     """One endpoint for each event loop, closed when the loop ends.
 
     A judge is part of a score function, which may be used in one event loop after the other, or in
-    two at once (an eval beside a training run), and which nobody closes. Connections belong to the
-    loop they were made in; a model in this process is loaded once for all.
+    two at once (asynchronous evals of a training run), and which has no close. Connections belong
+    to the loop they were made in; a model in this process is loaded once for all.
     """
 
     def __init__(self, endpoint: Any, max_concurrent: int) -> None:
