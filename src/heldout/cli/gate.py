@@ -35,12 +35,12 @@ from heldout.cli.compare import interval_text
 from heldout.cli.main import forget_stdout
 from heldout.cli.show import in_order
 
-# Sign, colour and heading in Markdown.
+# Sign, colour and sign in Markdown.
 OUTCOMES = {
-    "pass": ("✓", "green", "✅ Passes."),
-    "fail": ("✗", "red", "❌ Fails"),
-    "errored": ("!", "yellow", "❗ No verdict"),
-    "inconclusive": ("?", "yellow", "❔ Inconclusive"),
+    "pass": ("✓", "green", "✅"),
+    "fail": ("✗", "red", "❌"),
+    "errored": ("!", "yellow", "❗"),
+    "inconclusive": ("?", "yellow", "❔"),
 }
 CHECKS_NAMED = 3
 """Checks that the conclusion names."""
@@ -125,8 +125,8 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
             blocks.append(Section(title, compare.slice_blocks(gate.comparison)))
         blocks += compare.flip_blocks(gate.comparison, flips, markdown=markdown)
         blocks += compare.remark_lines(gate.comparison)
-    _, style, title = OUTCOMES[gate.outcome]
-    return Report(blocks, conclusion=conclude(gate), style=f"bold {style}", title=title)
+    _, style, icon = OUTCOMES[gate.outcome]
+    return Report(blocks, conclusion=conclude(gate), style=f"bold {style}", icon=icon)
 
 
 def _sides(gate: Gate) -> dict[str, Side]:

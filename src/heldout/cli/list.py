@@ -147,6 +147,7 @@ def _build_list(
     if not entries:
         there = f"none of the {count(len(every), 'run')}" if every else "no run"
         return [Line(f"{there} in {output_dir}" + " is of that kind" * bool(every))]
+    tokens = [_tokens(entry) for entry in entries]
     columns = [
         RankedColumn("run", [*_shorten_names(entries).values()], 9, "left"),
         RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
@@ -154,7 +155,7 @@ def _build_list(
         RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),
         RankedColumn("n", [_format_n(e) for e in entries], 6),
         RankedColumn("errors", ["–" if e.errors is None else str(e.errors) for e in entries], 5),
-        RankedColumn("tokens", [_format_tokens(e) for e in entries], 1),
+        RankedColumn("tokens", ["–" if t is None else f"{t:,}" for t in tokens], 1),
         RankedColumn("cost", ["–" if e.cost is None else format_cost(e.cost) for e in entries], 1),
         RankedColumn("when", [_format_time(e.when) for e in entries], 6, "left"),
         RankedColumn("status", [_format_status(e) for e in entries], 6, "left"),
@@ -186,16 +187,6 @@ def _format_n(entry: RunEntry) -> str:
 
 def _format_status(entry: RunEntry) -> str:
     return entry.status if entry.step is None else f"{entry.status}, step {entry.step}"
-
-
-def _format_tokens(entry: RunEntry) -> str:
-    tokens = _tokens(entry)
-    if tokens is None:
-        return "–"
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if tokens >= size:
-            return f"{tokens / size:.3g}{unit}"
-    return str(tokens)
 
 
 def _format_time(time: str | None) -> str:

@@ -177,20 +177,15 @@ def _show_items(
 
 
 def _select_samples(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
-    selected: dict[str, list[EvalResult]] = {id: [] for id in ids}
-    others: dict[str, None] = {}
-    for result in report.results:
-        if result.sample_id in selected:
-            selected[result.sample_id].append(result)
-        else:
-            others[result.sample_id] = None
-    for id, results in selected.items():
-        if not results:
-            near = difflib.get_close_matches(id, list(others)[:10_000], n=1)
-            hint = f"there is {', '.join(islice(others, 3))}, …"
-            hint = f"did you mean {near[0]!r}?" if near else hint
-            raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
-    return [result for results in selected.values() for result in results]
+    results = [result for result in report.results if result.sample_id in ids]
+    missing = {*ids} - {result.sample_id for result in results}
+    if missing:
+        known = list(dict.fromkeys(result.sample_id for result in report.results))
+        id = min(missing, key=ids.index)
+        near = difflib.get_close_matches(id, known[:10_000], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known[:3])}, …"
+        raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
+    return sorted(results, key=lambda result: ids.index(result.sample_id))
 
 
 def _show_report(
@@ -486,9 +481,8 @@ def build_slices(
 
     rows = [row(values, summary) for values, summary in slices.items()]
     all_values = ("all", *[""] * (len(by) - 1))
-    fewest = None
-    if clustered:
-        fewest = min(summary["n_clusters"] for summary in (*slices.values(), total))
+    summaries = [*slices.values(), total]
+    fewest = min(summary["n_clusters"] for summary in summaries) if clustered else None
     return Report(
         [
             *_describe_state(report, None),
