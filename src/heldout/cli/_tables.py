@@ -314,21 +314,21 @@ def render_table(table: Table) -> RichTable:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
 
-    made = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    rich_table = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
-        made.add_column(
+        rich_table.add_column(
             _cell_text(column.heading),
             justify=column.align,
             no_wrap=not column.wrap,
             overflow="fold" if column.wrap else "ellipsis",
         )
     for row in table.rows:
-        made.add_row(*map(_cell_text, row))
+        rich_table.add_row(*map(_cell_text, row))
     if table.totals:
-        made.add_section()
+        rich_table.add_section()
     for row in table.totals:
-        made.add_row(*map(_cell_text, row), style="bold")
-    return made
+        rich_table.add_row(*map(_cell_text, row), style="bold")
+    return rich_table
 
 
 # --- Markdown -----------------------------------------------------------------------------------

@@ -398,17 +398,17 @@ def _describe_outcome(comparison: Comparison) -> Iterator[Line]:
 def _verdict_text(comparison: Comparison) -> str:
     """The verdict in one sentence; none says "no difference", which cannot be shown."""
     words = {"b_better": "better", "a_better": "worse", "b_higher": "higher", "a_higher": "lower"}
-    overall, counted = comparison.overall, comparison.with_errors
+    overall, with_errors = comparison.overall, comparison.with_errors
     difference = f"{number(overall.difference, sign=True)} ({interval_text(overall.interval)})"
     if comparison.verdict != "inconclusive":
         return f"B is {words[comparison.verdict]}: {difference}."
     around = overall.interval
     if around is None:
         return "Inconclusive: there is no spread to judge by."
-    if around.low <= 0 <= around.high or counted is None:
+    if around.low <= 0 <= around.high or with_errors is None:
         bounds = f"{number(around.low)} and {number(around.high)}"
         return f"Inconclusive: the difference is between {bounds}."
-    other = f"{number(counted.difference, sign=True)} ({interval_text(counted.interval)})"
+    other = f"{number(with_errors.difference, sign=True)} ({interval_text(with_errors.interval)})"
     return (
         f"Inconclusive: it is {difference} of what was scored, but {other} with errored items as "
         f"{comparison.errors_as or 0:g}."
