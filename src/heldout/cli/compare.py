@@ -74,13 +74,7 @@ def comparison_options(command: Command) -> Command:
             metavar="REWARD",
             help="The reward that passes.  [default: that of the runs]",
         ),
-        click.option(
-            "--confidence",
-            type=float,
-            default=0.95,
-            show_default=True,
-            help="Confidence level of the intervals.",
-        ),
+        click.option("--confidence", default=0.95, show_default=True, help="Of the intervals."),
         click.option(
             "--allow",
             multiple=True,

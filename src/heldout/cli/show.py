@@ -24,7 +24,6 @@ from heldout.cli._tables import (
     Report,
     Span,
     Table,
-    as_line,
     as_text,
     code,
     make_console,
@@ -33,6 +32,7 @@ from heldout.cli._tables import (
     pick,
     print_json,
     print_report,
+    render_line,
 )
 from heldout.errors import InvalidInput
 from heldout.store.runs import describe_model
@@ -535,8 +535,8 @@ def _print_results(results: Sequence[EvalResult], report: EvalReport, *, passed:
             console.print()
         is_repeat = result.repeat or report.config.get("repeats") != 1
         repeat = f", repeat {result.repeat}" if is_repeat else ""
-        title = as_text("── ", "dim").append_text(as_line(result.sample_id, "bold")).append(repeat)
-        console.print(title, soft_wrap=True)
+        title = Line(Span("── ", "dim"), Span(result.sample_id, "bold"), repeat)
+        console.print(render_line(title), soft_wrap=True)
         for label, text in _describe_result(result):
             label_style, style = LABEL_STYLES.get(label, ("bold cyan", ""))
             print_labelled(console, label, as_text(shorten(text), style), label_style)
