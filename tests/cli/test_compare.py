@@ -309,29 +309,27 @@ def test_what_is_not_comparable_is_refused_with_the_option_that_allows_it(heldou
     assert "50 of 60 samples of A and 50 of B; the others are in one run alone" in allowed.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["before", "nowhere"], "there is no run at nowhere"),
-        (["before", "before"], "compared with itself"),
-        (["before", "after", "--by", "colour"], "colour"),
-        (["before", "after", "--metric", "speed"], "no metric 'speed'"),
-        (["before", "after", "--allow", "all"], "allow takes some of samples, scorer"),
-        (["before", "after", "--allow", "samples,scorer"], "allow takes some of samples, scorer"),
-        (["before", "after", "--by", "difficulty,book"], "no key 'difficulty,book'"),
-        (["before", "after", "--confidence", "95"], "confidence"),
-        (["before", "after", "--plot", "x.txt"], "ends in one of .png, .svg, .pdf"),
-        (["before"], "which two runs? heldout compare A B"),
-        (["before", "after", "--baseline", "x"], "which two runs?"),
-        (["before", "after", "--flips", "0"], "Invalid value for '--flips'"),
-    ],
-)
-def test_bad_input_exits_with_2_and_says_what_is_wrong(
-    runs: None, heldout: Heldout, arguments: list[str], said: str
-) -> None:
-    outcome = heldout("compare", *arguments)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert said in outcome.err
+BAD_INPUT = [
+    (["before", "nowhere"], "there is no run at nowhere"),
+    (["before", "before"], "compared with itself"),
+    (["before", "after", "--by", "colour"], "colour"),
+    (["before", "after", "--metric", "speed"], "no metric 'speed'"),
+    (["before", "after", "--allow", "all"], "allow takes some of samples, scorer"),
+    (["before", "after", "--allow", "samples,scorer"], "allow takes some of samples, scorer"),
+    (["before", "after", "--by", "difficulty,book"], "no key 'difficulty,book'"),
+    (["before", "after", "--confidence", "95"], "confidence"),
+    (["before", "after", "--plot", "x.txt"], "ends in one of .png, .svg, .pdf"),
+    (["before"], "which two runs? heldout compare A B"),
+    (["before", "after", "--baseline", "x"], "which two runs?"),
+    (["before", "after", "--flips", "0"], "Invalid value for '--flips'"),
+]
+
+
+def test_bad_input_exits_with_2_and_says_what_is_wrong(runs: None, heldout: Heldout) -> None:
+    for arguments, said in BAD_INPUT:
+        outcome = heldout("compare", *arguments)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert said in outcome.err
 
 
 # --- Names --------------------------------------------------------------------------------------

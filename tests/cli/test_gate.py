@@ -185,7 +185,7 @@ def test_where_what_errored_items_count_as_decides_there_is_no_verdict(heldout: 
     assert outcome.out.endswith(f"\n{last}\n")
     markdown = heldout("gate", "after", "--min-mean", "0.9", "--markdown")
     assert markdown.code == 4
-    assert markdown.out.startswith("### ❗ No verdict\n\nNo verdict: it depends on what 15 errored")
+    assert markdown.out.startswith("### ❗ No verdict: it depends on what 15 errored")
     assert "| ! errored |" in markdown.out
     assert heldout("gate", "after", "--min-mean", "0.9", "--json").code == 4
 
@@ -275,58 +275,54 @@ def test_many_checks_are_not_all_named_in_the_last_line(heldout: Heldout) -> Non
 # --- No verdict ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ["after"],
-            "a gate needs --no-worse-than with a baseline, or --min-mean",
-        ),
-        (["after", "--no-worse-than", "0.1"], "--no-worse-than and baseline go together"),
-        (["after", "--baseline", "before"], "a gate needs --no-worse-than"),
-        (
-            ["after", "--baseline", "before", "--min-mean", "0"],
-            "--no-worse-than and baseline go together",
-        ),
-        (
-            ["after", "--min-mean", "0", "--by", "difficulty"],
-            "slices are compared with those of a baseline: give --no-worse-than",
-        ),
-        (
-            ["after", *BASELINE, "--slice-no-worse-than", "0"],
-            "--slice-no-worse-than needs the key to slice by",
-        ),
-        (["after", "--min-mean", "much"], "'much' is not a valid float"),
-        (["after", "--colour"], "No such option"),
-        ([], "Missing argument 'RUN'"),
-        (["nowhere", "--min-mean", "0"], "there is no run at nowhere"),
-    ],
-)
-def test_a_command_that_means_nothing_exits_with_2(
-    runs: None, heldout: Heldout, arguments: list[str], said: str
-) -> None:
-    outcome = heldout("gate", *arguments)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert said in outcome.err
+MEANINGLESS = [
+    (
+        ["after"],
+        "a gate needs --no-worse-than with a baseline, or --min-mean",
+    ),
+    (["after", "--no-worse-than", "0.1"], "--no-worse-than and baseline go together"),
+    (["after", "--baseline", "before"], "a gate needs --no-worse-than"),
+    (
+        ["after", "--baseline", "before", "--min-mean", "0"],
+        "--no-worse-than and baseline go together",
+    ),
+    (
+        ["after", "--min-mean", "0", "--by", "difficulty"],
+        "slices are compared with those of a baseline: give --no-worse-than",
+    ),
+    (
+        ["after", *BASELINE, "--slice-no-worse-than", "0"],
+        "--slice-no-worse-than needs the key to slice by",
+    ),
+    (["after", "--min-mean", "much"], "'much' is not a valid float"),
+    (["after", "--colour"], "No such option"),
+    ([], "Missing argument 'RUN'"),
+    (["nowhere", "--min-mean", "0"], "there is no run at nowhere"),
+]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["after", "--baseline", "before", "--no-worse-than", "-1"], "at least 0; got -1.0"),
-        (["after", "--min-mean", "nan"], "--min-mean is a number, got nan"),
-        (["after", *BASELINE, "--by", "colour"], "colour"),
-        (["after", *BASELINE, "--metric", "speed"], "no metric 'speed'"),
-        (["after", "--baseline", "other", "--no-worse-than", "0"], "--allow scorer"),
-    ],
-)
-def test_runs_that_give_no_verdict_exit_with_2(
-    runs: None, heldout: Heldout, arguments: list[str], said: str
-) -> None:
+def test_a_command_that_means_nothing_exits_with_2(runs: None, heldout: Heldout) -> None:
+    for arguments, said in MEANINGLESS:
+        outcome = heldout("gate", *arguments)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert said in outcome.err
+
+
+REFUSED = [
+    (["after", "--baseline", "before", "--no-worse-than", "-1"], "at least 0; got -1.0"),
+    (["after", "--min-mean", "nan"], "--min-mean is a number, got nan"),
+    (["after", *BASELINE, "--by", "colour"], "colour"),
+    (["after", *BASELINE, "--metric", "speed"], "no metric 'speed'"),
+    (["after", "--baseline", "other", "--no-worse-than", "0"], "--allow scorer"),
+]
+
+
+def test_runs_that_give_no_verdict_exit_with_2(runs: None, heldout: Heldout) -> None:
     make_run("other", A, score=other_score_fn)
-    outcome = heldout("gate", *arguments)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert said in outcome.err
+    for arguments, said in REFUSED:
+        outcome = heldout("gate", *arguments)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert said in outcome.err
 
 
 def test_an_error_of_our_own_is_no_verdict_either(
@@ -359,28 +355,26 @@ def test_what_may_have_been_meant_for_the_gate_exits_with_2(
     assert "Error: " in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["after", "--min-mean", "much"], "'much' is not a valid float"),
-        (["after", "--colour"], "No such option"),
-        (["after"], "a gate needs --no-worse-than"),
-        (["nowhere", "--min-mean", "0.5"], "there is no run at nowhere"),
-        (["after", *BASELINE, "--by", "<b>@x,y"], "no key '<b>@x,y'"),
-        (["after", "--baseline", "other", "--no-worse-than", "0"], "(--allow scorer)"),
-    ],
-)
-def test_a_refusal_is_markdown_too_where_that_was_asked_for(
-    runs: None, heldout: Heldout, arguments: list[str], said: str
-) -> None:
+REFUSED_IN_MARKDOWN = [
+    (["after", "--min-mean", "much"], "'much' is not a valid float"),
+    (["after", "--colour"], "No such option"),
+    (["after"], "a gate needs --no-worse-than"),
+    (["nowhere", "--min-mean", "0.5"], "there is no run at nowhere"),
+    (["after", *BASELINE, "--by", "<b>@x,y"], "no key '<b>@x,y'"),
+    (["after", "--baseline", "other", "--no-worse-than", "0"], "(--allow scorer)"),
+]
+
+
+def test_a_refusal_is_markdown_too_where_that_was_asked_for(runs: None, heldout: Heldout) -> None:
     make_run("other", A, score=other_score_fn)
-    outcome = heldout("gate", *arguments, "--markdown")
-    assert outcome.code == 2
-    assert said in outcome.err
-    assert outcome.out.startswith("### No verdict\n\n")
-    page = Page(outcome.out)
-    assert {*page.tags} <= {"h3", "p", "span"}
-    assert said in "".join(page.texts)
+    for arguments, said in REFUSED_IN_MARKDOWN:
+        outcome = heldout("gate", *arguments, "--markdown")
+        assert outcome.code == 2
+        assert said in outcome.err
+        assert outcome.out.startswith("### No verdict\n\n")
+        page = Page(outcome.out)
+        assert {*page.tags} <= {"h3", "p", "span"}
+        assert said in "".join(page.texts)
 
 
 def test_an_error_of_our_own_is_said_in_markdown_and_explained_in_the_log(
@@ -452,7 +446,7 @@ def test_as_json_it_is_one_line_and_the_exit_code_is_the_same(runs: None, heldou
     ("run", "heading", "code"),
     [
         ("after", "### ✅ Passes", 0),
-        ("similar", "### ❔ Inconclusive\n\nInconclusive at this n: no worse than before", 3),
+        ("similar", "### ❔ Inconclusive at this n: no worse than before", 3),
     ],
 )
 def test_markdown_has_the_outcome_as_its_heading_checks_and_slices(

@@ -181,7 +181,7 @@ def test_tokens_and_cost_are_in_run_show_list_and_compare(write: Write, heldout:
     }
     assert heldout("show", "six@1").out == ran.out
     rows = [line.split() for line in heldout("list").out.splitlines() if "six@" in line]
-    assert [row[8] for row in rows] == ["1.21M", "1.21M"]
+    assert [row[8] for row in rows] == ["1,206,000", "1,206,000"]
     assert {row[9] for row in rows} == {"1.26", "–"}
     assert listed(heldout, "--sort", "cost") == ["six@1", "six@2"]
     compared = heldout("compare", "six@1", "six@2").out

@@ -130,29 +130,27 @@ def test_cluster_and_allow_are_those_of_a_comparison(runs: None, heldout: Heldou
     assert heldout(*arguments, "--baseline", "other", "--allow", "scorer").code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--detect", "0"], "a difference to detect; got 0.0"),
-        (["--detect", "nan"], "a difference to detect; got nan"),
-        (
-            ["--detect", "0.1", "--baseline", "after", "--correlation", "0.5"],
-            "--baseline measures what --correlation guesses",
-        ),
-        (["--detect", "0.1", "--allow", "scorer"], "between two runs: add --baseline RUN"),
-        (["--detect", "0.1", "--cluster", "book,page"], "no key 'book,page'"),
-        (["--detect", "0.1", "--power", "2"], "power is between 0.5 and 1"),
-        (["--detect", "0.1", "--alpha", "0"], "alpha is between 0 and 1"),
-        (["--detect", "0.1", "--correlation", "2"], "correlation is between -1 and 1"),
-        (["--detect", "0.1", "--repeats", "0"], "at least once"),
-        (["--detect", "0.1", "--metric", "speed"], "no metric 'speed'"),
-        (["--detect", "0.1", "--baseline", "nowhere"], "there is no run at nowhere"),
-        ([], "Missing option '--detect'"),
-    ],
-)
-def test_bad_input_exits_with_2_and_says_what_is_wrong(
-    runs: None, heldout: Heldout, arguments: list[str], said: str
-) -> None:
-    outcome = heldout("power", "before", *arguments)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert said in outcome.err
+BAD_INPUT = [
+    (["--detect", "0"], "a difference to detect; got 0.0"),
+    (["--detect", "nan"], "a difference to detect; got nan"),
+    (
+        ["--detect", "0.1", "--baseline", "after", "--correlation", "0.5"],
+        "--baseline measures what --correlation guesses",
+    ),
+    (["--detect", "0.1", "--allow", "scorer"], "between two runs: add --baseline RUN"),
+    (["--detect", "0.1", "--cluster", "book,page"], "no key 'book,page'"),
+    (["--detect", "0.1", "--power", "2"], "power is between 0.5 and 1"),
+    (["--detect", "0.1", "--alpha", "0"], "alpha is between 0 and 1"),
+    (["--detect", "0.1", "--correlation", "2"], "correlation is between -1 and 1"),
+    (["--detect", "0.1", "--repeats", "0"], "at least once"),
+    (["--detect", "0.1", "--metric", "speed"], "no metric 'speed'"),
+    (["--detect", "0.1", "--baseline", "nowhere"], "there is no run at nowhere"),
+    ([], "Missing option '--detect'"),
+]
+
+
+def test_bad_input_exits_with_2_and_says_what_is_wrong(runs: None, heldout: Heldout) -> None:
+    for arguments, said in BAD_INPUT:
+        outcome = heldout("power", "before", *arguments)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert said in outcome.err

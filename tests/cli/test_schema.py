@@ -23,34 +23,32 @@ def check(name: str, out: str) -> None:
         jsonschema.validate(json.loads(line), build_schema(name))
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("run", ["run", "eval.py"]),
-        ("rescore", ["rescore", "six@1", "--scorer", "eval.py:score_fn"]),
-        ("list", ["list"]),
-        ("show", ["show", "six"]),
-        ("show-items", ["show", "six", "--failures", "2"]),
-        ("show-slices", ["show", "six", "--by", "topic"]),
-        ("sql", ["sql", "six", "select id from results"]),
-        ("compare", ["compare", "six@1", "six@2", "--by", "topic"]),
-        ("gate", ["gate", "six@1", "--min-mean", "0.1"]),
-        ("gate", ["gate", "six@2", "--baseline", "six@1", "--no-worse-than", "0.9"]),
-        ("power", ["power", "six", "--detect", "0.2"]),
-        ("aggregate", ["aggregate", "six@1", "six@2", "--repetitions", "20"]),
-        ("cache show", ["cache", "show", "none.db"]),
-        ("cache clear", ["cache", "clear", "none.db"]),
-        ("repair", ["repair", "six"]),
-        ("rm", ["rm", "six@1", "--yes"]),
-    ],
-)
-def test_what_a_command_prints_keeps_to_its_schema(
-    finished: Outcome, heldout: Heldout, name: str, arguments: list[str]
-) -> None:
+PRINTED = [
+    ("run", ["run", "eval.py"]),
+    ("rescore", ["rescore", "six@1", "--scorer", "eval.py:score_fn"]),
+    ("list", ["list"]),
+    ("show", ["show", "six"]),
+    ("show-items", ["show", "six", "--failures", "2"]),
+    ("show-slices", ["show", "six", "--by", "topic"]),
+    ("sql", ["sql", "six", "select id from results"]),
+    ("compare", ["compare", "six@1", "six@2", "--by", "topic"]),
+    ("gate", ["gate", "six@1", "--min-mean", "0.1"]),
+    ("gate", ["gate", "six@2", "--baseline", "six@1", "--no-worse-than", "0.9"]),
+    ("power", ["power", "six", "--detect", "0.2"]),
+    ("aggregate", ["aggregate", "six@1", "six@2", "--repetitions", "20"]),
+    ("cache show", ["cache", "show", "none.db"]),
+    ("cache clear", ["cache", "clear", "none.db"]),
+    ("repair", ["repair", "six"]),
+    ("rm", ["rm", "six@1", "--yes"]),
+]
+
+
+def test_what_a_command_prints_keeps_to_its_schema(finished: Outcome, heldout: Heldout) -> None:
     assert heldout("run", "eval.py").code == 0
-    outcome = heldout(*arguments, "--json")
-    assert outcome.code == 0, outcome.err
-    check(name, outcome.out)
+    for name, arguments in PRINTED:
+        outcome = heldout(*arguments, "--json")
+        assert outcome.code == 0, outcome.err
+        check(name, outcome.out)
 
 
 @pytest.mark.parametrize(
@@ -107,46 +105,41 @@ def test_there_is_a_schema_of_every_command(heldout: Heldout) -> None:
 # --- Errors -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "kind"),
-    [
-        (["show", "nowhere"], 2, "run_directory_error"),
-        (["show"], 2, "usage_error"),
-        (["show", "six", "--nonsense"], 2, "no_such_option"),
-        (["shwo", "six"], 2, "usage_error"),
-        (["show", "six", "--by", "nothing"], 2, "run_directory_error"),
-        (["compare", "six", "six"], 2, "invalid_input"),
-        (["sql", "six", "drop table results"], 2, "invalid_query"),
-        (["run", "nowhere.py"], 2, "eval_file_error"),
-        (["run", "broken.py"], 4, "systemic_failure"),
-        (["curve", "watch", "six", "--once"], 2, "run_directory_error"),
-        (["agent", "Nothing-v0", "--policy", "no:where"], 2, "invalid_input"),
-        (["check", "judge", "none.jsonl", "--judge", "smollm2"], 2, "invalid_input"),
-        (["check", "template", "nowhere"], 2, "invalid_input"),
-        (["tool-calls", "none.jsonl", "--model", "openai:m"], 2, "invalid_input"),
-        (["rm", "six"], 2, "usage_error"),
-        (["repair", "nowhere"], 2, "run_directory_error"),
-        (["power", "nowhere", "--detect", "1"], 2, "run_directory_error"),
-        (["schema", "nothing"], 2, "invalid_input"),
-    ],
-)
+REFUSED = [
+    (["show", "nowhere"], 2, "run_directory_error"),
+    (["show"], 2, "usage_error"),
+    (["show", "six", "--nonsense"], 2, "no_such_option"),
+    (["shwo", "six"], 2, "usage_error"),
+    (["show", "six", "--by", "nothing"], 2, "run_directory_error"),
+    (["compare", "six", "six"], 2, "invalid_input"),
+    (["sql", "six", "drop table results"], 2, "invalid_query"),
+    (["run", "nowhere.py"], 2, "eval_file_error"),
+    (["run", "broken.py"], 4, "systemic_failure"),
+    (["curve", "watch", "six", "--once"], 2, "run_directory_error"),
+    (["agent", "Nothing-v0", "--policy", "no:where"], 2, "invalid_input"),
+    (["check", "judge", "none.jsonl", "--judge", "smollm2"], 2, "invalid_input"),
+    (["check", "template", "nowhere"], 2, "invalid_input"),
+    (["tool-calls", "none.jsonl", "--model", "openai:m"], 2, "invalid_input"),
+    (["rm", "six"], 2, "usage_error"),
+    (["repair", "nowhere"], 2, "run_directory_error"),
+    (["power", "nowhere", "--detect", "1"], 2, "run_directory_error"),
+    (["schema", "nothing"], 2, "invalid_input"),
+]
+
+
 def test_an_error_is_json_on_stdout_and_a_message_on_stderr(
-    finished: Outcome,
-    heldout: Heldout,
-    write: Write,
-    arguments: list[str],
-    code: int,
-    kind: str,
+    finished: Outcome, heldout: Heldout, write: Write
 ) -> None:
     write("broken.py", **{"    return word": "    raise RuntimeError('down')"})
-    outcome = heldout(*arguments, "--json")
-    assert outcome.code == code, outcome.err
-    assert outcome.out.count("\n") == 1
-    check("error", outcome.out)
-    error = json.loads(outcome.out)["error"]
-    assert error["kind"] == kind
-    assert error["message"] in outcome.err
-    assert outcome.code in EXIT_CODES
+    for arguments, code, kind in REFUSED:
+        outcome = heldout(*arguments, "--json")
+        assert outcome.code == code, outcome.err
+        assert outcome.out.count("\n") == 1
+        check("error", outcome.out)
+        error = json.loads(outcome.out)["error"]
+        assert error["kind"] == kind
+        assert error["message"] in outcome.err
+        assert outcome.code in EXIT_CODES
 
 
 def test_an_error_has_the_hint_that_its_message_has(finished: Outcome, heldout: Heldout) -> None:

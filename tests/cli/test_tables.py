@@ -83,10 +83,8 @@ def test_markdown_has_the_conclusion_as_its_heading() -> None:
     ]
 
 
-def test_a_title_of_its_own_is_followed_by_the_conclusion_unless_it_says_that() -> None:
-    both = Report([], conclusion="Fails: mean.", title="Fails")
-    assert render_markdown(both) == "### Fails\n\nFails: mean."
-    assert render_markdown(Report([], conclusion="Passes.", title="OK Passes.")) == "### OK Passes."
+def test_an_icon_stands_before_the_conclusion_in_markdown() -> None:
+    assert render_markdown(Report([], conclusion="Passes.", icon="✅")) == "### ✅ Passes."
 
 
 def test_text_in_a_terminal_is_neither_markup_nor_escapes_nor_rows(

@@ -119,13 +119,13 @@ class Report:
         blocks: The content, from top to bottom.
         conclusion: The one sentence to remember: last in a terminal, first in Markdown.
         style: A rich style for the conclusion.
-        title: The heading in Markdown; the conclusion, if empty.
+        icon: A sign before the conclusion in Markdown.
     """
 
     blocks: Sequence[Block]
     conclusion: str = ""
     style: str = "bold"
-    title: str = ""
+    icon: str = ""
 
 
 def print_report(report: Report, *, markdown: bool = False) -> None:
@@ -314,21 +314,21 @@ def render_table(table: Table) -> RichTable:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
 
-    made = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    rich_table = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
-        made.add_column(
+        rich_table.add_column(
             _cell_text(column.heading),
             justify=column.align,
             no_wrap=not column.wrap,
             overflow="fold" if column.wrap else "ellipsis",
         )
     for row in table.rows:
-        made.add_row(*map(_cell_text, row))
+        rich_table.add_row(*map(_cell_text, row))
     if table.totals:
-        made.add_section()
+        rich_table.add_section()
     for row in table.totals:
-        made.add_row(*map(_cell_text, row), style="bold")
-    return made
+        rich_table.add_row(*map(_cell_text, row), style="bold")
+    return rich_table
 
 
 # --- Markdown -----------------------------------------------------------------------------------
@@ -365,13 +365,9 @@ def _escape(match: re.Match[str]) -> str:
 
 def render_markdown(report: Report) -> str:
     """Return a report as Markdown that GitHub renders in summaries and comments."""
-    paragraphs: list[str] = []
-    title = report.title or report.conclusion
-    if title:
-        paragraphs.append(f"### {escape_markdown(title)}")
-    if report.conclusion and not title.endswith(report.conclusion):
-        paragraphs.append(escape_markdown(report.conclusion))
-    return "\n\n".join([*paragraphs, *_markdown_paragraphs(report.blocks)])
+    title = escape_markdown(f"{report.icon} {report.conclusion}".strip())
+    heading = [f"### {title}"] if title else []
+    return "\n\n".join([*heading, *_markdown_paragraphs(report.blocks)])
 
 
 def _markdown_cell(cell: Cell, *, line_start: bool = True) -> str:

@@ -66,16 +66,8 @@ FEW_RUNS_FOR_MEDIAN = 50
     help="A run to compare with; several are several runs.",
 )
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ; see above.")
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the bootstrap."
-)
-@click.option(
-    "--repetitions",
-    type=click.IntRange(1),
-    default=50_000,
-    show_default=True,
-    help="Bootstrap resamples.",
-)
+@click.option("--seed", default=0, show_default=True, help="Seed of the bootstrap.")
+@click.option("--repetitions", default=50_000, show_default=True, help="Bootstrap resamples.")
 @format_options
 def command(
     runs: tuple[str, ...],

@@ -48,7 +48,8 @@ def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:
             continue
         line = f"{path}: {count(info.entries, 'turn')}, {info.bytes / 1e6:.1f} MB"
         if info.oldest is not None and info.newest is not None:
-            line += f", stored {_age(info.oldest)} to {_age(info.newest)} ago"
+            oldest, newest = ((time.time() - when) / DAY for when in (info.oldest, info.newest))
+            line += f", stored {oldest:.1f} to {newest:.1f} days ago"
         click.echo(line)
 
 
@@ -69,18 +70,7 @@ def clear(path: Path | None, older_than: float, as_json: bool) -> None:
     if path.exists():
         with ResponseCache(path) as cache:
             removed = cache.clear(older_than=older_than * DAY)
-    elif not as_json:
-        click.echo(f"{path}: no cache, so there is nothing to remove")
-        return
     if as_json:
         print_json({"path": str(path), "removed": removed})
     else:
         click.echo(f"{path}: removed {count(removed, 'turn')}")
-
-
-def _age(stored: float) -> str:
-    seconds = max(0.0, time.time() - stored)
-    for unit, length in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} seconds"

@@ -40,6 +40,7 @@ from heldout.cli._tables import (
 from heldout.cli.show import describe_usage, in_order, usage_as_dict
 from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Interval, PairedDifference, SliceDifference
+from heldout.store.report import EvalReport
 from heldout.store.run_dir import replace_file
 from heldout.store.runs import describe_model
 
@@ -73,13 +74,7 @@ def comparison_options(command: Command) -> Command:
             metavar="REWARD",
             help="The reward that passes.  [default: that of the runs]",
         ),
-        click.option(
-            "--confidence",
-            type=float,
-            default=0.95,
-            show_default=True,
-            help="Confidence level of the intervals.",
-        ),
+        click.option("--confidence", default=0.95, show_default=True, help="Of the intervals."),
         click.option(
             "--allow",
             multiple=True,
@@ -229,22 +224,23 @@ def _result_cells(
     )
 
 
+def _readings(
+    comparison: Comparison,
+) -> dict[str, tuple[Difference, Sequence[SliceDifference]]]:
+    """Return the difference and those of slices, without and with errored items."""
+    scored = (comparison.overall, comparison.slices)
+    if comparison.with_errors is None:
+        return {"": scored}
+    counted = (comparison.with_errors, comparison.slices_with_errors)
+    return {"scored only": scored, f"errored as {comparison.errors_as or 0:g}": counted}
+
+
 def _overall_table(comparison: Comparison) -> Table:
-    readings = {comparison.metric: comparison.overall}
-    if comparison.with_errors is not None:
-        readings = {
-            "scored only": comparison.overall,
-            _errors_counted_as(comparison): comparison.with_errors,
-        }
     rows = [
-        (code(label), *_result_cells(difference, difference.interval, difference.p_value))
-        for label, difference in readings.items()
+        (code(reading or comparison.metric), *_result_cells(whole, whole.interval, whole.p_value))
+        for reading, (whole, _) in _readings(comparison).items()
     ]
     return Table([Column("", wrap=True), *_result_columns(comparison)], rows)
-
-
-def _errors_counted_as(comparison: Comparison) -> str:
-    return f"errored as {comparison.errors_as or 0:g}"
 
 
 # --- Slices -------------------------------------------------------------------------------------
@@ -272,15 +268,9 @@ def slice_count(comparison: Comparison) -> int:
 
 def slice_blocks(comparison: Comparison) -> list[Line | Table]:
     """Build the tables of slices, one per reading of errored items, and what to know of them."""
-    readings = {"": comparison.slices}
-    if comparison.slices_with_errors:
-        readings = {
-            "scored only": comparison.slices,
-            _errors_counted_as(comparison): comparison.slices_with_errors,
-        }
     keys = [Column(code(key), wrap=True) for key in comparison.by]
     blocks: list[Line | Table] = []
-    for reading, slices in readings.items():
+    for reading, (_, slices) in _readings(comparison).items():
         if reading:
             blocks.append(Line(f"Slices, {reading}:"))
         rows: list[tuple[Cell, ...]] = []
@@ -337,14 +327,18 @@ def _list_flips(comparison: Comparison, most: int, *, with_texts: bool = True) -
 
 def side_line(label: str, side: Side) -> Line:
     """Name a run, its model, how much there is of it, and what it took."""
-    model = describe_model(side.report.config)
-    parts: list[Cell] = [f"{label}: ", name(side.name)]
-    if model is not None:
-        parts += [" (model: ", name(model), ")"]
     counts = f"{count(side.samples, 'sample')}, {count(side.items, 'item')}"
     tokens = describe_usage(side.report)
     usage = f"; {tokens}" if tokens else ""
-    return Line(*parts, f"; {counts}, {side.errored} errored{usage}")
+    run = name_with_model(side.name, side.report)
+    return Line(f"{label}: ", *run, f"; {counts}, {side.errored} errored{usage}")
+
+
+def name_with_model(run: str, report: EvalReport) -> list[Cell]:
+    """Name a run, and its model where that is known."""
+    model = describe_model(report.config)
+    cells: list[Cell] = [name(run)]
+    return cells if model is None else [*cells, " (model: ", name(model), ")"]
 
 
 def pairing_line(comparison: Comparison) -> Line:
@@ -398,17 +392,17 @@ def _describe_outcome(comparison: Comparison) -> Iterator[Line]:
 def _verdict_text(comparison: Comparison) -> str:
     """The verdict in one sentence; none says "no difference", which cannot be shown."""
     words = {"b_better": "better", "a_better": "worse", "b_higher": "higher", "a_higher": "lower"}
-    overall, counted = comparison.overall, comparison.with_errors
+    overall, with_errors = comparison.overall, comparison.with_errors
     difference = f"{number(overall.difference, sign=True)} ({interval_text(overall.interval)})"
     if comparison.verdict != "inconclusive":
         return f"B is {words[comparison.verdict]}: {difference}."
     around = overall.interval
     if around is None:
         return "Inconclusive: there is no spread to judge by."
-    if around.low <= 0 <= around.high or counted is None:
+    if around.low <= 0 <= around.high or with_errors is None:
         bounds = f"{number(around.low)} and {number(around.high)}"
         return f"Inconclusive: the difference is between {bounds}."
-    other = f"{number(counted.difference, sign=True)} ({interval_text(counted.interval)})"
+    other = f"{number(with_errors.difference, sign=True)} ({interval_text(with_errors.interval)})"
     return (
         f"Inconclusive: it is {difference} of what was scored, but {other} with errored items as "
         f"{comparison.errors_as or 0:g}."
@@ -476,7 +470,8 @@ def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]
     condition = {"where": picked[0].condition, "n_of": [s.of for s in picked]} if picked else {}
     return {
         **pick(comparison, "verdict", "metric", "pass_threshold", "confidence", "paired"),
-        **pick(comparison, "errors_as", "minimum_detectable", "by"),
+        **pick(comparison, "errors_as", "minimum_detectable"),
+        "by": list(by),
         "a": side_json(comparison.a),
         "b": side_json(comparison.b),
         "overall": _difference_json(comparison.overall),

@@ -35,12 +35,12 @@ from heldout.cli.compare import interval_text
 from heldout.cli.main import forget_stdout
 from heldout.cli.show import in_order
 
-# Sign, colour and heading in Markdown.
+# Sign, colour and sign in Markdown.
 OUTCOMES = {
-    "pass": ("✓", "green", "✅ Passes."),
-    "fail": ("✗", "red", "❌ Fails"),
-    "errored": ("!", "yellow", "❗ No verdict"),
-    "inconclusive": ("?", "yellow", "❔ Inconclusive"),
+    "pass": ("✓", "green", "✅"),
+    "fail": ("✗", "red", "❌"),
+    "errored": ("!", "yellow", "❗"),
+    "inconclusive": ("?", "yellow", "❔"),
 }
 CHECKS_NAMED = 3
 """Checks that the conclusion names."""
@@ -125,8 +125,8 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
             blocks.append(Section(title, compare.slice_blocks(gate.comparison)))
         blocks += compare.flip_blocks(gate.comparison, flips, markdown=markdown)
         blocks += compare.remark_lines(gate.comparison)
-    _, style, title = OUTCOMES[gate.outcome]
-    return Report(blocks, conclusion=conclude(gate), style=f"bold {style}", title=title)
+    _, style, icon = OUTCOMES[gate.outcome]
+    return Report(blocks, conclusion=conclude(gate), style=f"bold {style}", icon=icon)
 
 
 def _sides(gate: Gate) -> dict[str, Side]:
@@ -215,16 +215,16 @@ def _reason(check: Check, gate: Gate) -> str:
 
 
 def _reason_of_outcome(check: Check, gate: Gate) -> str:
-    scored, counted = check.scored, check.with_errors
+    scored, with_errors = check.scored, check.with_errors
     if scored is None:
         text = "no sample of it has a value on both sides"
-        if counted is not None:
-            text += f"; with errored items counted: {_reading_text(check, counted)}"
+        if with_errors is not None:
+            text += f"; with errored items counted: {_reading_text(check, with_errors)}"
         return text
-    if counted is not None and check.disputed:
+    if with_errors is not None and check.disputed:
         return (
-            f"without errored items: {scored.outcome}; with them: {counted.outcome}, "
-            f"{_reading_text(check, counted)}"
+            f"without errored items: {scored.outcome}; with them: {with_errors.outcome}, "
+            f"{_reading_text(check, with_errors)}"
         )
     if scored.interval is None:
         return "the values say nothing about how much they vary"
@@ -278,11 +278,11 @@ def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
 
 
 def _check_json(check: Check, gate: Gate) -> dict[str, Any]:
-    counted = check.with_errors
+    other = check.with_errors if check.disputed else None
     return {
         "name": _check_name(check, gate),
         **pick(check, "kind", "slice", "outcome", "estimate", "corrected", "bound", "n", "needed"),
         **compare.interval_json(check.interval),
         "why": _reason_of_outcome(check, gate),
-        "other": _reading_text(check, counted) if counted and check.disputed else None,
+        "other": other and _reading_text(check, other),
     }

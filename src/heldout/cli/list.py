@@ -92,10 +92,10 @@ def command(
     PATTERN picks runs by name: `capitals`, or `cap*`. Numbers are read from what a run has saved,
     so a run that is not finished has none yet. Times are in UTC; * marks a commit with changes.
     """
-    every = list_runs(output_dir)
+    runs = list_runs(output_dir)
     entries = [
         entry
-        for entry in every
+        for entry in runs
         if (pattern is None or _matches(entry.name, pattern))
         and {*tags} <= {*entry.tags}
         and (model is None or model.lower() in (entry.model or "").lower())
@@ -108,7 +108,7 @@ def command(
         for entry in entries:
             print_json({**asdict(entry), "path": str(entry.path), "id": names[entry.path]})
         return
-    print_report(Report(_build_list(entries, every, output_dir)))
+    print_report(Report(_build_list(entries, len(runs), output_dir)))
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -141,12 +141,12 @@ def _shorten_names(entries: Sequence[RunEntry]) -> dict[Path, str]:
     return names
 
 
-def _build_list(
-    entries: Sequence[RunEntry], every: Sequence[RunEntry], output_dir: str
-) -> list[Block]:
+def _build_list(entries: Sequence[RunEntry], total: int, output_dir: str) -> list[Block]:
     if not entries:
-        there = f"none of the {count(len(every), 'run')}" if every else "no run"
-        return [Line(f"{there} in {output_dir}" + " is of that kind" * bool(every))]
+        if not total:
+            return [Line(f"no run in {output_dir}")]
+        return [Line(f"none of the {count(total, 'run')} in {output_dir} is of that kind")]
+    tokens = [_tokens(entry) for entry in entries]
     columns = [
         RankedColumn("run", [*_shorten_names(entries).values()], 9, "left"),
         RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
@@ -154,7 +154,7 @@ def _build_list(
         RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),
         RankedColumn("n", [_format_n(e) for e in entries], 6),
         RankedColumn("errors", ["–" if e.errors is None else str(e.errors) for e in entries], 5),
-        RankedColumn("tokens", [_format_tokens(e) for e in entries], 1),
+        RankedColumn("tokens", ["–" if t is None else f"{t:,}" for t in tokens], 1),
         RankedColumn("cost", ["–" if e.cost is None else format_cost(e.cost) for e in entries], 1),
         RankedColumn("when", [_format_time(e.when) for e in entries], 6, "left"),
         RankedColumn("status", [_format_status(e) for e in entries], 6, "left"),
@@ -186,16 +186,6 @@ def _format_n(entry: RunEntry) -> str:
 
 def _format_status(entry: RunEntry) -> str:
     return entry.status if entry.step is None else f"{entry.status}, step {entry.step}"
-
-
-def _format_tokens(entry: RunEntry) -> str:
-    tokens = _tokens(entry)
-    if tokens is None:
-        return "–"
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if tokens >= size:
-            return f"{tokens / size:.3g}{unit}"
-    return str(tokens)
 
 
 def _format_time(time: str | None) -> str:
@@ -235,11 +225,12 @@ def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None
             about = f"{entry.kind} of {_format_time(entry.when)}, {entry.status}{mean}"
             click.echo(printable(f"{path}: {about}"))
         click.confirm(f"Remove {count(len(paths), 'run')}?", abort=True)
-    left = {str(path): remove_run(path) for path in paths}
+    remaining = {str(path): remove_run(path) for path in paths}
     if as_json:
-        print_json({"removed": [*left], "left": {p: files for p, files in left.items() if files}})
+        left = {path: files for path, files in remaining.items() if files}
+        print_json({"removed": [*remaining], "left": left})
         return
-    for name, files in left.items():
+    for name, files in remaining.items():
         others = f"; {count(len(files), 'file')} not of the run stay there" if files else ""
         click.echo(printable(f"Removed {name}{others}."))
 
@@ -264,11 +255,11 @@ def remove_run(path: Path) -> list[str]:
     for name in ("steps", "turns"):
         if (path / name).is_dir():
             shutil.rmtree(path / name)
-    left = sorted(file.name for file in path.iterdir())
+    remaining = sorted(file.name for file in path.iterdir())
     for directory in (path, path.parent):
         with suppress(OSError):  # it holds something else
             directory.rmdir()
-    return left
+    return remaining
 
 
 # --- repair -------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from heldout.analysis.passes import FEW_CLUSTERS
 from heldout.cli._load import load_report
 from heldout.cli._options import format_options, renamed_option
 from heldout.cli._tables import (
-    Cell,
     Line,
     Report,
     Table,
@@ -23,9 +22,8 @@ from heldout.cli._tables import (
     print_json,
     print_report,
 )
-from heldout.cli.compare import options_in_errors
+from heldout.cli.compare import name_with_model, options_in_errors
 from heldout.store.report import EvalReport
-from heldout.store.runs import describe_model
 
 
 @click.command("power")
@@ -82,14 +80,10 @@ def command(run: str, baseline: str | None, format: str | None, **settings: Any)
 
 
 def _build_report(plan: Plan, report: EvalReport) -> Report:
-    model = describe_model(report.config)
-    baseline: list[Cell] = [name(plan.name)]
-    if model is not None:
-        baseline += [" (model: ", name(model), ")"]
     counts = f"; {count(plan.samples, 'sample')}, {_attempts(plan.repeats)} each"
     if plan.left_out:
         counts += f"; {count(plan.left_out, 'sample')} left out, without a value"
-    lines = [Line(*baseline, counts)]
+    lines = [Line(*name_with_model(plan.name, report), counts)]
     if plan.against is not None:
         lines.append(Line("variance of its differences from ", name(plan.against)))
     aim = Line(

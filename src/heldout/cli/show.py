@@ -24,7 +24,6 @@ from heldout.cli._tables import (
     Report,
     Span,
     Table,
-    as_line,
     as_text,
     code,
     make_console,
@@ -33,6 +32,7 @@ from heldout.cli._tables import (
     pick,
     print_json,
     print_report,
+    render_line,
 )
 from heldout.errors import InvalidInput
 from heldout.store.runs import describe_model
@@ -177,20 +177,15 @@ def _show_items(
 
 
 def _select_samples(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
-    selected: dict[str, list[EvalResult]] = {id: [] for id in ids}
-    others: dict[str, None] = {}
-    for result in report.results:
-        if result.sample_id in selected:
-            selected[result.sample_id].append(result)
-        else:
-            others[result.sample_id] = None
-    for id, results in selected.items():
-        if not results:
-            near = difflib.get_close_matches(id, list(others)[:10_000], n=1)
-            hint = f"there is {', '.join(islice(others, 3))}, …"
-            hint = f"did you mean {near[0]!r}?" if near else hint
-            raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
-    return [result for results in selected.values() for result in results]
+    results = [result for result in report.results if result.sample_id in ids]
+    missing = {*ids} - {result.sample_id for result in results}
+    if missing:
+        known = list(dict.fromkeys(result.sample_id for result in report.results))
+        id = min(missing, key=ids.index)
+        near = difflib.get_close_matches(id, known[:10_000], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known[:3])}, …"
+        raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
+    return sorted(results, key=lambda result: ids.index(result.sample_id))
 
 
 def _show_report(
@@ -486,9 +481,8 @@ def build_slices(
 
     rows = [row(values, summary) for values, summary in slices.items()]
     all_values = ("all", *[""] * (len(by) - 1))
-    fewest = None
-    if clustered:
-        fewest = min(summary["n_clusters"] for summary in (*slices.values(), total))
+    summaries = [*slices.values(), total]
+    fewest = min(summary["n_clusters"] for summary in summaries) if clustered else None
     return Report(
         [
             *_describe_state(report, None),
@@ -541,8 +535,8 @@ def _print_results(results: Sequence[EvalResult], report: EvalReport, *, passed:
             console.print()
         is_repeat = result.repeat or report.config.get("repeats") != 1
         repeat = f", repeat {result.repeat}" if is_repeat else ""
-        title = as_text("── ", "dim").append_text(as_line(result.sample_id, "bold")).append(repeat)
-        console.print(title, soft_wrap=True)
+        title = Line(Span("── ", "dim"), Span(result.sample_id, "bold"), repeat)
+        console.print(render_line(title), soft_wrap=True)
         for label, text in _describe_result(result):
             label_style, style = LABEL_STYLES.get(label, ("bold cyan", ""))
             print_labelled(console, label, as_text(shorten(text), style), label_style)
