@@ -237,7 +237,7 @@ def test_metadata_that_says_the_same_is_the_datasets_own() -> None:
     buffer.add([replace(prompt, metadata={"pictures": [picture], "level": "".join("hard")})])
     assert buffer.get_prompts(1)[0].metadata["pictures"][0] is picture
     for other in ({"level": "hard", "pictures": [object()]}, {**prompt.metadata, "note": 1}):
-        with pytest.raises(InvalidInput, match="JSON cannot hold"):
+        with pytest.raises(InvalidInput, match="JSON cannot"):
             buffer.add([replace(prompt, metadata=other)])
 
 
@@ -247,9 +247,9 @@ def test_metadata_that_says_the_same_is_the_datasets_own() -> None:
         (lambda s: replace(s, id="other"), "'other' is handed back, but is not of this buffer"),
         (lambda s: replace(s, input={"question": "!"}), "'s0' is handed back with another input"),
         (lambda s: replace(s, ground_truth="7"), "another ground_truth"),
-        (lambda s: replace(s, metadata={"x": object()}), "JSON cannot hold: .* object"),
+        (lambda s: replace(s, metadata={"x": object()}), "JSON cannot.*: .* object"),
         (lambda s: replace(s, metadata={"x": float("nan")}), "JSON cannot hold"),
-        (lambda s: replace(s, metadata={"x": "\ud800"}), "JSON cannot hold"),
+        (lambda s: replace(s, metadata={"x": "\ud800"}), "JSON cannot"),
         (lambda s: s.id, "add takes Samples, got str: hand back the sample"),
     ],
 )

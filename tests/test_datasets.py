@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import queue
 import random
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ import pytest
 import zstandard
 
 from heldout import Sample
-from heldout.datasets import iter_jsonl, load_csv, load_hf, load_jsonl, load_parquet
+from heldout.datasets import load_csv, load_hf, load_jsonl, load_parquet
 from heldout.errors import InvalidInput
 
 ROWS = [
@@ -73,7 +70,6 @@ def test_columns_called_id_and_ground_truth_are_taken_for_what_they_say(tmp_path
 def test_where_no_column_is_named_the_rows_are_dicts(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", jsonl(ROWS))
     assert load_jsonl(str(file)) == ROWS
-    assert list(iter_jsonl(file)) == ROWS
     assert load_hf(ROWS) == ROWS
     whole = {"id": "a", "input": {"question": "?"}, "ground_truth": [1], "metadata": {"k": None}}
     samples = [Sample(**row) for row in load_jsonl(written(tmp_path / "b.jsonl", jsonl([whole])))]
@@ -131,7 +127,7 @@ def test_a_bare_text_for_a_list_of_columns_is_refused_at_the_call(
     file = written(tmp_path / "a.jsonl", jsonl(ROWS))
     columns: Any = {name: "difficulty"}
     with pytest.raises(InvalidInput) as refused:
-        iter_jsonl(file, **columns)
+        load_jsonl(file, **columns)
     assert str(refused.value) == (
         f"{name} is a list of columns, got 'difficulty'; write ['difficulty']"
     )
@@ -235,43 +231,6 @@ def test_a_line_that_is_not_json_is_named_with_its_number(tmp_path: Path, line: 
     with pytest.raises(InvalidInput) as refused:
         load_jsonl(file)
     assert str(refused.value).startswith(f"{file}, line 4: not JSON: ")
-
-
-def test_a_stream_gives_each_sample_before_it_reads_the_next(tmp_path: Path) -> None:
-    pipe = tmp_path / "a.jsonl"
-    os.mkfifo(pipe)
-    writer = os.open(pipe, os.O_RDWR)
-    got: queue.SimpleQueue[Sample] = queue.SimpleQueue()
-
-    def read() -> None:
-        for sample in iter_jsonl(pipe, **COLUMNS):
-            got.put(sample)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        # Were it to read ahead, it would wait for what is not written yet.
-        for row, sample in zip(ROWS, SAMPLES, strict=True):
-            os.write(writer, jsonl([row]))
-            assert got.get(timeout=5) == sample
-    finally:
-        os.close(writer)
-        reader.join()
-    assert got.empty()
-
-
-def test_a_stream_that_is_left_early_closes_its_file(tmp_path: Path) -> None:
-    for suffix, content in (
-        ("", jsonl(ROWS)),
-        (".gz", gz(jsonl(ROWS))),
-        (".zst", zstd(jsonl(ROWS))),
-    ):
-        file = written(tmp_path / f"a.jsonl{suffix}", content)
-        before = os.listdir("/proc/self/fd")  # noqa: PTH208
-        samples = iter_jsonl(file)
-        next(samples)
-        del samples
-        assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
 
 
 # --- CSV ----------------------------------------------------------------------------------------
@@ -453,7 +412,7 @@ def test_the_name_of_a_dataset_on_the_hub_is_refused_with_what_to_do() -> None:
 # --- Files that are not there -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("load", [load_jsonl, iter_jsonl, load_csv, load_parquet])
+@pytest.mark.parametrize("load", [load_jsonl, load_csv, load_parquet])
 def test_a_missing_file_and_a_folder_are_refused_at_the_call(
     tmp_path: Path, load: Callable[[Path], Any]
 ) -> None:

@@ -211,7 +211,7 @@ def test_an_unfinished_run_is_refused(
     async def stopping(messages: Any) -> str:
         answer = await echo_number(messages)
         if answer == "5":
-            signal.raise_signal(signal.SIGINT)  # one that user code raises is its item's error
+            signal.raise_signal(signal.SIGINT)
             await anyio.sleep_forever()
         return answer
 
@@ -228,20 +228,6 @@ def test_what_has_no_trajectories_is_refused(again: Rescore, tmp_path: Path) -> 
         again(replace(report, path=None), even)
     with pytest.raises(InvalidInput, match="score_fn is a function"):
         again(report, 3)
-
-
-def test_a_parent_whose_repeats_are_not_what_it_says_is_refused(
-    again: Rescore, tmp_path: Path
-) -> None:
-    before = finished(tmp_path, repeats=2)
-    assert before.path is not None
-    home = RunDir(before.path)
-    for said in (1, 3, 0):
-        info = home.read_info()
-        info.config["repeats"] = said
-        home.write_info(info)
-        with pytest.raises(RunDirectoryError, match="repeats|items, which are not"):
-            again(tmp_path / "run", even, experiment_name=f"again{said}")
 
 
 def test_a_server_cannot_make_half_a_conversation_pass_for_a_whole_one() -> None:

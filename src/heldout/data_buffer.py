@@ -14,27 +14,21 @@ state is involved, neither Python's nor numpy's nor torch's.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 
 from heldout.datasets import copy_sample, distinct, ordered_by_id
-from heldout.errors import (
-    UNENCODABLE,
-    UNREADABLE,
-    InvalidInput,
-    ResumeMismatch,
-    RunDirectoryError,
-)
-from heldout.store.journal import plain_value
+from heldout.errors import UNREADABLE, InvalidInput, ResumeMismatch, RunDirectoryError
+from heldout.store.journal import content_of
 from heldout.store.jsonl import read_whole, refuse_unknown, storage_error
+from heldout.store.resume import decode_sample, encode_sample
 from heldout.store.run_dir import replace_file
-from heldout.types import Sample
+from heldout.types import Sample, refuse_nonfinite
 
 FORMAT, VERSION = "heldout.buffer", 1
 
@@ -109,11 +103,7 @@ class DataBuffer:
         # Now, and once: their owner may change the samples, and a loop may save at every step.
         in_order = sorted(self._samples, key=attrgetter("id")) if shuffle else self._samples
         self._ids_digest = _digest(sample.id.encode() for sample in in_order)
-        self._content_digest = _digest(
-            content_of(part).text
-            for sample in in_order
-            for part in (sample.input, sample.ground_truth, sample.metadata)
-        )
+        self._content_digest = _digest(map(_encode, in_order))
         self._ordered: tuple[int, Sequence[Sample]] | None = None
 
     @property
@@ -191,16 +181,18 @@ class DataBuffer:
         if known is None:
             raise InvalidInput(f"sample {sample.id!r} is handed back, but is not of this buffer")
         for name in ("input", "ground_truth"):
-            if content_of(getattr(sample, name)) != content_of(getattr(known, name)):
+            if not _is_equal(getattr(sample, name), getattr(known, name)):
                 raise InvalidInput(
                     f"sample {sample.id!r} is handed back with another {name} than it was given "
                     "out with; what is to be kept with it goes into its metadata"
                 )
-        try:
-            is_unchanged = sample.metadata == known.metadata
-        except ValueError:  # an array, which is neither equal nor unequal to another
-            is_unchanged = False
-        return HandedBack(sample.id, None if is_unchanged else _metadata_as_json(sample))
+        if _is_equal(sample.metadata, known.metadata):
+            return HandedBack(sample.id)
+        refuse_nonfinite(sample.metadata, f"sample {sample.id!r}: metadata")
+        return HandedBack(
+            sample.id,
+            decode_sample(encode_sample(Sample(sample.id, {}, None, sample.metadata))).metadata,
+        )
 
     def _restore(self, prompt: HandedBack) -> Sample:
         sample = copy_sample(self._by_id[prompt.id])
@@ -291,17 +283,18 @@ def _digest(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _metadata_as_json(sample: Sample) -> dict[str, Any]:
-    """Return a sample's metadata as a file would give it back."""
+def _encode(sample: Sample) -> bytes:
     try:
-        plain = msgspec.to_builtins(sample.metadata, str_keys=True, enc_hook=plain_value)
-        # JSON has no word for a number that is not finite; msgspec would make it null.
-        text = json.dumps(plain, allow_nan=False, ensure_ascii=False).encode()
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (*UNENCODABLE, ValueError, msgspec.MsgspecError) as problem:
-        raise InvalidInput(
-            f"sample {sample.id!r} is handed back with metadata that JSON cannot hold: {problem}"
-        ) from None
+        return encode_sample(sample)
+    except InvalidInput:  # it holds an image, say
+        return sample.id.encode()
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except ValueError:  # an array, which is neither equal nor unequal to another
+        return False
 
 
 def _read_file(path: Path) -> BufferFile:
@@ -325,19 +318,16 @@ def _read_file(path: Path) -> BufferFile:
 def refuse_overlaps(samples: Iterable[Sample], held_out: Iterable[Sample]) -> None:
     """Refuse to train on the test set, which makes a curve that rises and means nothing."""
     ids: set[str] = set()
-    by_input: dict[bytes, str] = {}
+    by_input: dict[int | None, str] = {}
     for sample in held_out:
         if not isinstance(sample, Sample):
             raise InvalidInput(f"held_out takes Samples, got {sample!r:.200}")
         ids.add(sample.id)
-        content = content_of(sample.input)
-        # Two questions about two images are not the same for being worded alike.
-        if content.whole:
-            by_input.setdefault(content.text, sample.id)
+        by_input.setdefault(_hash_input(sample), sample.id)
+    by_input.pop(None, None)
     same_input, same_id = [], []
     for sample in samples if ids else ():
-        content = content_of(sample.input)
-        twin = by_input.get(content.text) if content.whole else None
+        twin = by_input.get(_hash_input(sample))
         if twin == sample.id:
             same_input.append(repr(sample.id))
         elif twin is not None:
@@ -366,29 +356,12 @@ def _list_some(names: Sequence[str]) -> str:
     return listed if len(names) <= 5 else f"{listed} and {len(names) - 5} more"
 
 
-class Content(NamedTuple):
-    """What a value says, whatever the order of its keys."""
+def _hash_input(sample: Sample) -> int | None:
+    """Hash what a sample asks, whatever the order of its keys; None if JSON cannot hold it.
 
-    text: bytes
-    """The same bytes for the same content, in every process."""
-    whole: bool
-    """False where something in it has no words in JSON (an image, say) and counts by its type."""
-
-
-def content_of(value: Any) -> Content:
-    """Render what a part of a sample says as JSON, for comparisons and digests."""
-    whole = True
-
-    def name_type(part: Any) -> Any:
-        nonlocal whole
-        try:
-            return plain_value(part)
-        except NotImplementedError:
-            whole = False
-            return type(part).__qualname__  # not its repr, which has an address in it
-
+    Two questions about two images are not the same for being worded alike.
+    """
     try:
-        plain = msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=name_type)
-        return Content(json.dumps(plain).encode(), whole)
-    except (*UNENCODABLE, ValueError):  # keys that are no names, say
-        return Content(type(value).__qualname__.encode(), whole=False)
+        return content_of(Sample(sample.id, sample.input))
+    except InvalidInput:
+        return None

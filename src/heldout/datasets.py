@@ -15,10 +15,10 @@ import codecs
 import csv
 import gzip
 import hashlib
-import tempfile
+import io
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
@@ -58,32 +58,7 @@ def load_jsonl(path: str | Path, **columns: Unpack[Columns]) -> list[Row] | list
     Raises:
         InvalidInput: The file or a row of it cannot be used; the message says where.
     """
-    return list(_convert(_jsonl_rows(_check_file(path)), columns))
-
-
-@overload
-def iter_jsonl(path: str | Path) -> Iterator[Row]: ...
-@overload
-def iter_jsonl(path: str | Path, **columns: Unpack[Columns]) -> Iterator[Sample]: ...
-def iter_jsonl(path: str | Path, **columns: Unpack[Columns]) -> Iterator[Row] | Iterator[Sample]:
-    """Load JSONL one by one, for files that need not fit in memory.
-
-    Args:
-        path: The file.
-        **columns: Which column is what; see above.
-
-    Returns:
-        The samples, or the rows where no column is named, read as they are asked for.
-
-    Raises:
-        InvalidInput: The file or a row of it cannot be used; the message says where.
-    """
-    return _convert(_jsonl_rows(_check_file(path)), columns)
-
-
-def jsonl_rows(path: str | Path) -> Rows:
-    """Read the values of a JSONL file, each with "FILE, line 3"; blank lines are left out."""
-    return _jsonl_rows(_check_file(path))
+    return _convert(jsonl_rows(path), columns)
 
 
 @overload
@@ -103,7 +78,7 @@ def load_csv(path: str | Path, **columns: Unpack[Columns]) -> list[Row] | list[S
     Raises:
         InvalidInput: The file or a row of it cannot be used; the message says where.
     """
-    return list(_convert(_csv_rows(_check_file(path)), columns))
+    return _convert(_csv_rows(_check_file(path)), columns)
 
 
 @overload
@@ -123,7 +98,7 @@ def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Row] | li
     Raises:
         InvalidInput: The file or a row of it cannot be used; the message says where.
     """
-    return list(_convert(_parquet_rows(_check_file(path)), columns))
+    return _convert(_parquet_rows(_check_file(path)), columns)
 
 
 @overload
@@ -165,7 +140,7 @@ def load_hf(
     elif split is not None:
         raise InvalidInput(f"{name} has no splits, so there is no {split!r}; leave split out")
     rows = ((f"{name}, row {i}", row) for i, row in enumerate(dataset))
-    return list(_convert(rows, columns))
+    return _convert(rows, columns)
 
 
 def _saved_dataset(folder: Path) -> Any:
@@ -189,22 +164,20 @@ def _saved_dataset(folder: Path) -> Any:
 # --- Rows to samples ----------------------------------------------------------------------------
 
 
-def _convert(rows: Rows, columns: Columns) -> Iterator[Any]:
-    """Make rows into samples where columns are named; a wrong call fails at the call."""
+def _convert(rows: Rows, columns: Columns) -> list[Any]:
+    """Make rows into samples where columns are named."""
     for name in ("input", "metadata"):
         if isinstance(column := columns.get(name), str):
             raise InvalidInput(f"{name} is a list of columns, got {column!r}; write [{column!r}]")
-    return _convert_rows(rows, columns)
-
-
-def _convert_rows(rows: Rows, columns: Columns) -> Iterator[Any]:
+    converted: list[Any] = []
     for number, (where, row) in enumerate(rows):
         try:
             if not isinstance(row, Mapping):
                 raise InvalidInput(f"a row is an object with columns, got {type(row).__name__}")
-            yield _make_sample(row, number, **columns) if columns else dict(row)
+            converted.append(_make_sample(row, number, **columns) if columns else dict(row))
         except InvalidInput as problem:
             raise InvalidInput(f"{where}: {problem}") from None
+    return converted
 
 
 def _make_sample(
@@ -256,7 +229,7 @@ def _check_file(path: str | Path) -> Path:
     return path
 
 
-def _lines(path: Path) -> Generator[bytes, None, None]:
+def _lines(path: Path) -> Iterator[bytes]:
     number = 0
     try:
         with _open(path) as file:
@@ -269,12 +242,13 @@ def _lines(path: Path) -> Generator[bytes, None, None]:
 def _open(path: Path) -> AbstractContextManager[Iterable[bytes]]:
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
-    return _open_zstd(path) if path.suffix in (".zst", ".zstd") else path.open("rb")
+    if path.suffix in (".zst", ".zstd"):
+        return io.BytesIO(_decompress_zstd(path))
+    return path.open("rb")
 
 
-@contextmanager
-def _open_zstd(path: Path) -> Iterator[Iterable[bytes]]:
-    """Decompress a zstd file of any number of frames into a temporary file.
+def _decompress_zstd(path: Path) -> bytes:
+    """Decompress a zstd file of any number of frames.
 
     The package's own reader takes a file that was cut short for one that ended.
     """
@@ -284,30 +258,25 @@ def _open_zstd(path: Path) -> Iterator[Iterable[bytes]]:
         raise InvalidInput(
             f"{path} needs the package zstandard: pip install 'heldout[zstd]'"
         ) from None
-    decompressor, frame = zstandard.ZstdDecompressor(), None
-    with path.open("rb") as file, tempfile.TemporaryFile() as decompressed:
-        while chunk := file.read(8192):  # even this much can hold megabytes
-            while chunk:
-                frame = frame or decompressor.decompressobj()
-                try:
-                    decompressed.write(frame.decompress(chunk))
-                except zstandard.ZstdError as problem:
-                    raise OSError(str(problem)) from None
-                chunk = frame.unused_data
-                if frame.eof:
-                    frame = None
-        if frame is not None:
+    parts: list[bytes] = []
+    content = path.read_bytes()
+    while content:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            parts.append(frame.decompress(content))
+        except zstandard.ZstdError as problem:
+            raise OSError(str(problem)) from None
+        if not frame.eof:
             raise EOFError("the compressed file ends in the middle")
-        decompressed.seek(0)
-        yield decompressed
+        content = frame.unused_data
+    return b"".join(parts)
 
 
-def _jsonl_rows(path: Path) -> Rows:
+def jsonl_rows(path: str | Path) -> Rows:
+    """Read the values of a JSONL file, each with "FILE, line 3"; blank lines are left out."""
     decode = msgspec.json.Decoder().decode
-    with closing(_lines(path)) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
+    for number, line in enumerate(_lines(_check_file(path)), start=1):
+        if line.strip():
             try:
                 row = decode(line)
             except UNREADABLE as problem:
@@ -318,32 +287,31 @@ def _jsonl_rows(path: Path) -> Rows:
 def _csv_rows(path: Path) -> Rows:
     csv.field_size_limit(2**31 - 1)  # by default 128 KiB, too little for a long prompt
     header: list[str] | None = None
-    with closing(_lines(path)) as lines:
-        reader = csv.reader(map(bytes.decode, lines), strict=True)
-        while True:
-            # The line a record begins on: with line breaks in quotes it may end much later.
-            where = f"{path}, line {reader.line_num + 1}"
-            try:
-                row = next(reader, None)
-            except csv.Error as problem:
-                raise InvalidInput(f"{where}: {problem}") from None
-            except UnicodeDecodeError as problem:
-                raise InvalidInput(f"{where}: not UTF-8: {problem}") from None
-            if row is None:
-                return
-            if not row:
-                continue
-            if header is None:
-                header = row
-                twice = {name for name in header if header.count(name) > 1}
-                if twice:
-                    raise InvalidInput(f"{where}: the header has {sorted(twice)} more than once")
-            elif len(row) != len(header):
-                raise InvalidInput(
-                    f"{where}: {len(row)} fields, where the header has {len(header)}: {header}"
-                )
-            else:
-                yield where, dict(zip(header, row, strict=True))
+    reader = csv.reader(map(bytes.decode, _lines(path)), strict=True)
+    while True:
+        # The line a record begins on: with line breaks in quotes it may end much later.
+        where = f"{path}, line {reader.line_num + 1}"
+        try:
+            row = next(reader, None)
+        except csv.Error as problem:
+            raise InvalidInput(f"{where}: {problem}") from None
+        except UnicodeDecodeError as problem:
+            raise InvalidInput(f"{where}: not UTF-8: {problem}") from None
+        if row is None:
+            return
+        if not row:
+            continue
+        if header is None:
+            header = row
+            twice = {name for name in header if header.count(name) > 1}
+            if twice:
+                raise InvalidInput(f"{where}: the header has {sorted(twice)} more than once")
+        elif len(row) != len(header):
+            raise InvalidInput(
+                f"{where}: {len(row)} fields, where the header has {len(header)}: {header}"
+            )
+        else:
+            yield where, dict(zip(header, row, strict=True))
 
 
 def _parquet_rows(path: Path) -> Rows:

@@ -105,11 +105,6 @@ def _refuse_unfinished(parent: EvalReport, info: RunInfo) -> None:
             f"{parent.path} is not finished ({parent.status}): it has {count}{of} items, and those "
             "that end first are not like the others. Finish it first: heldout run … --resume"
         )
-    if count % repeats_of(parent.config):
-        raise RunDirectoryError(
-            f"{parent.path} has {count} items, which are not {repeats_of(parent.config)} of each "
-            "sample, as its config says"
-        )
 
 
 class _Rescoring(Run):
@@ -129,14 +124,8 @@ class _Rescoring(Run):
 
     def _samples(self) -> Iterator[Sample]:
         """Hold the results of one sample at a time: a worker takes its item as it is pulled."""
-        repeats = self.config.repeats
-        for id, results in groupby(self.parent.results, key=attrgetter("sample_id")):
+        for _, results in groupby(self.parent.results, key=attrgetter("sample_id")):
             self.by_repeat = {result.repeat: result for result in results}
-            if [*self.by_repeat] != [*range(repeats)]:
-                raise RunDirectoryError(
-                    f"{self.parent.path}: sample {id!r:.100} has the repeats "
-                    f"{[*self.by_repeat]!r:.60}, where its config says {repeats} of each"
-                )
             yield self.by_repeat[0].sample
 
     async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
