@@ -229,7 +229,7 @@ def compare(
     metric: str = REWARD,
     cluster: str | None = None,
     allow: Collection[str] = (),
-    paired: bool | None = None,
+    paired: bool = True,
     pass_threshold: float | None = None,
     confidence: float = CONFIDENCE,
 ) -> Comparison:
@@ -243,8 +243,8 @@ def compare(
         cluster: A metadata key: samples that share its value are not independent.
         allow: What may differ: some of "samples", "scorer", "environment", "threshold" and
             "incomplete".
-        paired: None pairs the samples that both have, and compares all with all where they share
-            none; False never pairs; True requires pairs.
+        paired: Pair the samples that both have; where they share none, or episodes had no seeds,
+            all are compared with all.
         pass_threshold: The reward that passes; None takes that of A.
         confidence: Of all intervals.
 
@@ -268,7 +268,8 @@ def compare(
         keys=keys,
         threshold_matters=measure.counts_passes and pass_threshold is None,
     )
-    pairs = shared if _check_pairing(run_a, run_b, shared, paired) else None
+    can_pair = len(shared.a) > 0 and not unseeded_runs(run_a, run_b)
+    pairs = shared if paired and can_pair else None
     samples = _Samples.of(run_a, run_b, pairs, measure, cluster, by, confidence)
     scored, counted = samples.drop_missing(), None
     if min(len(scored.a.samples), len(scored.b.samples)) == 0:
@@ -344,18 +345,6 @@ def _distinguish_names(a: LoadedRun, b: LoadedRun) -> tuple[LoadedRun, LoadedRun
     if names[0] == names[1]:
         names = "A", "B"
     return replace(a, name=names[0]), replace(b, name=names[1])
-
-
-def _check_pairing(a: LoadedRun, b: LoadedRun, shared: SharedSamples, paired: bool | None) -> bool:
-    unseeded = unseeded_runs(a, b)
-    if paired and unseeded:
-        raise InvalidInput(
-            f"the episodes of {' and '.join(unseeded)} had no seeds, so that they differ from run "
-            "to run: they cannot be paired"
-        )
-    if paired and len(shared.a) == 0:
-        raise InvalidInput(f"{a.name} and {b.name} have no sample in common to pair")
-    return paired is not False and not unseeded and len(shared.a) > 0
 
 
 # --- Aligned samples ----------------------------------------------------------------------------

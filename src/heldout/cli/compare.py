@@ -151,7 +151,7 @@ def command(
             metric=metric,
             cluster=cluster,
             allow=allow,
-            paired=False if unpaired else None,
+            paired=not unpaired,
             pass_threshold=pass_threshold,
             confidence=confidence,
         )
