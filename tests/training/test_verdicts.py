@@ -178,6 +178,7 @@ def test_a_climb_is_improving_from_the_first_steps_of_its_window_to_the_last() -
         "from steps 100–140 to 150–190, paired on 200 samples"
     )
     assert gain.estimate == pytest.approx(CLIMB[15:].mean() - CLIMB[10:15].mean())
+    assert said.short() == f"improving {gain.estimate:+.3f}"
 
 
 def test_a_fall_is_regressing_by_a_gain_below_zero() -> None:
@@ -193,6 +194,7 @@ def test_a_plateau_names_the_effect_that_it_is_without() -> None:
         "plateau since step 140: no gain as large as 0.100 from steps 140–160 to 170–190, "
         "paired on 1000 samples"
     )
+    assert said.short() == "plateau"
 
 
 def test_an_inconclusive_verdict_says_what_it_could_have_detected() -> None:
@@ -359,6 +361,7 @@ def test_a_rise_that_the_latest_eval_contradicts_is_said_as_both() -> None:
         f"inconclusive: {rise:+.3f} from steps 50–90 to 100–140, "
         f"but {fall:+.3f} from step 130 to step 140"
     )
+    assert said.short() == "inconclusive"
 
 
 def test_a_curve_that_has_fallen_from_its_peak_is_regressing_though_it_is_above_its_start() -> None:

@@ -271,15 +271,7 @@ def compare(
     can_pair = len(shared.a) > 0 and not unseeded_runs(run_a, run_b)
     pairs = shared if paired and can_pair else None
     samples = _Samples.of(run_a, run_b, pairs, measure, cluster, by, confidence)
-    scored, counted = samples.drop_missing(), None
-    if min(len(scored.a.samples), len(scored.b.samples)) == 0:
-        raise InvalidInput(
-            f"{run_a.name} and {run_b.name} have no sample with a {metric} on both sides: there is "
-            "nothing to compare"
-        )
-    if samples.errors_as is not None:
-        counted = samples.count_errors().drop_missing()
-    return _make_comparison(run_a, run_b, shared, mismatches, measure, samples, scored, counted)
+    return _make_comparison(run_a, run_b, shared, mismatches, measure, samples)
 
 
 def _make_comparison(
@@ -289,9 +281,15 @@ def _make_comparison(
     mismatches: Sequence[Mismatch],
     measure: Measure,
     samples: _Samples,
-    scored: _Samples,
-    counted: _Samples | None,
 ) -> Comparison:
+    scored, counted = samples.drop_missing(), None
+    if min(len(scored.a.samples), len(scored.b.samples)) == 0:
+        raise InvalidInput(
+            f"{a.name} and {b.name} have no sample with a {measure.name} on both sides: there is "
+            "nothing to compare"
+        )
+    if samples.errors_as is not None:
+        counted = samples.count_errors().drop_missing()
     overall, slices = scored.difference(), scored.slice_differences()
     compared_labels = {part.label for part in slices}
     rescored = same_answers(a, b)

@@ -132,6 +132,13 @@ class StepVerdict:
         around = interval_text(decided.gain.interval.low, decided.gain.interval.high)
         return f"{verdict.kind}: {number(decided.gain.estimate, sign=True)} ({around}) {basis}"
 
+    def short(self) -> str:
+        """Return the kind, and the gain if one is claimed, for narrow columns."""
+        gain = self.verdict.gain
+        if gain is None or self.kind not in ("improving", "regressing"):
+            return self.kind
+        return f"{self.kind} {number(gain.estimate, sign=True)}"
+
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as it is stored on a point."""
         decided, gain = self.verdict.decided, self.verdict.gain
