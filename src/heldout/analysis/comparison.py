@@ -34,9 +34,9 @@ from heldout.analysis._runs import (
     LoadedRun,
     Measure,
     Run,
+    clusters_if_any,
     load_run,
     pessimistic_value,
-    sample_clusters,
     sample_means,
     within_unit,
 )
@@ -56,7 +56,7 @@ from heldout.stats import (
 )
 from heldout.stats._input import check_threshold
 from heldout.stats.summary import has_passed
-from heldout.store.columns import has_duplicates, places_by_code
+from heldout.store.columns import places_by_code
 from heldout.store.report import EvalReport
 
 Difference = PairedDifference | UnpairedDifference
@@ -468,7 +468,6 @@ def _make_columns(
     table = run.table
     rewards, values = sample_means(table, table.reward), measure.sample_values(run)
     with_errors = values if errors_as is None else measure.sample_values(run, errors_as=errors_as)
-    clustered = cluster is not None or has_duplicates(table.content)
     return _Columns(
         samples=np.arange(len(table.sample_ids), dtype=np.int64),
         values=values,
@@ -476,7 +475,7 @@ def _make_columns(
         rewards=rewards,
         passes=has_passed(rewards, measure.pass_threshold),
         slices=slices,
-        clusters=sample_clusters(table, cluster) if clustered else None,
+        clusters=clusters_if_any(table, cluster),
     )
 
 
