@@ -166,7 +166,7 @@ def test_the_interval_of_values_from_0_to_1_stays_there_and_holds_the_mean(
     assert interval.low < interval.high
 
 
-def coverage(draw, truth: float, rounds: int = 2000) -> float:  # type: ignore[no-untyped-def]
+def coverage(draw, truth: float, rounds: int = 1000) -> float:  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(rounds):

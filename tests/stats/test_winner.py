@@ -15,7 +15,7 @@ from heldout.stats.intervals import Floats
 from heldout.stats.winner import Winner, best_of
 
 N = 200
-CURVES = 400
+CURVES = 150
 
 
 def evals(levels: list[float], n: int, shared: float, rng: np.random.Generator) -> Floats:
@@ -51,7 +51,7 @@ def test_the_interval_covers_the_true_mean_of_the_winner_of_twenty(
 
 @pytest.mark.parametrize(("n", "p"), [(20, 0.5), (20, 0.05), (20, 0.95), (100, 0.95)])
 def test_few_samples_and_extreme_rates_do_not_break_the_interval(n: int, p: float) -> None:
-    assert coverage(simulate([p] * 20, shared=0.6, n=n, curves=200)) >= 0.93
+    assert coverage(simulate([p] * 20, shared=0.6, n=n)) >= 0.93
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.6])
@@ -74,7 +74,7 @@ def test_few_samples_do_not_make_the_correction_wild(n: int) -> None:
     """Equal checkpoints near the top, whose noise is mostly shared."""
     rng = np.random.default_rng(2)
     biases = []
-    for trial in range(150):
+    for trial in range(100):
         found = best_of(evals([0.9] * 10, n, 0.9, rng), seed=trial, bounds=(0, 1), draws=1000)
         assert 0 <= found.estimate <= found.raw
         biases.append(found.estimate - 0.9)
@@ -87,14 +87,14 @@ def test_a_clear_winner_pays_for_no_one_else() -> None:
     alone = stats.norm.ppf(0.9875) * math.sqrt(winner.raw * (1 - winner.raw) / 400)
     assert winner.contenders == 1
     assert winner.raw - winner.interval.low < 1.1 * alone
-    assert winner.bias < 0.001
+    assert winner.raw - winner.estimate < 0.001
 
 
 def test_a_single_checkpoint_has_nothing_to_correct() -> None:
     rows = np.random.default_rng(0).standard_normal((1, 300))
     winner = best_of(rows, seed=0, draws=100_000)
     expected = stats.t.ppf(0.975, 299) * stats.sem(rows[0])
-    assert winner.bias == 0
+    assert winner.raw == winner.estimate
     assert winner.interval.high - winner.raw == pytest.approx(expected, rel=0.06)
 
 
@@ -136,7 +136,7 @@ def test_the_interval_holds_raw_and_the_estimate_is_never_above_it(
     winner = best_of(rows, seed=seed, draws=200)
     assert winner.interval.low <= winner.raw <= winner.interval.high
     assert winner.estimate <= winner.raw == rows.mean(axis=1).max()
-    assert 1 <= winner.contenders <= winner.candidates == m
+    assert 1 <= winner.contenders <= m
 
 
 @pytest.mark.parametrize(

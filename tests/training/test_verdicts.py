@@ -178,7 +178,7 @@ def test_a_climb_is_improving_from_the_first_steps_of_its_window_to_the_last() -
         "from steps 100–140 to 150–190, paired on 200 samples"
     )
     assert gain.estimate == pytest.approx(CLIMB[15:].mean() - CLIMB[10:15].mean())
-    assert said.short() == f"improving {gain:+.3f}"
+    assert said.short() == f"improving {gain.estimate:+.3f}"
 
 
 def test_a_fall_is_regressing_by_a_gain_below_zero() -> None:

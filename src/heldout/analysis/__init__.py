@@ -12,19 +12,14 @@ plan                   how many samples it takes to see a difference
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from heldout.analysis._comparability import KINDS, Mismatch
 from heldout.analysis.aggregation import Aggregates, ScoreMatrix, aggregate, score_matrix
 from heldout.analysis.comparison import Change, Comparison, Side, compare
 from heldout.analysis.gating import Check, Gate, Reading, gate
 from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge, read_labels
-from heldout.analysis.passes import pass_at_k, pass_hat_k, summarize_clustered
+from heldout.analysis.passes import pass_at_k, pass_hat_k, summarize
 from heldout.analysis.power import Plan, plan
 from heldout.analysis.three_way import ThreeWayCounts, count_three_way
-from heldout.stats.summary import Summary
-from heldout.store.columns import summarize_results
-from heldout.types import EvalResult
 
 __all__ = [
     "KINDS",
@@ -53,22 +48,3 @@ __all__ = [
     "score_matrix",
     "summarize",
 ]
-
-
-def summarize(
-    results: Iterable[EvalResult], *, pass_threshold: float = 0.5, cluster: str | None = None
-) -> Summary:
-    """Summarize any results as a report does (docs/semantics.md, clauses 1-7).
-
-    Args:
-        results: The results.
-        pass_threshold: The reward that passes.
-        cluster: A metadata key that says which samples belong together (a shared passage): error
-            bars are clustered by it, instead of by sample.
-
-    Returns:
-        The summary.
-    """
-    if cluster is not None:
-        return summarize_clustered(results, cluster, pass_threshold=pass_threshold)
-    return summarize_results(results, pass_threshold)

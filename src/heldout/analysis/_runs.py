@@ -22,7 +22,7 @@ from heldout.stats import Floats, Ints
 from heldout.stats._input import LARGEST, UNIT_ROUNDING
 from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_question
 from heldout.stats.summary import has_passed
-from heldout.store.columns import Table, table_of, table_of_results
+from heldout.store.columns import Table, has_duplicates, table_of, table_of_results
 from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
@@ -110,13 +110,6 @@ def read_table(results: Results, cluster: str | None) -> Table:
     return table_of_results(results, keys)
 
 
-def threshold_of(results: Results, pass_threshold: float | None) -> float:
-    """Return the reward that passes: the one given, else the report's own, else 0.5."""
-    if pass_threshold is not None:
-        return pass_threshold
-    return results.pass_threshold if isinstance(results, EvalReport) else 0.5
-
-
 def sample_clusters(table: Table, key: str | None) -> Ints:
     """Number the cluster of each sample.
 
@@ -130,6 +123,13 @@ def sample_clusters(table: Table, key: str | None) -> Ints:
     if labels is None:
         return by_content
     return np.where(labels.codes < 0, len(labels.values) + by_content, labels.codes)
+
+
+def clusters_if_any(table: Table, key: str | None) -> Ints | None:
+    """Number the cluster of each sample; None where each stands alone."""
+    if key is None and not has_duplicates(table.content):
+        return None
+    return sample_clusters(table, key)
 
 
 # --- Values -------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Measure:
             values = np.asarray(np.where(np.isnan(table.reward), errors_as, values))
         if self.k is None:
             return sample_means(table, values)
-        made = count_items(table, np.ones(len(table), dtype=np.bool_))
+        made = count_items(table)
         short = np.flatnonzero(made < self.k)
         if len(short):
             raise InvalidInput(
@@ -209,9 +209,10 @@ class Measure:
         return rates
 
 
-def count_items(table: Table, which: NDArray[np.bool_]) -> Ints:
-    """Return how many of these items each sample has."""
-    return np.bincount(table.sample[which], minlength=len(table.sample_ids)).astype(np.int64)
+def count_items(table: Table, which: NDArray[np.bool_] | None = None) -> Ints:
+    """Return how many items each sample has, or how many of these."""
+    items = table.sample if which is None else table.sample[which]
+    return np.bincount(items, minlength=len(table.sample_ids)).astype(np.int64)
 
 
 def sample_means(table: Table, values: Floats) -> Floats:

@@ -34,9 +34,9 @@ from heldout.analysis._runs import (
     LoadedRun,
     Measure,
     Run,
+    clusters_if_any,
     load_run,
     pessimistic_value,
-    sample_clusters,
     sample_means,
     within_unit,
 )
@@ -56,7 +56,7 @@ from heldout.stats import (
 )
 from heldout.stats._input import check_threshold
 from heldout.stats.summary import has_passed
-from heldout.store.columns import has_duplicates, places_by_code
+from heldout.store.columns import places_by_code
 from heldout.store.report import EvalReport
 
 Difference = PairedDifference | UnpairedDifference
@@ -229,7 +229,7 @@ def compare(
     metric: str = REWARD,
     cluster: str | None = None,
     allow: Collection[str] = (),
-    paired: bool | None = None,
+    paired: bool = True,
     pass_threshold: float | None = None,
     confidence: float = CONFIDENCE,
 ) -> Comparison:
@@ -243,8 +243,8 @@ def compare(
         cluster: A metadata key: samples that share its value are not independent.
         allow: What may differ: some of "samples", "scorer", "environment", "threshold" and
             "incomplete".
-        paired: None pairs the samples that both have, and compares all with all where they share
-            none; False never pairs; True requires pairs.
+        paired: Pair the samples that both have; where they share none, or episodes had no seeds,
+            all are compared with all.
         pass_threshold: The reward that passes; None takes that of A.
         confidence: Of all intervals.
 
@@ -268,17 +268,10 @@ def compare(
         keys=keys,
         threshold_matters=measure.counts_passes and pass_threshold is None,
     )
-    pairs = shared if _check_pairing(run_a, run_b, shared, paired) else None
+    can_pair = len(shared.a) > 0 and not unseeded_runs(run_a, run_b)
+    pairs = shared if paired and can_pair else None
     samples = _Samples.of(run_a, run_b, pairs, measure, cluster, by, confidence)
-    scored, counted = samples.drop_missing(), None
-    if min(len(scored.a.samples), len(scored.b.samples)) == 0:
-        raise InvalidInput(
-            f"{run_a.name} and {run_b.name} have no sample with a {metric} on both sides: there is "
-            "nothing to compare"
-        )
-    if samples.errors_as is not None:
-        counted = samples.count_errors().drop_missing()
-    return _make_comparison(run_a, run_b, shared, mismatches, measure, samples, scored, counted)
+    return _make_comparison(run_a, run_b, shared, mismatches, measure, samples)
 
 
 def _make_comparison(
@@ -288,9 +281,15 @@ def _make_comparison(
     mismatches: Sequence[Mismatch],
     measure: Measure,
     samples: _Samples,
-    scored: _Samples,
-    counted: _Samples | None,
 ) -> Comparison:
+    scored, counted = samples.drop_missing(), None
+    if min(len(scored.a.samples), len(scored.b.samples)) == 0:
+        raise InvalidInput(
+            f"{a.name} and {b.name} have no sample with a {measure.name} on both sides: there is "
+            "nothing to compare"
+        )
+    if samples.errors_as is not None:
+        counted = samples.count_errors().drop_missing()
     overall, slices = scored.difference(), scored.slice_differences()
     compared_labels = {part.label for part in slices}
     rescored = same_answers(a, b)
@@ -344,18 +343,6 @@ def _distinguish_names(a: LoadedRun, b: LoadedRun) -> tuple[LoadedRun, LoadedRun
     if names[0] == names[1]:
         names = "A", "B"
     return replace(a, name=names[0]), replace(b, name=names[1])
-
-
-def _check_pairing(a: LoadedRun, b: LoadedRun, shared: SharedSamples, paired: bool | None) -> bool:
-    unseeded = unseeded_runs(a, b)
-    if paired and unseeded:
-        raise InvalidInput(
-            f"the episodes of {' and '.join(unseeded)} had no seeds, so that they differ from run "
-            "to run: they cannot be paired"
-        )
-    if paired and len(shared.a) == 0:
-        raise InvalidInput(f"{a.name} and {b.name} have no sample in common to pair")
-    return paired is not False and not unseeded and len(shared.a) > 0
 
 
 # --- Aligned samples ----------------------------------------------------------------------------
@@ -481,7 +468,6 @@ def _make_columns(
     table = run.table
     rewards, values = sample_means(table, table.reward), measure.sample_values(run)
     with_errors = values if errors_as is None else measure.sample_values(run, errors_as=errors_as)
-    clustered = cluster is not None or has_duplicates(table.content)
     return _Columns(
         samples=np.arange(len(table.sample_ids), dtype=np.int64),
         values=values,
@@ -489,7 +475,7 @@ def _make_columns(
         rewards=rewards,
         passes=has_passed(rewards, measure.pass_threshold),
         slices=slices,
-        clusters=sample_clusters(table, cluster) if clustered else None,
+        clusters=clusters_if_any(table, cluster),
     )
 
 

@@ -210,11 +210,7 @@ def gate(
     if min_mean is not None or max_mean is not None:
         refuse_mismatches(find_unfinished(loaded), allow, f"{loaded.name} cannot be judged")
         means = _estimate_means(loaded, measure, cluster, confidence)
-        if min_mean is not None:
-            checks.append(_judge("min_mean", means, min_mean))
-        if max_mean is not None:
-            mirrored = [mean.mirror() for mean in means]
-            checks.append(_judge("max_mean", mirrored, -max_mean, sign=-1))
+        checks += _check_means(means, min_mean, max_mean)
     side = comparison.b if comparison else make_side(loaded, len(loaded.table.sample_ids))
     outcome = min((check.outcome for check in checks), key=WORST_FIRST.index)
     return Gate(outcome, tuple(checks), side, comparison, metric, confidence)
@@ -390,6 +386,18 @@ def _check_differences(
             reading = estimates[0].read(-in_slices, sign) if estimates else None
             bound = sign * -in_slices
             checks.append(Check("slice", by_key, bound, "errored", None, reading, False, None))
+    return checks
+
+
+def _check_means(
+    means: Sequence[_Estimate], min_mean: float | None, max_mean: float | None
+) -> list[Check]:
+    checks = []
+    if min_mean is not None:
+        checks.append(_judge("min_mean", means, min_mean))
+    if max_mean is not None:
+        mirrored = [mean.mirror() for mean in means]
+        checks.append(_judge("max_mean", mirrored, -max_mean, sign=-1))
     return checks
 
 

@@ -8,7 +8,7 @@ What passes and what errored attempts count as is decided in `heldout.stats.summ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,23 +17,24 @@ from numpy.typing import NDArray
 from heldout import stats
 from heldout.analysis._runs import (
     Results,
+    clusters_if_any,
     count_items,
     read_table,
     sample_clusters,
-    threshold_of,
 )
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
 from heldout.stats.summary import Summary, has_passed, summarize_batch
 from heldout.store.columns import (
     Table,
-    has_duplicates,
     label,
     make_table_batch,
     places_by_code,
+    summarize_results,
     table_of,
 )
 from heldout.store.report import EvalReport, repeats_of
+from heldout.types import EvalResult
 
 FEW_CLUSTERS = 10
 """Clustered intervals from fewer are rough: the spread between clusters is hardly known."""
@@ -94,19 +95,19 @@ def _estimate(
     table = read_table(results, cluster)
     if np.isnan(table.reward).all():
         raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
-    return _estimate_from(table, estimator, k, cluster, threshold_of(results, pass_threshold))
+    if pass_threshold is None:
+        pass_threshold = results.pass_threshold if isinstance(results, EvalReport) else 0.5
+    return _estimate_from(table, estimator, k, cluster, pass_threshold)
 
 
 def _estimate_from(
     table: Table, estimator: Callable[..., PassRate], k: int, cluster: str | None, threshold: float
 ) -> PassRate:
-    passed = has_passed(table.reward, threshold)
-    clustered = cluster is not None or has_duplicates(table.content)
     return estimator(
-        count_items(table, np.ones(len(table), dtype=np.bool_)),
-        count_items(table, passed),
+        count_items(table),
+        count_items(table, has_passed(table.reward, threshold)),
         k=k,
-        clusters=sample_clusters(table, cluster) if clustered else None,
+        clusters=clusters_if_any(table, cluster),
         names=table.sample_ids,
     )
 
@@ -114,25 +115,25 @@ def _estimate_from(
 # --- Summaries ----------------------------------------------------------------------------------
 
 
-def summarize_clustered(
-    results: Results, cluster: str, *, pass_threshold: float | None = None
+def summarize(
+    results: Iterable[EvalResult], *, pass_threshold: float = 0.5, cluster: str | None = None
 ) -> Summary:
-    """Summarize results with error bars clustered by a metadata key.
-
-    Samples that share a value of the key are one cluster, with all their attempts; a sample without
-    a value is a cluster of its own.
+    """Summarize any results as a report does (docs/semantics.md, clauses 1-7).
 
     Args:
-        results: A report, or results.
-        cluster: The metadata key.
-        pass_threshold: The reward that passes. None is the report's own, 0.5 for results.
+        results: The results.
+        pass_threshold: The reward that passes.
+        cluster: A metadata key that says which samples belong together (a shared passage): error
+            bars are clustered by it, instead of by sample. A sample without a value is a cluster of
+            its own.
 
     Returns:
-        A summary that also has `clustered_by`, `n_clusters`, and `n_without_cluster`, the number of
-        samples without a value.
+        The summary; with a cluster, it has `clustered_by`, `n_clusters`, and `n_without_cluster`,
+        the number of samples without a value.
     """
-    threshold = threshold_of(results, pass_threshold)
-    return _summarize_table(read_table(results, cluster), cluster, threshold)
+    if cluster is None:
+        return summarize_results(results, pass_threshold)
+    return _summarize_table(read_table(results, cluster), cluster, pass_threshold)
 
 
 def summarize_report(
@@ -216,8 +217,7 @@ def _count_clusters(table: Table, cluster: str, numbers: Ints, samples: Ints) ->
 def _summarize_passes(
     table: Table, k: int, cluster: str | None, threshold: float, *, strict: bool
 ) -> Summary:
-    attempts = count_items(table, np.ones(len(table), dtype=np.bool_))
-    short = int((attempts < k).sum())
+    short = int((count_items(table) < k).sum())
     unscored = bool(np.isnan(table.reward).all())
     summary: Summary = {}
     for name, estimator in (("pass_at", stats.pass_at_k), ("pass_hat", stats.pass_hat_k)):

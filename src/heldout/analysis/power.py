@@ -25,10 +25,10 @@ from heldout.analysis._runs import (
     LoadedRun,
     Measure,
     Run,
+    clusters_if_any,
     group_means,
     is_binary,
     load_run,
-    sample_clusters,
     within_unit,
 )
 from heldout.errors import InvalidInput
@@ -45,7 +45,6 @@ from heldout.stats import (
     variance_components,
 )
 from heldout.stats.power import ALPHA, POWER
-from heldout.store.columns import has_duplicates
 
 REPEATS = (1, 2, 4, 8)
 
@@ -160,10 +159,8 @@ def _make_plan(
     components = variance_components(base.values, samples=base.samples)
     variance = _difference_variance(base, other, components, detect, correlation or 0.0)
     variance_known = len(variance.splits) == 1
-    design_effect, clusters = 1.0, None
-    if cluster is not None or has_duplicates(base.run.table.content):
-        design_effect, clusters = _design_effect(base, other, cluster)
-        variance = variance.times(design_effect)
+    design_effect, clusters = _design_effect(base, other, cluster)
+    variance = variance.times(design_effect)
     n = components.samples
     mean_repeats = len(base.values) / n
     stderr = math.sqrt(variance.at(mean_repeats)[1] / n)
@@ -291,18 +288,22 @@ def _difference_variance(
     return variance
 
 
-def _design_effect(base: _Items, other: _Items | None, cluster: str | None) -> tuple[float, int]:
-    """Return how many times more samples clusters take (L. Kish 1965), and the clusters.
+def _design_effect(
+    base: _Items, other: _Items | None, cluster: str | None
+) -> tuple[float, int | None]:
+    """Return how many times more samples clusters take (L. Kish 1965), and the clusters, if any.
 
     Fewer they never take: that would be a chance of this run.
     """
     table = base.run.table
+    codes = clusters_if_any(table, cluster)
+    if codes is None:
+        return 1.0, None
     values = group_means(base.samples, base.values, len(table.sample_ids))
     if other is not None:
         values = group_means(other.samples, other.values, len(table.sample_ids)) - values
     present = ~np.isnan(values)
-    codes = sample_clusters(table, cluster)[present]
-    together, alone = Moments.of(values[present], codes), Moments.of(values[present])
+    together, alone = Moments.of(values[present], codes[present]), Moments.of(values[present])
     if not together.stderr or not alone.stderr:
         return 1.0, together.clusters
     return max(1.0, (together.stderr / alone.stderr) ** 2), together.clusters

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from heldout.analysis._runs import Results, read_table, sample_clusters
 from heldout.errors import InvalidInput
-from heldout.stats import CONFIDENCE, Floats, Moments, Rate
+from heldout.stats import Floats, Moments, Rate
 from heldout.store.columns import Table
 
 INCORRECT, NOT_ATTEMPTED = "_incorrect", "_not_attempted"
@@ -83,7 +83,6 @@ def count_three_way(
     name: str = "correct",
     *,
     cluster: str | None = None,
-    confidence: float = CONFIDENCE,
 ) -> ThreeWayCounts:
     """Count the verdicts of a three-way judge.
 
@@ -92,10 +91,9 @@ def count_three_way(
         name: The judge's metric. There are also `name`_incorrect and `name`_not_attempted, and
             exactly one of the three is 1.
         cluster: Metadata key to cluster error bars by.
-        confidence: Of the intervals.
 
     Returns:
-        The counts and rates.
+        The counts and rates, with 95% intervals.
 
     Raises:
         InvalidInput: There are no such metrics, or not one of them is 1 everywhere.
@@ -112,7 +110,7 @@ def count_three_way(
     def rate(*parts: NDArray[np.bool_]) -> Rate:
         values = np.concatenate([correct[part] for part in parts])
         moments = Moments.of(values, np.concatenate([groups[part] for part in parts]))
-        interval = moments.interval(confidence, bounded=True)
+        interval = moments.interval(bounded=True)
         return Rate(int(values.sum()), moments.n, interval, moments.stderr)
 
     everything = np.ones(len(correct), dtype=np.bool_)

@@ -137,7 +137,7 @@ def command(
     image = None if plot is None else format_of(plot)  # refused before anything is read
     reports = [select_results(load_report(run), where, "compare") for run in names]
     with options_in_errors():
-        comparison = compare(*reports, paired=False if unpaired else None, **settings)
+        comparison = compare(*reports, paired=not unpaired, **settings)
     if plot is not None and image is not None:
         from heldout.analysis.plot import plot_comparison
 

@@ -578,9 +578,7 @@ def paired_slices(
     *,
     labels: Ids,
     clusters: Ids | None = None,
-    pass_threshold: float | None = None,
     confidence: float = CONFIDENCE,
-    bounded: bool | None = None,
 ) -> tuple[SliceDifference, ...]:
     """Compare two aligned sets of results slice by slice, corrected for multiple comparisons.
 
@@ -588,10 +586,8 @@ def paired_slices(
         a: Results of a.
         b: Results of b.
         labels: The slice of each pair.
-        clusters: As for `paired_difference`, and so are the other arguments.
-        pass_threshold: See `paired_difference`.
+        clusters: As for `paired_difference`.
         confidence: Of all intervals at once.
-        bounded: See `paired_difference`; inferred from all slices together.
 
     Returns:
         The corrected differences, in the order of each label's first pair.
@@ -603,7 +599,7 @@ def paired_slices(
     names, codes = factorize(labels, len(values_a), "labels")
     members = None if clusters is None else cluster_codes(clusters, len(values_a))
     # Decided for all: a slice of equal values would say less about what they can be.
-    inside = is_bounded(values_a, values_b, bounded=bounded)
+    inside = is_bounded(values_a, values_b, bounded=None)
     order = np.argsort(codes, kind="stable")
     differences = {}
     for name, rows in zip(names, np.split(order, np.cumsum(np.bincount(codes))[:-1]), strict=True):
@@ -611,7 +607,6 @@ def paired_slices(
             values_a[rows],
             values_b[rows],
             clusters=None if members is None else members[rows],
-            pass_threshold=pass_threshold,
             confidence=confidence,
             bounded=inside,
         )

@@ -34,20 +34,16 @@ class PassRate:
     """A mean over questions of pass@k or pass^k.
 
     Attributes:
-        k: Attempts.
         value: The mean.
         stderr: Its standard error; None for fewer than two clusters.
         interval: Its interval.
-        confidence: Of the interval.
         questions: Questions.
         clusters: Clusters of questions.
     """
 
-    k: int
     value: float
     stderr: float | None
     interval: Interval | None
-    confidence: float
     questions: int
     clusters: int
 
@@ -83,7 +79,7 @@ def pass_at_k(
         InvalidInput: A question has fewer than k attempts, or counts make no sense.
     """
     values = pass_at_k_by_question(attempts, successes, k=k, names=names)
-    return _average(values, k, clusters, confidence)
+    return _average(values, clusters, confidence)
 
 
 def pass_hat_k(
@@ -114,18 +110,16 @@ def pass_hat_k(
         InvalidInput: A question has fewer than k attempts, or counts make no sense.
     """
     values = pass_hat_k_by_question(attempts, successes, k=k, names=names)
-    return _average(values, k, clusters, confidence)
+    return _average(values, clusters, confidence)
 
 
-def _average(values: Floats, k: int, clusters: Ids | None, confidence: float) -> PassRate:
+def _average(values: Floats, clusters: Ids | None, confidence: float) -> PassRate:
     check_confidence(confidence)
     moments = Moments.of(values, clusters)
     return PassRate(
-        k=k,
         value=math.fsum(values) / len(values),
         stderr=moments.stderr,
         interval=moments.interval(confidence, bounded=True),
-        confidence=confidence,
         questions=len(values),
         clusters=moments.clusters,
     )

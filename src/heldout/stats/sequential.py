@@ -471,9 +471,9 @@ def _critical_value(
 ) -> float:
     if before is None:
         return critical_value(alpha)
-    previous, earlier = before
-    missing = len(differences) - len(earlier)  # samples that came later
-    earlier = np.pad(earlier, (0, missing), constant_values=np.nan)
+    previous, compared = before
+    earlier = np.full(len(differences), np.nan)  # of samples that came later there is none
+    earlier[: len(compared)] = compared
     correlation = least_correlation(differences, earlier, groups)
     return critical_value(alpha, correlation=correlation, previous=previous)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import Ids, check_confidence, check_matrix, cluster_codes
+from heldout.stats._input import Ids, check_matrix, cluster_codes
 from heldout.stats.intervals import CONFIDENCE, Floats, Interval, t_quantile
 from heldout.stats.moments import degrees_of_sizes, leave_out_weights
 
@@ -36,23 +36,17 @@ class Winner:
         index: Its row; the first of equals.
         raw: Its mean as measured, which overstates it.
         estimate: The mean less the bias of picking the maximum.
-        bias: raw - estimate.
-        interval: The interval of the true mean of the checkpoint that was picked.
+        interval: The 95% interval of the true mean of the checkpoint that was picked.
         contenders: Checkpoints that the interval allows for, the winner included.
-        candidates: Checkpoints.
         n: Samples that the winner has a reward for.
-        confidence: Of the intervals.
     """
 
     index: int
     raw: float
     estimate: float
-    bias: float
     interval: Interval
     contenders: int
-    candidates: int
     n: int
-    confidence: float
 
 
 def best_of(
@@ -60,7 +54,6 @@ def best_of(
     clusters: Ids | None = None,
     *,
     seed: int,
-    confidence: float = CONFIDENCE,
     draws: int = DRAWS,
     bounds: tuple[float, float] | None = None,
 ) -> Winner:
@@ -73,7 +66,6 @@ def best_of(
         rewards: Checkpoints x samples, NaN where an item errored.
         clusters: The cluster of each sample; None: samples are independent.
         seed: The same seed gives the same numbers.
-        confidence: Of the intervals.
         draws: Draws of the noise.
         bounds: The least and the largest possible reward; None takes those seen.
 
@@ -83,7 +75,6 @@ def best_of(
     Raises:
         InvalidInput: The rewards are no finite table, or too few for an error.
     """
-    check_confidence(confidence)
     table = check_matrix(rewards, "rewards", "checkpoint", "sample", gaps=True)
     if draws < 100:
         raise InvalidInput(f"draws is {draws}; an interval needs at least 100")
@@ -94,9 +85,9 @@ def best_of(
             "needed to know its error"
         )
     means: Floats = np.nansum(table, axis=1) / counts
-    plain, noise = _draw_noise(table, means, clusters, seed, confidence, draws, bounds)
+    plain, noise = _draw_noise(table, means, clusters, seed, draws, bounds)
 
-    below, above, contenders = _winner_errors(means, noise, 1 - confidence)
+    below, above, contenders = _winner_errors(means, noise, 1 - CONFIDENCE)
     low, high = bounds if bounds else (-math.inf, math.inf)
     index = int(np.argmax(means))
     raw = float(means[index])
@@ -105,12 +96,9 @@ def best_of(
         index=index,
         raw=raw,
         estimate=estimate,
-        bias=raw - estimate,
         interval=Interval(max(low, raw - below), min(high, raw + above)),
         contenders=contenders,
-        candidates=len(means),
         n=int(counts[index]),
-        confidence=confidence,
     )
 
 
@@ -139,7 +127,6 @@ def _draw_noise(
     means: Floats,
     clusters: Ids | None,
     seed: int,
-    confidence: float,
     draws: int,
     bounds: tuple[float, float] | None,
 ) -> tuple[Floats, Floats]:
@@ -163,7 +150,7 @@ def _draw_noise(
         residuals, sizes = summed, np.bincount(members).astype(np.float64)
     if len(sizes) < 2:
         raise InvalidInput("all samples are in one cluster: two at least are needed")
-    tail = (1 + confidence) / 2
+    tail = (1 + CONFIDENCE) / 2
     scale = (bounds[1] - bounds[0]) if bounds else float(np.nanmax(table) - np.nanmin(table))
     floor = 2 * (scale / 2 * float(sizes.max()) / counts) ** 2
     residuals = residuals * leave_out_weights(sizes)
