@@ -192,26 +192,18 @@ _RAW = re.compile(r'"\s{0,9}([^"\n]{0,2000}[^"\s])\s{0,9}"')
 _decoder = json.JSONDecoder()
 
 
-class Box(NamedTuple):
-    r"""One `\boxed{…}`; its content is None where it never closes."""
-
-    inside: str | None
-    start: int
-    end: int
-
-
-def last_box(text: str) -> Box | None:
-    r"""Find the last `\boxed{…}` of a text."""
+def last_box(text: str) -> tuple[str | None, int] | None:
+    r"""Find the last `\boxed{…}`: its content, None where it never closes, and where it ends."""
     boxes = (_box_at(text, at) for at, _ in _places(text, {"\\boxed": 0}))
     return next(filter(None, boxes), None)
 
 
-def _box_at(text: str, at: int) -> Box | None:
+def _box_at(text: str, at: int) -> tuple[str | None, int] | None:
     opened = _BOX.match(text, at)
     if opened is None:
         return None
     if opened[1]:
-        return Box(opened[1], at, opened.end())
+        return opened[1], opened.end()
     depth = 1
     for brace in _BRACES.finditer(text, opened.end(), opened.end() + _MAX_BOX):
         if brace[0] == "{":
@@ -219,25 +211,25 @@ def _box_at(text: str, at: int) -> Box | None:
         elif brace[0] == "}":
             depth -= 1
         if not depth:
-            return Box(text[opened.end() : brace.start()].strip(), at, brace.end())
-    return Box(None, at, len(text))
+            return text[opened.end() : brace.start()].strip(), brace.end()
+    return None, len(text)
 
 
 def _read_box(text: str, at: int) -> Statement | None:
     r"""Read a box, with those joined to it: `\boxed{1} \text{ and } \boxed{2}` is `1, 2`."""
-    box = _box_at(text, at)
-    if box is None or box.inside is None:
-        return Statement(None, "box", at) if box else None
-    values = [clean(box.inside)]
-    if values[0] and "%" not in values[0] and _PERCENT.match(text, box.end):
+    inside, end = _box_at(text, at) or ("", at)
+    if inside is None:
+        return Statement(None, "box", at)
+    values = [clean(inside)]
+    if values[0] and "%" not in values[0] and _PERCENT.match(text, end):
         values[0] += "\\%"
     while len(values) < _MAX_JOINED:
         place = text.rfind("\\boxed", max(0, at - _MAX_JOINED_LENGTH), at)
-        before = _box_at(text, place) if place >= 0 else None
-        if not before or not before.inside or not _JOINED.fullmatch(text, before.end, at):
+        inside, end = (place >= 0 and _box_at(text, place)) or ("", 0)
+        if not inside or not _JOINED.fullmatch(text, end, at):
             break
-        values.insert(0, clean(before.inside))
-        at = before.start
+        values.insert(0, clean(inside))
+        at = place
     value = values[0] if len(values) == 1 else ", ".join(dict.fromkeys(filter(None, values)))
     return Statement(value, "box", at) if value else None
 
@@ -294,7 +286,10 @@ DENIED_BEHIND = re.compile(  # a word that is denied, or asked for
 _NOT = re.compile(r"\s?not\b(?P<but>[^.;\n]{1,60}?\bbut\s+(?:rather\s)?)?", re.IGNORECASE)
 _DENYING = frozenset(("not", "if", "wrong", "incorrect", "other", "cannot", "nor", "neither"))
 _BETWEEN = frozenset(
-    "the|my|our|a|this|that|it|i|be|is|final|correct|right|answer|think|believe|say|go".split("|")
+    (
+        *("the", "my", "our", "a", "this", "that", "it", "i", "be", "is", "final", "correct"),
+        *("right", "answer", "think", "believe", "say", "go"),
+    )
 )
 
 

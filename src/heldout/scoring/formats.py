@@ -148,11 +148,12 @@ def has_boxed(answer: str | None) -> Grade:
     box = last_box(text)
     if box is None:
         return Grade(0.0, None, r"no \boxed{}")
-    if box.inside is None:
+    inside, _ = box
+    if inside is None:
         return Grade(0.0, None, r"the last \boxed{} never closes")
-    if not _NOTHING.sub("", box.inside):
+    if not _NOTHING.sub("", inside):
         return Grade(0.0, None, r"the last \boxed{} is empty")
-    return Grade(1.0, box.inside)
+    return Grade(1.0, inside)
 
 
 @grader(version=1)
