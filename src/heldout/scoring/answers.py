@@ -150,10 +150,10 @@ def _places(text: str, marks: Mapping[str, int]) -> list[tuple[int, str]]:
     """Find marks; of each mark, its last occurrences."""
     places: list[tuple[int, str]] = []
     for mark, length in marks.items():
-        at = text.rfind(mark) if mark[0] in text and mark in text else -1  # much faster
-        for _ in range(_MAX_PLACES):
-            if at < 0:
-                break
+        if mark[0] not in text or mark not in text:  # one character is found much faster
+            continue
+        at = text.rfind(mark)
+        while at >= 0 and len(places) < _MAX_PLACES:
             places.append((max(0, at - length), mark))
             at = text.rfind(mark, 0, at)
     return places

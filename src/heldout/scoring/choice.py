@@ -67,8 +67,6 @@ def shuffled(options: Sequence[str], key: str, *, letters: str = LETTERS) -> Shu
 _ORDERS = ("أبجده", "ابجده", "कखगघङ", "①②③④⑤")
 _ALIKE = dict(zip("АСЕНІКМОРТХ", "ACEHIKMOPTX", strict=True))
 _CJK = "\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3"  # letters that words stand next to, unspaced
-
-
 _GLYPHS = _ALIKE | {
     glyph: letter for order in _ORDERS for glyph, letter in zip(order, LETTERS, strict=False)
 }
@@ -126,8 +124,8 @@ def _patterns_of(letters: str) -> _Patterns:
     letter = f"[{re.escape(letters + letters.lower())}]"
     # Not C++, A's, C-section, B.C., 3.14, 1,000, F = ma, B(x), A dog.
     end = (
-        rf"(?=\s*\Z|[.:：,;!](?!\w)|\)(?!\w|\s(?:is|are|was|could|would|might)\b)|[。，；、{_CJK}]|\s(?:{_BEHIND})\b|\s[-–—(]|\n"
-        r"|\s(?=[^\x00-\x7f]))"
+        r"(?=\s*\Z|[.:：,;!](?!\w)|\)(?!\w|\s(?:is|are|was|could|would|might)\b)|\n|\s[-–—(]"
+        rf"|[。，；、{_CJK}]|\s(?:{_BEHIND})\b|\s(?=[^\x00-\x7f]))"
     )
     further = rf"{_OPEN}{_OPTION}{_OPEN}{letter}{_CLOSE}(?:(?<=[^AaIi])(?![\w'’+^-])|{end})"
     joined = rf"(?:(?:\s?[,/|&]\s?+|\s(?={_AND}\s))(?:{_AND}\s){{0,2}}|[–—-]){further}"

@@ -45,7 +45,8 @@ _NAMES = (
 _WORDS = {word: n for n, word in enumerate(_NAMES.split())}
 _NUMBER = re.compile(
     r"(?=[-+$€£¥₹.\dmn])(?<![\w.,^])(?P<sign>[-+]|(?:minus|negative)\s)?(?:[$€£¥₹]\s?(?P<sign2>-)?)?"
-    r"(?P<digits>\d{1,3}(?:[ ']\d{3})+(?:\.\d+)?(?!\d)|\d+(?:[.,]\d+)*|\.\d+)"
+    r"(?P<digits>\d{1,3}(?:[ ']\d{3})+(?:\.\d+)?(?!\d)|\d++(?:[.,]\d++)*+|\.\d++)"
+    r"(?!(?:st|nd|rd|th)\b)"
     r"(?:e(?P<e>[-+]?\d{1,4})(?!\w)"
     r"|(?P<ten>\s?[*x]\s?10)?(?:\^|\*\*)\s?[{(]?(?P<power>[-+]?\d{1,4})[})]?"
     r"|\s?/\s?(?P<over>\d+)(?![\d/])|\s(?:and\s)?(?P<n>\d+)\s?/\s?(?P<d>\d+)(?![\d/]))?"
@@ -184,8 +185,6 @@ def _only(text: str, decimal: Decimal, in_box: bool) -> Number | None:
     """Read the one number of a text; None where it has several, or is an expression."""
     numbers: list[Number] = []
     for match in _NUMBER.finditer(text):
-        if _is_ordinal(text, match):
-            continue
         is_pair = in_box or text[match.start() - 1 : match.start()] in ("(", "[")
         number = _read(match, decimal, is_pair)
         if number is None:
@@ -237,7 +236,7 @@ def last_number(text: str, *, decimal: Decimal = ".") -> Number | None:
             return None
         start = max(0, end - _WINDOW)
         near = _plain(_NUMBERING.sub(" ", text[start : end + 25]))
-        matches = [match for match in _NUMBER.finditer(near) if not _is_ordinal(near, match)]
+        matches = list(_NUMBER.finditer(near))
         if matches:
             break
     else:
@@ -253,10 +252,6 @@ def _last_digit(text: str, end: int) -> int:
         return text.encode().translate(_DIGITS_ALIKE).rfind(b"0", 0, end)
     digit = _DIGIT.search(text[:end][::-1])
     return end - 1 - digit.start() if digit else -1
-
-
-def _is_ordinal(text: str, match: re.Match[str]) -> bool:
-    return text.startswith(("st", "nd", "rd", "th"), match.end())
 
 
 # --- Grading ------------------------------------------------------------------------------------
@@ -304,7 +299,7 @@ def grade_number(
             `3,5` is 3.5 either way, but for a box, where it is a pair by default.
 
     Returns:
-        The grade; `extracted` is the number as it was written.
+        The grade; `extracted` is the number in plain characters.
 
     Raises:
         InvalidInput: The target is not a number, or an option makes no sense.
