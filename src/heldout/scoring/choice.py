@@ -86,7 +86,7 @@ def _fold(character: str) -> str:
 
 
 class _Patterns(NamedTuple):
-    one: re.Pattern[str]  # a capital letter on its own, anywhere
+    letter: re.Pattern[str]  # a capital letter on its own, anywhere
     head: re.Pattern[str]  # letters at the beginning of a value, joined by `,`, `/`, `and` or `or`
     tail: re.Pattern[str]  # a letter in brackets at its end
     line: re.Pattern[str]  # a line that begins with a marked letter, `C)`, `C.` or `(C)`
@@ -130,7 +130,7 @@ def _patterns_of(letters: str) -> _Patterns:
     further = rf"{_OPEN}{_OPTION}{_OPEN}{letter}{_CLOSE}(?:(?<=[^AaIi])(?![\w'’+^-])|{end})"
     joined = rf"(?:(?:\s?[,/|&]\s?+|\s(?={_AND}\s))(?:{_AND}\s){{0,2}}|[–—-]){further}"
     return _Patterns(
-        one=re.compile(
+        letter=re.compile(
             rf"({upper})(?<![A-Za-z0-9_'’\\].)(?![A-Za-z0-9_+#'’^]|-\w|\s?=|\.[A-Za-z])", re.DOTALL
         ),
         head=re.compile(
@@ -162,7 +162,7 @@ def read_choice(
         if named or (len(bare) == 1 and bare.isalpha()):  # a letter that is no option
             return named
     text = _in_latin(text[-_MAX_TEXT:], letters)
-    if _patterns_of(letters).one.search(text):
+    if _patterns_of(letters).letter.search(text):
         return _called_right(text, letters) or _by_lines(text, letters, tuple(options))
     return _by_last_sentence(text[text.rfind("\n") + 1 :], letters, tuple(options))
 
@@ -198,7 +198,7 @@ def _called_right(text: str, letters: str) -> frozenset[str]:
     patterns = _patterns_of(letters)
     named: set[str] = set()
     start = len(text)
-    for letter in list(patterns.one.finditer(text))[: -_MAX_LETTERS - 1 : -1]:
+    for letter in list(patterns.letter.finditer(text))[: -_MAX_LETTERS - 1 : -1]:
         at, end = letter.span()
         if named and re.search(r"[.;!?\n]\s", text[end:start]):
             break

@@ -196,16 +196,16 @@ def grade_spans(
     Raises:
         InvalidInput: The target is not a list of spans, or of such lists.
     """
-    spans = target if isinstance(target, list | tuple) else []
-    nested = {isinstance(item, list | tuple) for item in spans}
-    if len(nested) != 1 or [] in spans or () in spans:
+    items = target if isinstance(target, list | tuple) else []
+    nested = {isinstance(item, list | tuple) for item in items}
+    if len(nested) != 1 or [] in items or () in items:
         raise InvalidInput(
             "the target (ground_truth) is a list of spans, or a list of such lists, none empty, "
             f"got {target!r:.100}"
         )
-    references = [_texts(item) for item in (spans if True in nested else [spans])]
+    references = [_texts(spans) for spans in (items if True in nested else [items])]
     compare = span_match if exact else span_f1
-    return _best(answer, lambda items: max(compare(items, one) for one in references))
+    return _best(answer, lambda items: max(compare(items, spans) for spans in references))
 
 
 def normalise_span(text: str) -> str:
