@@ -219,6 +219,11 @@ def test_what_is_stated_and_holds_a_number_is_not_passed_over() -> None:
         assert grade_number(answer, 5).value == 1.0, answer
 
 
+def test_an_arrow_is_no_bound() -> None:
+    assert grade_number("2 * 6 => 12", 12).value == 1.0
+    assert grade_number("The answer is equal to 12.\n\nConfidence: 95%", 12).value == 1.0
+
+
 def test_no_answer_is_graded_as_none() -> None:
     for answer in (None, "", "  ", "<think>5"):
         assert grade_number(answer, 5).note == "no answer"

@@ -273,7 +273,7 @@ _ADVERB = r"(?:,? (?:thus|therefore|then|clearly|definitely|probably|likely|inde
 _LINK = re.compile(
     rf"(?P<sentence>{_GAP}[*_]{{0,4}}{_ADVERB} "
     r"(?:is|IS|are|was|(?:would|should|must|will|has to) be|becomes|equals|ist|lautet|es|est|é|è)"
-    rf"(?![\w'’]){_ADVERB}[:：]?[*_]{{0,4}}(?: la(?= [(*]{{0,3}}\w\b))?"
+    rf"(?![\w'’]){_ADVERB}(?: equal to)?[:：]?[*_]{{0,4}}(?: la(?= [(*]{{0,3}}\w\b))?"
     rf"|{_GAP}\s?(?:是|为|為|は|은|는|هي|هو)[:：]?)"
     rf"|(?P<label>{_GAP}[*_`\"'”’\])]{{0,8}}[ \t]{{0,8}}(?:[:：=】]|->|=>|→)[*_]{{0,4}}"
     r"|[*_]{0,8}[ \t]{1,8}[-–—](?=\s))"
@@ -295,7 +295,8 @@ _BETWEEN = frozenset(
 
 def is_denied(before: str) -> bool:
     """Tell whether `not`, `if` or `wrong` ends a text, directly or before words like `the`."""
-    for word in reversed(before.lower().split()[-6:]):
+    line = before[before.rfind("\n") + 1 :]
+    for word in reversed(line.lower().split()[-6:]):
         bare = word.strip("*_(")
         if bare in _DENYING or bare.endswith(("n't", "n’t")):
             return True

@@ -139,7 +139,7 @@ _EXPLAINS = re.compile(
     r"[,;]\s(?![\d$-])|\s\((?!\d+\)|or\b)|\.\s|\s(?:because|since|where|when|as|so|using)\b"
 )
 _BAD_BEFORE = re.compile(  # in an expression, a time or a bound
-    r"(?:[√^_±{≤≥≠]|[<>!]=?|(?:[\d)\]}%π]|\b[a-z]) ?[-+*/]|\\[a-z]{1,12}(?:_\w)?[{(]?)\s?\Z"
+    r"(?:[√^_±{≤≥≠]|(?<![=-])[<>!]=?|(?:[\d)\]}%π]|\b[a-z]) ?[-+*/]|\\[a-z]{1,12}(?:_\w)?[{(]?)\s?\Z"
     r"|(?:\d:|\w\(|-\(?)\Z"
 )
 _BAD_BEHIND = re.compile(
