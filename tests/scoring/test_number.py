@@ -128,7 +128,7 @@ def test_scales_are_read_and_those_that_are_not_clear_make_no_number() -> None:
 
 
 def test_a_number_in_words_is_one_where_it_is_all_there_is() -> None:
-    assert (value("five"), value("Twenty"), value("minus eight")) == (5, 20, -8)
+    assert (value("five"), value("Twelve"), value("minus eight")) == (5, 12, -8)
     assert (value("7 (seven)"), value("seven (7)")) == (7, 7)
     for text in ("five apples", "five or six", "a dozen"):
         assert value(text) is None, text

@@ -4,7 +4,7 @@ Numbers are read with their sign (`-5`, `−5`, `minus 5`), currency, percent, t
 `1.234.567`, `1 234`, `1'234`, `12,34,567`, `1{,}234`), decimal commas where they can be nothing
 else (`0,5`, `1.234,56`), fractions (`3/4`, `1 1/2`, `½`, `\frac{3}{4}`), powers of ten (`1.2e3`,
 `1.2 × 10^3`, `10⁶`), scales (`3 million`, `5 dozen`, `3k`) and units, and in words from `zero` to
-`twenty`. A number is a `Fraction`, so `29.00` is 29 and big numbers keep their last digit.
+`twelve`. A number is a `Fraction`, so `29.00` is 29 and big numbers keep their last digit.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ _SCALES = {
     **{"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9},
     **{"trillion": 10**12, "万": 10**4, "k": 10**3, "m": 10**6, "b": 10**9},
 }
-_NAMES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
-    " sixteen seventeen eighteen nineteen twenty"
-)
+_NAMES = "zero one two three four five six seven eight nine ten eleven twelve"
 _WORDS = {word: n for n, word in enumerate(_NAMES.split())}
 _NUMBER = re.compile(
     r"(?=[-+$€£¥₹.\dmn])(?<![\w.,^])(?P<sign>[-+]|(?:minus|negative)\s)?(?:[$€£¥₹]\s?(?P<sign2>-)?)?"
@@ -139,8 +136,8 @@ _EXPLAINS = re.compile(
     r"[,;]\s(?![\d$-])|\s\((?!\d+\)|or\b)|\.\s|\s(?:because|since|where|when|as|so|using)\b"
 )
 _BAD_BEFORE = re.compile(  # in an expression, a time or a bound
-    r"(?:[√^_±{≤≥≠]|(?<![=-])[<>!]=?|(?:[\d)\]}%π]|\b[a-z]) ?[-+*/]|\\[a-z]{1,12}(?:_\w)?[{(]?)\s?\Z"
-    r"|(?:\d:|\w\(|-\(?)\Z"
+    r"(?:[√^_±{≤≥≠]|(?<![=-])[<>!]=?|(?:[\d)\]}%π]|\b[a-z]) ?[-+*/]"
+    r"|\\[a-z]{1,12}(?:_\w)?[{(]?)\s?\Z|(?:\d:|\w\(|-\(?)\Z"
 )
 _BAD_BEHIND = re.compile(
     r"\s?(?:[π√±^_{*]|\+|\\[a-z]|[-/]\s?(?:[\d(\\]|[a-z]\b)|(?:pi|squared|cubed|mod|and a half)\b)"
