@@ -2,7 +2,7 @@
 
 Whatever a model writes, a grader gives a grade or says in an `InvalidInput` what it refuses, in
 bounded time and memory. Long texts are graded in a child process with limits on its memory and CPU
-time, each of them by itself: a scan that is quadratic in 100 KB takes more than the limit.
+time, each of them by itself: a scan that is quadratic in 60 KB takes more than the limit.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ READ_ALIKE = (
 )
 """Graders that read a long text in no way that others do not."""
 
-LONG = 100_000
+LONG = 60_000
 
 
 def long_texts() -> Iterator[tuple[str, str]]:

@@ -308,11 +308,12 @@ def is_denied(before: str) -> bool:
 def _read_word(text: str, start: int) -> Statement | None:
     """Read the tag, key, label or sentence that has a word for `answer` at a place."""
     mark = text[start + 6 : start + 7]
-    opened = max(0, text.rfind("<" if mark == ">" else '"', max(0, start - 10), start))
-    if mark == ">" and (tag := _TAG.match(text, opened)):
-        return _read_tag(text, tag)
-    if mark == '"' and (key := _KEY.match(text, opened)):
-        return _read_key(text, key)
+    if mark in (">", '"'):
+        opened = max(0, text.rfind("<" if mark == ">" else mark, max(0, start - 10), start))
+        if tag := _TAG.match(text, opened):
+            return _read_tag(text, tag)
+        if key := _KEY.match(text, opened):
+            return _read_key(text, key)
     word = _WORD.match(text, start)
     link = _LINK.match(text, word.end()) if word else None
     if link is None:

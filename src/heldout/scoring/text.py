@@ -212,9 +212,6 @@ def grade_includes(
     return _best(answer, target, read, _includes)
 
 
-_MAX_NEAR = 20  # occurrences of the target's longest word around which it is looked for
-
-
 def _includes(text: str, target: str) -> float:
     reference = _target_tokens(target)
     if not any(word.strip(string.punctuation) for word in reference):  # marks, as they are
@@ -228,7 +225,7 @@ def _includes(text: str, target: str) -> float:
         at = low.find(longest)
         if at < 0 and (len(longest) > 5 or "." not in text):  # else it may be initials
             return 0.0
-        for _ in range(_MAX_NEAR):
+        for _ in range(20):
             near = f" {low} "[max(0, at - reach) : max(0, at + reach)]
             if _within(reference, tokens(near.partition(" ")[2].rpartition(" ")[0])):
                 return 1.0
@@ -408,13 +405,8 @@ def _targets(target: Any) -> list[str]:
     if target.__class__ is str and target.strip(_NOTHING):
         return [target]
     several = target if isinstance(target, list | tuple) else [target]
-    references: list[str] = []
-    for item in several:
-        if isinstance(item, int) and not isinstance(item, bool):
-            references.append(str(item))
-        elif isinstance(item, str) and item.strip(_NOTHING):
-            references.append(item)
-    if not references or len(references) != len(several):
+    references = [str(item) if item.__class__ is int else item for item in several]
+    if not references or not all(isinstance(x, str) and x.strip(_NOTHING) for x in references):
         raise InvalidInput(
             "the target (ground_truth) is a text or a whole number, or a list of those that are "
             f"all right, none empty, got {target!r:.100}"
