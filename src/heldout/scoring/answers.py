@@ -281,7 +281,8 @@ _LINK = re.compile(
     r"|[*_]{0,8}[ \t]{1,8}(?=[(\[]?(?:[A-Z]|[-$]{0,2}\d[\d.,]{0,20})[)\].*]{0,3}(?:\n|\Z)))"
 )
 DENIED_BEHIND = re.compile(  # a word that is denied, or asked for
-    r"[^\s?]{0,24}(?:\s(?:is|was|are)(?:n['’]t|\s(?:not|wrong|incorrect))\b|\?(?!\w))", re.IGNORECASE
+    r"[^\s?]{0,24}(?:\s(?:is|was|are)(?:n['’]t|\s(?:not|wrong|incorrect))\b|\?(?!\w))",
+    re.IGNORECASE,
 )
 _NOT = re.compile(r"\s?not\b(?P<but>[^.;\n]{1,60}?\bbut\s+(?:rather\s)?)?", re.IGNORECASE)
 _DENYING = frozenset(("not", "if", "wrong", "incorrect", "other", "cannot", "nor", "neither"))

@@ -77,12 +77,7 @@ def _in_latin(text: str, letters: str) -> str:
     """Write letters that stand alone in Latin, where the options have Latin letters."""
     if text.isascii() or not letters.isascii():
         return text
-    return "".join(map(_fold, _GLYPH.sub(lambda glyph: _GLYPHS[glyph[0]], text)))
-
-
-@lru_cache(maxsize=4096)
-def _fold(character: str) -> str:
-    return unicodedata.normalize("NFKC", character)
+    return unicodedata.normalize("NFKC", _GLYPH.sub(lambda glyph: _GLYPHS[glyph[0]], text))
 
 
 class _Patterns(NamedTuple):
