@@ -129,6 +129,11 @@ def test_statements_come_from_the_last_one_backwards() -> None:
     assert [statement.value for statement in statements(text)] == ["A", "blue", "7", "5", "red"]
 
 
+def test_a_question_mark_within_a_word_asks_nothing() -> None:
+    assert stated_answer("Answer: https://example.org/?q=1") == "https://example.org/?q=1"
+    assert stated_answer("Answer: Paris?") is None
+
+
 def test_a_sentence_counts_where_nothing_is_marked() -> None:
     assert stated_answer("Answer: Paris\n\nThe answer is well known.") == "Paris"
     assert stated_answer("The answer is Paris. The answer is well known.") == "well known"

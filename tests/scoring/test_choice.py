@@ -102,6 +102,7 @@ def test_what_is_called_correct_is_read_from_the_end() -> None:
         ("A is correct, and B is correct.", "AB"),
         ("If A is correct, B is wrong.", ""),
         ("A is the best-known one.", ""),
+        ("A. London is wrong\nB. Oslo is wrong\n\nThat leaves C.", "C"),
         ("Vitamin C is the best answer.", ""),
         ("So, in short, Paris is the correct answer.", "C"),
     ):

@@ -1,8 +1,8 @@
 """Answers that are made to break graders: huge, deep, broken, explosive.
 
 Whatever a model writes, a grader gives a grade or says in an `InvalidInput` what it refuses, in
-bounded time and memory. Megabytes are graded in a child process with limits on its memory and CPU
-time, each of them by itself: a scan that is quadratic in a megabyte takes far more than the limit.
+bounded time and memory. Long texts are graded in a child process with limits on its memory and CPU
+time, each of them by itself: a scan that is quadratic in 60 KB takes more than the limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import Sample
@@ -58,7 +58,7 @@ from heldout.types import Completion, Message, ToolCall, ToolSpec
 from tests.conftest import RunEval
 
 ROOT = Path(__file__).parents[2]
-CPU_SECONDS = 10  # a case, of which most take milliseconds
+CPU_SECONDS = 5  # a case, of which most take milliseconds
 MEMORY = 2**31
 
 SCHEMA = {
@@ -80,7 +80,7 @@ GRADERS: dict[str, Callable[[str], Any]] = {
     "list": partial(grade_list, target=["a b", "1"], partial=True),
     "set": partial(grade_set, target=["a b", "1"]),
     "spans": partial(grade_spans, target=[["a b", "1"] * 16, ["c"]]),
-    "pattern": partial(grade_pattern, pattern=r"(a+)+b|(\d+)+x"),
+    "pattern": partial(grade_pattern, pattern=r"((?:a+)+b|(?:\d+)+x)"),
     "captured": partial(grade_captured, target="7", pattern=r"(?:Answer: )*(\w+)"),
     "json": partial(grade_json, schema=SCHEMA),
     "is json": is_json,
@@ -126,7 +126,7 @@ REPEATED = (
     *("\u0301", "\u0301\u0316"),
     *("\u200d", "ﷺ", "a", "a ", "C or ", "<!--"),
 )
-"""What a megabyte is made of."""
+"""What a long text is made of."""
 
 PIECES = (
     *REPEATED,
@@ -194,39 +194,38 @@ SEPARATORS = (
     ),
     *("A- ", "\\text{", "万", "1:", "(seven) "),
 )
-"""What stands between two words, fifty thousand characters of it."""
+"""What stands between two words, twenty thousand characters of it."""
 
 READ_ALIKE = (
     *("last number", "decimal comma", "exact", "list", "captured", "is json", "one line"),
     *("length", "code block", "spans"),
 )
-"""Graders that read a megabyte in no way that others do not."""
+"""Graders that read a long text in no way that others do not."""
 
-MEGABYTE = 1_000_000
+LONG = 60_000
 
 
-def megabytes() -> Iterator[tuple[str, str]]:
+def long_texts() -> Iterator[tuple[str, str]]:
     for piece in REPEATED:
-        yield repr(piece), piece * (MEGABYTE // len(piece))
+        yield repr(piece), piece * (LONG // len(piece))
     for piece in SEPARATORS:
-        between = piece * (MEGABYTE // 20 // len(piece))
+        between = piece * (LONG // 5 // len(piece))
         yield f"between: {piece!r}", f"a{between}b"
-        yield f"stated: {piece!r}", f"Answer: 7{between[:20_000]}7"
-    half = MEGABYTE // 2
+        yield f"stated: {piece!r}", f"Answer: 7{between}7"
+    half = LONG // 2
     yield "brackets that close", "(" * half + ")" * half
     yield "JSON that closes", "[" * half + "]" * half
-    yield "a huge integer in JSON", f'{{"x": {"9" * MEGABYTE}}}'
-    yield "one key a hundred thousand times", "{" + ",".join(['"a":1'] * 100_000) + "}"
-    yield "a list in JSON", json.dumps({"x": ["a" * 20] * 40_000})
-    yield "an explosive value in JSON", json.dumps({"x": ["a" * MEGABYTE + "b"]})
-    yield "a stated megabyte", "Answer: " + "1 " * half
-    yield "a stated line", "Answer: " + "a" * MEGABYTE
-    yield "a boxed megabyte", "\\boxed{" + "{1}" * 300_000 + "}"
-    yield "a tagged megabyte", "<answer>" + "1, " * 300_000 + "</answer>"
-    yield "a block that closes", "```json\n" + "[1]," * 250_000 + "\n```"
-    yield "a block that does not", "```json\n" + "[1]," * 250_000
-    yield "tags in turn", "<think>a</think>b" * 60_000
-    yield "tags that nest", "<think>" * 60_000 + "</think>" * 60_000
+    yield "a huge integer in JSON", f'{{"x": {"9" * LONG}}}'
+    yield "one key many times", "{" + ",".join(['"a":1'] * (LONG // 6)) + "}"
+    yield "an explosive value in JSON", json.dumps({"x": ["a" * LONG + "b"]})
+    yield "a stated list", "Answer: " + "1 " * half
+    yield "a stated line", "Answer: " + "a" * LONG
+    yield "a box", "\\boxed{" + "{1}" * (LONG // 3) + "}"
+    yield "a tag", "<answer>" + "1, " * (LONG // 3) + "</answer>"
+    yield "a block that closes", "```json\n" + "[1]," * (LONG // 4) + "\n```"
+    yield "a block that does not", "```json\n" + "[1]," * (LONG // 4)
+    yield "tags in turn", "<think>a</think>b" * (LONG // 16)
+    yield "tags that nest", "<think>" * (LONG // 14) + "</think>" * (LONG // 14)
 
 
 def call(arguments: str) -> ToolCall:
@@ -261,10 +260,10 @@ def allow_more_time() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + CPU_SECONDS, hard))
 
 
-def grade_megabytes() -> None:
-    """In the child: every megabyte by everyone; what is under way is the last line printed."""
+def grade_long_texts() -> None:
+    """In the child: every text by every grader; what is under way is the last line printed."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    for kind, text in megabytes():
+    for kind, text in long_texts():
         for name in GRADERS.keys() - READ_ALIKE:
             print(ascii(f"{name}: {kind}"), flush=True)
             allow_more_time()
@@ -276,8 +275,8 @@ def grade_megabytes() -> None:
     print("done", flush=True)
 
 
-def test_megabytes_of_anything_are_graded_in_bounded_time_and_memory() -> None:
-    code = "from tests.scoring.test_hostile import grade_megabytes as g; g()"
+def test_long_texts_of_anything_are_graded_in_bounded_time_and_memory() -> None:
+    code = "from tests.scoring.test_hostile import grade_long_texts as g; g()"
     child = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
@@ -293,20 +292,16 @@ BROKEN = st.one_of(
 )
 
 
-@pytest.mark.parametrize("name", GRADERS)
+@settings(max_examples=200)
 @given(text=BROKEN)
-def test_every_text_is_graded_or_refused(name: str, text: str) -> None:
-    check(name, text)
-
-
-@given(text=BROKEN)
-def test_every_text_is_read(text: str) -> None:
+def test_every_text_is_graded_or_refused(text: str) -> None:
+    for name in GRADERS:
+        check(name, text)
     for read in READERS.values():
         read(text)
-    assert grade_number(text, 7) == grade_number(text, 7)
 
 
-@pytest.mark.parametrize("depth", [100, 50_000])
+@pytest.mark.parametrize("depth", [100, 10_000])
 @pytest.mark.parametrize(("opens", "closes"), [("[", "]"), ('{"x":', "}"), ("(", ")"), ("{", "}")])
 def test_nesting_of_any_depth_is_a_grade(opens: str, closes: str, depth: int) -> None:
     text = f"{opens * depth}1{closes * depth}"
@@ -341,7 +336,7 @@ def test_schemas_that_cannot_be_used_are_refused() -> None:
 
 
 def test_patterns_that_explode_elsewhere_are_graded_or_refused() -> None:
-    text = "a" * 200_000 + "!"
+    text = "a" * 100_000 + "!"
     for pattern in ("(a+)+$", "^(a|a)*$", "(a|aa)+$", "(.*)*b", "^(([a-z])+.)+[A-Z]([a-z])+$"):
         assert grade_pattern(text, pattern=pattern).value == 0.0
     for pattern in ("a{1000}{1000}", "(?=a)a", r"(a)\1", "(" * 1000 + ")" * 1000, "(" * 5000):

@@ -162,7 +162,7 @@ def test_no_alignment_is_better_than_the_one_taken(
 
 
 def test_more_spans_than_are_aligned_are_no_answer() -> None:
-    assert lists.grade_spans(", ".join("x" * 201), ["x"]).value == 0.0
+    assert lists.grade_spans(", ".join("x" * 101), ["x"]).value == 0.0
 
 
 def test_marks_are_no_items_and_no_empty_list() -> None:

@@ -128,7 +128,7 @@ def test_scales_are_read_and_those_that_are_not_clear_make_no_number() -> None:
 
 
 def test_a_number_in_words_is_one_where_it_is_all_there_is() -> None:
-    assert (value("five"), value("Twenty"), value("minus eight")) == (5, 20, -8)
+    assert (value("five"), value("Twelve"), value("minus eight")) == (5, 12, -8)
     assert (value("7 (seven)"), value("seven (7)")) == (7, 7)
     for text in ("five apples", "five or six", "a dozen"):
         assert value(text) is None, text
@@ -217,6 +217,11 @@ def test_what_is_stated_and_holds_a_number_is_not_passed_over() -> None:
         assert grade_number(answer, 5).value == 0.0, answer
     for answer in ("Answer: 5. Answer: even", "#### 5\nThe answer is less than 7."):
         assert grade_number(answer, 5).value == 1.0, answer
+
+
+def test_an_arrow_is_no_bound() -> None:
+    assert grade_number("2 * 6 => 12", 12).value == 1.0
+    assert grade_number("The answer is equal to 12.\n\nConfidence: 95%", 12).value == 1.0
 
 
 def test_no_answer_is_graded_as_none() -> None:

@@ -88,6 +88,7 @@ def test_words_far_apart_in_spaces_are_still_included() -> None:
     assert texts.grade_includes("x Eiffel" + " " * 900 + "Tower y", "Eiffel Tower").value == 1.0
     assert texts.grade_includes("Eiffel. " * 50 + "Eiffel Tower", "Eiffel Tower").value == 1.0
     assert texts.grade_includes("Ｅｉｆｆｅｌ", "eiffel").value == 1.0
+    assert texts.grade_includes("Made in the U.S. of A.", "US").value == 1.0
 
 
 def test_a_target_of_nothing_but_marks_or_articles_is_looked_for_as_it_is() -> None:

@@ -150,10 +150,10 @@ def _places(text: str, marks: Mapping[str, int]) -> list[tuple[int, str]]:
     """Find marks; of each mark, its last occurrences."""
     places: list[tuple[int, str]] = []
     for mark, length in marks.items():
-        at = text.rfind(mark) if mark[0] in text and mark in text else -1  # much faster
-        for _ in range(_MAX_PLACES):
-            if at < 0:
-                break
+        if mark[0] not in text or mark not in text:  # one character is found much faster
+            continue
+        at = text.rfind(mark)
+        while at >= 0 and len(places) < _MAX_PLACES:
             places.append((max(0, at - length), mark))
             at = text.rfind(mark, 0, at)
     return places
@@ -192,26 +192,18 @@ _RAW = re.compile(r'"\s{0,9}([^"\n]{0,2000}[^"\s])\s{0,9}"')
 _decoder = json.JSONDecoder()
 
 
-class Box(NamedTuple):
-    r"""One `\boxed{…}`; its content is None where it never closes."""
-
-    inside: str | None
-    start: int
-    end: int
-
-
-def last_box(text: str) -> Box | None:
-    r"""Find the last `\boxed{…}` of a text."""
+def last_box(text: str) -> tuple[str | None, int] | None:
+    r"""Find the last `\boxed{…}`: its content, None where it never closes, and where it ends."""
     boxes = (_box_at(text, at) for at, _ in _places(text, {"\\boxed": 0}))
     return next(filter(None, boxes), None)
 
 
-def _box_at(text: str, at: int) -> Box | None:
+def _box_at(text: str, at: int) -> tuple[str | None, int] | None:
     opened = _BOX.match(text, at)
     if opened is None:
         return None
     if opened[1]:
-        return Box(opened[1], at, opened.end())
+        return opened[1], opened.end()
     depth = 1
     for brace in _BRACES.finditer(text, opened.end(), opened.end() + _MAX_BOX):
         if brace[0] == "{":
@@ -219,25 +211,25 @@ def _box_at(text: str, at: int) -> Box | None:
         elif brace[0] == "}":
             depth -= 1
         if not depth:
-            return Box(text[opened.end() : brace.start()].strip(), at, brace.end())
-    return Box(None, at, len(text))
+            return text[opened.end() : brace.start()].strip(), brace.end()
+    return None, len(text)
 
 
 def _read_box(text: str, at: int) -> Statement | None:
     r"""Read a box, with those joined to it: `\boxed{1} \text{ and } \boxed{2}` is `1, 2`."""
-    box = _box_at(text, at)
-    if box is None or box.inside is None:
-        return Statement(None, "box", at) if box else None
-    values = [clean(box.inside)]
-    if values[0] and "%" not in values[0] and _PERCENT.match(text, box.end):
+    inside, end = _box_at(text, at) or ("", at)
+    if inside is None:
+        return Statement(None, "box", at)
+    values = [clean(inside)]
+    if values[0] and "%" not in values[0] and _PERCENT.match(text, end):
         values[0] += "\\%"
     while len(values) < _MAX_JOINED:
         place = text.rfind("\\boxed", max(0, at - _MAX_JOINED_LENGTH), at)
-        before = _box_at(text, place) if place >= 0 else None
-        if not before or not before.inside or not _JOINED.fullmatch(text, before.end, at):
+        inside, end = (place >= 0 and _box_at(text, place)) or ("", 0)
+        if not inside or not _JOINED.fullmatch(text, end, at):
             break
-        values.insert(0, clean(before.inside))
-        at = before.start
+        values.insert(0, clean(inside))
+        at = place
     value = values[0] if len(values) == 1 else ", ".join(dict.fromkeys(filter(None, values)))
     return Statement(value, "box", at) if value else None
 
@@ -281,7 +273,7 @@ _ADVERB = r"(?:,? (?:thus|therefore|then|clearly|definitely|probably|likely|inde
 _LINK = re.compile(
     rf"(?P<sentence>{_GAP}[*_]{{0,4}}{_ADVERB} "
     r"(?:is|IS|are|was|(?:would|should|must|will|has to) be|becomes|equals|ist|lautet|es|est|é|è)"
-    rf"(?![\w'’]){_ADVERB}[:：]?[*_]{{0,4}}(?: la(?= [(*]{{0,3}}\w\b))?"
+    rf"(?![\w'’]){_ADVERB}(?: equal to)?[:：]?[*_]{{0,4}}(?: la(?= [(*]{{0,3}}\w\b))?"
     rf"|{_GAP}\s?(?:是|为|為|は|은|는|هي|هو)[:：]?)"
     rf"|(?P<label>{_GAP}[*_`\"'”’\])]{{0,8}}[ \t]{{0,8}}(?:[:：=】]|->|=>|→)[*_]{{0,4}}"
     r"|[*_]{0,8}[ \t]{1,8}[-–—](?=\s))"
@@ -289,37 +281,23 @@ _LINK = re.compile(
     r"|[*_]{0,8}[ \t]{1,8}(?=[(\[]?(?:[A-Z]|[-$]{0,2}\d[\d.,]{0,20})[)\].*]{0,3}(?:\n|\Z)))"
 )
 DENIED_BEHIND = re.compile(  # a word that is denied, or asked for
-    r"[^\s?]{0,24}(?:\s(?:is|was|are)(?:n['’]t|\s(?:not|wrong|incorrect))\b|\?)", re.IGNORECASE
+    r"[^\s?]{0,24}(?:\s(?:is|was|are)(?:n['’]t|\s(?:not|wrong|incorrect))\b|\?(?!\w))",
+    re.IGNORECASE,
 )
 _NOT = re.compile(r"\s?not\b(?P<but>[^.;\n]{1,60}?\bbut\s+(?:rather\s)?)?", re.IGNORECASE)
 _DENYING = frozenset(("not", "if", "wrong", "incorrect", "other", "cannot", "nor", "neither"))
 _BETWEEN = frozenset(
-    [
-        "the",
-        "my",
-        "our",
-        "a",
-        "this",
-        "that",
-        "it",
-        "i",
-        "be",
-        "is",
-        "final",
-        "correct",
-        "right",
-        "answer",
-        "think",
-        "believe",
-        "say",
-        "go",
-    ]
+    (
+        *("the", "my", "our", "a", "this", "that", "it", "i", "be", "is", "final", "correct"),
+        *("right", "answer", "think", "believe", "say", "go"),
+    )
 )
 
 
 def is_denied(before: str) -> bool:
     """Tell whether `not`, `if` or `wrong` ends a text, directly or before words like `the`."""
-    for word in reversed(before.lower().split()[-6:]):
+    line = before[before.rfind("\n") + 1 :]
+    for word in reversed(line.lower().split()[-6:]):
         bare = word.strip("*_(")
         if bare in _DENYING or bare.endswith(("n't", "n’t")):
             return True
@@ -331,11 +309,12 @@ def is_denied(before: str) -> bool:
 def _read_word(text: str, start: int) -> Statement | None:
     """Read the tag, key, label or sentence that has a word for `answer` at a place."""
     mark = text[start + 6 : start + 7]
-    opened = max(0, text.rfind("<" if mark == ">" else '"', max(0, start - 10), start))
-    if mark == ">" and (tag := _TAG.match(text, opened)):
-        return _read_tag(text, tag)
-    if mark == '"' and (key := _KEY.match(text, opened)):
-        return _read_key(text, key)
+    if mark in (">", '"'):
+        opened = max(0, text.rfind("<" if mark == ">" else mark, max(0, start - 10), start))
+        if tag := _TAG.match(text, opened):
+            return _read_tag(text, tag)
+        if key := _KEY.match(text, opened):
+            return _read_key(text, key)
     word = _WORD.match(text, start)
     link = _LINK.match(text, word.end()) if word else None
     if link is None:

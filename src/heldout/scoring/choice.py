@@ -67,8 +67,6 @@ def shuffled(options: Sequence[str], key: str, *, letters: str = LETTERS) -> Shu
 _ORDERS = ("أبجده", "ابجده", "कखगघङ", "①②③④⑤")
 _ALIKE = dict(zip("АСЕНІКМОРТХ", "ACEHIKMOPTX", strict=True))
 _CJK = "\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3"  # letters that words stand next to, unspaced
-
-
 _GLYPHS = _ALIKE | {
     glyph: letter for order in _ORDERS for glyph, letter in zip(order, LETTERS, strict=False)
 }
@@ -79,16 +77,11 @@ def _in_latin(text: str, letters: str) -> str:
     """Write letters that stand alone in Latin, where the options have Latin letters."""
     if text.isascii() or not letters.isascii():
         return text
-    return "".join(map(_fold, _GLYPH.sub(lambda glyph: _GLYPHS[glyph[0]], text)))
-
-
-@lru_cache(maxsize=4096)
-def _fold(character: str) -> str:
-    return unicodedata.normalize("NFKC", character)
+    return unicodedata.normalize("NFKC", _GLYPH.sub(lambda glyph: _GLYPHS[glyph[0]], text))
 
 
 class _Patterns(NamedTuple):
-    one: re.Pattern[str]  # a capital letter on its own, anywhere
+    letter: re.Pattern[str]  # a capital letter on its own, anywhere
     head: re.Pattern[str]  # letters at the beginning of a value, joined by `,`, `/`, `and` or `or`
     tail: re.Pattern[str]  # a letter in brackets at its end
     line: re.Pattern[str]  # a line that begins with a marked letter, `C)`, `C.` or `(C)`
@@ -126,13 +119,13 @@ def _patterns_of(letters: str) -> _Patterns:
     letter = f"[{re.escape(letters + letters.lower())}]"
     # Not C++, A's, C-section, B.C., 3.14, 1,000, F = ma, B(x), A dog.
     end = (
-        rf"(?=\s*\Z|[.:：,;!](?!\w)|\)(?!\w|\s(?:is|are|was|could|would|might)\b)|[。，；、{_CJK}]|\s(?:{_BEHIND})\b|\s[-–—(]|\n"
-        r"|\s(?=[^\x00-\x7f]))"
+        r"(?=\s*\Z|[.:：,;!](?!\w)|\)(?!\w|\s(?:is|are|was|could|would|might)\b)|\n|\s[-–—(]"
+        rf"|[。，；、{_CJK}]|\s(?:{_BEHIND})\b|\s(?=[^\x00-\x7f]))"
     )
     further = rf"{_OPEN}{_OPTION}{_OPEN}{letter}{_CLOSE}(?:(?<=[^AaIi])(?![\w'’+^-])|{end})"
     joined = rf"(?:(?:\s?[,/|&]\s?+|\s(?={_AND}\s))(?:{_AND}\s){{0,2}}|[–—-]){further}"
     return _Patterns(
-        one=re.compile(
+        letter=re.compile(
             rf"({upper})(?<![A-Za-z0-9_'’\\].)(?![A-Za-z0-9_+#'’^]|-\w|\s?=|\.[A-Za-z])", re.DOTALL
         ),
         head=re.compile(
@@ -164,7 +157,7 @@ def read_choice(
         if named or (len(bare) == 1 and bare.isalpha()):  # a letter that is no option
             return named
     text = _in_latin(text[-_MAX_TEXT:], letters)
-    if _patterns_of(letters).one.search(text):
+    if _patterns_of(letters).letter.search(text):
         return _called_right(text, letters) or _by_lines(text, letters, tuple(options))
     return _by_last_sentence(text[text.rfind("\n") + 1 :], letters, tuple(options))
 
@@ -200,7 +193,7 @@ def _called_right(text: str, letters: str) -> frozenset[str]:
     patterns = _patterns_of(letters)
     named: set[str] = set()
     start = len(text)
-    for letter in list(patterns.one.finditer(text))[: -_MAX_LETTERS - 1 : -1]:
+    for letter in list(patterns.letter.finditer(text))[: -_MAX_LETTERS - 1 : -1]:
         at, end = letter.span()
         if named and re.search(r"[.;!?\n]\s", text[end:start]):
             break

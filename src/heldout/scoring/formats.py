@@ -18,11 +18,8 @@ from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text, code_blocks, last_box
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
-DEEPEST = 128
-"""Levels of nesting in JSON that is still read; people and tools need fewer than ten."""
-
+DEEPEST = 128  # levels of nesting in JSON that is still read
 _decode = msgspec.json.Decoder().decode
-
 _NOTHING = re.compile(r"[\s{}~\u200b\ufeff]|\\(?:q?quad|text|[,;:! ])")  # in a box, shows nothing
 
 
@@ -30,23 +27,14 @@ _NOTHING = re.compile(r"[\s{}~\u200b\ufeff]|\\(?:q?quad|text|[,;:! ])")  # in a 
 
 
 class NotJSON(ValueError):
-    """The text is not JSON, or more of it than is read; the message says what is wrong."""
+    """The text is not JSON, or nested too deeply; the message says what is wrong."""
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON strictly.
-
-    There is no NaN or Infinity, no number that a float cannot hold, no trailing comma, no comment,
-    no lone surrogate, and nothing before or behind the value.
-
-    Args:
-        text: The JSON text.
-
-    Returns:
-        The value.
+    """Parse JSON strictly: no NaN, no trailing comma, no comment, and nothing around the value.
 
     Raises:
-        NotJSON: The text is not JSON, or more of it than is read.
+        NotJSON: The text is not JSON, or nested too deeply.
     """
     try:
         value = _decode(text)
@@ -148,11 +136,12 @@ def has_boxed(answer: str | None) -> Grade:
     box = last_box(text)
     if box is None:
         return Grade(0.0, None, r"no \boxed{}")
-    if box.inside is None:
+    inside, _ = box
+    if inside is None:
         return Grade(0.0, None, r"the last \boxed{} never closes")
-    if not _NOTHING.sub("", box.inside):
+    if not _NOTHING.sub("", inside):
         return Grade(0.0, None, r"the last \boxed{} is empty")
-    return Grade(1.0, box.inside)
+    return Grade(1.0, inside)
 
 
 @grader(version=1)

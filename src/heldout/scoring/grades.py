@@ -12,8 +12,7 @@ from heldout._fingerprint import set_version
 from heldout._format import cut
 from heldout.types import Metric, Score
 
-LONGEST_KEPT = 500
-"""Characters of what was extracted that a metric keeps: the trajectory has the rest."""
+LONGEST_KEPT = 500  # characters of what was extracted that a metric keeps
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,12 +41,7 @@ NO_ANSWER = Grade(0.0, None, "no answer")
 def as_score(value: Any, function: Callable[..., Any]) -> Score:
     """Turn what a score function returned into a Score.
 
-    Args:
-        value: A Score, or a number, a bool or a Grade, which is one metric of weight 1.
-        function: The score function, after which that metric is named.
-
-    Returns:
-        The score.
+    A number, a bool or a Grade is one metric of weight 1, named after the function.
 
     Raises:
         TypeError: The value is none of these.
@@ -102,15 +96,7 @@ def grader(
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Refuse a grader's options before anything is paid for, by its own check.
-
-    Args:
-        function: The grader.
-        options: Its options by name.
-
-    Raises:
-        InvalidInput: No answer could be graded with them.
-    """
+    """Refuse a grader's options before anything is paid for, by its own check."""
     check = getattr(function, _CHECK, None)
     if check is not None:
         check(**options)

@@ -23,11 +23,8 @@ from heldout.scoring.answers import answer_text, code_blocks
 from heldout.scoring.formats import NotJSON, parse_json
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
-KEPT = 512
-"""Compiled schemas that are kept."""
-
-PATTERN_STEPS = 100_000
-"""Of backtracking, for a `pattern` that has look-around or back-references."""
+KEPT = 512  # compiled schemas
+PATTERN_STEPS = 100_000  # of backtracking, for a `pattern` with look-around or back-references
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,15 +61,8 @@ class Schema:
 def compiled(schema: Mapping[str, Any] | bool, *, formats: bool = False) -> Schema:
     """Compile a schema; the same content is compiled once.
 
-    Args:
-        schema: A JSON schema.
-        formats: Whether formats such as "email" are checked.
-
-    Returns:
-        The compiled schema.
-
     Raises:
-        InvalidInput: It is no schema, refers to something outside, or is too large.
+        InvalidInput: It is no schema, or refers to something outside.
     """
     try:
         content = msgspec.json.encode(schema)

@@ -4,7 +4,7 @@ Numbers are read with their sign (`-5`, `−5`, `minus 5`), currency, percent, t
 `1.234.567`, `1 234`, `1'234`, `12,34,567`, `1{,}234`), decimal commas where they can be nothing
 else (`0,5`, `1.234,56`), fractions (`3/4`, `1 1/2`, `½`, `\frac{3}{4}`), powers of ten (`1.2e3`,
 `1.2 × 10^3`, `10⁶`), scales (`3 million`, `5 dozen`, `3k`) and units, and in words from `zero` to
-`twenty`. A number is a `Fraction`, so `29.00` is 29 and big numbers keep their last digit.
+`twelve`. A number is a `Fraction`, so `29.00` is 29 and big numbers keep their last digit.
 """
 
 from __future__ import annotations
@@ -38,14 +38,12 @@ _SCALES = {
     **{"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9},
     **{"trillion": 10**12, "万": 10**4, "k": 10**3, "m": 10**6, "b": 10**9},
 }
-_NAMES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
-    " sixteen seventeen eighteen nineteen twenty"
-)
+_NAMES = "zero one two three four five six seven eight nine ten eleven twelve"
 _WORDS = {word: n for n, word in enumerate(_NAMES.split())}
 _NUMBER = re.compile(
     r"(?=[-+$€£¥₹.\dmn])(?<![\w.,^])(?P<sign>[-+]|(?:minus|negative)\s)?(?:[$€£¥₹]\s?(?P<sign2>-)?)?"
-    r"(?P<digits>\d{1,3}(?:[ ']\d{3})+(?:\.\d+)?(?!\d)|\d+(?:[.,]\d+)*|\.\d+)"
+    r"(?P<digits>\d{1,3}(?:[ ']\d{3})+(?:\.\d+)?(?!\d)|\d++(?:[.,]\d++)*+|\.\d++)"
+    r"(?!(?:st|nd|rd|th)\b)"
     r"(?:e(?P<e>[-+]?\d{1,4})(?!\w)"
     r"|(?P<ten>\s?[*x]\s?10)?(?:\^|\*\*)\s?[{(]?(?P<power>[-+]?\d{1,4})[})]?"
     r"|\s?/\s?(?P<over>\d+)(?![\d/])|\s(?:and\s)?(?P<n>\d+)\s?/\s?(?P<d>\d+)(?![\d/]))?"
@@ -138,8 +136,8 @@ _EXPLAINS = re.compile(
     r"[,;]\s(?![\d$-])|\s\((?!\d+\)|or\b)|\.\s|\s(?:because|since|where|when|as|so|using)\b"
 )
 _BAD_BEFORE = re.compile(  # in an expression, a time or a bound
-    r"(?:[√^_±{≤≥≠]|[<>!]=?|(?:[\d)\]}%π]|\b[a-z]) ?[-+*/]|\\[a-z]{1,12}(?:_\w)?[{(]?)\s?\Z"
-    r"|(?:\d:|\w\(|-\(?)\Z"
+    r"(?:[√^_±{≤≥≠]|(?<![=-])[<>!]=?|(?:[\d)\]}%π]|\b[a-z]) ?[-+*/]"
+    r"|\\[a-z]{1,12}(?:_\w)?[{(]?)\s?\Z|(?:\d:|\w\(|-\(?)\Z"
 )
 _BAD_BEHIND = re.compile(
     r"\s?(?:[π√±^_{*]|\+|\\[a-z]|[-/]\s?(?:[\d(\\]|[a-z]\b)|(?:pi|squared|cubed|mod|and a half)\b)"
@@ -184,8 +182,6 @@ def _only(text: str, decimal: Decimal, in_box: bool) -> Number | None:
     """Read the one number of a text; None where it has several, or is an expression."""
     numbers: list[Number] = []
     for match in _NUMBER.finditer(text):
-        if _is_ordinal(text, match):
-            continue
         is_pair = in_box or text[match.start() - 1 : match.start()] in ("(", "[")
         number = _read(match, decimal, is_pair)
         if number is None:
@@ -237,7 +233,7 @@ def last_number(text: str, *, decimal: Decimal = ".") -> Number | None:
             return None
         start = max(0, end - _WINDOW)
         near = _plain(_NUMBERING.sub(" ", text[start : end + 25]))
-        matches = [match for match in _NUMBER.finditer(near) if not _is_ordinal(near, match)]
+        matches = list(_NUMBER.finditer(near))
         if matches:
             break
     else:
@@ -253,10 +249,6 @@ def _last_digit(text: str, end: int) -> int:
         return text.encode().translate(_DIGITS_ALIKE).rfind(b"0", 0, end)
     digit = _DIGIT.search(text[:end][::-1])
     return end - 1 - digit.start() if digit else -1
-
-
-def _is_ordinal(text: str, match: re.Match[str]) -> bool:
-    return text.startswith(("st", "nd", "rd", "th"), match.end())
 
 
 # --- Grading ------------------------------------------------------------------------------------
@@ -304,7 +296,7 @@ def grade_number(
             `3,5` is 3.5 either way, but for a box, where it is a pair by default.
 
     Returns:
-        The grade; `extracted` is the number as it was written.
+        The grade; `extracted` is the number in plain characters.
 
     Raises:
         InvalidInput: The target is not a number, or an option makes no sense.

@@ -21,12 +21,8 @@ from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
-MAX_STEPS = 100_000_000
-"""Instructions of the compiled pattern times bytes of text: about two seconds at the very worst."""
-
-MAX_SECONDS = 2.0
-"""For finding the last match. One search is linear; each match takes another."""
-
+MAX_STEPS = 100_000_000  # instructions of the compiled pattern times bytes of text
+MAX_SECONDS = 2.0  # for finding the last match: one search is linear, each match takes another
 _MEMORY = 2**21  # of a compiled pattern, and of what it caches while it runs
 _HALVES = re.compile("[\ud800-\udfff]")
 
