@@ -181,8 +181,6 @@ class Pages:
             "notes": plain_blocks(line for line in lines if line.style != "dim"),
             "about": plain_blocks(line for line in lines if line.style == "dim"),
             "pass_threshold": report.pass_threshold,
-            "scorer": _describe_function(info.functions.get("score_fn")),
-            "sampling": _describe_sampling(config.get("sampling")),
             "started": info.started,
             "finished": info.finished,
             "path": str(report.path),
@@ -637,28 +635,12 @@ def _quantiles(values: Any) -> Plain | None:
 
 
 def _resume_command(info: RunInfo) -> str | None:
-    """Give the command that goes on with a run, where `heldout run` began it."""
+    """Return the command that continues a run, where `heldout run` began it."""
     command = info.command or []
     if "run" not in command or not command[command.index("run") - 1].endswith("heldout"):
         return None
     again = [part for part in command[command.index("run") :] if part != "--resume"]
     return f"heldout {shlex.join([*again, '--resume'])}"
-
-
-def _describe_function(function: Any) -> str | None:
-    match function:
-        case {"name": name, "parts": [*parts]}:
-            return f"{name} of {', '.join(part.get('function') or part['name'] for part in parts)}"
-        case {"name": str(name)}:
-            return name
-    return None
-
-
-def _describe_sampling(sampling: Any) -> str | None:
-    if not isinstance(sampling, Mapping):
-        return None
-    values = [f"{key} {value}" for key, value in sampling.items() if value not in (None, [])]
-    return ", ".join(values) or None
 
 
 def _completions(table: RunTable) -> list[str]:
