@@ -11,7 +11,7 @@ from dataclasses import asdict
 from itertools import cycle
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -33,7 +33,7 @@ from heldout.cli._curves import (
     shorten_verdict,
     training_state,
 )
-from heldout.cli._load import find_curve, find_step, list_steps
+from heldout.cli._load import find_curve, list_steps, saved_eval
 from heldout.cli._tables import (
     Block,
     Flip,
@@ -56,7 +56,6 @@ from heldout.store.runs import find_run
 from heldout.training.curve import CurvePoint
 
 if TYPE_CHECKING:
-    from heldout.cli._load import SampleTexts
     from heldout.training.flips import Change, Flips
     from heldout.training.plot import NamedCurve
 
@@ -302,21 +301,13 @@ def flips(
     With question, target and both answers, where the conversations were saved. Where rewards are
     returns, which do not pass or fail, print whose reward rose and whose fell.
     """
-    from heldout.training.flips import flips as find_flips
-
     curve = open_curve(run)
     results = _select_label([point for point in curve.points if point.has_result], label)
-    before = point_at(results, first, default=0)
-    after = point_at(results, last, default=-1)
-    threshold = curve.pass_threshold if has_passes(before, after) else None
-    changes = find_flips(before, after, threshold)
-    shown = {
-        "gained": changes.gained if as_json else _largest(changes.gained, limit),
-        "lost": changes.lost if as_json else _largest(changes.lost, limit),
-    }
-    listed = _add_texts(curve.path, before, after, shown)
+    change = compare_steps(results, first, last, curve.pass_threshold)
+    before, after, changes, _ = change
+    listed = _list_flips(curve.path, change, None if as_json else limit)
     if as_json:
-        print_json(_flips_json(before, after, changes, threshold, listed))
+        print_json(_flips_json(change, listed))
         return
     blocks: list[Block] = [Line(name(after.label), f", step {before.step} to {after.step}")]
     blocks += build_flips(listed, f"at {before.step}", f"at {after.step}")
@@ -324,36 +315,40 @@ def flips(
     if len(listed) < total:
         text = f"{len(listed)} of {total} are listed; --limit N lists more, --json all."
         blocks.append(Line(text, style="dim"))
-    print_report(Report([*blocks, *describe_flips(before, after, changes, threshold)]))
+    print_report(Report([*blocks, *describe_flips(change)]))
 
 
-def _add_texts(
-    path: Path, before: CurvePoint, after: CurvePoint, shown: Mapping[str, Sequence[Change]]
-) -> list[Flip]:
-    """Return the changes with the texts of their samples, where the conversations were saved."""
-    from heldout.cli._load import read_texts
-    from heldout.store.report import EvalReport
+class StepChange(NamedTuple):
+    """What changed between two points of a curve."""
 
-    ids = {change.id for changes in shown.values() for change in changes}
-    texts: list[dict[str, SampleTexts]] = []
-    for point in (before, after):
-        try:
-            report = EvalReport.load(find_step(path, point.step, label=point.label))
-            texts.append(read_texts(report, ids))
-        except HeldoutError:
-            texts.append({})
-    old, new = texts
-    return [
-        Flip.make(kind, change.id, (change.before, change.after), old, new)
-        for kind, changes in shown.items()
-        for change in changes
-    ]
+    before: CurvePoint
+    after: CurvePoint
+    flips: Flips
+    pass_threshold: float | None
+    """The reward that passes; None where rewards are returns, which do not pass or fail."""
 
 
-def has_passes(before: CurvePoint, after: CurvePoint) -> bool:
-    """Tell whether a reward can pass: of returns there is no pass rate."""
+def compare_steps(
+    results: Sequence[CurvePoint], first: int | None, last: int | None, pass_threshold: float
+) -> StepChange:
+    """Compare two steps of one label; by default the first with the last."""
+    from heldout.training.flips import flips as find_flips
+
+    before, after = _point_at(results, first, 0), _point_at(results, last, -1)
     rates = before.number("pass_rate"), after.number("pass_rate")
-    return not (before.outcomes and after.outcomes) or rates != (None, None)
+    has_passes = not (before.outcomes and after.outcomes) or rates != (None, None)
+    threshold = pass_threshold if has_passes else None
+    return StepChange(before, after, find_flips(before, after, threshold), threshold)
+
+
+def _point_at(results: Sequence[CurvePoint], step: int | None, default: int) -> CurvePoint:
+    if step is None and results:
+        return results[default]
+    points = [point for point in results if point.step == step]
+    if not points:
+        steps = list_steps(point.step for point in results)
+        raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
+    return points[0]
 
 
 def _select_label(results: list[CurvePoint], label: str | None) -> list[CurvePoint]:
@@ -368,24 +363,28 @@ def _select_label(results: list[CurvePoint], label: str | None) -> list[CurvePoi
     return [point for point in results if label in (None, point.label)]
 
 
-def point_at(results: Sequence[CurvePoint], step: int | None, *, default: int) -> CurvePoint:
-    """Find the point at a step; without a step, that at the index `default`."""
-    if step is None and results:
-        return results[default]
-    points = [point for point in results if point.step == step]
-    if not points:
-        steps = list_steps(point.step for point in results)
-        raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
-    return points[0]
+def _list_flips(path: Path, change: StepChange, limit: int | None) -> list[Flip]:
+    """List the largest changes, with their texts where the conversations were saved."""
+    from heldout.cli._load import read_texts
+    from heldout.store.report import EvalReport
+
+    shown: dict[str, Sequence[Change]] = {"gained": change.flips.gained, "lost": change.flips.lost}
+    if limit is not None:
+        for kind, changes in shown.items():
+            ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
+            shown[kind] = ordered[:limit]
+    ids = {flip.id for changes in shown.values() for flip in changes}
+    directories = [saved_eval(path, point) for point in (change.before, change.after)]
+    old, new = (read_texts(EvalReport.load(d), ids) if d else {} for d in directories)
+    return [
+        Flip.make(kind, flip.id, (flip.before, flip.after), old, new)
+        for kind, changes in shown.items()
+        for flip in changes
+    ]
 
 
-def _flips_json(
-    before: CurvePoint,
-    after: CurvePoint,
-    flips: Flips,
-    pass_threshold: float | None,
-    listed: Sequence[Flip],
-) -> dict[str, Any]:
+def _flips_json(change: StepChange, listed: Sequence[Flip]) -> dict[str, Any]:
+    before, after, flips, pass_threshold = change
     numbers = ["compared", "stayed_passing", "stayed_failing", "errored", "not_in_both"]
     numbers += ["difference", "stderr", "p_value"]
     if pass_threshold is None:
@@ -405,10 +404,9 @@ def _flips_json(
     }
 
 
-def describe_flips(
-    before: CurvePoint, after: CurvePoint, flips: Flips, pass_threshold: float | None
-) -> list[Line]:
+def describe_flips(change: StepChange) -> list[Line]:
     """Say how many samples changed, how far the mean did, and what limits that."""
+    before, after, flips, pass_threshold = change
     counts = f"{len(flips.gained)} gained, {len(flips.lost)} lost, "
     if pass_threshold is None:
         text = f"{samples(flips.compared)} compared by reward: {counts}{flips.unchanged} unchanged"
@@ -422,29 +420,22 @@ def describe_flips(
         around = "no interval, all changed alike"
         if flips.interval is not None:
             around = interval(flips.interval.low, flips.interval.high)
-        change = f"{flips.difference:+.3f} (95%, paired: {around})"
-        lines.append(Line(f"mean reward changed by {change}"))
-    return [*lines, *(Line(text, style="yellow") for text in _warnings(before, after, flips))]
-
-
-def _largest(changes: Sequence[Change], most: int) -> Sequence[Change]:
-    return sorted(changes, key=lambda change: -abs(change.after - change.before))[:most]
-
-
-def _warnings(before: CurvePoint, after: CurvePoint, flips: Flips) -> list[str]:
-    """Say what the comparison does not cover, or is not made for."""
-    texts = []
+        difference = f"{flips.difference:+.3f} (95%, paired: {around})"
+        lines.append(Line(f"mean reward changed by {difference}"))
+    warnings = []
     if flips.not_in_both:
-        texts.append(f"run at only one of the steps: {samples(flips.not_in_both)}")
+        warnings.append(f"run at only one of the steps: {samples(flips.not_in_both)}")
     if flips.errored:
-        texts.append(f"not compared, without a score at one of the steps: {samples(flips.errored)}")
+        errored = samples(flips.errored)
+        warnings.append(f"not compared, without a score at one of the steps: {errored}")
     if not flips.compared:
-        texts.append("the curve has no scores of samples that both steps share")
+        warnings.append("the curve has no scores of samples that both steps share")
     old, new = before.decoding or {}, after.decoding or {}
     changed = [name for name in ANSWER_SETTINGS if old.get(name) != new.get(name)]
     if changed:
-        texts.append(f"not the policy alone changed, but its decoding, too: {', '.join(changed)}")
-    return texts
+        settings = ", ".join(changed)
+        warnings.append(f"not the policy alone changed, but its decoding, too: {settings}")
+    return [*lines, *(Line(text, style="yellow") for text in warnings)]
 
 
 # --- Plot and stop ------------------------------------------------------------------------------

@@ -377,28 +377,23 @@ class Pages:
 
     def curve_flips(self, name: str, label: str, from_step: int, to_step: int) -> Plain:
         """Say what changed between two points of a curve."""
-        from heldout.cli.curve import describe_flips, has_passes, point_at
-        from heldout.training.flips import flips
+        from heldout.cli.curve import compare_steps, describe_flips
 
         run = read_curve(self.path(name))
         _, points = _points_of(run.points, label)
         results = [point for point in points if point.has_result]
-        before = point_at(results, from_step, default=0)
-        after = point_at(results, to_step, default=-1)
-        threshold = run.pass_threshold if has_passes(before, after) else None
-        changes = flips(before, after, threshold)
-        notes = describe_flips(before, after, changes, threshold)
+        change = compare_steps(results, from_step, to_step, run.pass_threshold)
         listed = {
             kind: {
                 "total": len(changed),
                 "rows": [
-                    {"id": change.id, "before": change.before, "after": change.after}
-                    for change in changed[:200]
+                    {"id": flip.id, "before": flip.before, "after": flip.after}
+                    for flip in changed[:200]
                 ],
             }
-            for kind, changed in (("gained", changes.gained), ("lost", changes.lost))
+            for kind, changed in (("gained", change.flips.gained), ("lost", change.flips.lost))
         }
-        return {"notes": plain_blocks(notes), **listed}
+        return {"notes": plain_blocks(describe_flips(change)), **listed}
 
     def strip(self, name: str, label: str) -> Plain:
         """Give what became of each sample at each step, those that flipped last first."""
