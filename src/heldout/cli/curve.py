@@ -22,7 +22,6 @@ from heldout.cli._braille import COLOURS, Dot, Series, draw_curves
 from heldout.cli._curves import (
     VERDICT_STYLES,
     CurveRun,
-    build_curve_table,
     check_metric,
     describe_status,
     format_point,
@@ -39,7 +38,6 @@ from heldout.cli._tables import (
     Flip,
     Line,
     Report,
-    Table,
     as_line,
     build_flips,
     make_console,
@@ -47,7 +45,6 @@ from heldout.cli._tables import (
     print_json,
     print_report,
     render_line,
-    render_table,
 )
 from heldout.cli.show import command as show_command
 from heldout.errors import HeldoutError, InvalidInput
@@ -59,8 +56,6 @@ if TYPE_CHECKING:
     from heldout.training.flips import Change, Flips
     from heldout.training.plot import NamedCurve
 
-CURVE_ROWS = 8
-"""Rows of the curve for which the table below it is made smaller."""
 ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
 """Settings of decoding that can change answers; the others are about speed."""
 
@@ -198,26 +193,16 @@ def draw_screen(run: CurveRun, metric: str, console: Console) -> RenderableType:
     width = console.width
     head = [_build_title(list(groups), metric), render_line(describe_status(run))]
     head += _build_verdicts(groups, metric, width)
-    room = console.height - 1 - _count_rows(head, console)
-    foot: list[RenderableType] = []
-    for rows in (6, 3, 1):
-        points = run.points[-rows:]
-        table, *_ = build_curve_table(points, width, metric=metric, one_line=True)
-        assert isinstance(table, Table)
-        rendered = render_table(table)
-        rendered.show_edge = False
-        foot = [Text(""), rendered]
-        if room - _count_rows(foot, console) >= CURVE_ROWS:
-            break
-    else:
-        foot = []
+    foot = [Text("")]
+    for point in run.points[-max(1, min(6, (console.height - 4) // 6)) :]:
+        text = format_point(point, metric, labelled=len(groups) > 1)
+        foot.append(
+            Text(text, "" if point.has_result else "dim", no_wrap=True, overflow="ellipsis")
+        )
+    rows = sum(len(console.render_lines(part)) for part in (*head, *foot))
     series = [_make_series(group, metric) for group in groups.values()]
-    drawing = draw_curves(series, width, room - _count_rows(foot, console))
+    drawing = draw_curves(series, width, console.height - 1 - rows)
     return Group(*head, drawing, *foot)
-
-
-def _count_rows(parts: Sequence[RenderableType], console: Console) -> int:
-    return sum(len(console.render_lines(part)) for part in parts)
 
 
 def _build_title(labels: list[str], metric: str) -> Text:

@@ -68,6 +68,6 @@ def command(
     config = replace(base_config, **{k: v for k, v in options.items() if v is not None})
     with stdout_for_json(as_json):
         function = load_function(score_fn, "--scorer")
-        with run_directory(config) as (config, _):
+        with run_directory(config) as config:
             report = asyncio.run(rescore(parent, function, config))
     print_run(report, as_json)
