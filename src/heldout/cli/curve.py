@@ -32,7 +32,7 @@ from heldout.cli._curves import (
     shorten_verdict,
     training_state,
 )
-from heldout.cli._load import find_curve, list_steps, saved_eval
+from heldout.cli._load import find_curve, list_steps, saved_eval, select_label
 from heldout.cli._tables import (
     Block,
     Flip,
@@ -287,7 +287,11 @@ def flips(
     returns, which do not pass or fail, print whose reward rose and whose fell.
     """
     curve = open_curve(run)
-    results = _select_label([point for point in curve.points if point.has_result], label)
+    results = [point for point in curve.points if point.has_result]
+    labels = sorted({point.label for point in results})
+    if label is None and len(labels) > 1:
+        raise InvalidInput(f"of which eval? Add --label; there are {', '.join(labels)}")
+    results = select_label(results, label)
     change = compare_steps(results, first, last, curve.pass_threshold)
     before, after, changes, _ = change
     listed = _list_flips(curve.path, change, None if as_json else limit)
@@ -334,18 +338,6 @@ def _point_at(results: Sequence[CurvePoint], step: int | None, default: int) -> 
         steps = list_steps(point.step for point in results)
         raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
     return points[0]
-
-
-def _select_label(results: list[CurvePoint], label: str | None) -> list[CurvePoint]:
-    labels = sorted({point.label for point in results})
-    if label is None and len(labels) > 1:
-        raise InvalidInput(
-            f"of which eval? The curve has several: add --label {labels[0]!r}, say; "
-            f"there are {', '.join(labels)}"
-        )
-    if label is not None and label not in labels:
-        raise InvalidInput(f"the curve has no eval {label!r}; it has {', '.join(labels)}")
-    return [point for point in results if label in (None, point.label)]
 
 
 def _list_flips(path: Path, change: StepChange, limit: int | None) -> list[Flip]:

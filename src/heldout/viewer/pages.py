@@ -30,7 +30,7 @@ from heldout.cli._curves import (
     group_by_label,
     read_curve,
 )
-from heldout.cli._load import find_step, question_of, saved_eval
+from heldout.cli._load import find_step, question_of, saved_eval, select_label
 from heldout.cli._tables import Block, Line, Span
 from heldout.cli._tables import Table as TextTable
 from heldout.cli.show import build_report, build_slices
@@ -896,13 +896,9 @@ def _flip_side(result: EvalResult) -> Plain:
 
 
 def _points_of(points: Sequence[CurvePoint], label: str) -> tuple[str, list[CurvePoint]]:
-    groups = group_by_label(points)
-    if not groups:
-        return label, []
-    if label and label not in groups:
-        raise UnknownRun(f"the curve has no eval {label!r:.100}; it has {', '.join(groups)}")
-    label = label or next(iter(groups))
-    return label, groups[label]
+    """Pick the points of a label, or of the first one."""
+    label = label or next(iter(group_by_label(points)), "")
+    return label, select_label(points, label or None)
 
 
 @lru_cache(8)
