@@ -426,14 +426,14 @@ class Pages:
             step = _describe_outcomes(outcomes, run.pass_threshold) | {"step": point.step}
             result = _find_result(path, point, id)
             if result is not None:
-                answer = _limit(result.trajectory.answer)
+                answer = result.trajectory.answer
                 step |= {
                     "run": f"{name}@{label}:{point.step}" if several else f"{name}@{point.step}",
                     "answer": answer,
                     "changed": not steps or steps[-1].get("answer") != answer,
                 }
-                target = _limit(as_text(result.sample.ground_truth, mixed=False))
-                question = _limit(question_of(result))
+                target = as_text(result.sample.ground_truth, mixed=False)
+                question = question_of(result)
             steps.append(step)
         if not steps:
             raise UnknownRun(f"no eval of {name} has a sample {id!r:.200}")
@@ -480,12 +480,11 @@ def _is_live(path: Path) -> bool:
 
 
 def _count_lines(path: Path) -> int:
-    """Count the results of a run whose journal is not too long."""
+    """Count the lines of a run's journal, without its header."""
     try:
         with RunDir(path).journal.open("rb") as file:
-            return max(
-                0, sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b"")) - 1
-            )
+            pieces = iter(lambda: file.read(1 << 20), b"")
+            return max(0, sum(piece.count(b"\n") for piece in pieces) - 1)
     except OSError:
         return 0
 
@@ -710,22 +709,22 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
         "reward": result.score.reward if result.ok else None,
         "turns": turns,
         "question": _question(result),
-        "target": _limit(as_text(result.sample.ground_truth, mixed=False)),
-        "answer": _limit(trajectory.answer),
+        "target": as_text(result.sample.ground_truth, mixed=False),
+        "answer": trajectory.answer,
         "metrics": [
             {
                 "name": metric.name,
                 "value": metric.value,
                 "weight": metric.weight,
                 "has_extracted": "extracted" in metric.metadata,
-                "extracted": _limit(_text_or_none(metric.metadata.get("extracted"))),
-                "note": _limit(_text_or_none(metric.metadata.get("note"))),
-                "reply": _limit(_text_or_none(metric.metadata.get("reply"))),
+                "extracted": _text_or_none(metric.metadata.get("extracted")),
+                "note": _text_or_none(metric.metadata.get("note")),
+                "reply": _text_or_none(metric.metadata.get("reply")),
             }
-            for metric in result.score.metrics[:100]
+            for metric in result.score.metrics
         ],
         "stop": msgspec.to_builtins(trajectory.stop),
-        "outcome_state": _limit(_text_or_none(trajectory.outcome)),
+        "outcome_state": _text_or_none(trajectory.outcome),
         "tokens": usage and {"prompt": usage.prompt_tokens, "completion": usage.completion_tokens},
         "trace": _describe_trace(trajectory),
         "seconds": timing and timing.seconds,
@@ -736,23 +735,22 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
 
 
 def _turns(trajectory: Trajectory) -> Iterator[Plain]:
-    """Messages, each tool call with the result that answers it."""
-    results = {m.tool_call_id: i for i, m in enumerate(trajectory.messages) if m.role == "tool"}
-    paired = {c.id for m in trajectory.messages for c in m.tool_calls if c.id in results}
-    for place, message in enumerate(trajectory.messages):
-        if message.role == "tool" and message.tool_call_id in paired:
+    """Yield messages, each tool call with the result that answers it."""
+    messages = trajectory.messages
+    results = {m.tool_call_id: content_text(m) for m in messages if m.role == "tool"}
+    called = {call.id for message in messages for call in message.tool_calls}
+    for place, message in enumerate(messages):
+        if message.role == "tool" and message.tool_call_id in called:
             continue
-        calls = []
-        for call in message.tool_calls:
-            answer = results.get(call.id)
-            calls.append(
-                {
-                    "name": call.name,
-                    "arguments": call.arguments,
-                    "problem": _json_problem(call.arguments),
-                    "result": None if answer is None else content_text(trajectory.messages[answer]),
-                }
-            )
+        calls = [
+            {
+                "name": call.name,
+                "arguments": call.arguments,
+                "problem": _json_problem(call.arguments),
+                "result": results.get(call.id),
+            }
+            for call in message.tool_calls
+        ]
         yield {
             "place": place,
             "role": message.role,
@@ -807,13 +805,7 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _short_values(values: Mapping[str, Any]) -> dict[str, str | None]:
-    return {key: _limit(_text_or_none(value), 1_000) for key, value in [*values.items()][:100]}
-
-
-def _limit(text: str | None, longest: int = 8_000) -> str | None:
-    if text is None or len(text) <= longest:
-        return text
-    return f"{text[:longest]}… ({len(text) - longest:,} more characters)"
+    return {key: _text_or_none(value) for key, value in values.items()}
 
 
 # --- Two runs -----------------------------------------------------------------------------------
