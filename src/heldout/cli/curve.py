@@ -55,6 +55,7 @@ from heldout.training.curve import CurvePoint
 if TYPE_CHECKING:
     from heldout.training.flips import Change, Flips
     from heldout.training.plot import NamedCurve
+    from heldout.training.verdicts import StepVerdict
 
 ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
 """Settings of decoding that can change answers; the others are about speed."""
@@ -172,13 +173,18 @@ def _watch_terminal(run: str, metric: str, interval: float, *, once: bool) -> No
         return
     screen: RenderableType = as_line(_describe_waiting(run), "yellow")
     path: Path | None = None
+    points: list[CurvePoint] = []
+    verdicts: dict[str, StepVerdict] = {}
     try:
         # The alternate screen is redrawn as a whole when the terminal changes its size.
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 path = _find_or_wait(run, once=False)
                 if path is not None:
-                    screen = draw_screen(read_curve(path), metric, console)
+                    curve = read_curve(path)
+                    if curve.points != points:
+                        points, verdicts = curve.points, _judge(curve.points)
+                    screen = draw_screen(curve, metric, console, verdicts)
                 live.update(screen, refresh=True)
                 time.sleep(interval)
     except KeyboardInterrupt:
@@ -186,13 +192,24 @@ def _watch_terminal(run: str, metric: str, interval: float, *, once: bool) -> No
             console.print(screen)  # the last picture stays when the alternate screen is gone
 
 
-def draw_screen(run: CurveRun, metric: str, console: Console) -> RenderableType:
+def draw_screen(
+    run: CurveRun,
+    metric: str,
+    console: Console,
+    verdicts: Mapping[str, StepVerdict] | None = None,
+) -> RenderableType:
     """Draw all that fits the terminal: title, status, verdicts, the curve and its last points."""
     check_metric(run.points, metric)
     groups = group_by_label(run.points)
     width = console.width
     head = [_build_title(list(groups), metric), render_line(describe_status(run))]
-    head += _build_verdicts(groups, metric, width)
+    for label, verdict in (_judge(run.points) if verdicts is None else verdicts).items():
+        # It is on the reward, whatever is drawn.
+        line = as_line(f"{label}: " * (len(groups) > 1) + "reward: " * (metric != "reward"))
+        text = shorten_verdict(verdict, width - line.cell_len)
+        line.append_text(as_line(text, VERDICT_STYLES[verdict.kind]))
+        line.no_wrap, line.overflow = True, "ellipsis"
+        head.append(line)
     foot = [Text("")]
     for point in run.points[-max(1, min(6, (console.height - 4) // 6)) :]:
         text = format_point(point, metric, labelled=len(groups) > 1)
@@ -213,26 +230,16 @@ def _build_title(labels: list[str], metric: str) -> Text:
     return title.append_text(as_line(f"  {metric}, mean and 95% interval", "dim"))
 
 
-def _build_verdicts(
-    groups: Mapping[str, Sequence[CurvePoint]], metric: str, width: int
-) -> list[Text]:
-    """Return one line per eval that has a verdict. It is on the reward, whatever is drawn."""
+def _judge(points: Sequence[CurvePoint]) -> dict[str, StepVerdict]:
+    """Return the last verdict of each label that has one; `heldout show` explains the others."""
     from heldout.training.verdicts import terms_of, verdicts
 
-    lines = []
-    for label, points in groups.items():
-        try:
-            judged = verdicts(points, **asdict(terms_of(points)))
-        except InvalidInput:  # rewards without a verdict; `heldout show` says why
-            continue
-        if not judged:
-            continue
-        line = as_line(f"{label}: " * (len(groups) > 1) + "reward: " * (metric != "reward"))
-        text = shorten_verdict(judged[-1], width - line.cell_len)
-        line.append_text(as_line(text, VERDICT_STYLES[judged[-1].kind]))
-        line.no_wrap, line.overflow = True, "ellipsis"
-        lines.append(line)
-    return lines
+    latest: dict[str, StepVerdict] = {}
+    for label, group in group_by_label(points).items():
+        with suppress(InvalidInput):
+            for verdict in verdicts(group, **asdict(terms_of(group))):
+                latest[label] = verdict
+    return latest
 
 
 def _make_series(points: Sequence[CurvePoint], metric: str) -> Series:
