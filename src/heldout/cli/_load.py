@@ -267,7 +267,7 @@ def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: s
     # gymnasium raises it anew, without the name.
     name = problem.name or getattr(problem.__cause__, "name", None)
     if name and f"{module}.".startswith(f"{name}."):
-        return EvalFileError(
+        return InvalidInput(
             f"{subject}: there is no module {module!r} here or among the installed packages"
         )
     if name:
@@ -277,18 +277,21 @@ def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: s
 
 @contextmanager
 def user_code(subject: str, path: Path | None = None) -> Iterator[None]:
-    """Raise what the user's code raises as an EvalFileError that names the line.
+    """Raise what the user's code raises as an InvalidInput that names the line.
 
     Args:
         subject: What failed, the beginning of the message.
-        path: A file whose line is named rather than one of the code that it calls.
+        path: An eval file, whose line is named rather than one of the code that it calls.
     """
     try:
         yield
-    except (EvalFileError, MissingDependency):  # which say where they come from
+    except EvalFileError:  # it says where it comes from
         raise
     except Exception as problem:
-        raise EvalFileError(f"{subject}: {describe_error(problem, path)}") from problem
+        if path is None and isinstance(problem, HeldoutError):
+            raise
+        kind = InvalidInput if path is None else EvalFileError
+        raise kind(f"{subject}: {describe_error(problem, path)}") from problem
 
 
 def describe_error(problem: BaseException, path: Path | None = None) -> str:
