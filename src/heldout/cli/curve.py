@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import cycle
-from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,6 +59,10 @@ if TYPE_CHECKING:
 ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
 """Settings of decoding that can change answers; the others are about speed."""
 
+metric_option = click.option(
+    "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
+)
+
 
 @click.group("curve")
 def command() -> None:
@@ -77,9 +80,7 @@ command.add_command(show_command, "show")
 
 @command.command("watch")
 @click.argument("run")
-@click.option(
-    "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
-)
+@metric_option
 @click.option(
     "--interval",
     type=click.FloatRange(0.05, 3600),
@@ -436,9 +437,7 @@ def describe_flips(change: StepChange) -> list[Line]:
     metavar="FILE",
     help="The file to write: .png, .svg or .pdf.",
 )
-@click.option(
-    "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
-)
+@metric_option
 @click.option("--pass-rate", is_flag=True, help="Add a panel with the pass rate.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_json: bool) -> None:
@@ -465,19 +464,16 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
     from heldout.training.plot import NamedCurve
 
     curves = []
-    names = [Path(realpath(run)).name for run in runs]
-    for run, run_name in zip(runs, names, strict=True):
+    for run in runs:
         points = open_curve(run).points
         if not any(point.has_result for point in points):
             raise InvalidInput(f"{run} has no result yet: there is nothing to plot")
         check_metric(points, metric)
         groups = group_by_label(points)
         for label, group in groups.items():
-            # Whatever it takes to tell them apart, and no more.
-            parts = [run if names.count(run_name) > 1 else run_name] if len(runs) > 1 else []
+            parts = [run] if len(runs) > 1 else []
             parts += [label] if len(groups) > 1 or not parts else []
-            text = " ".join(parts).replace("\n", "\\n")
-            curves.append(NamedCurve(printable(text), group))
+            curves.append(NamedCurve(printable(" ".join(parts).replace("\n", "\\n")), group))
     return curves
 
 
