@@ -78,7 +78,6 @@ gate good --baseline run --no-worse-than 0.1 --by topic --markdown
 power run --detect 0.1 | power good --baseline run --detect 0.1 --json
 aggregate run good --repetitions 20 | aggregate run --runs level --tasks topic --repetitions 20
 rescore run --scorer eval.py:score_fn --name again | run eval.py --resume
-run eval.py --resume --repair
 tool-calls requests.jsonl --model openai:m@http://127.0.0.1:9/v1 --baseline run
 check judge labels.jsonl --judge eval.py:judge --repeats 1 --cache run/verdicts.db
 """

@@ -12,7 +12,7 @@ import pytest
 
 from heldout import Completion, EvalConfig, EvalReport, Message, Sample, Usage, evaluate
 from heldout.errors import InvalidInput
-from heldout.prices import Price, cost_of, find_price, load_prices
+from heldout.prices import Price, find_price, load_prices
 
 TABLE = """
 ["openai:gpt-4o-mini"]
@@ -47,15 +47,16 @@ def run_eval(folder: Path, name: str, **settings: Any) -> EvalReport:
 
 @pytest.mark.usefixtures("table")
 def test_a_cost_is_tokens_times_the_price_of_a_million() -> None:
-    usage = Usage(2_000_000, 1_000_000)
-    assert cost_of(usage, "openai:gpt-4o-mini") == pytest.approx(0.90)
-    assert cost_of(usage, "vllm:llama") == 4.0  # its entry names no provider
-    assert cost_of(None, "vllm:llama") is None
+    mini, llama = find_price("openai:gpt-4o-mini"), find_price("vllm:llama")
+    assert mini is not None
+    assert llama is not None  # its entry names no provider
+    assert mini.cost(2_000_000, 1_000_000) == pytest.approx(0.90)
+    assert llama.cost(2_000_000, 1_000_000) == 4.0
 
 
 @pytest.mark.usefixtures("table")
-def test_a_model_without_a_price_has_no_cost_rather_than_none_to_pay() -> None:
-    assert cost_of(Usage(1, 1), "openai:gpt-4o") is None
+def test_a_model_without_a_price_has_none_rather_than_0() -> None:
+    assert find_price("openai:gpt-4o") is None
     assert find_price("openai:gpt-4o-mini@http://localhost:8000/v1") is None
 
 

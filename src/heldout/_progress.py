@@ -22,7 +22,6 @@ from heldout.types import Usage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.progress import Task
 
 FOLD_AFTER = 4096
 """Rewards that wait to be summed, at most, where nothing displays them."""
@@ -183,29 +182,28 @@ def make_line(
     Returns:
         Draws the line as it is now.
     """
-    from rich.progress import Progress
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    tasks = Progress(get_time=clock)
-    tasks.add_task(name, total=progress.total, completed=progress.done)
+    start = clock()
     resumed_at = progress.done  # what a resumed run had already does not count as speed
 
     def draw() -> RenderableType:
-        task = tasks.tasks[0]
-        tasks.update(task.id, completed=progress.done, total=progress.total)
-        total = "?" if progress.total is None else progress.total
+        done, total = progress.done, progress.total
+        elapsed = clock() - start
         # Over the whole run: a short stretch says little where answers take different times.
-        speed = (task.completed - resumed_at) / task.elapsed if task.elapsed else 0.0
+        speed = (done - resumed_at) / elapsed if elapsed else 0.0
+        left = (total - done) / speed if total is not None and speed else 0.0
+        tokens = progress.completion_tokens / elapsed if elapsed else 0.0
         texts = {
             "name": name[:24],
             "bar": " " * BAR,
-            "count": f"{progress.done}/{total}",
+            "count": f"{done}/{'?' if total is None else total}",
             "speed": _format_speed(speed),
-            "tokens": _format_tokens(progress.completion_tokens, task.elapsed),
-            "elapsed": "in " * task.finished + str(timedelta(seconds=int(task.elapsed or 0))),
-            "left": _format_time_left(task, speed),
+            "tokens": f"{tokens:,.0f} tokens/s" if tokens else "",
+            "elapsed": "in " * (done == total) + str(timedelta(seconds=int(elapsed))),
+            "left": f"{timedelta(seconds=int(left))} left" if left else "",
             "in flight": f"{progress.in_flight} in flight" if progress.in_flight else "",
             "status": progress.status(),
             "cost": "" if progress.cost is None else f"cost {progress.cost:.4g}",
@@ -216,7 +214,7 @@ def make_line(
             if texts[part] and len(texts[part]) + 1 <= room:
                 room -= len(texts[part]) + 1
                 shown.add(part)
-        bar = ProgressBar(total=progress.total, completed=progress.done, width=BAR)
+        bar = ProgressBar(total=total, completed=done, width=BAR)
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_row(
             *(bar if part == "bar" else Text(texts[part]) for part in texts if part in shown)
@@ -230,16 +228,3 @@ def _format_speed(speed: float) -> str:
     if not speed:
         return ""
     return f"{speed:.1f}/s" if speed >= 1 else f"{speed * 60:.1f}/min"
-
-
-def _format_tokens(tokens: int, elapsed: float | None) -> str:
-    """Say how fast the model writes; nothing before it has reported any tokens."""
-    if not tokens or not elapsed:
-        return ""
-    return f"{tokens / elapsed:,.0f} tokens/s"
-
-
-def _format_time_left(task: Task, speed: float) -> str:
-    if task.finished or not speed or task.remaining is None:
-        return ""
-    return f"{timedelta(seconds=int(task.remaining / speed))} left"

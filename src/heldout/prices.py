@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.types import Usage
 
 PER = 1_000_000
 """Tokens that a price is for."""
@@ -109,22 +108,3 @@ def find_price(model: str, prices: Mapping[str, Price] | None = None) -> Price |
     """
     prices = load_prices() if prices is None else prices
     return prices.get(model) or prices.get(model.partition(":")[2])
-
-
-def cost_of(
-    usage: Usage | None, model: str, prices: Mapping[str, Price] | None = None
-) -> float | None:
-    """Compute what tokens of a model cost.
-
-    Args:
-        usage: The tokens; None where the model did not report them.
-        model: `PROVIDER:MODEL`.
-        prices: The table; by default the user's own.
-
-    Returns:
-        The cost; None where the tokens or the price are not known.
-    """
-    price = find_price(model, prices)
-    if usage is None or price is None:
-        return None
-    return price.cost(usage.prompt_tokens, usage.completion_tokens)

@@ -480,7 +480,7 @@ def test_evals_of_several_labels_are_told_apart_by_their_label(
         assert "B is better: +0.467" in out
         assert "Inconclusive" in heldout("compare", "rl@0", f"rl@rl:{which}").out
     unknown = heldout("compare", "rl@0", "rl@short:50").err
-    assert "has no eval of the label 'short'; there is 'rl', 'long@8k'" in unknown
+    assert "the curve has no eval 'short'; it has long@8k, rl" in unknown
 
 
 def test_a_directory_whose_name_has_an_at_sign_is_meant_by_its_name(

@@ -734,7 +734,6 @@ def test_the_picture_fits_the_terminal(run: Path, width: int, height: int) -> No
         lines = console.render_lines(draw_screen(read_curve(RUN), "reward", console))
     if width >= 40:
         assert len(lines) <= height
-        # The table makes room for the curve, not the curve for the table.
         assert "┤" in "".join(piece.text for line in lines for piece in line)
     assert all(sum(piece.cell_length for piece in line) <= width for line in lines)
 
@@ -768,7 +767,7 @@ def test_a_verdict_beside_another_metric_says_what_it_is_of(run: Path) -> None:
 def test_a_long_note_leaves_the_numbers_of_the_picture_whole(run: Path) -> None:
     append(point(200, 1.0, 0.0, stop="regressing since step 50: " + "so much worse " * 20))
     [row] = [line for line in seen(CURVE, width=100) if "regressing" in line]
-    assert row.startswith(" 200    0.500   0.100 … 0.900")
+    assert row.startswith("step 200  reward 0.500 (0.100 … 0.900)  n 2")
     assert row.endswith("…")
 
 

@@ -243,7 +243,6 @@ def test_an_endpoint_of_the_wrong_form_is_refused_with_the_forms_there_are(
         (["--max-samples", "many"], "'many' is not a valid integer"),
         (["--limit", "-1"], "'--max-samples': -1 is not in the range x>=1"),
         (["--max-concurrent", "0"], "Invalid value for '--max-concurrent': 0 is not in the range"),
-        (["--repair"], "--repair goes with --resume"),
         (["--nonsense"], "No such option"),
     ],
 )
@@ -301,11 +300,12 @@ def test_a_damaged_line_stops_a_resumption_until_it_is_repaired(
     assert refused.code == 2
     assert f"{RUN}/results.jsonl, line 4: not a readable result" in refused.err
     Path("calls.txt").unlink()
-    repaired = heldout("run", "eval.py", "--resume", "--repair")
-    assert repaired.code == 0
-    assert f"Moved damaged line 4 of {RUN}/results.jsonl to results.damaged." in (repaired.err)
+    repaired = heldout("repair", "six")
+    assert f"Moved damaged line 4 of {RUN}/results.jsonl to results.damaged." in repaired.err
+    resumed = heldout("run", "eval.py", "--resume")
+    assert resumed.code == 0
     assert calls() == ["word2"]
-    assert repaired.out == finished.out
+    assert resumed.out == finished.out
 
 
 # --- Failures -----------------------------------------------------------------------------------

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
@@ -96,16 +95,20 @@ def test_texts_are_found_whatever_their_case(table: RunTable) -> None:
     assert table.select("text:boom", "").tolist() == [5]
 
 
-@settings(max_examples=12, deadline=None)
+TEXTS = ["a", "ab", 'a "b"', "b\na", "\\a", "aab b", ""]
+RESULTS = [result(i, text=text) for i, text in enumerate(TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> RunTable:
+    path = tmp_path_factory.mktemp("search") / "run"
+    return RunTable(write_journal(path, list(enumerate(RESULTS))).path)
+
+
 @given(st.text('ab "\\\n', min_size=1, max_size=4))
-def test_a_search_finds_what_every_text_contains(needle: str) -> None:
-    texts = ["a", "ab", 'a "b"', "b\na", "\\a", "aab b", ""]
-    results = [result(i, text=text) for i, text in enumerate(texts)]
-    with tempfile.TemporaryDirectory() as folder:
-        run = write_journal(Path(folder) / "run", list(enumerate(results)))
-        found = RunTable(run.path)._search_journal(needle)
-    expected = [any(needle in text for text in texts_of(result)) for result in results]
-    assert found.tolist() == expected
+def test_a_search_finds_what_every_text_contains(searched: RunTable, needle: str) -> None:
+    expected = [any(needle in text for text in texts_of(result)) for result in RESULTS]
+    assert searched._search_journal(needle).tolist() == expected
 
 
 def test_the_stamp_changes_with_every_result(tmp_path: Path) -> None:

@@ -186,20 +186,9 @@ def describe_point(point: CurvePoint) -> str:
     scored = point.number("mean_scored")
     if point.number("n_errors") and scored is not None:
         notes.append(f"{number(scored)} without errored items")
-    if postponed := _count_postponed(point):
-        notes.append(f"{postponed} before it postponed, to keep its budget")
     if point.stop is not None:
         notes.append(f"stop: {point.stop}")
     return "; ".join(cut(text, NOTE_CHARACTERS) for text in notes)
-
-
-def _count_postponed(point: CurvePoint) -> int:
-    """Return how many evals before this one were due and could not be afforded."""
-    budget = point.budget or {}
-    since, every = budget.get("steps_since_last"), budget.get("every_steps")
-    if not isinstance(since, int) or not isinstance(every, int) or every < 1:
-        return 0
-    return max(0, -(-since // every) - 1)
 
 
 def format_n(point: CurvePoint) -> str:
@@ -231,13 +220,9 @@ def format_point(point: CurvePoint, metric: str = "reward", *, labelled: bool = 
         errors = int(point.number("n_errors") or 0)
         fields.append(count(errors, "error") if errors else "")
     lag = f"{count(point.lag_steps, 'step')} late" if point.lag_steps else ""
-    fields += [f"{_format_seconds(point)} s", lag, stored_kind(point) or "", describe_point(point)]
+    fields += [f"{point.seconds:.1f} s", lag, stored_kind(point) or "", describe_point(point)]
     line = "  ".join(text for text in fields if text)
     return printable(line.replace("\n", "\\n"))
-
-
-def _format_seconds(point: CurvePoint) -> str:
-    return f"{point.seconds:.1f}" if abs(point.seconds) < 1e7 else f"{point.seconds:.3g}"
 
 
 def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
@@ -324,33 +309,14 @@ def judge_curve(
 # --- Tables -------------------------------------------------------------------------------------
 
 
-def build_curve_table(
-    points: Sequence[CurvePoint],
-    width: int,
-    *,
-    metric: str | None = None,
-    one_line: bool = False,
-) -> list[Table | Line]:
-    """Lay out points as a table that fits a width.
-
-    Args:
-        points: The points.
-        width: Columns of the terminal. What does not fit is left out, metrics first.
-        metric: A metric that stays longer than others.
-        one_line: Cut notes instead of folding them.
-
-    Returns:
-        The table, and a line that names the metrics that it has no room for.
-    """
+def build_curve_table(points: Sequence[CurvePoint], width: int) -> list[Table | Line]:
+    """Lay out points as a table that fits a width, without metrics that it has no room for."""
     notes = [describe_point(point) for point in points]
-    columns = _make_columns(points, metric)
+    columns = _make_columns(points)
     shown = fit_columns(columns, width - (NOTE_WIDTH + 3 if any(notes) else 0))
     headings = [Column(column.heading, column.align) for column in shown]
     if any(notes):
-        headings.append(Column("note", wrap=not one_line))
-        if one_line:
-            room = width - sum(column.width + 3 for column in shown)
-            notes = [cut(note, max(1, room)) for note in notes]
+        headings.append(Column("note", wrap=True))
     rows = []
     for i, point in enumerate(points):
         cells = [column.cells[i] for column in shown] + ([notes[i]] if any(notes) else [])
@@ -362,7 +328,7 @@ def build_curve_table(
     return [table, Line(f"No room for {', '.join(hidden)}; --json has all.", style="dim")]
 
 
-def _make_columns(points: Sequence[CurvePoint], metric: str | None) -> list[RankedColumn]:
+def _make_columns(points: Sequence[CurvePoint]) -> list[RankedColumn]:
     from heldout.training.verdicts import stored_kind
 
     errors = [point.number("n_errors") for point in points]
@@ -374,7 +340,7 @@ def _make_columns(points: Sequence[CurvePoint], metric: str | None) -> list[Rank
         RankedColumn("passed", [number(p.number("pass_rate")) for p in points], 3),
         RankedColumn("n", [format_n(p) for p in points], 5),
         RankedColumn("errors", ["–" if e is None else f"{e:.0f}" for e in errors], 4),
-        RankedColumn("seconds", [_format_seconds(p) for p in points], 2),
+        RankedColumn("seconds", [f"{p.seconds:.1f}" for p in points], 2),
     ]
     results = [point for point in points if point.has_result]
     if results and all(point.number("n") is None for point in results):
@@ -394,7 +360,7 @@ def _make_columns(points: Sequence[CurvePoint], metric: str | None) -> list[Rank
     scored = [point.number("mean_scored") for point in points]
     for name in sorted(names, key=lambda name: values[name] == scored):
         cells = [_format_metric(point, name) for point in points]
-        columns.append(RankedColumn(name, cells, 6 if name == metric else 0))
+        columns.append(RankedColumn(name, cells, 0))
     return columns
 
 

@@ -15,7 +15,7 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
@@ -126,7 +126,7 @@ def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path
     from heldout.training.curve import current_points, read_points
 
     written = read_points(path / "curve.jsonl")
-    points = _with_label(path, current_points(written), label)
+    points = select_label(current_points(written), label)
     results = [point for point in points if point.has_result]
     if step is None:
         if not results:
@@ -136,7 +136,7 @@ def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path
     matches = [point for point in points if point.step == step]
     _refuse_several_labels(matches, str(step), f"{path} has several evals at step {step}")
     if not matches:
-        if any(p.step == step and p.has_result for p in _with_label(path, written, label)):
+        if any(p.step == step and p.has_result for p in select_label(written, label)):
             raise RunDirectoryError(
                 f"step {step} of {path} was superseded by a later attempt of the training run"
             )
@@ -186,11 +186,12 @@ def _known_steps(curve: Path) -> str:
     return list_result_steps(current_points(read_points(curve / "curve.jsonl")))
 
 
-def _with_label(path: Path, points: list[CurvePoint], label: str | None) -> list[CurvePoint]:
-    labels = dict.fromkeys(point.label for point in points)
+def select_label(points: Sequence[CurvePoint], label: str | None) -> list[CurvePoint]:
+    """Pick the points of one label; all of them, if it is None."""
+    labels = sorted({point.label for point in points})
     if label is not None and label not in labels:
-        known = f"there is {', '.join(map(repr, labels))}" if labels else "there is none yet"
-        raise InvalidInput(f"{path} has no eval of the label {label!r}; {known}")
+        known = ", ".join(labels) or "none yet"
+        raise InvalidInput(f"the curve has no eval {label!r:.100}; it has {known}")
     return [point for point in points if label in (None, point.label)]
 
 
@@ -266,7 +267,7 @@ def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: s
     # gymnasium raises it anew, without the name.
     name = problem.name or getattr(problem.__cause__, "name", None)
     if name and f"{module}.".startswith(f"{name}."):
-        return EvalFileError(
+        return InvalidInput(
             f"{subject}: there is no module {module!r} here or among the installed packages"
         )
     if name:
@@ -276,18 +277,21 @@ def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: s
 
 @contextmanager
 def user_code(subject: str, path: Path | None = None) -> Iterator[None]:
-    """Raise what the user's code raises as an EvalFileError that names the line.
+    """Raise what the user's code raises as an InvalidInput that names the line.
 
     Args:
         subject: What failed, the beginning of the message.
-        path: A file whose line is named rather than one of the code that it calls.
+        path: An eval file, whose line is named rather than one of the code that it calls.
     """
     try:
         yield
-    except (EvalFileError, MissingDependency):  # which say where they come from
+    except EvalFileError:  # it says where it comes from
         raise
     except Exception as problem:
-        raise EvalFileError(f"{subject}: {describe_error(problem, path)}") from problem
+        if path is None and isinstance(problem, HeldoutError):
+            raise
+        kind = InvalidInput if path is None else EvalFileError
+        raise kind(f"{subject}: {describe_error(problem, path)}") from problem
 
 
 def describe_error(problem: BaseException, path: Path | None = None) -> str:

@@ -30,7 +30,7 @@ from heldout.cli._load import (
 )
 from heldout.cli._options import parse_key_values
 from heldout.cli._tables import print_json
-from heldout.errors import EvalFailed, EvalFileError, HeldoutError, InvalidInput
+from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 
 NO_DEVICE = re.compile(
     "not compiled with CUDA|no CUDA GPUs? (?:is|are) available|no NVIDIA driver"
@@ -218,7 +218,7 @@ def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Ca
             # Environments raise it for any ImportError, also of a package that is broken.
             cause = problem.__cause__ or problem.__context__
             if isinstance(cause, ImportError) and not isinstance(cause, ModuleNotFoundError):
-                raise EvalFileError(f"{subject}: {describe_error(cause)}") from None
+                raise InvalidInput(f"{subject}: {describe_error(cause)}") from None
             raise MissingDependency(
                 f"{env} needs a package that is missing: {one_line(problem)}"
             ) from None

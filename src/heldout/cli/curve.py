@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import cycle
-from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -22,7 +21,6 @@ from heldout.cli._braille import COLOURS, Dot, Series, draw_curves
 from heldout.cli._curves import (
     VERDICT_STYLES,
     CurveRun,
-    build_curve_table,
     check_metric,
     describe_status,
     format_point,
@@ -33,13 +31,12 @@ from heldout.cli._curves import (
     shorten_verdict,
     training_state,
 )
-from heldout.cli._load import find_curve, find_step, list_steps
+from heldout.cli._load import find_curve, list_steps, saved_eval, select_label
 from heldout.cli._tables import (
     Block,
     Flip,
     Line,
     Report,
-    Table,
     as_line,
     build_flips,
     make_console,
@@ -47,7 +44,6 @@ from heldout.cli._tables import (
     print_json,
     print_report,
     render_line,
-    render_table,
 )
 from heldout.cli.show import command as show_command
 from heldout.errors import HeldoutError, InvalidInput
@@ -56,14 +52,16 @@ from heldout.store.runs import find_run
 from heldout.training.curve import CurvePoint
 
 if TYPE_CHECKING:
-    from heldout.cli._load import SampleTexts
     from heldout.training.flips import Change, Flips
     from heldout.training.plot import NamedCurve
+    from heldout.training.verdicts import StepVerdict
 
-CURVE_ROWS = 8
-"""Rows of the curve for which the table below it is made smaller."""
 ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
 """Settings of decoding that can change answers; the others are about speed."""
+
+metric_option = click.option(
+    "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
+)
 
 
 @click.group("curve")
@@ -82,9 +80,7 @@ command.add_command(show_command, "show")
 
 @command.command("watch")
 @click.argument("run")
-@click.option(
-    "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
-)
+@metric_option
 @click.option(
     "--interval",
     type=click.FloatRange(0.05, 3600),
@@ -178,13 +174,18 @@ def _watch_terminal(run: str, metric: str, interval: float, *, once: bool) -> No
         return
     screen: RenderableType = as_line(_describe_waiting(run), "yellow")
     path: Path | None = None
+    points: list[CurvePoint] = []
+    verdicts: dict[str, StepVerdict] = {}
     try:
         # The alternate screen is redrawn as a whole when the terminal changes its size.
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 path = _find_or_wait(run, once=False)
                 if path is not None:
-                    screen = draw_screen(read_curve(path), metric, console)
+                    curve = read_curve(path)
+                    if curve.points != points:
+                        points, verdicts = curve.points, _judge(curve.points)
+                    screen = draw_screen(curve, metric, console, verdicts)
                 live.update(screen, refresh=True)
                 time.sleep(interval)
     except KeyboardInterrupt:
@@ -192,33 +193,34 @@ def _watch_terminal(run: str, metric: str, interval: float, *, once: bool) -> No
             console.print(screen)  # the last picture stays when the alternate screen is gone
 
 
-def draw_screen(run: CurveRun, metric: str, console: Console) -> RenderableType:
+def draw_screen(
+    run: CurveRun,
+    metric: str,
+    console: Console,
+    verdicts: Mapping[str, StepVerdict] | None = None,
+) -> RenderableType:
     """Draw all that fits the terminal: title, status, verdicts, the curve and its last points."""
     check_metric(run.points, metric)
     groups = group_by_label(run.points)
     width = console.width
     head = [_build_title(list(groups), metric), render_line(describe_status(run))]
-    head += _build_verdicts(groups, metric, width)
-    room = console.height - 1 - _count_rows(head, console)
-    foot: list[RenderableType] = []
-    for rows in (6, 3, 1):
-        points = run.points[-rows:]
-        table, *_ = build_curve_table(points, width, metric=metric, one_line=True)
-        assert isinstance(table, Table)
-        rendered = render_table(table)
-        rendered.show_edge = False
-        foot = [Text(""), rendered]
-        if room - _count_rows(foot, console) >= CURVE_ROWS:
-            break
-    else:
-        foot = []
+    for label, verdict in (_judge(run.points) if verdicts is None else verdicts).items():
+        # It is on the reward, whatever is drawn.
+        line = as_line(f"{label}: " * (len(groups) > 1) + "reward: " * (metric != "reward"))
+        text = shorten_verdict(verdict, width - line.cell_len)
+        line.append_text(as_line(text, VERDICT_STYLES[verdict.kind]))
+        line.no_wrap, line.overflow = True, "ellipsis"
+        head.append(line)
+    foot = [Text("")]
+    for point in run.points[-max(1, min(6, (console.height - 4) // 6)) :]:
+        text = format_point(point, metric, labelled=len(groups) > 1)
+        foot.append(
+            Text(text, "" if point.has_result else "dim", no_wrap=True, overflow="ellipsis")
+        )
+    rows = sum(len(console.render_lines(part)) for part in (*head, *foot))
     series = [_make_series(group, metric) for group in groups.values()]
-    drawing = draw_curves(series, width, room - _count_rows(foot, console))
+    drawing = draw_curves(series, width, console.height - 1 - rows)
     return Group(*head, drawing, *foot)
-
-
-def _count_rows(parts: Sequence[RenderableType], console: Console) -> int:
-    return sum(len(console.render_lines(part)) for part in parts)
 
 
 def _build_title(labels: list[str], metric: str) -> Text:
@@ -229,26 +231,16 @@ def _build_title(labels: list[str], metric: str) -> Text:
     return title.append_text(as_line(f"  {metric}, mean and 95% interval", "dim"))
 
 
-def _build_verdicts(
-    groups: Mapping[str, Sequence[CurvePoint]], metric: str, width: int
-) -> list[Text]:
-    """Return one line per eval that has a verdict. It is on the reward, whatever is drawn."""
+def _judge(points: Sequence[CurvePoint]) -> dict[str, StepVerdict]:
+    """Return the last verdict of each label that has one; `heldout show` explains the others."""
     from heldout.training.verdicts import terms_of, verdicts
 
-    lines = []
-    for label, points in groups.items():
-        try:
-            judged = verdicts(points, **asdict(terms_of(points)))
-        except InvalidInput:  # rewards without a verdict; `heldout show` says why
-            continue
-        if not judged:
-            continue
-        line = as_line(f"{label}: " * (len(groups) > 1) + "reward: " * (metric != "reward"))
-        text = shorten_verdict(judged[-1], width - line.cell_len)
-        line.append_text(as_line(text, VERDICT_STYLES[judged[-1].kind]))
-        line.no_wrap, line.overflow = True, "ellipsis"
-        lines.append(line)
-    return lines
+    latest: dict[str, StepVerdict] = {}
+    for label, group in group_by_label(points).items():
+        with suppress(InvalidInput):
+            for verdict in verdicts(group, **asdict(terms_of(group))):
+                latest[label] = verdict
+    return latest
 
 
 def _make_series(points: Sequence[CurvePoint], metric: str) -> Series:
@@ -302,21 +294,17 @@ def flips(
     With question, target and both answers, where the conversations were saved. Where rewards are
     returns, which do not pass or fail, print whose reward rose and whose fell.
     """
-    from heldout.training.flips import flips as find_flips
-
     curve = open_curve(run)
-    results = _select_label([point for point in curve.points if point.has_result], label)
-    before = point_at(results, first, default=0)
-    after = point_at(results, last, default=-1)
-    threshold = curve.pass_threshold if has_passes(before, after) else None
-    changes = find_flips(before, after, threshold)
-    shown = {
-        "gained": changes.gained if as_json else _largest(changes.gained, limit),
-        "lost": changes.lost if as_json else _largest(changes.lost, limit),
-    }
-    listed = _add_texts(curve.path, before, after, shown)
+    results = [point for point in curve.points if point.has_result]
+    labels = sorted({point.label for point in results})
+    if label is None and len(labels) > 1:
+        raise InvalidInput(f"of which eval? Add --label; there are {', '.join(labels)}")
+    results = select_label(results, label)
+    change = compare_steps(results, first, last, curve.pass_threshold)
+    before, after, changes, _ = change
+    listed = _list_flips(curve.path, change, None if as_json else limit)
     if as_json:
-        print_json(_flips_json(before, after, changes, threshold, listed))
+        print_json(_flips_json(change, listed))
         return
     blocks: list[Block] = [Line(name(after.label), f", step {before.step} to {after.step}")]
     blocks += build_flips(listed, f"at {before.step}", f"at {after.step}")
@@ -324,54 +312,33 @@ def flips(
     if len(listed) < total:
         text = f"{len(listed)} of {total} are listed; --limit N lists more, --json all."
         blocks.append(Line(text, style="dim"))
-    print_report(Report([*blocks, *describe_flips(before, after, changes, threshold)]))
+    print_report(Report([*blocks, *describe_flips(change)]))
 
 
-def _add_texts(
-    path: Path, before: CurvePoint, after: CurvePoint, shown: Mapping[str, Sequence[Change]]
-) -> list[Flip]:
-    """Return the changes with the texts of their samples, where the conversations were saved."""
-    from heldout.cli._load import read_texts
-    from heldout.store.report import EvalReport
+class StepChange(NamedTuple):
+    """What changed between two points of a curve."""
 
-    ids = {change.id for changes in shown.values() for change in changes}
-    texts: list[dict[str, SampleTexts]] = []
-    for point in (before, after):
-        try:
-            report = EvalReport.load(find_step(path, point.step, label=point.label))
-            texts.append(read_texts(report, ids))
-        except HeldoutError:
-            texts.append({})
-    old, new = texts
-    return [
-        Flip(
-            kind, change.id, (change.before, change.after), (old.get(change.id), new.get(change.id))
-        )
-        for kind, changes in shown.items()
-        for change in changes
-    ]
+    before: CurvePoint
+    after: CurvePoint
+    flips: Flips
+    pass_threshold: float | None
+    """The reward that passes; None where rewards are returns, which do not pass or fail."""
 
 
-def has_passes(before: CurvePoint, after: CurvePoint) -> bool:
-    """Tell whether a reward can pass: of returns there is no pass rate."""
+def compare_steps(
+    results: Sequence[CurvePoint], first: int | None, last: int | None, pass_threshold: float
+) -> StepChange:
+    """Compare two steps of one label; by default the first with the last."""
+    from heldout.training.flips import flips as find_flips
+
+    before, after = _point_at(results, first, 0), _point_at(results, last, -1)
     rates = before.number("pass_rate"), after.number("pass_rate")
-    return not (before.outcomes and after.outcomes) or rates != (None, None)
+    has_passes = not (before.outcomes and after.outcomes) or rates != (None, None)
+    threshold = pass_threshold if has_passes else None
+    return StepChange(before, after, find_flips(before, after, threshold), threshold)
 
 
-def _select_label(results: list[CurvePoint], label: str | None) -> list[CurvePoint]:
-    labels = sorted({point.label for point in results})
-    if label is None and len(labels) > 1:
-        raise InvalidInput(
-            f"of which eval? The curve has several: add --label {labels[0]!r}, say; "
-            f"there are {', '.join(labels)}"
-        )
-    if label is not None and label not in labels:
-        raise InvalidInput(f"the curve has no eval {label!r}; it has {', '.join(labels)}")
-    return [point for point in results if label in (None, point.label)]
-
-
-def point_at(results: Sequence[CurvePoint], step: int | None, *, default: int) -> CurvePoint:
-    """Find the point at a step; without a step, that at the index `default`."""
+def _point_at(results: Sequence[CurvePoint], step: int | None, default: int) -> CurvePoint:
     if step is None and results:
         return results[default]
     points = [point for point in results if point.step == step]
@@ -381,13 +348,28 @@ def point_at(results: Sequence[CurvePoint], step: int | None, *, default: int) -
     return points[0]
 
 
-def _flips_json(
-    before: CurvePoint,
-    after: CurvePoint,
-    flips: Flips,
-    pass_threshold: float | None,
-    listed: Sequence[Flip],
-) -> dict[str, Any]:
+def _list_flips(path: Path, change: StepChange, limit: int | None) -> list[Flip]:
+    """List the largest changes, with their texts where the conversations were saved."""
+    from heldout.cli._load import read_texts
+    from heldout.store.report import EvalReport
+
+    shown: dict[str, Sequence[Change]] = {"gained": change.flips.gained, "lost": change.flips.lost}
+    if limit is not None:
+        for kind, changes in shown.items():
+            ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
+            shown[kind] = ordered[:limit]
+    ids = {flip.id for changes in shown.values() for flip in changes}
+    directories = [saved_eval(path, point) for point in (change.before, change.after)]
+    old, new = (read_texts(EvalReport.load(d), ids) if d else {} for d in directories)
+    return [
+        Flip.make(kind, flip.id, (flip.before, flip.after), old, new)
+        for kind, changes in shown.items()
+        for flip in changes
+    ]
+
+
+def _flips_json(change: StepChange, listed: Sequence[Flip]) -> dict[str, Any]:
+    before, after, flips, pass_threshold = change
     numbers = ["compared", "stayed_passing", "stayed_failing", "errored", "not_in_both"]
     numbers += ["difference", "stderr", "p_value"]
     if pass_threshold is None:
@@ -407,10 +389,9 @@ def _flips_json(
     }
 
 
-def describe_flips(
-    before: CurvePoint, after: CurvePoint, flips: Flips, pass_threshold: float | None
-) -> list[Line]:
+def describe_flips(change: StepChange) -> list[Line]:
     """Say how many samples changed, how far the mean did, and what limits that."""
+    before, after, flips, pass_threshold = change
     counts = f"{len(flips.gained)} gained, {len(flips.lost)} lost, "
     if pass_threshold is None:
         text = f"{samples(flips.compared)} compared by reward: {counts}{flips.unchanged} unchanged"
@@ -424,29 +405,22 @@ def describe_flips(
         around = "no interval, all changed alike"
         if flips.interval is not None:
             around = interval(flips.interval.low, flips.interval.high)
-        change = f"{flips.difference:+.3f} (95%, paired: {around})"
-        lines.append(Line(f"mean reward changed by {change}"))
-    return [*lines, *(Line(text, style="yellow") for text in _warnings(before, after, flips))]
-
-
-def _largest(changes: Sequence[Change], most: int) -> Sequence[Change]:
-    return sorted(changes, key=lambda change: -abs(change.after - change.before))[:most]
-
-
-def _warnings(before: CurvePoint, after: CurvePoint, flips: Flips) -> list[str]:
-    """Say what the comparison does not cover, or is not made for."""
-    texts = []
+        difference = f"{flips.difference:+.3f} (95%, paired: {around})"
+        lines.append(Line(f"mean reward changed by {difference}"))
+    warnings = []
     if flips.not_in_both:
-        texts.append(f"run at only one of the steps: {samples(flips.not_in_both)}")
+        warnings.append(f"run at only one of the steps: {samples(flips.not_in_both)}")
     if flips.errored:
-        texts.append(f"not compared, without a score at one of the steps: {samples(flips.errored)}")
+        errored = samples(flips.errored)
+        warnings.append(f"not compared, without a score at one of the steps: {errored}")
     if not flips.compared:
-        texts.append("the curve has no scores of samples that both steps share")
+        warnings.append("the curve has no scores of samples that both steps share")
     old, new = before.decoding or {}, after.decoding or {}
     changed = [name for name in ANSWER_SETTINGS if old.get(name) != new.get(name)]
     if changed:
-        texts.append(f"not the policy alone changed, but its decoding, too: {', '.join(changed)}")
-    return texts
+        settings = ", ".join(changed)
+        warnings.append(f"not the policy alone changed, but its decoding, too: {settings}")
+    return [*lines, *(Line(text, style="yellow") for text in warnings)]
 
 
 # --- Plot and stop ------------------------------------------------------------------------------
@@ -463,9 +437,7 @@ def _warnings(before: CurvePoint, after: CurvePoint, flips: Flips) -> list[str]:
     metavar="FILE",
     help="The file to write: .png, .svg or .pdf.",
 )
-@click.option(
-    "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
-)
+@metric_option
 @click.option("--pass-rate", is_flag=True, help="Add a panel with the pass rate.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_json: bool) -> None:
@@ -492,19 +464,16 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
     from heldout.training.plot import NamedCurve
 
     curves = []
-    names = [Path(realpath(run)).name for run in runs]
-    for run, run_name in zip(runs, names, strict=True):
+    for run in runs:
         points = open_curve(run).points
         if not any(point.has_result for point in points):
             raise InvalidInput(f"{run} has no result yet: there is nothing to plot")
         check_metric(points, metric)
         groups = group_by_label(points)
         for label, group in groups.items():
-            # Whatever it takes to tell them apart, and no more.
-            parts = [run if names.count(run_name) > 1 else run_name] if len(runs) > 1 else []
+            parts = [run] if len(runs) > 1 else []
             parts += [label] if len(groups) > 1 or not parts else []
-            text = " ".join(parts).replace("\n", "\\n")
-            curves.append(NamedCurve(printable(text), group))
+            curves.append(NamedCurve(printable(" ".join(parts).replace("\n", "\\n")), group))
     return curves
 
 

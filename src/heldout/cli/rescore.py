@@ -60,6 +60,6 @@ def command(
     )
     with stdout_for_json(as_json):
         function = load_function(score_fn, "--scorer")
-        with run_directory(config) as (config, _):
+        with run_directory(config) as config:
             report = asyncio.run(rescore(parent, function, config))
     print_run(report, as_json)

@@ -162,7 +162,6 @@ class _RunCommand(click.Command):
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting (below).")
 @click.option("--cache", is_flag=True, help="Take model turns from the cache (docs/models.md).")
-@click.option("--repair", is_flag=True, help="With --resume: move damaged journal lines aside.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
 @cluster_options
 def command(
@@ -174,7 +173,6 @@ def command(
     cache: bool,
     resume: bool,
     overwrite: bool,
-    repair: bool,
     as_json: bool,
     tags: tuple[str, ...],
     name: str | None,
@@ -195,8 +193,6 @@ def command(
 
     if overwrite and resume:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
-    if repair and not resume:
-        raise click.UsageError("--repair goes with --resume, which runs moved lines again")
     elsewhere = Elsewhere(**{name: options.pop(name) for name in Elsewhere.__dataclass_fields__})
     elsewhere.check()
     if elsewhere.remote is not None:
@@ -215,11 +211,7 @@ def command(
         dataset |= parse_key_values(parameters, "-T")
         samples = eval_file.load_samples(dataset, ids)
         earlier = _latest_run(config) if overwrite else None
-        with run_directory(config) as (config, run_dir):
-            if repair:
-                from heldout.cli.list import repair_run
-
-                repair_run(run_dir)
+        with run_directory(config) as config:
             definition = replace(eval_file.definition, samples=samples)
             report = asyncio.run(evaluate(definition, config, executor=elsewhere.executor))
     if earlier is not None:
@@ -242,21 +234,14 @@ def _latest_run(config: EvalConfig) -> Path | None:
 
 
 @contextmanager
-def run_directory(config: EvalConfig) -> Iterator[tuple[EvalConfig, Path]]:
-    """Give a run a directory of its own, in the words of the command line.
-
-    Args:
-        config: The config; its experiment_name is the name of the run.
-
-    Yields:
-        The config with the whole name, NAME/TIME, and the directory.
-    """
+def run_directory(config: EvalConfig) -> Iterator[EvalConfig]:
+    """Give a run a directory of its own, which the config that is yielded names: NAME/TIME."""
     from heldout.store import runs
 
     root, name = config.output_dir, config.experiment_name or "eval"
     with runs.run_directory(root, name, resume=config.resume) as path:
         try:
-            yield replace(config, experiment_name=str(path.relative_to(root))), path
+            yield replace(config, experiment_name=str(path.relative_to(root)))
         except KeyboardInterrupt:
             if not RunDir(path).exists():
                 raise

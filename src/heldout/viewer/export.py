@@ -23,6 +23,7 @@ import msgspec
 import heldout
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.viewer.assets import BUNDLE, read_assets
+from heldout.viewer.notebook import render_block
 from heldout.viewer.pages import FLIPS, Pages, scan_runs
 
 MOST_RUNS = 12
@@ -265,9 +266,4 @@ def _plain_summary(answers: Answers) -> Iterator[str]:
     for key, answer in answers.items():
         if not key.startswith("run\n"):
             continue
-        table = answer["table"]
-        head = "".join(f"<th>{html.escape(column['title'])}</th>" for column in table["columns"])
-        yield f"<h2>{html.escape(answer['name'])}</h2>\n<table>\n<tr>{head}</tr>\n"
-        for row in table["rows"]:
-            yield f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n"
-        yield "</table>\n"
+        yield f"<h2>{html.escape(answer['name'])}</h2>\n{render_block(answer['table'])}\n"

@@ -67,10 +67,11 @@ def _escape(text: object) -> str:
 
 
 def _blocks(blocks: Iterable[Block]) -> str:
-    return "".join(_block(block) for block in plain_blocks(blocks))
+    return "".join(render_block(block) for block in plain_blocks(blocks))
 
 
-def _block(block: dict[str, Any]) -> str:
+def render_block(block: dict[str, Any]) -> str:
+    """Render a block of `plain_blocks` as HTML."""
     if "line" in block:
         return f"<p>{_escape(block['line'])}</p>"
     sides = ["right" if column["numeric"] else "left" for column in block["columns"]]

@@ -30,7 +30,7 @@ from heldout.cli._curves import (
     group_by_label,
     read_curve,
 )
-from heldout.cli._load import find_step, question_of, saved_eval
+from heldout.cli._load import find_step, question_of, saved_eval, select_label
 from heldout.cli._tables import Block, Line, Span
 from heldout.cli._tables import Table as TextTable
 from heldout.cli.show import build_report, build_slices
@@ -181,8 +181,6 @@ class Pages:
             "notes": plain_blocks(line for line in lines if line.style != "dim"),
             "about": plain_blocks(line for line in lines if line.style == "dim"),
             "pass_threshold": report.pass_threshold,
-            "scorer": _describe_function(info.functions.get("score_fn")),
-            "sampling": _describe_sampling(config.get("sampling")),
             "started": info.started,
             "finished": info.finished,
             "path": str(report.path),
@@ -379,28 +377,23 @@ class Pages:
 
     def curve_flips(self, name: str, label: str, from_step: int, to_step: int) -> Plain:
         """Say what changed between two points of a curve."""
-        from heldout.cli.curve import describe_flips, has_passes, point_at
-        from heldout.training.flips import flips
+        from heldout.cli.curve import compare_steps, describe_flips
 
         run = read_curve(self.path(name))
         _, points = _points_of(run.points, label)
         results = [point for point in points if point.has_result]
-        before = point_at(results, from_step, default=0)
-        after = point_at(results, to_step, default=-1)
-        threshold = run.pass_threshold if has_passes(before, after) else None
-        changes = flips(before, after, threshold)
-        notes = describe_flips(before, after, changes, threshold)
+        change = compare_steps(results, from_step, to_step, run.pass_threshold)
         listed = {
             kind: {
                 "total": len(changed),
                 "rows": [
-                    {"id": change.id, "before": change.before, "after": change.after}
-                    for change in changed[:200]
+                    {"id": flip.id, "before": flip.before, "after": flip.after}
+                    for flip in changed[:200]
                 ],
             }
-            for kind, changed in (("gained", changes.gained), ("lost", changes.lost))
+            for kind, changed in (("gained", change.flips.gained), ("lost", change.flips.lost))
         }
-        return {"notes": plain_blocks(notes), **listed}
+        return {"notes": plain_blocks(describe_flips(change)), **listed}
 
     def strip(self, name: str, label: str) -> Plain:
         """Give what became of each sample at each step, those that flipped last first."""
@@ -433,14 +426,14 @@ class Pages:
             step = _describe_outcomes(outcomes, run.pass_threshold) | {"step": point.step}
             result = _find_result(path, point, id)
             if result is not None:
-                answer = _limit(result.trajectory.answer)
+                answer = result.trajectory.answer
                 step |= {
                     "run": f"{name}@{label}:{point.step}" if several else f"{name}@{point.step}",
                     "answer": answer,
                     "changed": not steps or steps[-1].get("answer") != answer,
                 }
-                target = _limit(as_text(result.sample.ground_truth, mixed=False))
-                question = _limit(question_of(result))
+                target = as_text(result.sample.ground_truth, mixed=False)
+                question = question_of(result)
             steps.append(step)
         if not steps:
             raise UnknownRun(f"no eval of {name} has a sample {id!r:.200}")
@@ -487,12 +480,11 @@ def _is_live(path: Path) -> bool:
 
 
 def _count_lines(path: Path) -> int:
-    """Count the results of a run whose journal is not too long."""
+    """Count the lines of a run's journal, without its header."""
     try:
         with RunDir(path).journal.open("rb") as file:
-            return max(
-                0, sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b"")) - 1
-            )
+            pieces = iter(lambda: file.read(1 << 20), b"")
+            return max(0, sum(piece.count(b"\n") for piece in pieces) - 1)
     except OSError:
         return 0
 
@@ -637,28 +629,12 @@ def _quantiles(values: Any) -> Plain | None:
 
 
 def _resume_command(info: RunInfo) -> str | None:
-    """Give the command that goes on with a run, where `heldout run` began it."""
+    """Return the command that continues a run, where `heldout run` began it."""
     command = info.command or []
     if "run" not in command or not command[command.index("run") - 1].endswith("heldout"):
         return None
     again = [part for part in command[command.index("run") :] if part != "--resume"]
     return f"heldout {shlex.join([*again, '--resume'])}"
-
-
-def _describe_function(function: Any) -> str | None:
-    match function:
-        case {"name": name, "parts": [*parts]}:
-            return f"{name} of {', '.join(part.get('function') or part['name'] for part in parts)}"
-        case {"name": str(name)}:
-            return name
-    return None
-
-
-def _describe_sampling(sampling: Any) -> str | None:
-    if not isinstance(sampling, Mapping):
-        return None
-    values = [f"{key} {value}" for key, value in sampling.items() if value not in (None, [])]
-    return ", ".join(values) or None
 
 
 def _completions(table: RunTable) -> list[str]:
@@ -733,22 +709,22 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
         "reward": result.score.reward if result.ok else None,
         "turns": turns,
         "question": _question(result),
-        "target": _limit(as_text(result.sample.ground_truth, mixed=False)),
-        "answer": _limit(trajectory.answer),
+        "target": as_text(result.sample.ground_truth, mixed=False),
+        "answer": trajectory.answer,
         "metrics": [
             {
                 "name": metric.name,
                 "value": metric.value,
                 "weight": metric.weight,
                 "has_extracted": "extracted" in metric.metadata,
-                "extracted": _limit(_text_or_none(metric.metadata.get("extracted"))),
-                "note": _limit(_text_or_none(metric.metadata.get("note"))),
-                "reply": _limit(_text_or_none(metric.metadata.get("reply"))),
+                "extracted": _text_or_none(metric.metadata.get("extracted")),
+                "note": _text_or_none(metric.metadata.get("note")),
+                "reply": _text_or_none(metric.metadata.get("reply")),
             }
-            for metric in result.score.metrics[:100]
+            for metric in result.score.metrics
         ],
         "stop": msgspec.to_builtins(trajectory.stop),
-        "outcome_state": _limit(_text_or_none(trajectory.outcome)),
+        "outcome_state": _text_or_none(trajectory.outcome),
         "tokens": usage and {"prompt": usage.prompt_tokens, "completion": usage.completion_tokens},
         "trace": _describe_trace(trajectory),
         "seconds": timing and timing.seconds,
@@ -759,23 +735,22 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
 
 
 def _turns(trajectory: Trajectory) -> Iterator[Plain]:
-    """Messages, each tool call with the result that answers it."""
-    results = {m.tool_call_id: i for i, m in enumerate(trajectory.messages) if m.role == "tool"}
-    paired = {c.id for m in trajectory.messages for c in m.tool_calls if c.id in results}
-    for place, message in enumerate(trajectory.messages):
-        if message.role == "tool" and message.tool_call_id in paired:
+    """Yield messages, each tool call with the result that answers it."""
+    messages = trajectory.messages
+    results = {m.tool_call_id: content_text(m) for m in messages if m.role == "tool"}
+    called = {call.id for message in messages for call in message.tool_calls}
+    for place, message in enumerate(messages):
+        if message.role == "tool" and message.tool_call_id in called:
             continue
-        calls = []
-        for call in message.tool_calls:
-            answer = results.get(call.id)
-            calls.append(
-                {
-                    "name": call.name,
-                    "arguments": call.arguments,
-                    "problem": _json_problem(call.arguments),
-                    "result": None if answer is None else content_text(trajectory.messages[answer]),
-                }
-            )
+        calls = [
+            {
+                "name": call.name,
+                "arguments": call.arguments,
+                "problem": _json_problem(call.arguments),
+                "result": results.get(call.id),
+            }
+            for call in message.tool_calls
+        ]
         yield {
             "place": place,
             "role": message.role,
@@ -830,13 +805,7 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _short_values(values: Mapping[str, Any]) -> dict[str, str | None]:
-    return {key: _limit(_text_or_none(value), 1_000) for key, value in [*values.items()][:100]}
-
-
-def _limit(text: str | None, longest: int = 8_000) -> str | None:
-    if text is None or len(text) <= longest:
-        return text
-    return f"{text[:longest]}… ({len(text) - longest:,} more characters)"
+    return {key: _text_or_none(value) for key, value in values.items()}
 
 
 # --- Two runs -----------------------------------------------------------------------------------
@@ -919,13 +888,9 @@ def _flip_side(result: EvalResult) -> Plain:
 
 
 def _points_of(points: Sequence[CurvePoint], label: str) -> tuple[str, list[CurvePoint]]:
-    groups = group_by_label(points)
-    if not groups:
-        return label, []
-    if label and label not in groups:
-        raise UnknownRun(f"the curve has no eval {label!r:.100}; it has {', '.join(groups)}")
-    label = label or next(iter(groups))
-    return label, groups[label]
+    """Pick the points of a label, or of the first one."""
+    label = label or next(iter(group_by_label(points)), "")
+    return label, select_label(points, label or None)
 
 
 @lru_cache(8)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import inspect
 import logging
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from multidict import MultiMapping
 
 from heldout.errors import HeldoutError
 from heldout.viewer.assets import read_assets
@@ -109,14 +111,13 @@ class Viewer:
         return _respond(asset.body, asset.content_type)
 
     async def _answer(self, request: web.Request) -> web.Response:
-        page = PAGES.get(request.match_info["page"])
-        if page is None:
+        if request.match_info["page"] not in PAGES:
             return _error(404, "there is no such request")
+        method = getattr(self._pages, request.match_info["page"].replace("-", "_"))
         try:
-            arguments = {name: read(request.query.getall(name, [])) for name, read in page.items()}
+            arguments = _read_parameters(method, request.query)
         except ValueError as problem:
             return _error(400, f"a parameter is wrong: {problem}")
-        method = getattr(self._pages, request.match_info["page"].replace("-", "_"))
         try:
             async with self._workers:
                 body = await asyncio.to_thread(method, **arguments)
@@ -180,50 +181,31 @@ def _respond(body: bytes, content_type: str = "application/json") -> web.Respons
     return response
 
 
-# --- Parameters ---------------------------------------------------------------------------------
+# --- Requests -----------------------------------------------------------------------------------
+
+PAGES = (
+    *("runs", "run", "slices", "rows", "sample", "record", "pair", "compare", "flips"),
+    *("curve", "curve-flips", "strip", "history"),
+)
+"""Requests: methods of `Pages`, with their parameters by name."""
+MOST_ROWS = 200
 
 
-def _text(values: list[str]) -> str:
-    return values[0] if values else ""
-
-
-def _whole(values: list[str]) -> int:
-    number = int(values[0]) if values and values[0] else 0
-    if not 0 <= number < 2**53:
-        raise ValueError("numbers are from 0 on")
-    return number
-
-
-def _limit(values: list[str]) -> int:
-    return min(200, _whole(values))
-
-
-def _texts(values: list[str]) -> list[str]:
-    return values[:20]
-
-
-PAGES: Mapping[str, Mapping[str, Callable[[list[str]], Any]]] = {
-    "runs": {},
-    "run": {"name": _text},
-    "slices": {"name": _text, "by": _text},
-    "rows": {
-        **{"name": _text, "where": _text, "sort": _text, "cols": _texts},
-        **{"offset": _whole, "limit": _limit},
-    },
-    "sample": {"name": _text, "id": _text, "repeat": _whole},
-    "record": {"name": _text, "id": _text, "repeat": _whole},
-    "pair": {"a": _text, "b": _text, "id": _text},
-    "compare": {"a": _text, "b": _text, "by": _text, "metric": _text, "allow": _texts},
-    "flips": {
-        **{"a": _text, "b": _text, "kind": _text, "metric": _text, "allow": _texts},
-        "offset": _whole,
-    },
-    "curve": {"name": _text, "label": _text, "metric": _text},
-    "curve-flips": {"name": _text, "label": _text, "from_step": _whole, "to_step": _whole},
-    "strip": {"name": _text, "label": _text},
-    "history": {"name": _text, "label": _text, "id": _text},
-}
-"""Requests, and how their parameters are read."""
+def _read_parameters(method: Callable[..., Any], query: MultiMapping[str]) -> dict[str, Any]:
+    """Read the arguments of a method by their types; ValueError if a number is none."""
+    arguments: dict[str, Any] = {}
+    for name, parameter in inspect.signature(method, eval_str=True).parameters.items():
+        values = query.getall(name, [])
+        if parameter.annotation is str:
+            arguments[name] = values[0] if values else ""
+        elif parameter.annotation is int:
+            number = int(values[0] or 0) if values else 0
+            if not 0 <= number < 2**53:
+                raise ValueError("numbers are from 0 on")
+            arguments[name] = min(number, MOST_ROWS) if name == "limit" else number
+        else:
+            arguments[name] = values[:20]
+    return arguments
 
 
 # --- Serving ------------------------------------------------------------------------------------

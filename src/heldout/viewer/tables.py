@@ -118,10 +118,10 @@ class RunTable:
             )
         return self._resources.enter_context(closing(ParquetFile(path)))
 
-    def _read(self, *names: str) -> list[NDArray[Any]]:
+    def _read(self, name: str, fill: Any, dtype: type | None = None) -> NDArray[Any]:
         with self._lock:
-            arrays = self._file.read(names)
-        return [arrays[name] for name in names]
+            array = self._file.read([name])[name]
+        return np.ma.filled(array if dtype is None else array.astype(dtype), fill)
 
     @cached_property
     def columns(self) -> dict[str, str]:
@@ -148,32 +148,27 @@ class RunTable:
     @cached_property
     def rewards(self) -> NDArray[np.float64]:
         """Of each item; NaN where it errored."""
-        (rewards,) = self._read("reward")
-        return np.ma.filled(rewards, np.nan)
+        return self._read("reward", np.nan)
 
     @cached_property
     def truncated(self) -> Mask:
         """Of each item, whether the model's last turn was truncated."""
-        (truncated,) = self._read("truncated")
-        return np.ma.filled(truncated, False)
+        return self._read("truncated", False)
 
     @cached_property
     def item_repeats(self) -> Items:
         """Of each item, which attempt at its sample it is."""
-        (repeats,) = self._read("repeat")
-        return np.ma.filled(repeats, 0)
+        return self._read("repeat", 0)
 
     @cached_property
     def ids(self) -> list[str]:
         """Of each item, its sample's id."""
-        (ids,) = self._read("sample_id")
-        return ids.tolist()  # type: ignore[no-any-return]
+        return self._read("sample_id", "").tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def id_hashes(self) -> Items:
         """Of each item, a hash of its sample's id."""
-        (hashes,) = self._read("id_hash")
-        return np.ma.filled(hashes, 0)
+        return self._read("id_hash", 0)
 
     def items_of(self, id: str) -> list[int]:
         """Find the items of a sample."""
@@ -218,11 +213,9 @@ class RunTable:
                 codes, values = self._file.read_codes(name)
             lowered = _lower(values) if field in CONTAINED else ()
             return Column(codes=codes.astype(np.int32), values=values, lowered=lowered)
-        (array,) = self._read(name)
         if self.columns[name] == "bool":
-            flags = np.ma.filled(array.astype(np.int32), -1)
-            return Column(codes=flags, values=["false", "true"])
-        return Column(numbers=np.ma.filled(array.astype(np.float64), np.nan))
+            return Column(codes=self._read(name, -1, np.int32), values=["false", "true"])
+        return Column(numbers=self._read(name, np.nan, np.float64))
 
     def _column_name(self, field: str) -> str:
         alias = {"tokens": "completion_tokens"}.get(field, field)

@@ -313,7 +313,7 @@ def test_a_comparison_shows_verdict_flips_and_both_conversations(
     see(page, pages.compare("shop-base", "shop-tuned", "", "", [])["sentence"])
     page.get_by_role("button", name="gained").click()
     flips = pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)
-    page.locator("article.flip").first.wait_for()
+    page.locator("article.flip").nth(len(flips["rows"]) - 1).wait_for()
     assert page.locator("article.flip").count() == len(flips["rows"])
     assert page.locator("article.flip ins").count() > 0
     page.get_by_label("slices by").select_option("level")
