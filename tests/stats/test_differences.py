@@ -356,7 +356,8 @@ def test_the_interval_of_repeated_questions_covers_as_it_says(questions: int, re
         found.append(paired_difference(a, b, clusters=clusters))
         naive.append(paired_difference(a, b))
     # What clipping at 0 adds to the mean gain, clipping at 1 takes off again.
-    assert 0.93 <= share_covering(found, 0.2) <= 0.97
+    # 700 draws: a standard error of 0.7 points.
+    assert 0.92 <= share_covering(found, 0.2) <= 0.98
     assert share_covering(naive, 0.2) < share_covering(found, 0.2) - 0.02
 
 
