@@ -362,7 +362,7 @@ def _list_flips(path: Path, change: StepChange, limit: int | None) -> list[Flip]
     directories = [saved_eval(path, point) for point in (change.before, change.after)]
     old, new = (read_texts(EvalReport.load(d), ids) if d else {} for d in directories)
     return [
-        Flip.make(kind, flip.id, (flip.before, flip.after), old, new)
+        Flip(kind, flip.id, (flip.before, flip.after), (old.get(flip.id), new.get(flip.id)))
         for kind, changes in shown.items()
         for flip in changes
     ]
