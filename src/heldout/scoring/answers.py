@@ -340,7 +340,7 @@ _BELOW = re.compile(r"(?:as follows|the following|below|here)\W{0,4}", re.IGNORE
 _SENTENCE_END = re.compile(
     r"(?<!\b[^\W\d_])(?<!\b(?:St|Dr|Mr|Ms|Jr|Mt|No|vs))(?<!\bMrs)"
     r"[.!?][\"'”’)*_]{0,4}(?=\s+[^\sa-z\d=+*/<>-])|[。！？](?=.)"
-    r"|(?<=^[A-Z])\.(?!\s+[A-Z]\.)(?=(?:\s+\S+){3})"  # C. It is the one
+    r"|(?<=^[A-Z])\.(?!\s+[A-Z]\.|.{0,80}\bor\s[A-Z][.)])(?=(?:\s+\S+){3})"  # C. It is the one
 )
 
 

@@ -83,6 +83,7 @@ def _in_latin(text: str, letters: str) -> str:
 class _Patterns(NamedTuple):
     letter: re.Pattern[str]  # a capital letter on its own, anywhere
     head: re.Pattern[str]  # letters at the beginning of a value, joined by `,`, `/`, `and` or `or`
+    alternative: re.Pattern[str]  # `or B.` behind the text of the first
     tail: re.Pattern[str]  # a letter in brackets at its end
     line: re.Pattern[str]  # a line that begins with a marked letter, `C)`, `C.` or `(C)`
 
@@ -131,6 +132,7 @@ def _patterns_of(letters: str) -> _Patterns:
         head=re.compile(
             rf"{_OPEN}(?i:either\s|both\s)?{_OPTION}{_OPEN}{letter}{_CLOSE}(?:{joined}){{0,25}}{end}"
         ),
+        alternative=re.compile(rf"\bor\s{_OPEN}{_OPTION}({upper})(?=[).:\]*]|\Z)"),
         tail=re.compile(rf"[(\[]\s?({upper})\s?[)\]]\W{{0,4}}\Z"),
         line=re.compile(rf"[ \t>*_-]{{0,8}}(?:[(\[]({upper})[)\]]|({upper})[*_]{{0,2}}[).])(?!\w)"),
     )
@@ -172,8 +174,10 @@ def _named(value: str, letters: str, options: tuple[str, ...]) -> frozenset[str]
         value = re.sub(" +", " ", _TEXT_COMMAND.sub(r"\1", value))
     patterns = _patterns_of(letters)
     if head := patterns.head.match(value):
-        words = value[head.end() :].lstrip(" .:)：-–—*_")
-        return _letters_in(head[0], letters) | frozenset(_by_text(words, letters, options))
+        behind = value[head.end() :]
+        words = behind.lstrip(" .:)：-–—*_")
+        named = {*_letters_in(head[0], letters), *_by_text(words, letters, options)}
+        return frozenset(named.union(patterns.alternative.findall(behind)))
     if tail := patterns.tail.search(value, max(0, len(value) - 20)):
         return frozenset((tail[1], *_by_text(value[: tail.start()], letters, options)))
     word = value.strip(" ()[]{}.*")

@@ -102,6 +102,8 @@ CHOICES = (
     ),
     Example("Therefore, B.", "B", "B", 1.0, "a conclusion"),
     Example("The answer is either A or B.", "A", "A, B", 0.0, "two letters"),
+    Example("Answer: A (or B)", "A", "A, B", 0.0, "two letters"),
+    Example("Answer: A. Paris or B. Rome", "A", "A, B", 0.0, "two letters"),
     Example("That leaves D.", "D", "D", 1.0, "what is left"),
     Example("The correct interpretation is (D).", "D", "D", 1.0, "called correct"),
     Example("making option (B) the correct answer.", "B", "B", 1.0, "called the answer"),
