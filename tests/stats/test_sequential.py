@@ -67,8 +67,8 @@ def alarmed(said: Sequence[Kind]) -> bool:
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
 def test_a_flat_curve_of_50_looks_has_at_most_5_percent_false_alarms(n: int, p: float) -> None:
     rng = np.random.default_rng([n, round(100 * p)])
-    curves = [steady([p] * 51, n, rng, shared=s) for s in (0.9, 0.6, 0.0) for _ in range(8)]
-    curves += [drifting(p, 51, n, rng) for _ in range(24)]
+    curves = [steady([p] * 51, n, rng, shared=s) for s in (0.9, 0.6, 0.0) for _ in range(7)]
+    curves += [drifting(p, 51, n, rng) for _ in range(19)]
     false = sum(alarmed(kinds(rows)) for rows in curves)
     assert false / len(curves) <= 0.05
 
