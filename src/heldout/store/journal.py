@@ -11,7 +11,7 @@ import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from io import BufferedReader
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 from struct import Struct
@@ -19,23 +19,15 @@ from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 
-from heldout.errors import UNENCODABLE, UNREADABLE, InvalidInput
+from heldout.errors import InvalidInput
 from heldout.store import jsonl
-from heldout.store.jsonl import LineFormat, LineWriter
+from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 
 # Named here, too: a journal is what most of the store deals with.
 from heldout.store.jsonl import has_writer as has_writer
-from heldout.store.jsonl import refuse_unknown as refuse_unknown
+from heldout.store.jsonl import plain_value as plain_value
 from heldout.store.jsonl import storage_error as storage_error
-from heldout.types import (
-    EvalResult,
-    Message,
-    Sample,
-    Score,
-    Stop,
-    TokenTrace,
-    Trajectory,
-)
+from heldout.types import EvalResult, Message, Sample, Score, Stop, Trajectory
 
 JOURNAL = LineFormat(
     "heldout.results",
@@ -45,7 +37,7 @@ JOURNAL = LineFormat(
     if_busy="wait for it, or use another experiment_name",
     after_repair=", after which `--resume` runs their items again",
 )
-
+RESULT = "the result of sample"
 
 Place = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """Larger ones are no places in a dataset, and would not fit the columns."""
@@ -125,7 +117,7 @@ class MetricHead(msgspec.Struct, gc=False):
 class ScoreHead(msgspec.Struct, gc=False):
     """A score as it is stored."""
 
-    metrics: list[MetricHead] = []
+    metrics: tuple[MetricHead, ...] = ()
 
 
 class StopHead(msgspec.Struct, gc=False):
@@ -166,34 +158,11 @@ class Row(Key, kw_only=True, gc=False):
     metadata: dict[str, Any] = {}
 
 
-def plain_value(value: Any) -> Any:
-    """What JSON has no word for but means something plain: numpy and torch numbers and arrays."""
-    if callable(getattr(value, "tolist", None)):
-        return value.tolist()
-    raise NotImplementedError(f"a value of type {type(value).__name__}")
-
-
-# Sorted, so that a set is stored in the same order whichever process stores it.
-_encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
-_record_decoder = msgspec.json.Decoder(Record)
-_key_decoder = msgspec.json.Decoder(Key)
-_row_decoder = msgspec.json.Decoder(Row)
-
-
 def content_hash(id: str, input: Any, ground_truth: Any) -> int:
-    """Hash what a sample asks and what is right, whatever the order of their keys.
-
-    Args:
-        id: Of the sample; hashed where there is neither input nor ground truth.
-        input: Plain JSON values.
-        ground_truth: Plain JSON values.
-
-    Returns:
-        64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
-    """
+    """Hash what a sample asks and what is right, or its id where it has neither; never 0."""
     if ground_truth is None and not input:
         return id_hash(id) or 1
-    return _hash(_encoder.encode((input, ground_truth))) or 1
+    return _hash(encode((input, ground_truth), "sample", id)) or 1
 
 
 def id_hash(id: str) -> int:
@@ -208,19 +177,14 @@ _unpack_int64: Callable[[bytes], tuple[int]] = Struct("<q").unpack
 def _hash(content: bytes) -> int:
     hash = _empty_hash.copy()
     hash.update(content)
-    (number,) = _unpack_int64(hash.digest())
-    return number
+    return _unpack_int64(hash.digest())[0]
 
 
 def content_of(sample: Sample) -> int:
-    """The hash that its row in a journal would have."""
-    try:
-        plain = msgspec.json.decode(_encoder.encode((sample.input, sample.ground_truth)))
-        return content_hash(sample.id, *plain)
-    except UNENCODABLE as problem:
-        raise InvalidInput(
-            f"sample {sample.id!r} holds a value that JSON cannot: {problem}"
-        ) from None
+    """Hash the content of a sample as its row in a journal has it; InvalidInput if it has none."""
+    text = encode((sample.input, sample.ground_truth), "sample", sample.id)
+    input, ground_truth = decode(text, list[Any])
+    return content_hash(sample.id, input, ground_truth)
 
 
 def cluster_of(sample: Sample) -> int:
@@ -232,34 +196,13 @@ def cluster_of(sample: Sample) -> int:
 
 
 def row_of(index: int, result: EvalResult) -> Row:
-    """Give the row of a result in memory as the journal would give it back.
-
-    Args:
-        index: The number of its sample in the dataset.
-        result: The result.
-
-    Returns:
-        The row.
-
-    Raises:
-        InvalidInput: It holds a value that JSON cannot.
-    """
+    """Give the row of a result in memory as the journal would give it back."""
     whole = result.trajectory
     trajectory = Trajectory((), whole.stop, whole.usage, timing=whole.timing)
     record = Record.of(index, replace(result, trajectory=trajectory))
-    line = _encode_record(record, result.sample_id)
-    row = _row_decoder.decode(line)
+    row = decode(encode(record, RESULT, result.sample_id), Row)
     row.sample.hash_content()
     return row
-
-
-def _encode_record(record: Record, sample_id: str) -> bytes:
-    try:
-        return _encoder.encode(record)
-    except UNENCODABLE as problem:
-        raise InvalidInput(
-            f"the result of sample {sample_id!r} holds a value that JSON cannot: {problem}"
-        ) from None
 
 
 WAITING_ROWS = 16_384
@@ -311,78 +254,61 @@ def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -
     record = Record.of(index, result)
     if sample is not None:
         record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
-    line = _encode_record(record, result.sample_id) + b"\n"
+    line = encode(record, RESULT, result.sample_id)
     if not has_plain_types(result):
         try:
             # One line that cannot be read would make the whole journal damaged.
-            _record_decoder.decode(line)
-        except (*UNREADABLE, InvalidInput) as problem:
+            decode(line, Record)
+        except InvalidInput as problem:
             raise InvalidInput(
-                f"the result of sample {result.sample_id!r} could not be read back: {problem}"
+                f"{RESULT} {result.sample_id!r} could not be read back: {problem}"
             ) from None
-    return line
+    return line + b"\n"
 
 
-TEXT_OR_NONE = (str, type(None))
 ENDED_BY = frozenset(get_args(get_type_hints(Stop)["ended_by"]))
 
 
 def has_plain_types(result: EvalResult) -> bool:
-    """Check that every typed field of a result holds exactly what its type says.
+    """Tell whether fields that no class checks hold what their types say, so that it reads back.
 
-    The types check most of their fields when they are made; this checks the rest, so that what is
-    encoded can be read back. It takes a tenth of the time that reading back takes.
-
-    Args:
-        result: The result to be written.
-
-    Returns:
-        False where a field holds something else, which may still be readable (a NumPy integer).
+    This takes a tenth of the time of reading it back. What is no plain value may still be readable:
+    a NumPy integer.
     """
-    trajectory, stop = result.trajectory, result.trajectory.stop
-    usage, timing, tokens = trajectory.usage, trajectory.timing, trajectory.tokens
-    if not (
-        type(stop.truncated) is bool
-        and stop.ended_by in ENDED_BY
-        and isinstance(stop.limit, TEXT_OR_NONE)
-        and isinstance(stop.finish_reason, TEXT_OR_NONE)
-        and isinstance(result.error, TEXT_OR_NONE)
-        and type(result.sample.metadata) is dict
-    ):
+    trajectory, stop, metrics = result.trajectory, result.trajectory.stop, result.score.metrics
+    flags = [stop.truncated, *(metric.rate for metric in metrics)]
+    texts = [stop.limit, stop.finish_reason, result.error]
+    objects: list[Any] = [result.sample.metadata, *(metric.metadata for metric in metrics)]
+    integers: list[Any] = [*(trajectory.model_turns or ())]
+    floats: list[Any] = []
+    if not _are(Message, trajectory.messages):
         return False
     for message in trajectory.messages:
-        if not (
-            type(message) is Message
-            and (type(message.content) is str or _all_are(dict, message.content))
-            and isinstance(message.tool_call_id, TEXT_OR_NONE)
-            and isinstance(message.reasoning, TEXT_OR_NONE)
-        ):
-            return False
-    for metric in result.score.metrics:
-        if type(metric.metadata) is not dict or type(metric.rate) is not bool:
-            return False
+        texts += (message.tool_call_id, message.reasoning)
+        if not isinstance(message.content, str):
+            objects += message.content
+    if trajectory.outcome is not None:
+        objects.append(trajectory.outcome)
+    if (usage := trajectory.usage) is not None:
+        integers += (usage.prompt_tokens, usage.completion_tokens)
+    if (timing := trajectory.timing) is not None:
+        integers.append(timing.requests)
+        floats.append(timing.seconds)
+    if (tokens := trajectory.tokens) is not None:
+        integers += (*tokens.prompt_ids, *tokens.completion_ids, *tokens.env_mask)
+        floats += tokens.logprobs or ()
     return (
-        (usage is None or _all_are(int, (usage.prompt_tokens, usage.completion_tokens)))
-        and (timing is None or (type(timing.requests) is int and isfinite(timing.seconds)))
-        and (trajectory.outcome is None or type(trajectory.outcome) is dict)
-        and (trajectory.model_turns is None or _all_are(int, trajectory.model_turns))
-        and (tokens is None or _has_plain_tokens(tokens))
+        stop.ended_by in ENDED_BY
+        and _are(bool, flags)
+        and {*map(type, texts)} <= {str, type(None)}
+        and _are(dict, objects)
+        and _are(int, integers)
+        and _are(float, floats)
+        and all(map(isfinite, floats))
     )
 
 
-def _has_plain_tokens(tokens: TokenTrace) -> bool:
-    return (
-        _all_are(int, tokens.prompt_ids)
-        and _all_are(int, tokens.completion_ids)
-        and _all_are(int, tokens.env_mask)
-        and (
-            tokens.logprobs is None
-            or (_all_are(float, tokens.logprobs) and all(map(isfinite, tokens.logprobs)))
-        )
-    )
-
-
-def _all_are(kind: type, values: Iterable[object]) -> bool:
+def _are(kind: type, values: Iterable[object]) -> bool:
     return {*map(type, values)} <= {kind}
 
 
@@ -396,26 +322,17 @@ def lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 def records(path: Path, kind: type[R]) -> Iterator[R]:
     """Every record in the order written; `kind` says how much of each to decode."""
-    decode = msgspec.json.Decoder(kind).decode
-    for number, _, line in lines(path):
-        yield JOURNAL.decoded(decode, path, number, line)
+    for number, _, block in jsonl.blocks(path, JOURNAL):
+        yield from JOURNAL.decode_block(path, number, block, kind)
 
 
 def superseded(path: Path) -> dict[tuple[int, int], int]:
-    """Find items that were run again after an error.
-
-    Args:
-        path: The journal.
-
-    Returns:
-        By (index, repeat) of each such item, how many of its records came too early.
-    """
+    """Count the stale records of items, by (index, repeat), that were run again after an error."""
     errors: dict[tuple[int, int], int] = {}
     stale: dict[tuple[int, int], int] = {}
     if not jsonl.contains(path, JOURNAL, b'"error":'):  # as is most often so, and known soon
         return stale
-    for number, _, line in lines(path):
-        record = decode_key(path, number, line)
+    for record in records(path, Key):
         item = (record.index, record.repeat)
         if item in errors:
             stale[item] = errors[item]
@@ -425,69 +342,55 @@ def superseded(path: Path) -> dict[tuple[int, int], int]:
 
 
 def in_order(path: Path, repeats: int) -> Iterator[Row]:
-    """Read every item once, its last record, in dataset order.
+    """Read every item once, its last record, in dataset order; DamagedJournal if a line is none.
 
     Items finish nearly in order, so only those that overtook a slower one wait in memory.
-
-    Args:
-        path: The journal.
-        repeats: How often each sample is run.
-
-    Yields:
-        A row for each item.
-
-    Raises:
-        DamagedJournal: A line is not a result.
     """
     stale = superseded(path)
-    waiting: list[tuple[int, int, int, int, Row | None]] = []
-    index = repeat = 0
-    with jsonl.open_to_read(path) as file:
-        for number, offset, line in lines(path):
-            row = _decode_row(path, number, line)
+    # Behind one slow item there may be a million: of most, only where they stand is kept.
+    waiting: list[tuple[int, int, int, Row | tuple[int, int]]] = []
+    item = (0, 0)
+    for number, offset, block in jsonl.blocks(path, JOURNAL):
+        for place, row in enumerate(JOURNAL.decode_block(path, number, block, Row)):
+            row.sample.hash_content()
             if stale and stale.get((row.index, row.repeat)):
                 stale[row.index, row.repeat] -= 1
-                continue
-            if row.index == index and row.repeat == repeat and not waiting:  # by far the most
-                index, repeat = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
+            elif (row.index, row.repeat) == item and not waiting:  # by far the most
+                item = _item_after(row, repeats)
                 yield row
-                continue
-            # Behind one slow item there may be a million: then only where they stand is kept.
-            held = row if len(waiting) < WAITING_ROWS else None
-            heapq.heappush(waiting, (row.index, row.repeat, offset, number, held))
-            while waiting and waiting[0][:2] <= (index, repeat):
-                index, repeat, *place, ready = heapq.heappop(waiting)
-                index, repeat = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
-                yield ready or _read_row(file, path, *place)
-        while waiting:
-            _, _, *place, ready = heapq.heappop(waiting)
-            yield ready or _read_row(file, path, *place)
+            else:
+                held = row if len(waiting) < WAITING_ROWS else (offset, place)
+                heapq.heappush(waiting, (row.index, row.repeat, number + place, held))
+            while waiting and waiting[0][:2] <= item:
+                row = _take_first(waiting, path)
+                item = _item_after(row, repeats)
+                yield row
+    while waiting:
+        yield _take_first(waiting, path)
 
 
-def _read_row(file: BufferedReader, path: Path, offset: int, number: int) -> Row:
-    file.seek(offset)
-    return _decode_row(path, number, file.readline())
+def _item_after(row: Row, repeats: int) -> tuple[int, int]:
+    return (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
 
 
-def _decode_row(path: Path, number: int, line: bytes) -> Row:
-    row = JOURNAL.decoded(_row_decoder.decode, path, number, line)
+def _take_first(waiting: list[tuple[int, int, int, Row | tuple[int, int]]], path: Path) -> Row:
+    _, _, number, held = heapq.heappop(waiting)
+    if isinstance(held, Row):
+        return held
+    with jsonl.open_to_read(path) as file:
+        offset, place = held
+        file.seek(offset)
+        line = next(islice(file, place, None))
+    row = JOURNAL.decode(path, number, line, Row)
     row.sample.hash_content()
     return row
 
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:
     """Decode a whole result."""
-    return JOURNAL.decoded(_record_decoder.decode, path, number, line).result()
-
-
-def decode_key(path: Path, number: int, line: bytes) -> Key:
-    """Decode what orders a result."""
-    return JOURNAL.decoded(_key_decoder.decode, path, number, line)
-
-
-# --- Repair -------------------------------------------------------------------------------------
+    return JOURNAL.decode(path, number, line, Record).result()
 
 
 def repair(path: Path) -> list[int]:
     """Move lines that cannot be read to `results.damaged`; returns their numbers."""
-    return jsonl.repair(path, JOURNAL, _record_decoder.decode)
+    return jsonl.repair(path, JOURNAL, Record)

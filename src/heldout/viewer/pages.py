@@ -266,7 +266,7 @@ class Pages:
                     "truncated": result.trajectory.stop.truncated,
                     "reward": result.score.reward if result.ok else None,
                     "question": _cut(question_of(result)),
-                    "target": _cut(as_text(result.sample.ground_truth, mixed=False)),
+                    "target": _cut(as_text(result.sample.ground_truth)),
                     **_extracted(result),
                     "answer": _cut(result.trajectory.answer),
                     "error": None if result.error is None else _cut(result.error),
@@ -401,7 +401,7 @@ class Pages:
                 {
                     "id": change.id,
                     "question": _cut(question_of(results[0])),
-                    "target": _cut(as_text(results[0].sample.ground_truth, mixed=False)),
+                    "target": _cut(as_text(results[0].sample.ground_truth)),
                     "attempts": max(table.repeats for table in tables),
                     "a": {"reward": change.a, **_flip_side(results[0])},
                     "b": {"reward": change.b, **_flip_side(results[1])},
@@ -500,7 +500,7 @@ class Pages:
                     "answer": answer[:LONGEST_ANSWER],
                     "changed": not steps or steps[-1].get("answer") != answer[:LONGEST_ANSWER],
                 }
-                target = as_text(result.sample.ground_truth, mixed=False)
+                target = as_text(result.sample.ground_truth)
                 question = question_of(result)
             steps.append(step)
         if not steps:
@@ -820,7 +820,7 @@ def question_of(result: EvalResult) -> str:
     for message in result.trajectory.messages:
         if message.role == "user":
             return content_text(message)
-    return as_text(result.sample.input, mixed=False) or ""
+    return as_text(result.sample.input) or ""
 
 
 def content_text(message: Message) -> str:
@@ -872,7 +872,7 @@ def describe_result(result: EvalResult, outcome: str, first: int = 0) -> Plain:
         "turns_total": total,
         "turns_first": first if total > 2 * TURNS else 0,
         "question": _cut(question_of(result)),
-        "target": _limit(as_text(result.sample.ground_truth, mixed=False)),
+        "target": _limit(as_text(result.sample.ground_truth)),
         "answer": _limit(trajectory.answer),
         "metrics": [
             {
