@@ -452,46 +452,29 @@ def test_a_parquet_file_that_is_not_the_one_that_was_written_is_passed_over(
     assert again.slices_and_total("topic") == slices
 
 
-def journal_of(path: Path, *items: tuple[int, EvalResult]) -> EvalReport:
-    """A run under way, its journal as given."""
-    run = RunDir(path)
+@pytest.mark.parametrize(
+    "items",
+    [
+        [(0, result("a")), (1, result("b")), (2, result("a"))],
+        [(0, result("a")), (0, result("b", 1))],
+        [(0, result("a")), (0, result("a", 1)), (1, result("b")), (0, result("a"))],
+    ],
+    ids=["an id at two places", "two ids at one place", "an attempt twice"],
+)
+def test_a_journal_in_which_something_is_there_twice_is_refused(
+    items: list[tuple[int, EvalResult]], tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path / "run")
     run.make()
     run.write_info(RunInfo.new({"repeats": 2}, {}))
     journal = JournalWriter(run.journal)
-    for index, one in items:
-        journal.append(index, one)
+    for index, each in items:
+        journal.append(index, each)
     journal.close()
-    return EvalReport.load(path)
-
-
-def test_a_journal_with_a_sample_id_at_two_places_is_refused_by_that_id(tmp_path: Path) -> None:
-    report = journal_of(tmp_path / "run", (0, result("a")), (1, result("b")), (2, result("a")))
-    with pytest.raises(RunDirectoryError, match="sample 'a' is there twice"):
-        table_of(report)
-
-
-def test_the_columns_of_such_a_journal_are_refused_by_that_id(tmp_path: Path) -> None:
-    report = journal_of(tmp_path / "run", (0, result("a")), (1, result("a")))
-    run = RunDir(tmp_path / "run")
-    finish(run, run.read_info(), 2)
-    for one in (report, EvalReport.load(run.path)):
-        with pytest.raises(RunDirectoryError, match="sample 'a' is there twice"):
-            table_of(one)
-
-
-def test_a_journal_with_two_ids_at_one_place_is_refused(tmp_path: Path) -> None:
-    report = journal_of(tmp_path / "run", (0, result("a")), (0, result("b", 1)))
-    with pytest.raises(
-        RunDirectoryError, match="sample 'a' is there .* at its place"
-    ):
-        table_of(report)
-
-
-def test_a_journal_with_an_item_twice_is_refused(tmp_path: Path) -> None:
-    items = [(0, result("a", k)) for k in (0, 1)] + [(1, result("b", k)) for k in (0, 1)]
-    report = journal_of(tmp_path / "run", *items, (0, result("a")))
-    with pytest.raises(RunDirectoryError, match=r"results\.jsonl"):
-        table_of(report)
+    with pytest.raises(RunDirectoryError, match="run: a sample, .* is there twice"):
+        EvalReport.load(run.path)
+    with pytest.raises(RunDirectoryError, match="run: a sample, .* is there twice"):
+        finish(run, run.read_info(), len(items))
 
 
 def test_a_killed_and_resumed_run_has_the_same_columns_byte_for_byte(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_the_summary_loads_without_the_journal_being_read(
     def refuse(*args: Any) -> Any:
         raise AssertionError("the journal was read")
 
-    monkeypatch.setattr("heldout.store.jsonl.blocks", refuse)
+    monkeypatch.setattr("heldout.store.journal.lines", refuse)
     assert EvalReport.load(tmp_path / "run").summary == expected
 
 

@@ -11,10 +11,9 @@ for the same results, so a run that was killed and resumed ends in the files of 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, islice
 from pathlib import Path
@@ -57,10 +56,11 @@ FIXED: dict[str, Kind] = {
 }
 HASHES = ("content", "id_hash")
 """Columns for programs, not offered as keys."""
-SUMMARIZED = ("index", "content", "reward", "truncated", "weighted")
-"""Columns that a summary needs, beside the metrics."""
 OFFERED = ("ended_by", "ok", "truncated", "repeat", "sample_id")
 """Fixed columns that a message about an unknown key offers, beside the metadata."""
+TOKENS = ("prompt_tokens", "completion_tokens")
+TABLE = ("index", "repeat", "content", "id_hash", "reward", "truncated", "weighted", *TOKENS)
+"""Columns that every table is made of, beside the metrics."""
 MAX_NAMED_KEYS = 20
 """Metadata keys that such a message names; the rest is a number."""
 METRIC, METADATA = "metric.", "metadata."
@@ -146,13 +146,6 @@ class Part:
         metrics = [name for name in self.columns if name.startswith(METRIC)]
         return {name: self.columns[name] for name in (*names, *metrics)}
 
-    @property
-    def usage(self) -> RunUsage:
-        """What the attempts took, as far as they say so."""
-        prompt, completion = self.columns["prompt_tokens"], self.columns["completion_tokens"]
-        tokens = (int(np.ma.filled(column, 0).sum()) for column in (prompt, completion))
-        return RunUsage(int(np.ma.count(prompt)), *tokens)
-
 
 def parts_of(rows: Iterable[Row]) -> Iterator[Part]:
     """Turn rows into columns, `BATCH` of them at a time."""
@@ -217,7 +210,7 @@ def _as_json(value: Any) -> str:
 def derive(
     run: RunDir, repeats: int, pass_threshold: float, *, parquet: bool
 ) -> tuple[Summary, RunUsage, str]:
-    """Summarize what the journal holds now, complete or not, in one pass.
+    """Summarize what the journal holds now, complete or not; it is read once.
 
     Args:
         run: The run directory.
@@ -231,55 +224,25 @@ def derive(
     Raises:
         RunDirectoryError: The journal cannot be read, or the file cannot be written.
     """
-    arrays: list[Arrays] = []
-    plain: set[str] = set()
-    usage = RunUsage()
-
-    def read() -> Iterator[Part]:
-        nonlocal usage
-        arrays.clear()
-        usage = RunUsage()
-        for part in parts_of(in_order(run.journal, repeats)):
-            arrays.append(part.select(SUMMARIZED))
-            plain.update(part.plain)
-            usage += part.usage
-            yield part
-
     written = ""
     if parquet:
-        written = write_parquet(read, run.columns)
+        written = write_parquet(lambda: parts_of(in_order(run.journal, repeats)), run.columns)
+    if written:
+        with closing(ParquetFile(run.columns)) as file:
+            table = _table_from_parquet(run, file, (), ())
     else:
-        deque(read(), maxlen=0)
-    return _summarize_arrays(arrays, plain, pass_threshold), usage, written
+        table = _table_from_rows(in_order(run.journal, repeats), (), (), run.path)
+    return summarize_batch(table, pass_threshold), table.usage, written
 
 
-def _summarize_arrays(arrays: list[Arrays], plain: set[str], pass_threshold: float) -> Summary:
-    columns = join_arrays(arrays, SUMMARIZED)
-    first = _first_of_sample(columns["index"])
-    cluster = columns["content"] if has_duplicates(columns["content"][first]) else columns["index"]
-    batch = Batch(
-        columns["index"],
-        cluster,
-        columns["reward"],
-        columns["truncated"],
-        columns["weighted"],
-        _metrics_in(columns),
-        frozenset(plain),
-    )
-    return summarize_batch(batch, pass_threshold)
-
-
-def join_arrays(arrays: list[Arrays], names: Iterable[str]) -> Arrays:
-    """Join the columns of parts, which are emptied; a metric that a part lacks is NaN there."""
+def join_arrays(arrays: list[Arrays]) -> Arrays:
+    """Join the columns of a table from parts; a metric that a part lacks is NaN there."""
     metrics = {name for part in arrays for name in part if name.startswith(METRIC)}
-    sizes = [len(part["index"]) for part in arrays]
     joined: Arrays = {}
-    for name in (*names, *sorted(metrics)):
-        chunks = [
-            part.pop(name) if name in part else np.full(size, np.nan)
-            for part, size in zip(arrays, sizes, strict=True)
-        ]
-        joined[name] = np.concatenate(chunks) if chunks else as_array([], FIXED[name])
+    for name in (*TABLE, *sorted(metrics)):
+        chunks = [part.get(name, np.full(len(part["index"]), np.nan)) for part in arrays]
+        join: Callable[..., Any] = np.ma.concatenate if name in TOKENS else np.concatenate
+        joined[name] = join(chunks) if chunks else as_array([], FIXED[name])
     return joined
 
 
@@ -448,35 +411,31 @@ class SampleIds(Sequence[str]):
         return self._ids[place]
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Table(Batch):
     """Every item of a run as columns: dataset order, the repeats of a sample side by side."""
 
     sample_ids: Sequence[str]
-    """One for each sample, in dataset order."""
+    """One for each sample, in dataset order; `sample` is a place in it."""
     content: Hashes
     """Of each sample: a hash of its input and ground truth, not of its metadata."""
     id_hash: Hashes
     """Of each sample's id: two runs of the same samples are told by it at once."""
-    sample: Ints
-    """Of each item: which sample, as a place in `sample_ids`."""
     repeat: Ints
-    reward: Floats
-    """NaN where the item errored: it has no score (clause 2)."""
-    truncated: NDArray[np.bool_]
-    weighted: NDArray[np.bool_]
-    """False where no metric has a weight: the reward is then 0 by definition."""
-    metrics: Mapping[str, Floats]
-    """By name; NaN where the item did not report that metric (clause 4)."""
+    prompt_tokens: Ints
+    """Masked where they were not counted."""
+    completion_tokens: Ints
     keys: Mapping[str, Labels]
     """Of each sample: the value of a metadata key that was asked for; None where it has none."""
-    item_keys: Mapping[str, Labels] = field(default_factory=dict)
+    item_keys: Mapping[str, Labels]
     """The same of each item, for keys that repeats of a sample need not agree on."""
-    plain: frozenset[str] = frozenset()
-    """Metrics that may be counts: nothing says that they are rates."""
 
-    def __len__(self) -> int:
-        return len(self.sample)
+    @property
+    def usage(self) -> RunUsage:
+        """What the attempts took, as far as they say so."""
+        columns = (self.prompt_tokens, self.completion_tokens)
+        sums = (int(np.ma.filled(column, 0).sum()) for column in columns)
+        return RunUsage(int(np.ma.count(self.prompt_tokens)), *sums)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -500,21 +459,30 @@ def pick_items(table: Table, items: NDArray[np.bool_]) -> Table:
     """Take the items of a table for which `items` is true, with the samples that they are of."""
     if len(items) != len(table):
         raise RunDirectoryError("the run was changed while it was read")
-    samples, sample = np.unique(table.sample[items], return_inverse=True)
+    samples, numbers = np.unique(table.sample[items], return_inverse=True)
+    content, sample = table.content[samples], numbers.astype(np.int64)
     return Table(
-        SampleIds(len(samples), lambda: [table.sample_ids[i] for i in samples.tolist()]),
-        table.content[samples],
-        table.id_hash[samples],
-        sample.astype(np.int64),
-        table.repeat[items],
-        table.reward[items],
-        table.truncated[items],
-        table.weighted[items],
-        {name: values[items] for name, values in table.metrics.items()},
-        {key: labels.rows(samples) for key, labels in table.keys.items()},
-        {key: labels.rows(items) for key, labels in table.item_keys.items()},
-        table.plain,
+        sample=sample,
+        cluster=_clusters(content, sample),
+        reward=table.reward[items],
+        truncated=table.truncated[items],
+        weighted=table.weighted[items],
+        metrics={name: values[items] for name, values in table.metrics.items()},
+        plain=table.plain,
+        sample_ids=SampleIds(len(samples), lambda: [table.sample_ids[i] for i in samples.tolist()]),
+        content=content,
+        id_hash=table.id_hash[samples],
+        repeat=table.repeat[items],
+        prompt_tokens=table.prompt_tokens[items],
+        completion_tokens=table.completion_tokens[items],
+        keys={key: labels.rows(samples) for key, labels in table.keys.items()},
+        item_keys={key: labels.rows(items) for key, labels in table.item_keys.items()},
     )
+
+
+def _clusters(content: Hashes, sample: Ints) -> Ints:
+    """Number the cluster of each item: samples of equal content are one."""
+    return content.view(np.int64)[sample] if has_duplicates(content) else sample
 
 
 def table_of(
@@ -568,10 +536,6 @@ def _rows_of_results(results: Iterable[EvalResult]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.index, row.repeat))
 
 
-_TABLE = (*SUMMARIZED, "repeat", "id_hash")
-"""Columns that every table is made of, beside the metrics."""
-
-
 def _table_from_rows(
     rows: Iterable[Row], keys: Sequence[str], item_keys: Sequence[str], where: object
 ) -> Table:
@@ -580,7 +544,7 @@ def _table_from_rows(
     values: dict[str, list[Any]] = {name: [] for name in names}
     known, plain, ids = set[str](), set[str](), list[str]()
     for part in parts_of(rows):
-        arrays.append(part.select(_TABLE))
+        arrays.append(part.select(TABLE))
         ids += part.columns["sample_id"].tolist()
         known |= part.keys
         plain |= part.plain
@@ -589,7 +553,7 @@ def _table_from_rows(
                 column += part.columns[name].tolist()
             else:
                 column += part.values(name.removeprefix(METADATA))
-    columns = join_arrays(arrays, _TABLE)
+    columns = join_arrays(arrays)
     first = _first_of_sample(columns["index"])
     labels = {}
     for key in (*keys, *item_keys):
@@ -603,8 +567,11 @@ def _table_from_parquet(
 ) -> Table:
     metrics = [name for name in file.columns if name.startswith(METRIC)]
     names = {key: column_name(key, file.columns, run.path) for key in (*keys, *item_keys)}
-    arrays = file.read([*_TABLE, *metrics])
-    columns = {name: np.ma.filled(array, np.nan) for name, array in arrays.items()}
+    arrays = file.read([*TABLE, *metrics])
+    columns = {
+        name: array if name in TOKENS else np.ma.filled(array, np.nan)
+        for name, array in arrays.items()
+    }
     first = _first_of_sample(columns["index"])
 
     def read_ids() -> list[str]:
@@ -637,26 +604,27 @@ def _make_table(
     hashes, repeat = columns["id_hash"], columns["repeat"]
     again = (hashes != hashes[first][sample]) | (~first & (np.diff(repeat, prepend=-1) <= 0))
     if again.any() or has_duplicates(hashes[first]):
-        numbers, counts = np.unique(hashes[first], return_counts=True)
-        again |= np.isin(hashes, numbers[counts > 1])
-        id = ids[int(sample[np.flatnonzero(again)[-1]])]
         raise RunDirectoryError(
-            f"{where}: sample {id!r} is there twice, or another one at its place in the dataset; "
-            "was results.jsonl changed from outside?"
+            f"{where}: a sample, or an attempt at one, is there twice; was results.jsonl changed "
+            "from outside?"
         )
+    content = columns["content"][first].view(np.uint64)
     return Table(
-        ids,
-        columns["content"][first].view(np.uint64),
-        hashes[first].view(np.uint64),
-        sample,
-        repeat,
-        columns["reward"],
-        columns["truncated"],
-        columns["weighted"],
-        _metrics_in(columns),
-        {key: _labels_of_samples(key, labels[key], first, sample, ids) for key in keys},
-        {key: labels[key] for key in item_keys},
-        frozenset(plain),
+        sample=sample,
+        cluster=_clusters(content, sample),
+        reward=columns["reward"],
+        truncated=columns["truncated"],
+        weighted=columns["weighted"],
+        metrics=_metrics_in(columns),
+        plain=frozenset(plain),
+        sample_ids=ids,
+        content=content,
+        id_hash=hashes[first].view(np.uint64),
+        repeat=repeat,
+        prompt_tokens=columns["prompt_tokens"],
+        completion_tokens=columns["completion_tokens"],
+        keys={key: _labels_of_samples(key, labels[key], first, sample, ids) for key in keys},
+        item_keys={key: labels[key] for key in item_keys},
     )
 
 
@@ -698,7 +666,7 @@ def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5
 
     Repeats of one sample are one cluster, and so are samples of equal content.
     """
-    return summarize_batch(make_table_batch(table_of_results(results)), pass_threshold)
+    return summarize_batch(table_of_results(results), pass_threshold)
 
 
 def slice_summaries(
@@ -716,37 +684,18 @@ def slice_summaries(
         that of all items.
     """
     table = table_of(report, item_keys=by)
-    batch = make_table_batch(table)
     labels = [table.item_keys[key] for key in by]
     groups, first = number_groups(labels)
-    summaries = summarize_groups(batch, groups, len(first), pass_threshold)
+    summaries = summarize_groups(table, groups, len(first), pass_threshold)
     values = [tuple(key[item] for key in labels) for item in first.tolist()]
     slices = dict(zip(values, summaries, strict=True))
     ordered = sorted(slices, key=lambda values: [sort_key(value) for value in values])
-    return {key: slices[key] for key in ordered}, summarize_batch(batch, pass_threshold)
+    return {key: slices[key] for key in ordered}, summarize_batch(table, pass_threshold)
 
 
 def make_table_batch(table: Table, clusters: Ints | None = None) -> Batch:
-    """Give what a summary of a table needs.
-
-    Args:
-        table: The items.
-        clusters: The cluster of each sample; without it, samples of equal content are one.
-
-    Returns:
-        The columns.
-    """
-    if clusters is None and has_duplicates(table.content):
-        clusters = table.content.view(np.int64)
-    return Batch(
-        table.sample,
-        table.sample if clusters is None else clusters[table.sample],
-        table.reward,
-        table.truncated,
-        table.weighted,
-        table.metrics,
-        table.plain,
-    )
+    """Give what a summary of a table needs, with other clusters, one for each sample, if given."""
+    return table if clusters is None else replace(table, cluster=clusters[table.sample])
 
 
 def has_duplicates(numbers: NDArray[Any]) -> bool:

@@ -11,7 +11,6 @@ import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 from math import isfinite
 from pathlib import Path
 from struct import Struct
@@ -322,8 +321,8 @@ def lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 def records(path: Path, kind: type[R]) -> Iterator[R]:
     """Every record in the order written; `kind` says how much of each to decode."""
-    for number, _, block in jsonl.blocks(path, JOURNAL):
-        yield from JOURNAL.decode_block(path, number, block, kind)
+    for number, _, line in lines(path):
+        yield JOURNAL.decode(path, number, line, kind)
 
 
 def superseded(path: Path) -> dict[tuple[int, int], int]:
@@ -348,42 +347,43 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
     """
     stale = superseded(path)
     # Behind one slow item there may be a million: of most, only where they stand is kept.
-    waiting: list[tuple[int, int, int, Row | tuple[int, int]]] = []
+    waiting: list[tuple[int, int, int, Row | int]] = []
     item = (0, 0)
-    for number, offset, block in jsonl.blocks(path, JOURNAL):
-        for place, row in enumerate(JOURNAL.decode_block(path, number, block, Row)):
-            row.sample.hash_content()
-            if stale and stale.get((row.index, row.repeat)):
-                stale[row.index, row.repeat] -= 1
-            elif (row.index, row.repeat) == item and not waiting:  # by far the most
-                item = _item_after(row, repeats)
-                yield row
-            else:
-                held = row if len(waiting) < WAITING_ROWS else (offset, place)
-                heapq.heappush(waiting, (row.index, row.repeat, number + place, held))
-            while waiting and waiting[0][:2] <= item:
-                row = _take_first(waiting, path)
-                item = _item_after(row, repeats)
-                yield row
+    for number, offset, line in lines(path):
+        row = _decode_row(path, number, line)
+        if stale and stale.get((row.index, row.repeat)):
+            stale[row.index, row.repeat] -= 1
+        elif (row.index, row.repeat) == item and not waiting:  # by far the most
+            item = _item_after(row, repeats)
+            yield row
+        else:
+            held = row if len(waiting) < WAITING_ROWS else offset
+            heapq.heappush(waiting, (row.index, row.repeat, number, held))
+        while waiting and waiting[0][:2] <= item:
+            row = _take_first(waiting, path)
+            item = _item_after(row, repeats)
+            yield row
     while waiting:
         yield _take_first(waiting, path)
+
+
+def _decode_row(path: Path, number: int, line: bytes) -> Row:
+    row = JOURNAL.decode(path, number, line, Row)
+    row.sample.hash_content()
+    return row
 
 
 def _item_after(row: Row, repeats: int) -> tuple[int, int]:
     return (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
 
 
-def _take_first(waiting: list[tuple[int, int, int, Row | tuple[int, int]]], path: Path) -> Row:
+def _take_first(waiting: list[tuple[int, int, int, Row | int]], path: Path) -> Row:
     _, _, number, held = heapq.heappop(waiting)
     if isinstance(held, Row):
         return held
     with jsonl.open_to_read(path) as file:
-        offset, place = held
-        file.seek(offset)
-        line = next(islice(file, place, None))
-    row = JOURNAL.decode(path, number, line, Row)
-    row.sample.hash_content()
-    return row
+        file.seek(held)
+        return _decode_row(path, number, file.readline())
 
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:

@@ -68,15 +68,6 @@ def decode(text: bytes | str, kind: type[T]) -> T:
     return value
 
 
-def decode_lines(text: bytes, kind: type[T]) -> list[T]:
-    """Decode one value per line, in half the time that they take one by one."""
-    try:
-        values: list[T] = _decoder_of(kind).decode_lines(text)  # type: ignore[arg-type]
-    except UNREADABLE as problem:
-        raise InvalidInput(str(problem)) from None
-    return values
-
-
 # --- Formats ------------------------------------------------------------------------------------
 
 
@@ -120,15 +111,6 @@ class LineFormat:
             return decode(line, kind)
         except InvalidInput as problem:
             raise self.damaged(path, number, f"not a readable {self.line} ({problem})") from None
-
-    def decode_block(self, path: Path, number: int, block: bytes, kind: type[T]) -> list[T]:
-        """Decode whole lines, of which the first has this number, as `decode` does each."""
-        with suppress(InvalidInput):
-            values = decode_lines(block, kind)
-            if len(values) == block.count(b"\n") + 1:
-                return values
-        lines = block.split(b"\n")
-        return [self.decode(path, number + i, line, kind) for i, line in enumerate(lines)]
 
     def damaged(self, path: Path, number: int, why: str) -> DamagedJournal:
         """Make the error of a line that cannot be read."""
@@ -340,15 +322,6 @@ def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
     Raises FileNotFoundError where there is none, and RunDirectoryError where it is not an ordinary
     file, or has another header.
     """
-    for number, offset, block in blocks(path, format):
-        for line in block.split(b"\n"):
-            yield number, offset, line
-            number += 1
-            offset += len(line) + 1
-
-
-def blocks(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
-    """Read whole lines after the header, many at a time, with number and offset of the first."""
     with open_to_read(path) as file:
         if offset := read_header(file, path, format):
             yield from _whole_lines(file, path, 2, offset)
@@ -363,13 +336,11 @@ def _whole_lines(
             raise RunDirectoryError(
                 f"{path}, line {number} cannot be read: it has {LONGEST_LINE} bytes or more"
             )
-        whole, newline, torn = block.rpartition(b"\n")
-        if newline:
-            yield number, offset, whole
-        if torn:
-            return
-        number += whole.count(b"\n") + 1
-        offset += len(block)
+        *whole, _ = block.split(b"\n")
+        for line in whole:
+            yield number, offset, line
+            number += 1
+            offset += len(line) + 1
 
 
 def contains(path: Path, format: LineFormat, text: bytes) -> bool:
@@ -436,17 +407,16 @@ def _check_lines(
 ) -> Iterator[tuple[int, bytes, bool]]:
     """Read (number, text, whether it can be read) of every whole line but the header."""
     with open_to_read(path) as file:
-        for first, _, block in _whole_lines(file, path, 1, 0):
-            for number, line in enumerate(block.split(b"\n"), first):
-                with suppress(DamagedJournal):
-                    if number == 1:
-                        format.check_header(path, line)
-                        continue
-                try:
-                    format.decode(path, number, line, kind)
-                    yield number, line, True
-                except DamagedJournal:
-                    yield number, line, False
+        for number, _, line in _whole_lines(file, path, 1, 0):
+            with suppress(DamagedJournal):
+                if number == 1:
+                    format.check_header(path, line)
+                    continue
+            try:
+                format.decode(path, number, line, kind)
+                yield number, line, True
+            except DamagedJournal:
+                yield number, line, False
 
 
 def _move_aside(path: Path, format: LineFormat, kind: type[Any]) -> None:

@@ -22,7 +22,6 @@ from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, witho
 from heldout.store.columns import (
     Selection,
     derive,
-    make_table_batch,
     parts_of,
     rows_of,
     slice_summaries,
@@ -256,7 +255,7 @@ class EvalReport:
             else Results(RunDir(self.path), selection.items)
         )
         picked = replace(self, results=results, selection=selection)
-        summary = summarize_batch(make_table_batch(table_of(picked)), self.pass_threshold)
+        summary = summarize_batch(table_of(picked), self.pass_threshold)
         kept: Summary = {
             key: self.summary[key] for key in ("complete", "n_asked") if key in self.summary
         }
@@ -304,8 +303,7 @@ class EvalReport:
             stored = run.read_summary(info)
             if stored is not None and stored.usage is not None:
                 return add_cost(stored.usage, info.config)
-        usage = sum((part.usage for part in parts_of(rows_of(self))), RunUsage())
-        return add_cost(usage, self.config)
+        return add_cost(table_of(self).usage, self.config)
 
     def summarize(
         self, by: str | Sequence[str] | Callable[[EvalResult], Any]

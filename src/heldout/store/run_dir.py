@@ -116,13 +116,6 @@ class RunUsage(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
     cost: float | None = None
 
-    def __add__(self, other: RunUsage) -> RunUsage:
-        return RunUsage(
-            self.n + other.n,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-        )
-
 
 class SummaryFile(msgspec.Struct):
     """summary.json."""
