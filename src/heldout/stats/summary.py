@@ -71,14 +71,7 @@ def summarize_groups(
 ) -> list[Summary]:
     """Summarize each group of rows, in time that does not grow with the number of groups.
 
-    Args:
-        batch: Rows in any order.
-        groups: Of each row, the number of its group, from 0.
-        count: How many groups there are.
-        pass_threshold: The reward from which an item counts as passed.
-
-    Returns:
-        A summary for each group, in the order of their numbers.
+    `groups` has the number of each row's group, from 0 to `count`; rows come in any order.
     """
     if (np.diff(groups) < 0).any() or (np.diff(batch.cluster) < 0).any():
         order = np.lexsort((batch.cluster, groups))

@@ -59,8 +59,10 @@ HASHES = ("content", "id_hash")
 OFFERED = ("ended_by", "ok", "truncated", "repeat", "sample_id")
 """Fixed columns that a message about an unknown key offers, beside the metadata."""
 TOKENS = ("prompt_tokens", "completion_tokens")
-TABLE = ("index", "repeat", "content", "id_hash", "reward", "truncated", "weighted", *TOKENS)
-"""Columns that every table is made of, beside the metrics."""
+SUMMARIZED = ("index", "content", "reward", "truncated", "weighted")
+"""Columns that a summary needs, beside the metrics."""
+TABLE = (*SUMMARIZED, "repeat", "id_hash")
+"""Columns that every table is made of, beside metrics and tokens."""
 MAX_NAMED_KEYS = 20
 """Metadata keys that such a message names; the rest is a number."""
 METRIC, METADATA = "metric.", "metadata."
@@ -212,34 +214,48 @@ def derive(
 ) -> tuple[Summary, RunUsage, str]:
     """Summarize what the journal holds now, complete or not; it is read once.
 
-    Args:
-        run: The run directory.
-        repeats: How often each sample is run.
-        pass_threshold: The reward from which an item counts as passed.
-        parquet: Whether to write results.parquet, too.
-
-    Returns:
-        The summary; the usage; and a hash of the Parquet file, "" where there is none.
-
-    Raises:
-        RunDirectoryError: The journal cannot be read, or the file cannot be written.
+    Returns the summary, the usage, and a hash of results.parquet: "" where there is none.
     """
     written = ""
     if parquet:
         written = write_parquet(lambda: parts_of(in_order(run.journal, repeats)), run.columns)
-    if written:
-        with closing(ParquetFile(run.columns)) as file:
-            table = _table_from_parquet(run, file, (), ())
-    else:
+    if not written:
         table = _table_from_rows(in_order(run.journal, repeats), (), (), run.path)
-    return summarize_batch(table, pass_threshold), table.usage, written
+        return summarize_batch(table, pass_threshold), table.usage, written
+    with closing(ParquetFile(run.columns)) as file:
+        usage = _count_usage(**file.read(TOKENS))
+        columns = _read_columns(file, SUMMARIZED)
+    index, content = columns["index"], columns["content"]
+    has_copies = has_duplicates(content[_first_of_sample(index)])
+    batch = Batch(
+        index,
+        content if has_copies else index,
+        columns["reward"],
+        columns["truncated"],
+        columns["weighted"],
+        _metrics_in(columns),
+        file.plain,
+    )
+    return summarize_batch(batch, pass_threshold), usage, written
+
+
+def _read_columns(file: ParquetFile, names: Iterable[str]) -> Arrays:
+    """Read columns, and those of the metrics, with NaN where there is no value."""
+    metrics = [name for name in file.columns if name.startswith(METRIC)]
+    return {n: np.ma.filled(array, np.nan) for n, array in file.read([*names, *metrics]).items()}
+
+
+def _count_usage(prompt_tokens: Ints, completion_tokens: Ints) -> RunUsage:
+    """Add tokens up, which are masked where they were not counted."""
+    sums = (int(np.ma.filled(tokens, 0).sum()) for tokens in (prompt_tokens, completion_tokens))
+    return RunUsage(int(np.ma.count(prompt_tokens)), *sums)
 
 
 def join_arrays(arrays: list[Arrays]) -> Arrays:
     """Join the columns of a table from parts; a metric that a part lacks is NaN there."""
     metrics = {name for part in arrays for name in part if name.startswith(METRIC)}
     joined: Arrays = {}
-    for name in (*TABLE, *sorted(metrics)):
+    for name in (*TABLE, *TOKENS, *sorted(metrics)):
         chunks = [part.get(name, np.full(len(part["index"]), np.nan)) for part in arrays]
         join: Callable[..., Any] = np.ma.concatenate if name in TOKENS else np.concatenate
         joined[name] = join(chunks) if chunks else as_array([], FIXED[name])
@@ -301,19 +317,10 @@ class Schema:
 
 
 def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> str:
-    """Write results as a Parquet file.
+    """Write results, which are read in dataset order, as a Parquet file; returns a hash of it.
 
-    Args:
-        read_parts: Reads them in dataset order; once more, where a key turns out to have values of
-            several kinds.
-        path: The file to write, replaced where it is there.
-
-    Returns:
-        A hash of the file's bytes; "" where there are no results, or too many columns, and so no
-        file.
-
-    Raises:
-        RunDirectoryError: The journal cannot be read, or the file cannot be written.
+    They are read once more where a key turns out to have values of several kinds. Without results,
+    or with too many columns, there is no file, and the hash is "".
     """
     schema = Schema()
     is_settled = False
@@ -433,9 +440,7 @@ class Table(Batch):
     @property
     def usage(self) -> RunUsage:
         """What the attempts took, as far as they say so."""
-        columns = (self.prompt_tokens, self.completion_tokens)
-        sums = (int(np.ma.filled(column, 0).sum()) for column in columns)
-        return RunUsage(int(np.ma.count(self.prompt_tokens)), *sums)
+        return _count_usage(self.prompt_tokens, self.completion_tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -490,17 +495,8 @@ def table_of(
 ) -> Table:
     """Give all items of a report, finished or not, with the values of metadata keys.
 
-    Args:
-        report: From disk or from memory.
-        keys: Keys of samples: all repeats of a sample have the same value.
-        item_keys: Keys of items.
-
-    Returns:
-        The items in dataset order.
-
-    Raises:
-        InvalidInput: Repeats of a sample differ in one of `keys`.
-        RunDirectoryError: The run has no such key, or its journal cannot be read.
+    Repeats of a sample have the same value of each of `keys`, or are refused (InvalidInput); they
+    may differ in `item_keys`. RunDirectoryError says that there is no such key, and which are.
     """
     run = report.run_dir
     if run is None:
@@ -544,7 +540,7 @@ def _table_from_rows(
     values: dict[str, list[Any]] = {name: [] for name in names}
     known, plain, ids = set[str](), set[str](), list[str]()
     for part in parts_of(rows):
-        arrays.append(part.select(TABLE))
+        arrays.append(part.select((*TABLE, *TOKENS)))
         ids += part.columns["sample_id"].tolist()
         known |= part.keys
         plain |= part.plain
@@ -565,13 +561,8 @@ def _table_from_rows(
 def _table_from_parquet(
     run: RunDir, file: ParquetFile, keys: Sequence[str], item_keys: Sequence[str]
 ) -> Table:
-    metrics = [name for name in file.columns if name.startswith(METRIC)]
     names = {key: column_name(key, file.columns, run.path) for key in (*keys, *item_keys)}
-    arrays = file.read([*TABLE, *metrics])
-    columns = {
-        name: array if name in TOKENS else np.ma.filled(array, np.nan)
-        for name, array in arrays.items()
-    }
+    columns = _read_columns(file, TABLE) | file.read(TOKENS)
     first = _first_of_sample(columns["index"])
 
     def read_ids() -> list[str]:
@@ -672,17 +663,7 @@ def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5
 def slice_summaries(
     report: EvalReport, by: Sequence[str], pass_threshold: float
 ) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
-    """Summarize the items of a report for each combination of values of some keys.
-
-    Args:
-        report: A report on disk.
-        by: Metadata keys, or names of fixed columns.
-        pass_threshold: The reward from which an item counts as passed.
-
-    Returns:
-        A summary by the values of the keys, None where an item lacks one, in sorted order; and
-        that of all items.
-    """
+    """Summarize a report by the values of keys, None where an item has none; and all of it."""
     table = table_of(report, item_keys=by)
     labels = [table.item_keys[key] for key in by]
     groups, first = number_groups(labels)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -221,34 +221,18 @@ class JournalWriter(LineWriter):
         super().__init__(path, JOURNAL, new=new)
 
     def append(self, index: int, result: EvalResult, sample: bytes | None = None) -> None:
-        """Append a result.
+        """Append a result; `sample` is its sample as JSON, before anything could write into it.
 
-        Args:
-            index: The number of its sample in the dataset, from 0.
-            result: The result.
-            sample: Its sample as JSON, as it was before anything could write into it; without it
-                the sample is taken from the result.
-
-        Raises:
-            InvalidInput: It holds a value that JSON cannot, or that could not be read back.
-            RunDirectoryError: It cannot be written; what was written before is readable.
+        Raises InvalidInput as `encode_result` does, and RunDirectoryError where it cannot be
+        written; what was written before is readable.
         """
         self.append_line(encode_result(index, result, sample))
 
 
 def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -> bytes:
-    """Encode a result as its line of a journal.
+    """Encode a result as its line of a journal; `sample` is its sample, if that is encoded already.
 
-    Args:
-        index: The number of its sample in the dataset, from 0.
-        result: The result.
-        sample: Its sample, if that is encoded already.
-
-    Returns:
-        The line.
-
-    Raises:
-        InvalidInput: It holds a value that JSON cannot, or that could not be read back.
+    Raises InvalidInput where it holds a value that JSON cannot, or that could not be read back.
     """
     record = Record.of(index, result)
     if sample is not None:
@@ -265,6 +249,7 @@ def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -
     return line + b"\n"
 
 
+TEXT = (str, type(None))
 ENDED_BY = frozenset(get_args(get_type_hints(Stop)["ended_by"]))
 
 
@@ -274,41 +259,42 @@ def has_plain_types(result: EvalResult) -> bool:
     This takes a tenth of the time of reading it back. What is no plain value may still be readable:
     a NumPy integer.
     """
-    trajectory, stop, metrics = result.trajectory, result.trajectory.stop, result.score.metrics
-    flags = [stop.truncated, *(metric.rate for metric in metrics)]
-    texts = [stop.limit, stop.finish_reason, result.error]
-    objects: list[Any] = [result.sample.metadata, *(metric.metadata for metric in metrics)]
-    integers: list[Any] = [*(trajectory.model_turns or ())]
-    floats: list[Any] = []
-    if not _are(Message, trajectory.messages):
-        return False
+    trajectory, stop = result.trajectory, result.trajectory.stop
+    usage, timing, tokens = trajectory.usage, trajectory.timing, trajectory.tokens
     for message in trajectory.messages:
-        texts += (message.tool_call_id, message.reasoning)
-        if not isinstance(message.content, str):
-            objects += message.content
-    if trajectory.outcome is not None:
-        objects.append(trajectory.outcome)
-    if (usage := trajectory.usage) is not None:
-        integers += (usage.prompt_tokens, usage.completion_tokens)
-    if (timing := trajectory.timing) is not None:
-        integers.append(timing.requests)
-        floats.append(timing.seconds)
-    if (tokens := trajectory.tokens) is not None:
-        integers += (*tokens.prompt_ids, *tokens.completion_ids, *tokens.env_mask)
-        floats += tokens.logprobs or ()
+        if not (
+            type(message) is Message
+            and (type(message.content) is str or _are(dict, message.content))
+            and isinstance(message.tool_call_id, TEXT)
+            and isinstance(message.reasoning, TEXT)
+        ):
+            return False
+    for metric in result.score.metrics:
+        if type(metric.metadata) is not dict or type(metric.rate) is not bool:
+            return False
     return (
-        stop.ended_by in ENDED_BY
-        and _are(bool, flags)
-        and {*map(type, texts)} <= {str, type(None)}
-        and _are(dict, objects)
-        and _are(int, integers)
-        and _are(float, floats)
-        and all(map(isfinite, floats))
+        type(stop.truncated) is bool
+        and stop.ended_by in ENDED_BY
+        and isinstance(stop.limit, TEXT)
+        and isinstance(stop.finish_reason, TEXT)
+        and isinstance(result.error, TEXT)
+        and type(result.sample.metadata) is dict
+        and (usage is None or _are(int, (usage.prompt_tokens, usage.completion_tokens)))
+        and (timing is None or (type(timing.requests) is int and isfinite(timing.seconds)))
+        and (trajectory.outcome is None or type(trajectory.outcome) is dict)
+        and (trajectory.model_turns is None or _are(int, trajectory.model_turns))
+        and (tokens is None or _are(int, tokens.prompt_ids + tokens.completion_ids))
+        and (tokens is None or _are(int, tokens.env_mask))
+        and (tokens is None or _are_finite(tokens.logprobs or ()))
     )
 
 
 def _are(kind: type, values: Iterable[object]) -> bool:
     return {*map(type, values)} <= {kind}
+
+
+def _are_finite(values: Sequence[float]) -> bool:
+    return _are(float, values) and all(map(isfinite, values))
 
 
 # --- Reading ------------------------------------------------------------------------------------
@@ -329,8 +315,6 @@ def superseded(path: Path) -> dict[tuple[int, int], int]:
     """Count the stale records of items, by (index, repeat), that were run again after an error."""
     errors: dict[tuple[int, int], int] = {}
     stale: dict[tuple[int, int], int] = {}
-    if not jsonl.contains(path, JOURNAL, b'"error":'):  # as is most often so, and known soon
-        return stale
     for record in records(path, Key):
         item = (record.index, record.repeat)
         if item in errors:
@@ -345,23 +329,25 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
 
     Items finish nearly in order, so only those that overtook a slower one wait in memory.
     """
-    stale = superseded(path)
+    stale: dict[tuple[int, int], int] | None = None
     # Behind one slow item there may be a million: of most, only where they stand is kept.
     waiting: list[tuple[int, int, int, Row | int]] = []
     item = (0, 0)
     for number, offset, line in lines(path):
         row = _decode_row(path, number, line)
+        if row.error is not None and stale is None:
+            stale = superseded(path)
         if stale and stale.get((row.index, row.repeat)):
             stale[row.index, row.repeat] -= 1
-        elif (row.index, row.repeat) == item and not waiting:  # by far the most
-            item = _item_after(row, repeats)
+        elif not waiting and (row.index, row.repeat) == item:  # by far the most
+            item = (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
             yield row
         else:
             held = row if len(waiting) < WAITING_ROWS else offset
             heapq.heappush(waiting, (row.index, row.repeat, number, held))
         while waiting and waiting[0][:2] <= item:
             row = _take_first(waiting, path)
-            item = _item_after(row, repeats)
+            item = (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
             yield row
     while waiting:
         yield _take_first(waiting, path)
@@ -371,10 +357,6 @@ def _decode_row(path: Path, number: int, line: bytes) -> Row:
     row = JOURNAL.decode(path, number, line, Row)
     row.sample.hash_content()
     return row
-
-
-def _item_after(row: Row, repeats: int) -> tuple[int, int]:
-    return (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
 
 
 def _take_first(waiting: list[tuple[int, int, int, Row | int]], path: Path) -> Row:

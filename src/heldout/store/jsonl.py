@@ -108,9 +108,10 @@ class LineFormat:
     def decode(self, path: Path, number: int, line: bytes, kind: type[T]) -> T:
         """Decode a line; one that cannot be is DamagedJournal, with its number."""
         try:
-            return decode(line, kind)
-        except InvalidInput as problem:
+            value: T = _decoder_of(kind).decode(line)  # type: ignore[arg-type]
+        except UNREADABLE as problem:
             raise self.damaged(path, number, f"not a readable {self.line} ({problem})") from None
+        return value
 
     def damaged(self, path: Path, number: int, why: str) -> DamagedJournal:
         """Make the error of a line that cannot be read."""
@@ -341,18 +342,6 @@ def _whole_lines(
             yield number, offset, line
             number += 1
             offset += len(line) + 1
-
-
-def contains(path: Path, format: LineFormat, text: bytes) -> bool:
-    """Tell whether a line may contain a short text, much faster than lines are read."""
-    end = b""
-    with open_to_read(path) as file:
-        read_header(file, path, format)
-        while block := file.read(2**20):
-            if text in block or text in end + block[: len(text)]:
-                return True
-            end = block[-len(text) :]
-    return False
 
 
 def read_header(file: BufferedReader, path: Path, format: LineFormat) -> int:

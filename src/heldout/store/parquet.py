@@ -129,20 +129,7 @@ class ParquetWriter:
     def write(
         self, path: Path, kinds: Mapping[str, Kind], plain: Iterable[str], own: Iterable[str]
     ) -> str:
-        """Write the file, or leave the one that is there.
-
-        Args:
-            path: The file.
-            kinds: Its columns, in their order.
-            plain: Metrics that may be counts.
-            own: Metadata keys that results add to those of their samples.
-
-        Returns:
-            A hash of its bytes.
-
-        Raises:
-            RunDirectoryError: It cannot be written.
-        """
+        """Write the file, or leave the one that is there; returns a hash of its bytes."""
         for name, kind in kinds.items():
             self._add_column(name, kind)
         names = dict(zip(kinds, unique_names(kinds), strict=True))
@@ -173,6 +160,8 @@ class ParquetWriter:
         if name in self._columns:
             return
         column = self._columns[name] = f"c{len(self._columns)}"
+        # DuckDB keeps blocks of each column, and all values of a row group while it writes them.
+        self._execute(f"SET memory_limit = '{24 + len(self._columns)}MB'")
         if len(self._columns) == 1:
             self._execute(f"CREATE TABLE rows ({column} {SQL_TYPES[kind]})")
         else:

@@ -401,17 +401,8 @@ class EvalReport:
 def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Summary:
     """Derive what is derived from a journal that has every item, and call the run complete.
 
-    Args:
-        run: The run directory.
-        info: Its run.json, which is replaced.
-        asked: The items that the journal should have.
-        parquet_from: Results from which there is a results.parquet.
-
-    Returns:
-        The summary.
-
-    Raises:
-        RunDirectoryError: The journal does not have them, or a file cannot be written.
+    Of fewer than `parquet_from` results there is no results.parquet. RunDirectoryError says that
+    the journal does not have as many items as were asked for, or that a file cannot be written.
     """
     parquet = asked >= parquet_from
     if not parquet:
@@ -434,15 +425,9 @@ def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Sum
 
 
 def add_cost(usage: RunUsage, config: Mapping[str, Any]) -> RunUsage:
-    """Add what tokens cost.
+    """Add what tokens cost: at the price in the run's config, or else of the user's file of prices.
 
-    Args:
-        usage: The tokens.
-        config: The run's, as run.json has it: with the price at the time, if there was one.
-
-    Returns:
-        The usage with its cost: at the price of the run or else at that of the user's file of
-        prices. None where there is no price, or no attempt reported its tokens.
+    None where there is no price, or no attempt reported its tokens.
     """
     price = None
     stored, endpoint = config.get("price"), config.get("endpoint")

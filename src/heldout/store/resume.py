@@ -147,17 +147,7 @@ class Ledger:
     def admit(self, index: int, sample: Sample) -> bytes:
         """Refuse a second sample of one id, and one that is not what it was before resuming.
 
-        Args:
-            index: Its number in the dataset, from 0.
-            sample: One that was made by the user.
-
-        Returns:
-            The sample as JSON.
-
-        Raises:
-            DuplicateSampleId: Another sample has its id.
-            InvalidInput: JSON cannot hold it.
-            ResumeMismatch: The run to be resumed holds another one in its place.
+        Returns the sample as JSON, and raises InvalidInput where JSON cannot hold it.
         """
         if not isinstance(sample, Sample):
             kind = type(sample).__name__

@@ -234,16 +234,7 @@ class RunDir:
     def check_resumable(
         self, info: RunInfo, config: dict[str, Any], functions: dict[str, Any]
     ) -> None:
-        """Refuse to go on with a run whose results would not belong together with new ones.
-
-        Args:
-            info: What run.json says of the run.
-            config: The config of the eval that is to go on with it.
-            functions: Its functions, by name and fingerprint.
-
-        Raises:
-            ResumeMismatch: They differ in what changes results, or nothing tells whether they do.
-        """
+        """Refuse to go on with a run whose results would not belong together with new ones."""
         described: list[Any] = [info.functions, functions]
         if "parent" not in config:  # else nobody is asked
             described += [info.config.get("endpoint"), config.get("endpoint")]

@@ -46,19 +46,11 @@ Status = Literal["running", "finished", "failed", "interrupted", "damaged"]
 
 
 def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
-    """Find a run directory.
+    """Find the run directory of a path, or of a name under the root.
 
-    Args:
-        name: A path, or a name under the root: NAME is the run directory of that name or the latest
-            of its runs, NAME@3 the third of them, NAME@2026-11-15 the latest of that day.
-        root: The output directory.
-
-    Returns:
-        The directory.
-
-    Raises:
-        RunDirectoryError: There is no such run; the message names a similar one.
-        InvalidInput: What follows the @ is neither a number nor the beginning of a time.
+    NAME is the run directory of that name or the latest of its runs, NAME@3 the third of them,
+    NAME@2026-11-15 the latest of that day. Where there is none, RunDirectoryError names a similar
+    one; InvalidInput is for what follows the @ and is neither a number nor the beginning of a time.
     """
     root = Path(root)
     for path in (Path(name), root / name):

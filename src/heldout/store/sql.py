@@ -91,19 +91,7 @@ def query(report: EvalReport, sql: str) -> Iterator[QueryResult]:
 
 
 def select_items(report: EvalReport, condition: str) -> Selection:
-    """Find the items of a report for which a condition holds.
-
-    Args:
-        report: A report on disk or in memory, finished or not.
-        condition: What stands behind WHERE.
-
-    Returns:
-        Which items it holds for, and whether it looks at what came out.
-
-    Raises:
-        InvalidQuery: DuckDB refuses it.
-        RunDirectoryError: The run cannot be read.
-    """
+    """Find the items for which a condition holds, and whether it looks at what came out."""
     # On lines of its own, so that a comment in it ends with it.
     picked = f"CASE WHEN (\n{condition}\n) THEN true ELSE false END"
     sql = f'SELECT {picked} FROM results ORDER BY "index", repeat'
