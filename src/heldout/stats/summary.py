@@ -73,21 +73,22 @@ def summarize_groups(
 
     `groups` has the number of each row's group, from 0 to `count`; rows come in any order.
     """
-    if (np.diff(groups) < 0).any() or (np.diff(batch.cluster) < 0).any():
+    if (groups[1:] < groups[:-1]).any() or (batch.cluster[1:] < batch.cluster[:-1]).any():
         order = np.lexsort((batch.cluster, groups))
         batch, groups = batch.rows(order), groups[order]
     ok = ~np.isnan(batch.reward)
 
-    def moments_of(values: Floats, rows: NDArray[np.bool_]) -> list[Moments]:
+    def moments_of(values: Floats) -> list[Moments]:
+        rows = ~np.isnan(values)
+        if rows.all():
+            return moments_by_group(values, batch.cluster, groups, count)
         return moments_by_group(values[rows], batch.cluster[rows], groups[rows], count)
 
-    everything = np.ones(len(batch), dtype=np.bool_)
-    passed = has_passed(batch.reward, pass_threshold).astype(np.float64)
-    of_all = moments_of(np.where(ok, batch.reward, 0.0), everything)
-    of_scored, of_passed = moments_of(batch.reward, ok), moments_of(passed, everything)
-    of_metrics = {name: moments_of(v, ~np.isnan(v)) for name, v in sorted(batch.metrics.items())}
-    new_group = np.diff(groups, prepend=-1) != 0
-    new_sample = new_group | (np.diff(batch.sample, prepend=-1) != 0)
+    of_all = moments_of(np.where(ok, batch.reward, 0.0))
+    of_scored = moments_of(batch.reward)
+    of_passed = moments_of(has_passed(batch.reward, pass_threshold).astype(np.float64))
+    of_metrics = {name: moments_of(values) for name, values in sorted(batch.metrics.items())}
+    new_sample = _changes(groups) | _changes(batch.sample)
     counts = {
         "truncated": np.bincount(groups[batch.truncated], minlength=count),
         "unweighted": np.bincount(groups[ok & ~batch.weighted], minlength=count),
@@ -184,9 +185,9 @@ def moments_by_group(values: Floats, clusters: Ints, groups: Ints, count: int) -
     moments = [Moments() for _ in range(count)]
     if len(values) == 0:
         return moments
-    starts = _starts(groups)
+    starts = np.flatnonzero(_changes(groups))
     ends = np.append(starts[1:], len(values))
-    if ((np.diff(groups) == 0) & (np.diff(clusters) == 0)).any():
+    if not (_changes(groups) | _changes(clusters)).all():
         for group, start, end in zip(groups[starts].tolist(), starts, ends, strict=True):
             for begin in range(start, end, BATCH):
                 rows = slice(begin, min(begin + BATCH, end))
@@ -202,7 +203,7 @@ def moments_by_group(values: Floats, clusters: Ints, groups: Ints, count: int) -
 
 def _add_singles(moments: list[Moments], values: Floats, groups: Ints) -> None:
     """Add values of which each is a cluster of its own, all groups at once."""
-    starts = _starts(groups)
+    starts = np.flatnonzero(_changes(groups))
     off = np.minimum(np.abs(values), np.abs(values - 1)) <= UNIT_ROUNDING
     columns = (
         groups[starts],
@@ -219,7 +220,7 @@ def _add_singles(moments: list[Moments], values: Floats, groups: Ints) -> None:
     whole, shifts = to_integers(values)
     for shift in np.flatnonzero(np.bincount(shifts[whole != 0])).tolist():
         rows = (shifts == shift) & (whole != 0)
-        integers, starts = whole[rows], _starts(groups[rows])
+        integers, starts = whole[rows], np.flatnonzero(_changes(groups[rows]))
         high, low = integers >> 27, integers & (2**27 - 1)
         sums = (high, low, high * high, high * low, low * low)
         for group, h, lo, hh, hl, ll in zip(
@@ -229,8 +230,11 @@ def _add_singles(moments: list[Moments], values: Floats, groups: Ints) -> None:
             moments[group]._squares += ((hh << 54) + (hl << 28) + ll) << 2 * shift
 
 
-def _starts(groups: Ints) -> Ints:
-    return np.flatnonzero(np.diff(groups, prepend=-1))
+def _changes(numbers: Ints) -> NDArray[np.bool_]:
+    """Tell of each number whether it is another one than that before it."""
+    changes = np.ones(len(numbers), dtype=np.bool_)
+    np.not_equal(numbers[1:], numbers[:-1], out=changes[1:])
+    return changes
 
 
 def _int_sums(numbers: Ints, starts: Ints) -> list[int]:

@@ -578,7 +578,7 @@ def _table_from_parquet(
 
 
 def _first_of_sample(index: Ints) -> NDArray[np.bool_]:
-    return np.asarray(np.diff(index, prepend=-1) != 0)
+    return np.append(np.ones(min(1, len(index)), np.bool_), index[1:] != index[:-1])
 
 
 def _make_table(
