@@ -593,8 +593,11 @@ def _make_table(
     first = _first_of_sample(columns["index"])
     sample = np.cumsum(first, dtype=np.int64) - 1
     hashes, repeat = columns["id_hash"], columns["repeat"]
-    again = (hashes != hashes[first][sample]) | (~first & (np.diff(repeat, prepend=-1) <= 0))
-    if again.any() or has_duplicates(hashes[first]):
+    again = has_duplicates(hashes[first])
+    if not first.all():
+        later = repeat[1:] > repeat[:-1]
+        again |= bool((hashes != hashes[first][sample]).any() or not (first[1:] | later).all())
+    if again:
         raise RunDirectoryError(
             f"{where}: a sample, or an attempt at one, is there twice; was results.jsonl changed "
             "from outside?"
