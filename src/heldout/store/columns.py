@@ -429,9 +429,8 @@ class Table(Batch):
     id_hash: Hashes
     """Of each sample's id: two runs of the same samples are told by it at once."""
     repeat: Ints
-    prompt_tokens: Ints
-    """Masked where they were not counted."""
-    completion_tokens: Ints
+    read_tokens: Callable[[], Arrays]
+    """Reads prompt and completion tokens of each item, masked where they were not counted."""
     keys: Mapping[str, Labels]
     """Of each sample: the value of a metadata key that was asked for; None where it has none."""
     item_keys: Mapping[str, Labels]
@@ -440,7 +439,7 @@ class Table(Batch):
     @property
     def usage(self) -> RunUsage:
         """What the attempts took, as far as they say so."""
-        return _count_usage(self.prompt_tokens, self.completion_tokens)
+        return _count_usage(**self.read_tokens())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -478,8 +477,7 @@ def pick_items(table: Table, items: NDArray[np.bool_]) -> Table:
         content=content,
         id_hash=table.id_hash[samples],
         repeat=table.repeat[items],
-        prompt_tokens=table.prompt_tokens[items],
-        completion_tokens=table.completion_tokens[items],
+        read_tokens=lambda: {name: n[items] for name, n in table.read_tokens().items()},
         keys={key: labels.rows(samples) for key, labels in table.keys.items()},
         item_keys={key: labels.rows(items) for key, labels in table.item_keys.items()},
     )
@@ -555,26 +553,33 @@ def _table_from_rows(
     for key in (*keys, *item_keys):
         name = column_name(key, [*FIXED, *(METADATA + k for k in sorted(known))], where)
         labels[key] = label(values[name])
-    return _make_table(columns, list(compress(ids, first)), labels, keys, item_keys, plain, where)
+    tokens = {name: columns[name] for name in TOKENS}
+    own_ids = list(compress(ids, first))
+    return _make_table(columns, own_ids, lambda: tokens, labels, keys, item_keys, plain, where)
 
 
 def _table_from_parquet(
     run: RunDir, file: ParquetFile, keys: Sequence[str], item_keys: Sequence[str]
 ) -> Table:
     names = {key: column_name(key, file.columns, run.path) for key in (*keys, *item_keys)}
-    columns = _read_columns(file, TABLE) | file.read(TOKENS)
+    columns = _read_columns(file, TABLE)
     first = _first_of_sample(columns["index"])
 
-    def read_ids() -> list[str]:
+    def read_again(*names: str) -> Arrays:
         with current_parquet(run) as again:
             if again is None:
                 raise RunDirectoryError(f"{run.path} was changed while it was read")
-            ids: list[str] = again.read(["sample_id"])["sample_id"][first].tolist()
+            return again.read(names)
+
+    def read_ids() -> list[str]:
+        ids: list[str] = read_again("sample_id")["sample_id"][first].tolist()
         return ids
 
     labels = {key: Labels(*file.read_codes(name)) for key, name in names.items()}
     ids = SampleIds(int(first.sum()), read_ids)
-    return _make_table(columns, ids, labels, keys, item_keys, file.plain, run.path)
+    return _make_table(
+        columns, ids, lambda: read_again(*TOKENS), labels, keys, item_keys, file.plain, run.path
+    )
 
 
 def _first_of_sample(index: Ints) -> NDArray[np.bool_]:
@@ -584,6 +589,7 @@ def _first_of_sample(index: Ints) -> NDArray[np.bool_]:
 def _make_table(
     columns: Arrays,
     ids: Sequence[str],
+    read_tokens: Callable[[], Arrays],
     labels: Mapping[str, Labels],
     keys: Sequence[str],
     item_keys: Sequence[str],
@@ -615,8 +621,7 @@ def _make_table(
         content=content,
         id_hash=hashes[first].view(np.uint64),
         repeat=repeat,
-        prompt_tokens=columns["prompt_tokens"],
-        completion_tokens=columns["completion_tokens"],
+        read_tokens=read_tokens,
         keys={key: _labels_of_samples(key, labels[key], first, sample, ids) for key in keys},
         item_keys={key: labels[key] for key in item_keys},
     )
