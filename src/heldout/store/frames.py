@@ -9,6 +9,7 @@ has no reward, rather than 0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from heldout.errors import InvalidInput
@@ -16,89 +17,25 @@ from heldout.store.columns import METADATA, METRIC, as_text
 from heldout.types import EvalResult, Trajectory
 
 if TYPE_CHECKING:
-    import pandas
-    import polars
-    import pyarrow
-
     from heldout.store.report import EvalReport
 
 Columns = dict[str, list[Any]]
 
 
-def to_pandas(report: EvalReport) -> pandas.DataFrame:
-    """Make a pandas DataFrame of a report.
-
-    Args:
-        report: The report.
-
-    Returns:
-        A row per attempt.
-
-    Raises:
-        InvalidInput: pandas is not installed.
-    """
+def import_package(name: str) -> Any:
+    """Import a package that has frames; InvalidInput, which says how to install it, without it."""
     try:
-        import pandas
+        return import_module(name)
     except ImportError:
-        raise _missing("pandas") from None
-    return pandas.DataFrame(make_columns(report))
-
-
-def to_polars(report: EvalReport) -> polars.DataFrame:
-    """Make a polars DataFrame of a report.
-
-    Args:
-        report: The report.
-
-    Returns:
-        A row per attempt.
-
-    Raises:
-        InvalidInput: polars is not installed.
-    """
-    try:
-        import polars
-    except ImportError:
-        raise _missing("polars") from None
-    return polars.DataFrame(make_columns(report), infer_schema_length=None)
-
-
-def to_arrow(report: EvalReport) -> pyarrow.Table:
-    """Make a pyarrow Table of a report.
-
-    Args:
-        report: The report.
-
-    Returns:
-        A row per attempt.
-
-    Raises:
-        InvalidInput: pyarrow is not installed.
-    """
-    try:
-        import pyarrow
-    except ImportError:
-        raise _missing("pyarrow") from None
-    return pyarrow.table(make_columns(report))
-
-
-def _missing(package: str) -> InvalidInput:
-    return InvalidInput(f"a frame of {package} needs the package: pip install {package}")
+        raise InvalidInput(f"a frame of {name} needs the package: pip install {name}") from None
 
 
 def make_columns(report: EvalReport) -> Columns:
-    """Put the results of a report into columns.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The values by column, those of a column of one type: texts, where they are of several.
-    """
+    """Put the results of a report into columns of one type each: texts, where it has several."""
     fixed: dict[str, Callable[[EvalResult], Any]] = {
         "id": lambda r: r.sample_id,
         "repeat": lambda r: r.repeat,
-        "question": lambda r: question_of(r.trajectory),
+        "question": lambda r: question_of(r.trajectory) or None,
         "answer": lambda r: r.trajectory.answer if r.trajectory.last_turn is not None else None,
         "target": lambda r: r.sample.ground_truth,
         "extracted": extracted_of,
@@ -134,41 +71,22 @@ def _of_one_type(values: list[Any]) -> list[Any]:
     types = {type(value) for value in values if value is not None}
     if types <= {int, float} or (len(types) == 1 and types <= {str, bool}):
         return values
-    return [as_text(value, mixed=False) for value in values]
+    return [as_text(value) for value in values]
 
 
-def question_of(trajectory: Trajectory) -> str | None:
-    """Give what the model was asked.
-
-    Args:
-        trajectory: The conversation.
-
-    Returns:
-        The text of the messages before the first of the model, without those of the system; None
-        where there are none.
-    """
+def question_of(trajectory: Trajectory, *, system: bool = False) -> str:
+    """Give the text of the messages before the first of the model, those of the system or not."""
     turns = trajectory.model_turns
     places = [i for i, message in enumerate(trajectory.messages) if message.role == "assistant"]
     first = [*(places if turns is None else turns), len(trajectory.messages)][0]
-    opening = [m.text for m in trajectory.messages[:first] if m.role != "system"]
-    return "\n\n".join(opening) or None
+    opening = [m.text for m in trajectory.messages[:first] if system or m.role != "system"]
+    return "\n\n".join(opening)
 
 
 def extracted_of(result: EvalResult) -> str | None:
-    """Give what a grader read in an answer.
-
-    Args:
-        result: A result.
-
-    Returns:
-        The text that the first grader with one extracted, those that count before those that are
-        only tracked; None where there is none.
-    """
+    """Give what the first grader that says so read in an answer, those that count before others."""
     for metric in sorted(result.score.metrics, key=lambda metric: metric.weight == 0):
         extracted = metric.metadata.get("extracted")
         if extracted is not None:
             return str(extracted)
     return None
-
-
-__all__ = ["make_columns", "to_arrow", "to_pandas", "to_polars"]

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from io import BufferedReader
 from math import isfinite
 from pathlib import Path
 from struct import Struct
@@ -19,23 +18,15 @@ from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 
-from heldout.errors import UNENCODABLE, UNREADABLE, InvalidInput
+from heldout.errors import InvalidInput
 from heldout.store import jsonl
-from heldout.store.jsonl import LineFormat, LineWriter
+from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 
 # Named here, too: a journal is what most of the store deals with.
 from heldout.store.jsonl import has_writer as has_writer
-from heldout.store.jsonl import refuse_unknown as refuse_unknown
+from heldout.store.jsonl import plain_value as plain_value
 from heldout.store.jsonl import storage_error as storage_error
-from heldout.types import (
-    EvalResult,
-    Message,
-    Sample,
-    Score,
-    Stop,
-    TokenTrace,
-    Trajectory,
-)
+from heldout.types import EvalResult, Message, Sample, Score, Stop, Trajectory
 
 JOURNAL = LineFormat(
     "heldout.results",
@@ -45,7 +36,7 @@ JOURNAL = LineFormat(
     if_busy="wait for it, or use another experiment_name",
     after_repair=", after which `--resume` runs their items again",
 )
-
+RESULT = "the result of sample"
 
 Place = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """Larger ones are no places in a dataset, and would not fit the columns."""
@@ -125,7 +116,7 @@ class MetricHead(msgspec.Struct, gc=False):
 class ScoreHead(msgspec.Struct, gc=False):
     """A score as it is stored."""
 
-    metrics: list[MetricHead] = []
+    metrics: tuple[MetricHead, ...] = ()
 
 
 class StopHead(msgspec.Struct, gc=False):
@@ -166,34 +157,11 @@ class Row(Key, kw_only=True, gc=False):
     metadata: dict[str, Any] = {}
 
 
-def plain_value(value: Any) -> Any:
-    """What JSON has no word for but means something plain: numpy and torch numbers and arrays."""
-    if callable(getattr(value, "tolist", None)):
-        return value.tolist()
-    raise NotImplementedError(f"a value of type {type(value).__name__}")
-
-
-# Sorted, so that a set is stored in the same order whichever process stores it.
-_encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
-_record_decoder = msgspec.json.Decoder(Record)
-_key_decoder = msgspec.json.Decoder(Key)
-_row_decoder = msgspec.json.Decoder(Row)
-
-
 def content_hash(id: str, input: Any, ground_truth: Any) -> int:
-    """Hash what a sample asks and what is right, whatever the order of their keys.
-
-    Args:
-        id: Of the sample; hashed where there is neither input nor ground truth.
-        input: Plain JSON values.
-        ground_truth: Plain JSON values.
-
-    Returns:
-        64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
-    """
+    """Hash what a sample asks and what is right, or its id where it has neither; never 0."""
     if ground_truth is None and not input:
         return id_hash(id) or 1
-    return _hash(_encoder.encode((input, ground_truth))) or 1
+    return _hash(encode((input, ground_truth), "sample", id)) or 1
 
 
 def id_hash(id: str) -> int:
@@ -208,19 +176,14 @@ _unpack_int64: Callable[[bytes], tuple[int]] = Struct("<q").unpack
 def _hash(content: bytes) -> int:
     hash = _empty_hash.copy()
     hash.update(content)
-    (number,) = _unpack_int64(hash.digest())
-    return number
+    return _unpack_int64(hash.digest())[0]
 
 
 def content_of(sample: Sample) -> int:
-    """The hash that its row in a journal would have."""
-    try:
-        plain = msgspec.json.decode(_encoder.encode((sample.input, sample.ground_truth)))
-        return content_hash(sample.id, *plain)
-    except UNENCODABLE as problem:
-        raise InvalidInput(
-            f"sample {sample.id!r} holds a value that JSON cannot: {problem}"
-        ) from None
+    """Hash the content of a sample as its row in a journal has it; InvalidInput if it has none."""
+    text = encode((sample.input, sample.ground_truth), "sample", sample.id)
+    input, ground_truth = decode(text, list[Any])
+    return content_hash(sample.id, input, ground_truth)
 
 
 def cluster_of(sample: Sample) -> int:
@@ -232,34 +195,13 @@ def cluster_of(sample: Sample) -> int:
 
 
 def row_of(index: int, result: EvalResult) -> Row:
-    """Give the row of a result in memory as the journal would give it back.
-
-    Args:
-        index: The number of its sample in the dataset.
-        result: The result.
-
-    Returns:
-        The row.
-
-    Raises:
-        InvalidInput: It holds a value that JSON cannot.
-    """
+    """Give the row of a result in memory as the journal would give it back."""
     whole = result.trajectory
     trajectory = Trajectory((), whole.stop, whole.usage, timing=whole.timing)
     record = Record.of(index, replace(result, trajectory=trajectory))
-    line = _encode_record(record, result.sample_id)
-    row = _row_decoder.decode(line)
+    row = decode(encode(record, RESULT, result.sample_id), Row)
     row.sample.hash_content()
     return row
-
-
-def _encode_record(record: Record, sample_id: str) -> bytes:
-    try:
-        return _encoder.encode(record)
-    except UNENCODABLE as problem:
-        raise InvalidInput(
-            f"the result of sample {sample_id!r} holds a value that JSON cannot: {problem}"
-        ) from None
 
 
 WAITING_ROWS = 16_384
@@ -279,111 +221,80 @@ class JournalWriter(LineWriter):
         super().__init__(path, JOURNAL, new=new)
 
     def append(self, index: int, result: EvalResult, sample: bytes | None = None) -> None:
-        """Append a result.
+        """Append a result; `sample` is its sample as JSON, before anything could write into it.
 
-        Args:
-            index: The number of its sample in the dataset, from 0.
-            result: The result.
-            sample: Its sample as JSON, as it was before anything could write into it; without it
-                the sample is taken from the result.
-
-        Raises:
-            InvalidInput: It holds a value that JSON cannot, or that could not be read back.
-            RunDirectoryError: It cannot be written; what was written before is readable.
+        Raises InvalidInput as `encode_result` does, and RunDirectoryError where it cannot be
+        written; what was written before is readable.
         """
         self.append_line(encode_result(index, result, sample))
 
 
 def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -> bytes:
-    """Encode a result as its line of a journal.
+    """Encode a result as its line of a journal; `sample` is its sample, if that is encoded already.
 
-    Args:
-        index: The number of its sample in the dataset, from 0.
-        result: The result.
-        sample: Its sample, if that is encoded already.
-
-    Returns:
-        The line.
-
-    Raises:
-        InvalidInput: It holds a value that JSON cannot, or that could not be read back.
+    Raises InvalidInput where it holds a value that JSON cannot, or that could not be read back.
     """
     record = Record.of(index, result)
     if sample is not None:
         record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
-    line = _encode_record(record, result.sample_id) + b"\n"
+    line = encode(record, RESULT, result.sample_id)
     if not has_plain_types(result):
         try:
             # One line that cannot be read would make the whole journal damaged.
-            _record_decoder.decode(line)
-        except (*UNREADABLE, InvalidInput) as problem:
+            decode(line, Record)
+        except InvalidInput as problem:
             raise InvalidInput(
-                f"the result of sample {result.sample_id!r} could not be read back: {problem}"
+                f"{RESULT} {result.sample_id!r} could not be read back: {problem}"
             ) from None
-    return line
+    return line + b"\n"
 
 
-TEXT_OR_NONE = (str, type(None))
+TEXT = (str, type(None))
 ENDED_BY = frozenset(get_args(get_type_hints(Stop)["ended_by"]))
 
 
 def has_plain_types(result: EvalResult) -> bool:
-    """Check that every typed field of a result holds exactly what its type says.
+    """Tell whether fields that no class checks hold what their types say, so that it reads back.
 
-    The types check most of their fields when they are made; this checks the rest, so that what is
-    encoded can be read back. It takes a tenth of the time that reading back takes.
-
-    Args:
-        result: The result to be written.
-
-    Returns:
-        False where a field holds something else, which may still be readable (a NumPy integer).
+    This takes a tenth of the time of reading it back. What is no plain value may still be readable:
+    a NumPy integer.
     """
     trajectory, stop = result.trajectory, result.trajectory.stop
     usage, timing, tokens = trajectory.usage, trajectory.timing, trajectory.tokens
-    if not (
-        type(stop.truncated) is bool
-        and stop.ended_by in ENDED_BY
-        and isinstance(stop.limit, TEXT_OR_NONE)
-        and isinstance(stop.finish_reason, TEXT_OR_NONE)
-        and isinstance(result.error, TEXT_OR_NONE)
-        and type(result.sample.metadata) is dict
-    ):
-        return False
     for message in trajectory.messages:
         if not (
             type(message) is Message
-            and (type(message.content) is str or _all_are(dict, message.content))
-            and isinstance(message.tool_call_id, TEXT_OR_NONE)
-            and isinstance(message.reasoning, TEXT_OR_NONE)
+            and (type(message.content) is str or _are(dict, message.content))
+            and isinstance(message.tool_call_id, TEXT)
+            and isinstance(message.reasoning, TEXT)
         ):
             return False
     for metric in result.score.metrics:
         if type(metric.metadata) is not dict or type(metric.rate) is not bool:
             return False
     return (
-        (usage is None or _all_are(int, (usage.prompt_tokens, usage.completion_tokens)))
+        type(stop.truncated) is bool
+        and stop.ended_by in ENDED_BY
+        and isinstance(stop.limit, TEXT)
+        and isinstance(stop.finish_reason, TEXT)
+        and isinstance(result.error, TEXT)
+        and type(result.sample.metadata) is dict
+        and (usage is None or _are(int, (usage.prompt_tokens, usage.completion_tokens)))
         and (timing is None or (type(timing.requests) is int and isfinite(timing.seconds)))
         and (trajectory.outcome is None or type(trajectory.outcome) is dict)
-        and (trajectory.model_turns is None or _all_are(int, trajectory.model_turns))
-        and (tokens is None or _has_plain_tokens(tokens))
+        and (trajectory.model_turns is None or _are(int, trajectory.model_turns))
+        and (tokens is None or _are(int, tokens.prompt_ids + tokens.completion_ids))
+        and (tokens is None or _are(int, tokens.env_mask))
+        and (tokens is None or _are_finite(tokens.logprobs or ()))
     )
 
 
-def _has_plain_tokens(tokens: TokenTrace) -> bool:
-    return (
-        _all_are(int, tokens.prompt_ids)
-        and _all_are(int, tokens.completion_ids)
-        and _all_are(int, tokens.env_mask)
-        and (
-            tokens.logprobs is None
-            or (_all_are(float, tokens.logprobs) and all(map(isfinite, tokens.logprobs)))
-        )
-    )
-
-
-def _all_are(kind: type, values: Iterable[object]) -> bool:
+def _are(kind: type, values: Iterable[object]) -> bool:
     return {*map(type, values)} <= {kind}
+
+
+def _are_finite(values: Sequence[float]) -> bool:
+    return _are(float, values) and all(map(isfinite, values))
 
 
 # --- Reading ------------------------------------------------------------------------------------
@@ -396,26 +307,15 @@ def lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 def records(path: Path, kind: type[R]) -> Iterator[R]:
     """Every record in the order written; `kind` says how much of each to decode."""
-    decode = msgspec.json.Decoder(kind).decode
     for number, _, line in lines(path):
-        yield JOURNAL.decoded(decode, path, number, line)
+        yield JOURNAL.decode(path, number, line, kind)
 
 
 def superseded(path: Path) -> dict[tuple[int, int], int]:
-    """Find items that were run again after an error.
-
-    Args:
-        path: The journal.
-
-    Returns:
-        By (index, repeat) of each such item, how many of its records came too early.
-    """
+    """Count the stale records of items, by (index, repeat), that were run again after an error."""
     errors: dict[tuple[int, int], int] = {}
     stale: dict[tuple[int, int], int] = {}
-    if not jsonl.contains(path, JOURNAL, b'"error":'):  # as is most often so, and known soon
-        return stale
-    for number, _, line in lines(path):
-        record = decode_key(path, number, line)
+    for record in records(path, Key):
         item = (record.index, record.repeat)
         if item in errors:
             stale[item] = errors[item]
@@ -425,69 +325,54 @@ def superseded(path: Path) -> dict[tuple[int, int], int]:
 
 
 def in_order(path: Path, repeats: int) -> Iterator[Row]:
-    """Read every item once, its last record, in dataset order.
+    """Read every item once, its last record, in dataset order; DamagedJournal if a line is none.
 
     Items finish nearly in order, so only those that overtook a slower one wait in memory.
-
-    Args:
-        path: The journal.
-        repeats: How often each sample is run.
-
-    Yields:
-        A row for each item.
-
-    Raises:
-        DamagedJournal: A line is not a result.
     """
-    stale = superseded(path)
-    waiting: list[tuple[int, int, int, int, Row | None]] = []
-    index = repeat = 0
-    with jsonl.open_to_read(path) as file:
-        for number, offset, line in lines(path):
-            row = _decode_row(path, number, line)
-            if stale and stale.get((row.index, row.repeat)):
-                stale[row.index, row.repeat] -= 1
-                continue
-            if row.index == index and row.repeat == repeat and not waiting:  # by far the most
-                index, repeat = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
-                yield row
-                continue
-            # Behind one slow item there may be a million: then only where they stand is kept.
-            held = row if len(waiting) < WAITING_ROWS else None
-            heapq.heappush(waiting, (row.index, row.repeat, offset, number, held))
-            while waiting and waiting[0][:2] <= (index, repeat):
-                index, repeat, *place, ready = heapq.heappop(waiting)
-                index, repeat = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
-                yield ready or _read_row(file, path, *place)
-        while waiting:
-            _, _, *place, ready = heapq.heappop(waiting)
-            yield ready or _read_row(file, path, *place)
-
-
-def _read_row(file: BufferedReader, path: Path, offset: int, number: int) -> Row:
-    file.seek(offset)
-    return _decode_row(path, number, file.readline())
+    stale: dict[tuple[int, int], int] | None = None
+    # Behind one slow item there may be a million: of most, only where they stand is kept.
+    waiting: list[tuple[int, int, int, Row | int]] = []
+    item = (0, 0)
+    for number, offset, line in lines(path):
+        row = _decode_row(path, number, line)
+        if row.error is not None and stale is None:
+            stale = superseded(path)
+        if stale and stale.get((row.index, row.repeat)):
+            stale[row.index, row.repeat] -= 1
+        elif not waiting and (row.index, row.repeat) == item:  # by far the most
+            item = (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
+            yield row
+        else:
+            held = row if len(waiting) < WAITING_ROWS else offset
+            heapq.heappush(waiting, (row.index, row.repeat, number, held))
+        while waiting and waiting[0][:2] <= item:
+            row = _take_first(waiting, path)
+            item = (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
+            yield row
+    while waiting:
+        yield _take_first(waiting, path)
 
 
 def _decode_row(path: Path, number: int, line: bytes) -> Row:
-    row = JOURNAL.decoded(_row_decoder.decode, path, number, line)
+    row = JOURNAL.decode(path, number, line, Row)
     row.sample.hash_content()
     return row
 
 
+def _take_first(waiting: list[tuple[int, int, int, Row | int]], path: Path) -> Row:
+    _, _, number, held = heapq.heappop(waiting)
+    if isinstance(held, Row):
+        return held
+    with jsonl.open_to_read(path) as file:
+        file.seek(held)
+        return _decode_row(path, number, file.readline())
+
+
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:
     """Decode a whole result."""
-    return JOURNAL.decoded(_record_decoder.decode, path, number, line).result()
-
-
-def decode_key(path: Path, number: int, line: bytes) -> Key:
-    """Decode what orders a result."""
-    return JOURNAL.decoded(_key_decoder.decode, path, number, line)
-
-
-# --- Repair -------------------------------------------------------------------------------------
+    return JOURNAL.decode(path, number, line, Record).result()
 
 
 def repair(path: Path) -> list[int]:
     """Move lines that cannot be read to `results.damaged`; returns their numbers."""
-    return jsonl.repair(path, JOURNAL, _record_decoder.decode)
+    return jsonl.repair(path, JOURNAL, Record)

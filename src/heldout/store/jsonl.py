@@ -12,15 +12,18 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from heldout.errors import (
+    UNENCODABLE,
     UNREADABLE,
     DamagedJournal,
     InvalidInput,
@@ -31,6 +34,41 @@ from heldout.errors import (
 )
 
 T = TypeVar("T")
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def plain_value(value: Any) -> Any:
+    """Convert what JSON has no word for but means something plain: NumPy and torch values."""
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    raise NotImplementedError(f"a value of type {type(value).__name__}")
+
+
+# Sorted, so that a set is stored in the same order whichever process stores it.
+_encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
+_decoder_of = cache(msgspec.json.Decoder)
+
+
+def encode(value: Any, noun: str, name: str) -> bytes:
+    """Encode a value as JSON; InvalidInput, which says of what noun and name, where it cannot."""
+    try:
+        return _encoder.encode(value)
+    except UNENCODABLE as problem:
+        raise InvalidInput(f"{noun} {name!r} holds a value that JSON cannot: {problem}") from None
+
+
+def decode(text: bytes | str, kind: type[T]) -> T:
+    """Decode JSON as a type, strictly; InvalidInput where it is something else."""
+    try:
+        value: T = _decoder_of(kind).decode(text)  # type: ignore[arg-type]
+    except UNREADABLE as problem:
+        raise InvalidInput(str(problem)) from None
+    return value
+
+
+# --- Formats ------------------------------------------------------------------------------------
 
 
 class Header(msgspec.Struct):
@@ -62,17 +100,18 @@ class LineFormat:
     def check_header(self, path: Path, line: bytes) -> None:
         """Refuse a first line of another format, or of a version that is not known."""
         try:
-            found = msgspec.json.decode(line, type=Header)
-        except UNREADABLE:
+            header = decode(line, Header)
+        except InvalidInput:
             raise self.damaged(path, 1, f"not a heldout {self.noun} header") from None
-        _check_version(path, found, self.name, self.version)
+        _check_version(path, header, self.name, self.version)
 
-    def decoded(self, decode: Callable[[bytes], T], path: Path, number: int, line: bytes) -> T:
+    def decode(self, path: Path, number: int, line: bytes, kind: type[T]) -> T:
         """Decode a line; one that cannot be is DamagedJournal, with its number."""
         try:
-            return decode(line)
-        except (*UNREADABLE, InvalidInput) as problem:
+            value: T = _decoder_of(kind).decode(line)  # type: ignore[arg-type]
+        except UNREADABLE as problem:
             raise self.damaged(path, number, f"not a readable {self.line} ({problem})") from None
+        return value
 
     def damaged(self, path: Path, number: int, why: str) -> DamagedJournal:
         """Make the error of a line that cannot be read."""
@@ -239,7 +278,7 @@ LARGEST = 2**26
 LONGEST_HEADER = 4096
 LONGEST_LINE = 2**28
 BLOCK = 2**16
-"""Bytes that are read at a time; more of a line that is longer."""
+"""Bytes that are read at a time, and then to the end of the line."""
 
 
 def open_to_read(path: Path) -> BufferedReader:
@@ -261,31 +300,28 @@ def open_to_read(path: Path) -> BufferedReader:
 
 
 def read_whole(path: Path) -> bytes:
-    """The content of an ordinary file of at most LARGEST bytes; raises as `open_to_read` does."""
+    """Read an ordinary file of at most LARGEST bytes; raises as `open_to_read` does."""
     with open_to_read(path) as file:
-        try:
-            raw = file.read(LARGEST + 1)
-        except OSError as problem:
-            raise RunDirectoryError(f"cannot read {path}: {problem.strerror}") from None
-    if len(raw) > LARGEST:
-        raise RunDirectoryError(f"{path} cannot be read: it has more than {LARGEST} bytes")
-    return raw
+        if os.fstat(file.fileno()).st_size > LARGEST:
+            raise RunDirectoryError(f"{path} cannot be read: it has more than {LARGEST} bytes")
+        return file.read()
+
+
+def read_document(path: Path, kind: type[T], format: str, version: int) -> T:
+    """Read a JSON file of this format, in a version up to this one; raises as `read_whole` does."""
+    raw = read_whole(path)
+    refuse_unknown(path, raw, format, version)
+    try:
+        return decode(raw, kind)
+    except InvalidInput as problem:
+        raise RunDirectoryError(f"{path} cannot be read: {problem}") from None
 
 
 def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
-    """Read the lines of a file.
+    """Read (number, byte offset, text) of every whole line after the header.
 
-    Args:
-        path: The file.
-        format: What its header has to say.
-
-    Yields:
-        (line number, byte offset, line without its newline) of every line after the header, as
-        far as they are whole.
-
-    Raises:
-        FileNotFoundError: There is none.
-        RunDirectoryError: It is not an ordinary file, or has another header.
+    Raises FileNotFoundError where there is none, and RunDirectoryError where it is not an ordinary
+    file, or has another header.
     """
     with open_to_read(path) as file:
         if offset := read_header(file, path, format):
@@ -296,40 +332,16 @@ def _whole_lines(
     file: BufferedReader, path: Path, number: int, offset: int
 ) -> Iterator[tuple[int, int, bytes]]:
     """Read on, up to a line that is torn: its writer was killed, or is writing it now."""
-    rest = b""
-    while block := file.read(max(BLOCK, len(rest))):
-        whole, newline, rest = (rest + block).rpartition(b"\n")
-        if newline:
-            for line in whole.split(b"\n"):
-                yield number, offset, line
-                number += 1
-                offset += len(line) + 1
-        elif len(rest) >= LONGEST_LINE:
+    while block := file.read(BLOCK) + file.readline(LONGEST_LINE):
+        if len(block) > LONGEST_LINE:
             raise RunDirectoryError(
                 f"{path}, line {number} cannot be read: it has {LONGEST_LINE} bytes or more"
             )
-
-
-def contains(path: Path, format: LineFormat, text: bytes) -> bool:
-    """Tell whether a line of a file may contain a short text, much faster than they are read.
-
-    Args:
-        path: The file.
-        format: What its header has to say.
-        text: What to look for.
-
-    Returns:
-        False where no line has it.
-    """
-    end, unbroken = b"", 0
-    with open_to_read(path) as file:
-        read_header(file, path, format)
-        while block := file.read(2**20):
-            unbroken = 0 if b"\n" in block else unbroken + len(block)
-            if text in block or text in end + block[: len(text)] or unbroken > LONGEST_LINE:
-                return True
-            end = block[-len(text) :]
-    return False
+        *whole, _ = block.split(b"\n")
+        for line in whole:
+            yield number, offset, line
+            number += 1
+            offset += len(line) + 1
 
 
 def read_header(file: BufferedReader, path: Path, format: LineFormat) -> int:
@@ -342,69 +354,74 @@ def read_header(file: BufferedReader, path: Path, format: LineFormat) -> int:
 
 
 def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> None:
-    """A newer version may not decode at all: so ask for the version before the rest."""
+    """Refuse a newer version before the rest is decoded, which may not be possible."""
     try:
-        head = msgspec.json.decode(raw, type=Header)
-    except UNREADABLE:
+        header = decode(raw, Header)
+    except InvalidInput:
         return  # then it is no version of anything, and decoding it says so
-    _check_version(path, head, expected, newest)
+    _check_version(path, header, expected, newest)
 
 
-def _check_version(path: Path, found: Header, expected: str, newest: int) -> None:
-    if found.format == expected and 1 <= found.version <= newest:
+def _check_version(path: Path, header: Header, expected: str, newest: int) -> None:
+    if header.format == expected and 1 <= header.version <= newest:
         return
-    said = (
-        f"{path} is {found.format!r} version {found.version}; this heldout reads {expected!r} "
+    message = (
+        f"{path} is {header.format!r} version {header.version}; this heldout reads {expected!r} "
         f"up to version {newest}"
     )
-    if found.format != expected:
-        said += ". That is another kind of file: is it the right path?"
-    elif found.version > newest:
-        said += ". A newer heldout may read it"
-    raise UnknownFormat(said)
+    if header.format != expected:
+        message += ". That is another kind of file: is it the right path?"
+    elif header.version > newest:
+        message += ". A newer heldout may read it"
+    raise UnknownFormat(message)
 
 
 # --- Repair -------------------------------------------------------------------------------------
 
 
-def repair(path: Path, format: LineFormat, decode: Callable[[bytes], object]) -> list[int]:
+def repair(path: Path, format: LineFormat, kind: type[Any]) -> list[int]:
     """Move lines that cannot be read to a file `.damaged` beside; returns their numbers."""
-    damaged: list[int] = []
-    kept = path.with_suffix(".repaired")
     lock = open_locked(path, format)  # nobody else may write meanwhile
-    aside = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        kept.unlink(missing_ok=True)
-        with (
-            kept.open("xb") as good,
-            os.fdopen(os.open(path.with_suffix(".damaged"), aside, 0o644), "wb") as bad,
-        ):
-            good.write(format.header)
-            with open_to_read(path) as file:
-                for number, _, line in _whole_lines(file, path, 1, 0):
-                    if number == 1 and _is_header(path, format, line):
-                        continue
-                    try:
-                        format.decoded(decode, path, number, line)
-                        good.write(line + b"\n")
-                    except DamagedJournal:
-                        damaged.append(number)
-                        bad.write(line + b"\n")
-            good.flush()
-            os.fsync(good.fileno())
+        damaged = [n for n, _, readable in _check_lines(path, format, kind) if not readable]
         if damaged:
-            kept.replace(path)
+            _move_aside(path, format, kind)
     finally:
         os.close(lock)
-        kept.unlink(missing_ok=True)
-        if not damaged and path.with_suffix(".damaged").stat().st_size == 0:
-            path.with_suffix(".damaged").unlink()
     return damaged
 
 
-def _is_header(path: Path, format: LineFormat, line: bytes) -> bool:
+def _check_lines(
+    path: Path, format: LineFormat, kind: type[Any]
+) -> Iterator[tuple[int, bytes, bool]]:
+    """Read (number, text, whether it can be read) of every whole line but the header."""
+    with open_to_read(path) as file:
+        for number, _, line in _whole_lines(file, path, 1, 0):
+            with suppress(DamagedJournal):
+                if number == 1:
+                    format.check_header(path, line)
+                    continue
+            try:
+                format.decode(path, number, line, kind)
+                yield number, line, True
+            except DamagedJournal:
+                yield number, line, False
+
+
+def _move_aside(path: Path, format: LineFormat, kind: type[Any]) -> None:
+    repaired = path.with_suffix(".repaired")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    repaired.unlink(missing_ok=True)
     try:
-        format.check_header(path, line)
-    except DamagedJournal:
-        return False
-    return True
+        with (
+            repaired.open("xb") as good,
+            os.fdopen(os.open(path.with_suffix(".damaged"), flags, 0o644), "wb") as bad,
+        ):
+            good.write(format.header)
+            for _, line, readable in _check_lines(path, format, kind):
+                (good if readable else bad).write(line + b"\n")
+            good.flush()
+            os.fsync(good.fileno())
+        repaired.replace(path)
+    finally:
+        repaired.unlink(missing_ok=True)

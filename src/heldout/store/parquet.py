@@ -1,8 +1,8 @@
 """results.parquet, written and read by DuckDB, which is imported here and only when it is needed.
 
-Parts of a table are written as they come and joined at the end, so that little is held in memory;
-the same columns give the same bytes. The file says what its columns are in a
-JSON text in its footer, since two of them may differ in case alone, which SQL does not tell apart.
+Rows are added as they come to a table that DuckDB keeps in little memory; the same columns give the
+same bytes. The file says what its columns are in a JSON text in its footer, since two of them may
+differ in case alone, which SQL does not tell apart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 import numpy as np
@@ -26,25 +26,19 @@ from heldout.store.jsonl import open_to_read, storage_error
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-Kind = Literal["string", "double", "int", "bool"]
+Kind = Literal["string", "double", "int", "bool", "json"]
+"""What a column holds; "json", texts of values that are no texts, is read as "string"."""
 SQL_TYPES: dict[Kind, str] = {
     "string": "VARCHAR",
     "double": "DOUBLE",
     "int": "BIGINT",
     "bool": "BOOLEAN",
+    "json": "VARCHAR",
 }
 FORMAT = 2
-"""1 is of an earlier version, whose files are passed over for the journal."""
 ROW_GROUP = 122_880
 KEPT = "; the journal is whole, so nothing is lost"
 MEMORY_LIMIT = "64MB"
-
-
-class ColumnType(NamedTuple):
-    """What a column holds; `mixed` where texts stand beside values of other kinds."""
-
-    kind: Kind
-    mixed: bool = False
 
 
 class Footer(msgspec.Struct):
@@ -59,23 +53,12 @@ class Footer(msgspec.Struct):
     """Metadata keys that results add to those of their samples."""
 
 
-_footer_decoder = msgspec.json.Decoder(Footer)
-
-
-def connect(path: Path | None = None, *, memory_limit: str = MEMORY_LIMIT) -> DuckDBPyConnection:
-    """Open a DuckDB database of one thread that loads no extension.
-
-    Args:
-        path: Where to keep it; None is in memory.
-        memory_limit: What it may hold in memory.
-
-    Returns:
-        The connection, to be closed by the caller.
-    """
+def connect(*, memory_limit: str = MEMORY_LIMIT) -> DuckDBPyConnection:
+    """Open a DuckDB database in memory, of one thread, that loads no extension."""
     import duckdb
 
     return duckdb.connect(
-        str(path or ":memory:"),
+        ":memory:",
         config={
             "threads": 1,
             "memory_limit": memory_limit,
@@ -97,20 +80,9 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def read_source(*paths: Path) -> str:
-    """Give what reads the rows of Parquet files, whatever their paths look like.
-
-    Args:
-        paths: The files: no pattern of names, and nothing in a path is a column.
-
-    Returns:
-        A table function; its rows have their number in the file as `file_row_number`.
-    """
-    files = ", ".join(quote_path(path) for path in paths)
-    return (
-        f"read_parquet([{files}], file_row_number = true, hive_partitioning = false, "
-        "union_by_name = true)"
-    )
+def read_source(path: Path) -> str:
+    """Give the table function that reads a file; `file_row_number` is the number of each row."""
+    return f"read_parquet({quote_path(path)}, file_row_number = true, hive_partitioning = false)"
 
 
 def quote_path(path: Path) -> str:
@@ -119,34 +91,23 @@ def quote_path(path: Path) -> str:
 
 
 def hash_of_file(path: Path) -> str:
-    """Hash the bytes of a file.
-
-    Args:
-        path: An ordinary file.
-
-    Returns:
-        Its size, a colon, and 32 hexadecimal digits.
-
-    Raises:
-        FileNotFoundError: There is none.
-        RunDirectoryError: It is not an ordinary file, or cannot be read.
-    """
+    """Give the size of an ordinary file, a colon, and a hash of its bytes."""
     with open_to_read(path) as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()[:32]
         return f"{file.tell()}:{digest}"
 
 
 class ParquetWriter:
-    """Writes parts of a table into a temporary folder, and joins them to one file."""
+    """Takes rows, and writes them to one file."""
 
     def __init__(self) -> None:
-        self._types: dict[str, ColumnType] = {}
-        """Of the columns so far; they are called c0, c1 and so on in the parts."""
-        self._parts: list[Path] = []
+        self._columns: dict[str, str] = {}
+        """What the columns so far are called while they are collected: c0, c1 and so on."""
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="heldout-")
         self._db = connect()
+        self._db.execute(f"SET temp_directory = {quote_text(self._folder.name)}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -154,72 +115,37 @@ class ParquetWriter:
         self._folder.cleanup()
 
     def __len__(self) -> int:
-        """How many parts there are."""
-        return len(self._parts)
+        """How many columns there are: none before the first rows."""
+        return len(self._columns)
 
-    def can_hold(self, columns: Mapping[str, ColumnType]) -> bool:
-        """Tell whether the columns that are there already are of these types."""
-        return all(columns[name] == known for name, known in self._types.items())
-
-    def add(self, columns: Mapping[str, ColumnType], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Append rows.
-
-        Args:
-            columns: The type of each column so far; `can_hold` has to be true of them.
-            arrays: Values by column; a column that is not there has none in these rows.
-
-        Raises:
-            RunDirectoryError: There is no room for them.
-        """
-        for name, column in columns.items():
-            self._types.setdefault(name, column)
-        places = self._places()
-        part = {places[name]: array for name, array in arrays.items()}
-        selected = ", ".join(
-            f"{places[name]}::{SQL_TYPES[columns[name].kind]} AS {places[name]}" for name in arrays
-        )
-        path = Path(self._folder.name) / f"{len(self._parts)}.parquet"
-        self._db.register("part", part)
-        self._copy(f"SELECT {selected} FROM part", path, "COMPRESSION snappy")
+    def add(self, kinds: Mapping[str, Kind], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Append rows, by column and with its kind; a column without an array has no values."""
+        for name in arrays:
+            self._add_column(name, kinds[name])
+        self._db.register("part", {self._columns[name]: array for name, array in arrays.items()})
+        self._execute("INSERT INTO rows BY NAME SELECT * FROM part")
         self._db.unregister("part")
-        self._parts.append(path)
 
     def write(
-        self,
-        path: Path,
-        columns: Mapping[str, ColumnType],
-        plain: Iterable[str],
-        own: Iterable[str],
+        self, path: Path, kinds: Mapping[str, Kind], plain: Iterable[str], own: Iterable[str]
     ) -> str:
-        """Write the file, or leave the one that is there.
-
-        Args:
-            path: The file.
-            columns: Its columns, in their order.
-            plain: Metrics that may be counts.
-            own: Metadata keys that results add to those of their samples.
-
-        Returns:
-            A hash of its bytes.
-
-        Raises:
-            RunDirectoryError: It cannot be written.
-        """
-        file_names = dict(zip(columns, unique_names(columns), strict=True))
-        named = {name: (file_names[name], column.kind) for name, column in columns.items()}
-        footer = msgspec.json.encode(Footer(FORMAT, named, sorted(plain), sorted(own))).decode()
-        places = self._places()
-        selected = ", ".join(
-            f"{places[name]} AS {quote_name(file_name)}" for name, file_name in file_names.items()
-        )
+        """Write the file, or leave the one that is there; returns a hash of its bytes."""
+        for name, kind in kinds.items():
+            self._add_column(name, kind)
+        names = dict(zip(kinds, unique_names(kinds), strict=True))
+        columns: dict[str, tuple[str, Kind]] = {
+            name: (names[name], "string" if kind == "json" else kind)
+            for name, kind in kinds.items()
+        }
+        footer = msgspec.json.encode(Footer(FORMAT, columns, sorted(plain), sorted(own))).decode()
+        selected = ", ".join(f"{self._columns[n]} AS {quote_name(names[n])}" for n in kinds)
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             temporary.unlink(missing_ok=True)
-            self._copy(
-                f"SELECT {selected} FROM {read_source(*self._parts)}",
-                temporary,
-                f"COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}, "
-                f"KV_METADATA {{heldout: {quote_text(footer)}}}",
+            self._execute(
+                f"COPY (SELECT {selected} FROM rows) TO {quote_text(str(temporary.absolute()))} "
+                f"(FORMAT parquet, USE_TMP_FILE false, COMPRESSION zstd, "
+                f"ROW_GROUP_SIZE {ROW_GROUP}, KV_METADATA {{heldout: {quote_text(footer)}}})"
             )
             written = hash_of_file(temporary)
             temporary.replace(path)
@@ -230,19 +156,24 @@ class ParquetWriter:
                 temporary.unlink(missing_ok=True)
         return written
 
-    def _copy(self, query: str, path: Path, options: str) -> None:
+    def _add_column(self, name: str, kind: Kind) -> None:
+        if name in self._columns:
+            return
+        column = self._columns[name] = f"c{len(self._columns)}"
+        # DuckDB keeps blocks of each column, and all values of a row group while it writes them.
+        self._execute(f"SET memory_limit = '{24 + len(self._columns)}MB'")
+        if len(self._columns) == 1:
+            self._execute(f"CREATE TABLE rows ({column} {SQL_TYPES[kind]})")
+        else:
+            self._execute(f"ALTER TABLE rows ADD COLUMN {column} {SQL_TYPES[kind]}")
+
+    def _execute(self, statement: str) -> None:
         import duckdb
 
         try:
-            self._db.execute(
-                f"COPY ({query}) TO {quote_text(str(path.absolute()))} "
-                f"(FORMAT parquet, USE_TMP_FILE false, {options})"
-            )
+            self._db.execute(statement)
         except duckdb.Error as problem:
-            raise RunDirectoryError(f"cannot write {path}: {problem}{KEPT}") from problem
-
-    def _places(self) -> dict[str, str]:
-        return {name: f"c{place}" for place, name in enumerate(self._types)}
+            raise RunDirectoryError(f"cannot write results.parquet: {problem}{KEPT}") from problem
 
 
 def unique_names(names: Iterable[str]) -> Iterator[str]:
@@ -266,8 +197,9 @@ class ParquetFile:
         (footer,) = self._db.execute(
             f"SELECT value FROM parquet_kv_metadata({quote_path(path)}) WHERE key = 'heldout'"
         ).fetchall()
-        read = _footer_decoder.decode(footer[0])
-        self.columns, self.plain, self.own = read.columns, frozenset(read.plain), read.own
+        content = msgspec.json.decode(footer[0], type=Footer)
+        self.columns, self.plain = content.columns, frozenset(content.plain)
+        self.own = content.own
 
     def close(self) -> None:
         """Close the file."""
@@ -281,14 +213,7 @@ class ParquetFile:
         return {name: arrays[f"c{i}"] for i, name in enumerate(wanted)}
 
     def read_codes(self, name: str) -> tuple[Ints, list[Any]]:
-        """Read a column as numbers into its values.
-
-        Args:
-            name: The column.
-
-        Returns:
-            The numbers, -1 where a row has no value; and the values, in the order they first come.
-        """
+        """Read a column as numbers into its values, -1 where a row has none; and these values."""
         if self.columns[name][1] != "string":
             return _number_values(self.read([name])[name])
         column = self._quoted(name)

@@ -22,18 +22,7 @@ FILES = ("results.jsonl", "results.parquet", "summary.json", "curve.jsonl", "run
 
 
 def fetch_run(url: str) -> Path:
-    """Copy a run directory to this machine.
-
-    Args:
-        url: Where it is.
-
-    Returns:
-        The copy, which goes when this process ends.
-
-    Raises:
-        InvalidInput: The package that reads such URLs is not installed.
-        RunDirectoryError: There is no run, or it cannot be read.
-    """
+    """Copy a run directory to this machine; the copy goes when this process ends."""
     return _fetch(url.rstrip("/"))
 
 
@@ -61,16 +50,7 @@ def _fetch(url: str) -> Path:
 
 
 def check_target(url: str) -> None:
-    """Refuse, before anything is run, a place that a run cannot be copied to.
-
-    Args:
-        url: Where the copy is to go.
-
-    Raises:
-        InvalidInput: The package that writes such URLs is not installed.
-        RunExists: There is a run already.
-        RunDirectoryError: It cannot be reached.
-    """
+    """Refuse, before anything is run, a place that a run cannot be copied to."""
     filesystem, path = open_url(url)
     try:
         taken = filesystem.exists(f"{path}/run.json") or filesystem.exists(f"{path}/results.jsonl")
@@ -81,17 +61,7 @@ def check_target(url: str) -> None:
 
 
 def copy_run(run_dir: Path, url: str) -> None:
-    """Copy a run directory: the journal first, run.json last, each file whole or not at all.
-
-    Args:
-        run_dir: The run directory.
-        url: Where the copy goes.
-
-    Raises:
-        InvalidInput: The package that writes such URLs is not installed.
-        RunExists: There is a run already.
-        RunDirectoryError: It cannot be written; the run itself is as it was.
-    """
+    """Copy a run directory: the journal first, run.json last, each file whole or not at all."""
     check_target(url)
     filesystem, path = open_url(url)
     try:
@@ -120,17 +90,7 @@ def _put_whole(filesystem: Any, file: Path, target: str) -> None:
 
 
 def open_url(url: str) -> tuple[Any, str]:
-    """Find what reads and writes a URL.
-
-    Args:
-        url: A URL, or a local path.
-
-    Returns:
-        The file system, and the path in it.
-
-    Raises:
-        InvalidInput: fsspec, or its package for such URLs, is not installed.
-    """
+    """Find the file system of a URL, and the path in it; InvalidInput if its package is missing."""
     try:
         import fsspec
     except ImportError:

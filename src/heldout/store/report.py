@@ -5,47 +5,50 @@ from __future__ import annotations
 import shutil
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from heldout._providers import model_name
-from heldout.errors import UNREADABLE, InvalidInput, RunDirectoryError, RunExists
+from heldout.errors import InvalidInput, RunDirectoryError, RunExists
 from heldout.prices import Price, find_price
 from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, without_intervals
 from heldout.store.columns import (
-    RunUsage,
     Selection,
-    count_usage,
     derive,
-    make_table_batch,
+    parts_of,
     rows_of,
     slice_summaries,
     sort_key,
-    summarize_journal,
     summarize_results,
     table_of,
     write_parquet,
 )
 from heldout.store.journal import (
+    JOURNAL,
     JournalWriter,
-    Row,
-    decode_key,
+    Key,
     decode_result,
     has_writer,
-    in_order,
     lines,
-    refuse_unknown,
-    row_of,
 )
-from heldout.store.jsonl import open_to_read, read_whole
-from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
+from heldout.store.jsonl import open_to_read
+from heldout.store.run_dir import (
+    SUMMARY_FORMAT,
+    SUMMARY_VERSION,
+    RunDir,
+    RunInfo,
+    RunUsage,
+    SummaryFile,
+    now,
+    replace_file,
+)
 from heldout.store.runs import find_run
 from heldout.types import EvalResult
 
@@ -53,19 +56,6 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
-
-FORMAT = "heldout.summary"
-VERSION = 2
-"""1 took samples of equal content for independent, and any metric that was always 1 for a rate."""
-
-
-class SummaryFile(msgspec.Struct):
-    """summary.json."""
-
-    format: str
-    version: int
-    summary: dict[str, Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] | float | bool | None]
-    usage: RunUsage | None = None
 
 
 class Results(Sequence[EvalResult]):
@@ -76,16 +66,16 @@ class Results(Sequence[EvalResult]):
 
     def __init__(self, run: RunDir, items: NDArray[np.bool_] | None = None) -> None:
         """Take those of all results for which `items` is true."""
-        self._run, self._items = run, items
+        self.run, self._items = run, items
         self._places: tuple[Any, Any] | None = None
 
     def _line_places(self) -> tuple[Any, Any]:
         """(line numbers, byte offsets), one for each item's last record, in dataset order."""
         if self._places is None:
-            journal = self._run.journal
+            journal = self.run.journal
             places = array("q")  # eight bytes a number: a million results are 24 MB
             for number, offset, line in lines(journal):
-                key = decode_key(journal, number, line)
+                key = JOURNAL.decode(journal, number, line, Key)
                 places.extend((key.index, key.repeat, offset))
             table = np.array(places, dtype=np.int64).reshape(-1, 3)
             offsets, table = table[:, 2], table[:, :2]
@@ -120,10 +110,10 @@ class Results(Sequence[EvalResult]):
         return self._read(*self._line_places())
 
     def _read(self, numbers: Any, offsets: Any) -> Iterator[EvalResult]:
-        with open_to_read(self._run.journal) as file:
+        with open_to_read(self.run.journal) as file:
             for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
                 file.seek(offset)
-                yield decode_result(self._run.journal, number, file.readline())
+                yield decode_result(self.run.journal, number, file.readline())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -133,7 +123,7 @@ class Results(Sequence[EvalResult]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Results({str(self._run.path)!r})"
+        return f"Results({str(self.run.path)!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +227,7 @@ class EvalReport:
             InvalidInput: There are no results, or their metadata needs too many columns.
             RunDirectoryError: It cannot be written.
         """
-        if not write_parquet(lambda: rows_of(self), Path(path)):
+        if not write_parquet(lambda: parts_of(rows_of(self)), Path(path)):
             raise InvalidInput("there are no results, or more columns than a table holds")
 
     def where(self, condition: str) -> EvalReport:
@@ -265,7 +255,7 @@ class EvalReport:
             else Results(RunDir(self.path), selection.items)
         )
         picked = replace(self, results=results, selection=selection)
-        summary = summarize_batch(make_table_batch(table_of(picked)), self.pass_threshold)
+        summary = summarize_batch(table_of(picked), self.pass_threshold)
         kept: Summary = {
             key: self.summary[key] for key in ("complete", "n_asked") if key in self.summary
         }
@@ -287,6 +277,16 @@ class EvalReport:
         return {**summary, "where": self.selection.condition, "n_of": self.selection.of}
 
     @property
+    def run_dir(self) -> RunDir | None:
+        """The run directory that its results are read from; None where they are in memory."""
+        return self.results.run if isinstance(self.results, Results) else None
+
+    @property
+    def repeats(self) -> int:
+        """Attempts per sample."""
+        return repeats_of(self.config)
+
+    @property
     def pass_threshold(self) -> float:
         """The reward from which an item counts as passed."""
         return threshold_of(self.config)
@@ -300,13 +300,10 @@ class EvalReport:
         if self.path is not None and self.selection is None:
             run = RunDir(self.path)
             info = run.read_info()
-            stored = _read_summary_file(run) if run.derived_are_current(info) else None
+            stored = run.read_summary(info)
             if stored is not None and stored.usage is not None:
                 return add_cost(stored.usage, info.config)
-            rows: Iterable[Row] = in_order(run.journal, repeats_of(info.config))
-        else:
-            rows = (row_of(0, result) for result in self.results)
-        return add_cost(count_usage(rows), self.config)
+        return add_cost(table_of(self).usage, self.config)
 
     def summarize(
         self, by: str | Sequence[str] | Callable[[EvalResult], Any]
@@ -364,9 +361,10 @@ class EvalReport:
         Raises:
             InvalidInput: pandas is not installed.
         """
-        from heldout.store.frames import to_pandas
+        from heldout.store.frames import import_package, make_columns
 
-        return to_pandas(self)
+        frame: pandas.DataFrame = import_package("pandas").DataFrame(make_columns(self))
+        return frame
 
     def to_polars(self) -> polars.DataFrame:
         """Make a polars DataFrame: a row per attempt, as `heldout.store.frames` describes it.
@@ -377,9 +375,13 @@ class EvalReport:
         Raises:
             InvalidInput: polars is not installed.
         """
-        from heldout.store.frames import to_polars
+        from heldout.store.frames import import_package, make_columns
 
-        return to_polars(self)
+        columns = make_columns(self)
+        frame: polars.DataFrame = import_package("polars").DataFrame(
+            columns, infer_schema_length=None
+        )
+        return frame
 
     def to_arrow(self) -> pyarrow.Table:
         """Make a pyarrow Table: a row per attempt, as `heldout.store.frames` describes it.
@@ -390,56 +392,42 @@ class EvalReport:
         Raises:
             InvalidInput: pyarrow is not installed.
         """
-        from heldout.store.frames import to_arrow
+        from heldout.store.frames import import_package, make_columns
 
-        return to_arrow(self)
+        table: pyarrow.Table = import_package("pyarrow").table(make_columns(self))
+        return table
 
 
 def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Summary:
     """Derive what is derived from a journal that has every item, and call the run complete.
 
-    Args:
-        run: The run directory.
-        info: Its run.json, which is replaced.
-        asked: The items that the journal should have.
-        parquet_from: Results from which there is a results.parquet.
-
-    Returns:
-        The summary.
-
-    Raises:
-        RunDirectoryError: The journal does not have them, or a file cannot be written.
+    Of fewer than `parquet_from` results there is no results.parquet. RunDirectoryError says that
+    the journal does not have as many items as were asked for, or that a file cannot be written.
     """
-    summary, usage, columns = derive(
-        run,
-        parquet=asked >= parquet_from,
-        repeats=repeats_of(info.config),
-        pass_threshold=threshold_of(info.config),
+    parquet = asked >= parquet_from
+    if not parquet:
+        run.columns.unlink(missing_ok=True)
+    summary, usage, columns_hash = derive(
+        run, repeats_of(info.config), threshold_of(info.config), parquet=parquet
     )
     if summary["n"] != asked:
         raise RunDirectoryError(
             f"{run.journal} has {summary['n']} results where {asked} were asked for; was it "
             "changed from outside?"
         )
-    content = SummaryFile(FORMAT, VERSION, summary, add_cost(usage, info.config))
+    content = SummaryFile(SUMMARY_FORMAT, SUMMARY_VERSION, summary, add_cost(usage, info.config))
     replace_file(run.summary, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
     info.status, info.asked, info.finished = "complete", summary["n"], now()
     info.journal_bytes = run.journal.stat().st_size
-    info.columns_hash = columns or None
+    info.columns_hash = columns_hash or None
     run.write_info(info)
     return summary
 
 
 def add_cost(usage: RunUsage, config: Mapping[str, Any]) -> RunUsage:
-    """Add what tokens cost.
+    """Add what tokens cost: at the price in the run's config, or else of the user's file of prices.
 
-    Args:
-        usage: The tokens.
-        config: The run's, as run.json has it: with the price at the time, if there was one.
-
-    Returns:
-        The usage with its cost: at the price of the run or else at that of the user's file of
-        prices. None where there is no price, or no attempt reported its tokens.
+    None where there is no price, or no attempt reported its tokens.
     """
     price = None
     stored, endpoint = config.get("price"), config.get("endpoint")
@@ -455,34 +443,21 @@ def add_cost(usage: RunUsage, config: Mapping[str, Any]) -> RunUsage:
 
 
 def _summary(run: RunDir, info: RunInfo) -> Summary:
-    if run.derived_are_current(info):
-        stored = _read_summary_file(run)
-        if stored is not None:
-            return stored.summary
+    stored = run.read_summary(info)
+    if stored is not None and _is_whole(stored.summary):
+        return stored.summary
     if not run.journal.exists():
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
-    summary = summarize_journal(run, repeats_of(info.config), threshold_of(info.config))
+    summary, _, _ = derive(run, repeats_of(info.config), threshold_of(info.config), parquet=False)
     if info.asked == summary["n"] and info.status == "complete":
         return summary
     return {**summary, "complete": False, "n_asked": info.asked}
 
 
-def _read_summary_file(run: RunDir) -> SummaryFile | None:
-    """summary.json, if it is one: it is derived, so whatever else stands there is passed over."""
-    try:
-        raw = read_whole(run.summary)
-    except (FileNotFoundError, RunDirectoryError):
-        return None
-    refuse_unknown(run.summary, raw, FORMAT, VERSION)
-    try:
-        found = msgspec.json.decode(raw, type=SummaryFile)
-    except UNREADABLE:
-        return None
-    summary = found.summary
-    # Counts have to be there; whatever else there is may be null.
+def _is_whole(summary: Summary) -> bool:
+    """Counts have to be there; whatever else there is may be null."""
     counts = all(type(summary.get(k)) is int for k, v in EMPTY_SUMMARY.items() if v is not None)
-    whole = found.version == VERSION and counts and set(EMPTY_SUMMARY) <= set(summary)
-    return found if whole else None
+    return counts and set(EMPTY_SUMMARY) <= set(summary)
 
 
 # A run directory may come from anywhere, so its config is not taken at its word.

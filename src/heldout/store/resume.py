@@ -16,12 +16,10 @@ from typing import Any
 
 import msgspec
 
-from heldout.errors import UNENCODABLE, DuplicateSampleId, InvalidInput, ResumeMismatch
-from heldout.store.journal import Place, content_hash, plain_value, records
+from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
+from heldout.store.journal import Place, content_hash, records
+from heldout.store.jsonl import decode, encode
 from heldout.types import Sample, Score, refuse_nonfinite
-
-_encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
-_sample_decoder = msgspec.json.Decoder(Sample)
 
 
 class Finished(msgspec.Struct):
@@ -35,60 +33,27 @@ class Finished(msgspec.Struct):
 
 
 def encode_sample(sample: Sample) -> bytes:
-    """Encode a sample as a journal has it.
-
-    Args:
-        sample: A sample that a user made.
-
-    Returns:
-        Its JSON text, the same for equal samples.
-
-    Raises:
-        InvalidInput: JSON cannot hold it.
-    """
-    try:
-        return _encoder.encode(sample)
-    except UNENCODABLE as problem:
-        raise InvalidInput(
-            f"sample {sample.id!r} holds a value that JSON cannot, so it cannot be stored: "
-            f"{problem}"
-        ) from None
+    """Encode a sample as a journal has it; InvalidInput where JSON cannot hold it."""
+    return encode(sample, "sample", sample.id)
 
 
 def decode_sample(content: bytes) -> Sample:
     """Decode a sample: a copy of its own, as it is read back from a report."""
-    return _sample_decoder.decode(content)
+    return decode(content, Sample)
 
 
 def as_stored(sample: Sample) -> Sample:
-    """Copy a sample by way of JSON.
-
-    Args:
-        sample: A sample that a user made.
-
-    Returns:
-        The sample as it is read back from a report.
-
-    Raises:
-        InvalidInput: JSON cannot hold it, or would give back another one.
-    """
+    """Copy a sample by way of JSON; InvalidInput where JSON would give back another one."""
     content = encode_sample(sample)
     check_stored(sample, content)
     return decode_sample(content)
 
 
 def check_stored(sample: Sample, content: bytes) -> None:
-    """Refuse a sample that is another one once it was stored.
+    """Refuse a sample that is another one once it was stored as `content`, and say where.
 
     A tuple comes back as a list and bytes as text, and a score function that compares with them
     would score the sample differently.
-
-    Args:
-        sample: A sample that a user made.
-        content: Its JSON text.
-
-    Raises:
-        InvalidInput: It is another one; the message says where.
     """
     if _is_plain(sample.input) and _is_plain(sample.ground_truth) and _is_plain(sample.metadata):
         return
@@ -182,17 +147,7 @@ class Ledger:
     def admit(self, index: int, sample: Sample) -> bytes:
         """Refuse a second sample of one id, and one that is not what it was before resuming.
 
-        Args:
-            index: Its number in the dataset, from 0.
-            sample: One that was made by the user.
-
-        Returns:
-            The sample as JSON.
-
-        Raises:
-            DuplicateSampleId: Another sample has its id.
-            InvalidInput: JSON cannot hold it.
-            ResumeMismatch: The run to be resumed holds another one in its place.
+        Returns the sample as JSON, and raises InvalidInput where JSON cannot hold it.
         """
         if not isinstance(sample, Sample):
             kind = type(sample).__name__
@@ -213,7 +168,7 @@ class Ledger:
         self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (asked,))
         return self._cursor.rowcount == 0
 
-    def _check_unchanged(self, index: int, sample: Sample, found: bytes) -> None:
+    def _check_unchanged(self, index: int, sample: Sample, now: bytes) -> None:
         row = self._db.execute("SELECT place, print FROM kept WHERE id = ?", (sample.id,))
         was = row.fetchone()
         if was is None:
@@ -225,7 +180,7 @@ class Ledger:
                 )
             return
         self._kept_seen += 1
-        if was[1] != found:
+        if was[1] != now:
             raise ResumeMismatch(
                 f"sample {sample.id!r} is not what it was when this run began: its input, ground "
                 "truth or metadata changed. Restore it, or choose another experiment_name"

@@ -20,19 +20,22 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 import heldout
 from heldout._format import cut
 from heldout.config import result_changing
-from heldout.errors import UNREADABLE, ResumeMismatch, RunDirectoryError, RunExists
-from heldout.store.journal import JournalWriter, refuse_unknown, storage_error
-from heldout.store.jsonl import read_whole
+from heldout.errors import ResumeMismatch, RunDirectoryError, RunExists, UnknownFormat
+from heldout.store.journal import JournalWriter, storage_error
+from heldout.store.jsonl import read_document
 
 FORMAT = "heldout.run"
 VERSION = 1
+SUMMARY_FORMAT = "heldout.summary"
+SUMMARY_VERSION = 2
+"""1 took samples of equal content for independent, and any metric that was always 1 for a rate."""
 
 Status = Literal["running", "complete", "interrupted", "failed"]
 
@@ -92,13 +95,35 @@ class RunInfo(msgspec.Struct):
         )
 
     def keep_origin(self, first: RunInfo) -> None:
-        """Take over when, where and by what a resumed run was begun.
-
-        Args:
-            first: What run.json said of the run before it was resumed.
-        """
+        """Take over when, where and by what a resumed run was begun."""
         self.started, self.id, self.versions = first.started, first.id, first.versions
         self.git, self.command = first.git, first.command
+
+
+class RunUsage(msgspec.Struct, frozen=True):
+    """What the model turns of a run took.
+
+    Attributes:
+        n: Attempts that reported their tokens, which are those of these attempts alone.
+        prompt_tokens: Tokens that the model read.
+        completion_tokens: Tokens that it wrote.
+        cost: What these tokens cost, those of cached turns included; None where the model has no
+            price.
+    """
+
+    n: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+
+class SummaryFile(msgspec.Struct):
+    """summary.json."""
+
+    format: str
+    version: int
+    summary: dict[str, Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] | float | bool | None]
+    usage: RunUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,29 +177,29 @@ class RunDir:
     # --- run.json ---
 
     def read_info(self) -> RunInfo:
-        """Read run.json.
-
-        Returns:
-            What it says.
-
-        Raises:
-            RunDirectoryError: There is none, or it cannot be read.
-        """
+        """Read run.json; RunDirectoryError where there is none, or it cannot be read."""
         try:
-            raw = read_whole(self.run)
+            return read_document(self.run, RunInfo, FORMAT, VERSION)
         except FileNotFoundError:
             raise RunDirectoryError(
                 f"{self.path} is not a run directory: it has no run.json"
             ) from None
-        refuse_unknown(self.run, raw, FORMAT, VERSION)
-        try:
-            return msgspec.json.decode(raw, type=RunInfo)
-        except UNREADABLE as problem:
-            raise RunDirectoryError(f"{self.run} cannot be read: {problem}") from None
 
     def write_info(self, info: RunInfo) -> None:
         """Replace run.json."""
         replace_file(self.run, msgspec.json.format(msgspec.json.encode(info)) + b"\n")
+
+    def read_summary(self, info: RunInfo) -> SummaryFile | None:
+        """Read summary.json; None where it is not one of the journal as it is now."""
+        if not self.derived_are_current(info):
+            return None
+        try:
+            file = read_document(self.summary, SummaryFile, SUMMARY_FORMAT, SUMMARY_VERSION)
+        except UnknownFormat:
+            raise
+        except (FileNotFoundError, RunDirectoryError):
+            return None
+        return file if file.version == SUMMARY_VERSION else None
 
     # --- Entering ---
 
@@ -209,16 +234,7 @@ class RunDir:
     def check_resumable(
         self, info: RunInfo, config: dict[str, Any], functions: dict[str, Any]
     ) -> None:
-        """Refuse to go on with a run whose results would not belong together with new ones.
-
-        Args:
-            info: What run.json says of the run.
-            config: The config of the eval that is to go on with it.
-            functions: Its functions, by name and fingerprint.
-
-        Raises:
-            ResumeMismatch: They differ in what changes results, or nothing tells whether they do.
-        """
+        """Refuse to go on with a run whose results would not belong together with new ones."""
         described: list[Any] = [info.functions, functions]
         if "parent" not in config:  # else nobody is asked
             described += [info.config.get("endpoint"), config.get("endpoint")]
@@ -252,15 +268,15 @@ def _unknown_in(described: Any) -> list[str]:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    found = []
+    different = []
     for key in {**before, **now}:
         was, is_now = before.get(key), now.get(key)
         if was == is_now:
             continue
         if key == "endpoint.source":
-            found.append("the model function, or the model in it, has changed")
+            different.append("the model function, or the model in it, has changed")
         elif key == "endpoint.version":
-            found.append(f"the model has changed (version {was}, now {is_now})")
+            different.append(f"the model has changed (version {was}, now {is_now})")
         elif (
             isinstance(was, dict)
             and isinstance(is_now, dict)
@@ -268,10 +284,10 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         ):
             name = was.get("name")
             function = key if name in (None, key) else f"{name} ({key})"
-            found.append(f"the code of {function}, or of something it uses, has changed")
+            different.append(f"the code of {function}, or of something it uses, has changed")
         else:
-            found.append(f"{key} was {_short(was)}, is now {_short(is_now)}")
-    return found
+            different.append(f"{key} was {_short(was)}, is now {_short(is_now)}")
+    return different
 
 
 def _short(value: Any) -> str:
@@ -347,12 +363,7 @@ _URL_PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def package_versions() -> dict[str, str]:
-    """Look up the versions of heldout, Python and packages that can change a result.
-
-    Returns:
-        Versions by name: NumPy, torch and transformers if they are installed, the others if this
-        process has imported them.
-    """
+    """Look up versions: heldout, Python, NumPy, torch, transformers, and others if imported."""
     versions = {"heldout": heldout.__version__, "python": platform.python_version()}
     imported = [name for name in RECORDED_IF_IMPORTED if name in sys.modules]
     for name in (*ALWAYS_RECORDED, *imported):
@@ -372,12 +383,7 @@ def _package_version(name: str) -> str | None:
 
 
 def read_git_state() -> GitState | None:
-    """Read commit and dirtiness of the repository of the working directory.
-
-    Returns:
-        The state when this process first asked, which is nearest to the code that it has loaded;
-        None outside a repository or without git.
-    """
+    """Read commit and dirtiness of the working directory when this process first asked."""
     return _git_state_of(Path.cwd())
 
 
@@ -404,15 +410,10 @@ def _git_state_of(directory: Path) -> GitState | None:
 
 
 def redact_command(arguments: Sequence[str]) -> list[str]:
-    """Take keys out of a command line.
+    """Replace keys in a command line by "[redacted]".
 
-    Args:
-        arguments: The command line.
-
-    Returns:
-        The arguments, with "[redacted]" in place of the value of an option or setting that is
-        named like a key, of what looks like a key, of a password in a URL, and of what a variable
-        such as OPENAI_API_KEY holds.
+    That is the value of an option or setting named like a key, what looks like a key, a password in
+    a URL, and what a variable such as OPENAI_API_KEY holds.
     """
     held = [
         value for name, value in os.environ.items() if len(value) >= 8 and _SECRET_NAME.search(name)

@@ -18,7 +18,7 @@ import difflib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from heldout.errors import UNREADABLE, HeldoutError, InvalidInput, RunDirectoryError
-from heldout.store.jsonl import has_writer, open_to_read, read_whole
-from heldout.store.run_dir import RunDir
-from heldout.store.run_dir import RunInfo as RunFile
+from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
+from heldout.store.jsonl import decode, has_writer, open_to_read
+from heldout.store.run_dir import RunDir, RunInfo
 
 ROOT = "outputs/evals"
 """Where runs are made unless a config says otherwise."""
@@ -47,19 +46,11 @@ Status = Literal["running", "finished", "failed", "interrupted", "damaged"]
 
 
 def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
-    """Find a run directory.
+    """Find the run directory of a path, or of a name under the root.
 
-    Args:
-        name: A path, or a name under the root: NAME is the run directory of that name or the latest
-            of its runs, NAME@3 the third of them, NAME@2026-11-15 the latest of that day.
-        root: The output directory.
-
-    Returns:
-        The directory.
-
-    Raises:
-        RunDirectoryError: There is no such run; the message names a similar one.
-        InvalidInput: What follows the @ is neither a number nor the beginning of a time.
+    NAME is the run directory of that name or the latest of its runs, NAME@3 the third of them,
+    NAME@2026-11-15 the latest of that day. Where there is none, RunDirectoryError names a similar
+    one; InvalidInput is for what follows the @ and is neither a number nor the beginning of a time.
     """
     root = Path(root)
     for path in (Path(name), root / name):
@@ -87,14 +78,9 @@ def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
 
 
 def list_history(path: Path) -> list[Path]:
-    """List the runs that `heldout run` made of one name, the first one first.
+    """List the run directories that `heldout run` made of one name, the first one first.
 
-    Args:
-        path: The directory of that name.
-
-    Returns:
-        Its run directories. A run in the directory itself, made under that name by `evaluate` or
-        an earlier version, comes where its start puts it.
+    A run in the directory of that name itself, made by `evaluate`, comes where its start puts it.
     """
     if not path.is_dir():
         return []
@@ -110,18 +96,7 @@ def holds_run(path: Path) -> bool:
 
 
 def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
-    """Make the directory of a new run.
-
-    Args:
-        name: What the run is called.
-        root: The output directory.
-
-    Returns:
-        `root/name/TIME`, which no other process has: a second run within one second gets a number.
-
-    Raises:
-        RunDirectoryError: It cannot be made.
-    """
+    """Make `root/name/TIME`, which no other process has; the second of a second gets a number."""
     directory = Path(root) / name
     start = timestamp()
     number = 1
@@ -292,29 +267,14 @@ class RunEntry:
 
 
 def list_runs(root: str | Path = ROOT) -> list[RunEntry]:
-    """List the runs below a directory.
-
-    Args:
-        root: The output directory.
-
-    Returns:
-        The runs, the earliest first. One that cannot be read is in the list as "damaged".
-    """
+    """List the runs below a directory, the earliest first; one that cannot be read is "damaged"."""
     root = Path(root)
     entries = [read_entry(path, str(path.relative_to(root))) for path in _walk(root, LISTED_DEPTH)]
     return sorted(entries, key=lambda entry: (entry.when or "", entry.name))
 
 
 def read_entry(path: Path, name: str | None = None) -> RunEntry:
-    """Read what a list says of one run.
-
-    Args:
-        path: The run directory.
-        name: What to call it; its path, if None.
-
-    Returns:
-        The entry.
-    """
+    """Read what a list says of the run in a directory; `name` is what to call it, else its path."""
     name = str(path) if name is None else name
     run = RunDir(path)
     kind: Kind = "curve" if run.curve.exists() else "run"
@@ -324,11 +284,14 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
         return RunEntry(name, path, kind, "damaged", reason=str(problem))
     if info.config.get("kind") == "episodes":
         kind = "episodes"
-    step, usage = None, _Usage()
+    step, usage = None, None
+    summary: Mapping[str, Any] = {}
     if kind == "curve":
         step, summary = _read_last_point(run.curve)
     else:
-        summary, usage = _read_summary(run, info)
+        with suppress(HeldoutError, OSError):
+            if stored := run.read_summary(info):
+                summary, usage = stored.summary, stored.usage
     tags = info.config.get("tags")
     note = info.config.get("note")
     return RunEntry(
@@ -337,16 +300,16 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
         kind,
         _status_of(run, info),
         model=describe_model(info.config),
-        mean=_number(summary.get("mean")),
-        ci_low=_number(summary.get("ci_low")),
-        ci_high=_number(summary.get("ci_high")),
-        n=_count(summary.get("n")),
+        mean=summary.get("mean"),
+        ci_low=summary.get("ci_low"),
+        ci_high=summary.get("ci_high"),
+        n=summary.get("n"),
         asked=info.asked,
-        errors=_count(summary.get("n_errors")),
+        errors=summary.get("n_errors"),
         step=step,
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        cost=usage.cost,
+        prompt_tokens=usage.prompt_tokens if usage and usage.n else None,
+        completion_tokens=usage.completion_tokens if usage and usage.n else None,
+        cost=usage.cost if usage and usage.n else None,
         when=info.started,
         finished=info.finished,
         tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
@@ -358,15 +321,7 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
 
 
 def describe_model(config: dict[str, Any]) -> str | None:
-    """Describe what answered in a run, from the config of its run.json.
-
-    Args:
-        config: The config.
-
-    Returns:
-        The model and where it is served, or the environment of an agent; None where the config does
-        not say.
-    """
+    """Describe what answered in a run: the model and where it is served, or the environment."""
     endpoint = config.get("endpoint")
     if not isinstance(endpoint, dict):
         env = config.get("env")
@@ -391,7 +346,7 @@ def _walk(directory: Path, depth: int) -> Iterator[Path]:
             yield from _walk(child, depth - 1)
 
 
-def _status_of(run: RunDir, info: RunFile) -> Status:
+def _status_of(run: RunDir, info: RunInfo) -> Status:
     if info.status == "complete":
         return "finished"
     if info.status != "running":
@@ -401,30 +356,6 @@ def _status_of(run: RunDir, info: RunFile) -> Status:
     except (HeldoutError, OSError):
         return "damaged"
     return "running" if is_alive else "interrupted"
-
-
-class _Usage(msgspec.Struct):
-    n: int = 0
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cost: float | None = None
-
-
-class _SummaryFile(msgspec.Struct):
-    summary: dict[str, Any]
-    usage: _Usage | None = None
-
-
-def _read_summary(run: RunDir, info: RunFile) -> tuple[dict[str, Any], _Usage]:
-    """Return the stored summary and usage of a finished run; nothing where they are not there."""
-    try:
-        if run.derived_are_current(info):
-            stored = msgspec.json.decode(read_whole(run.summary), type=_SummaryFile)
-            usage = stored.usage or _Usage()
-            return stored.summary, usage if usage.n else _Usage()
-    except (HeldoutError, OSError, *UNREADABLE):
-        pass
-    return {}, _Usage()
 
 
 class _Point(msgspec.Struct):
@@ -443,17 +374,9 @@ def _read_last_point(path: Path) -> tuple[int | None, dict[str, Any]]:
         return None, {}
     for line in reversed(lines[1:-1]):  # without the header, or a half, and a torn last line
         try:
-            point = msgspec.json.decode(line, type=_Point)
-        except UNREADABLE:
+            point = decode(line, _Point)
+        except InvalidInput:
             continue
         if point.summary is not None:
             return point.step, point.summary
     return None, {}
-
-
-def _number(value: object) -> float | None:
-    return value if isinstance(value, float) else _count(value)
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -32,9 +32,11 @@ from heldout.store.columns import (
     Selection,
     as_text,
     current_parquet,
+    parts_of,
     rows_of,
     write_parquet,
 )
+from heldout.store.frames import question_of
 from heldout.store.parquet import (
     ParquetFile,
     connect,
@@ -44,7 +46,6 @@ from heldout.store.parquet import (
     unique_names,
 )
 from heldout.store.run_dir import RunDir
-from heldout.types import Trajectory
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -90,19 +91,7 @@ def query(report: EvalReport, sql: str) -> Iterator[QueryResult]:
 
 
 def select_items(report: EvalReport, condition: str) -> Selection:
-    """Find the items of a report for which a condition holds.
-
-    Args:
-        report: A report on disk or in memory, finished or not.
-        condition: What stands behind WHERE.
-
-    Returns:
-        Which items it holds for, and whether it looks at what came out.
-
-    Raises:
-        InvalidQuery: DuckDB refuses it.
-        RunDirectoryError: The run cannot be read.
-    """
+    """Find the items for which a condition holds, and whether it looks at what came out."""
     # On lines of its own, so that a comment in it ends with it.
     picked = f"CASE WHEN (\n{condition}\n) THEN true ELSE false END"
     sql = f'SELECT {picked} FROM results ORDER BY "index", repeat'
@@ -125,7 +114,7 @@ def _open(report: EvalReport, sql: str) -> Iterator[_Results]:
             with current_parquet(RunDir(report.path), report.info) as current:
                 if current is not None:
                     path = _plain_path(RunDir(report.path).columns, path)
-        if not path.exists() and not write_parquet(lambda: rows_of(report), path):
+        if not path.exists() and not write_parquet(lambda: parts_of(rows_of(report)), path):
             raise InvalidInput(
                 "the results have more columns than a table holds, or there are none yet"
             )
@@ -154,24 +143,16 @@ def _load_texts(db: DuckDBPyConnection, report: EvalReport) -> None:
     while some := list(islice(results, TEXT_ROWS)):
         columns = {
             "place": np.arange(place, place + len(some)),
-            "prompt": np.array([prompt_of(r.trajectory) for r in some], dtype=object),
-            "answer": np.array([r.trajectory.answer for r in some], dtype=object),
-            "target": np.array(
-                [as_text(r.sample.ground_truth, mixed=False) for r in some], dtype=object
+            "prompt": np.array(
+                [question_of(r.trajectory, system=True) for r in some], dtype=object
             ),
+            "answer": np.array([r.trajectory.answer for r in some], dtype=object),
+            "target": np.array([as_text(r.sample.ground_truth) for r in some], dtype=object),
         }
         db.register("part", columns)
         db.execute("INSERT INTO texts SELECT * FROM part")
         db.unregister("part")
         place += len(some)
-
-
-def prompt_of(trajectory: Trajectory) -> str:
-    """Give the text of all messages before the first of the model."""
-    turns = trajectory.model_turns
-    places = [i for i, message in enumerate(trajectory.messages) if message.role == "assistant"]
-    first = [*(places if turns is None else turns), len(trajectory.messages)][0]
-    return "\n\n".join(message.text for message in trajectory.messages[:first])
 
 
 class _Results:

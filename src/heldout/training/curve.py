@@ -245,7 +245,7 @@ def encode_point(point: CurvePoint) -> bytes:
 
 def decode_point(path: Path, number: int, line: bytes) -> CurvePoint:
     """Decode line `number` of the curve at `path`; DamagedJournal if it is not a point."""
-    return CURVE.decoded(_decoder.decode, path, number, line)
+    return CURVE.decode(path, number, line, CurvePoint)
 
 
 def read_points(path: Path) -> list[CurvePoint]:
@@ -311,7 +311,7 @@ def pending_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
 
 def repair_curve(path: Path) -> list[int]:
     """Move damaged lines to `curve.damaged`, and return their numbers."""
-    return repair_lines(path, CURVE, _decoder.decode)
+    return repair_lines(path, CURVE, CurvePoint)
 
 
 # --- The curve ----------------------------------------------------------------------------------

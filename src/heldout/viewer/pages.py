@@ -234,7 +234,7 @@ class Pages:
                     "truncated": result.trajectory.stop.truncated,
                     "reward": result.score.reward if result.ok else None,
                     "question": _question(result),
-                    "target": _cut(as_text(result.sample.ground_truth, mixed=False)),
+                    "target": _cut(as_text(result.sample.ground_truth)),
                     **_extracted(result),
                     "answer": _cut(result.trajectory.answer),
                     "error": _cut(result.error),
@@ -353,7 +353,7 @@ class Pages:
                 {
                     "id": change.id,
                     "question": _question(results[0]),
-                    "target": _cut(as_text(results[0].sample.ground_truth, mixed=False)),
+                    "target": _cut(as_text(results[0].sample.ground_truth)),
                     "attempts": max(table.repeats for table in tables),
                     "a": {"reward": change.a, **_flip_side(results[0])},
                     "b": {"reward": change.b, **_flip_side(results[1])},
@@ -432,7 +432,7 @@ class Pages:
                     "answer": answer,
                     "changed": not steps or steps[-1].get("answer") != answer,
                 }
-                target = as_text(result.sample.ground_truth, mixed=False)
+                target = as_text(result.sample.ground_truth)
                 question = question_of(result)
             steps.append(step)
         if not steps:
@@ -684,7 +684,7 @@ def content_text(message: Message) -> str:
 
 def _question(result: EvalResult) -> str | None:
     """Return what a sample asks; its input, where there is no conversation."""
-    return _cut(question_of(result) or as_text(result.sample.input, mixed=False))
+    return _cut(question_of(result) or as_text(result.sample.input))
 
 
 def _extracted(result: EvalResult) -> Plain:
@@ -709,7 +709,7 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
         "reward": result.score.reward if result.ok else None,
         "turns": turns,
         "question": _question(result),
-        "target": as_text(result.sample.ground_truth, mixed=False),
+        "target": as_text(result.sample.ground_truth),
         "answer": trajectory.answer,
         "metrics": [
             {

@@ -29,6 +29,7 @@ from heldout.store.columns import (
     column_name,
     current_parquet,
     make_table_batch,
+    parts_of,
     pick_items,
     table_of,
     write_parquet,
@@ -111,7 +112,7 @@ class RunTable:
             return file
         folder = self._resources.enter_context(TemporaryDirectory(prefix="heldout-view-"))
         path = Path(folder) / "results.parquet"
-        if not write_parquet(lambda: in_order(self.run.journal, self.repeats), path):
+        if not write_parquet(lambda: parts_of(in_order(self.run.journal, self.repeats)), path):
             raise RunDirectoryError(
                 f"{self.run.path} has no results yet, or metadata with more keys than a table has "
                 "columns; `heldout show` prints its summary"
