@@ -16,8 +16,7 @@ import msgspec
 from heldout.analysis import Plan
 from heldout.cli._tables import print_json
 from heldout.errors import InvalidInput
-from heldout.store.columns import RunUsage
-from heldout.store.run_dir import GitState
+from heldout.store.run_dir import GitState, RunUsage
 from heldout.store.runs import RunEntry
 from heldout.training.curve import CurvePoint
 from heldout.types import EvalResult
