@@ -116,7 +116,7 @@ REFUSED = [
     (["run", "nowhere.py"], 2, "eval_file_error"),
     (["run", "broken.py"], 4, "systemic_failure"),
     (["curve", "watch", "six", "--once"], 2, "run_directory_error"),
-    (["agent", "Nothing-v0", "--policy", "no:where"], 2, "eval_file_error"),
+    (["agent", "Nothing-v0", "--policy", "no:where"], 2, "invalid_input"),
     (["check", "judge", "none.jsonl", "--judge", "smollm2"], 2, "invalid_input"),
     (["check", "template", "nowhere"], 2, "invalid_input"),
     (["tool-calls", "none.jsonl", "--model", "openai:m"], 2, "invalid_input"),
