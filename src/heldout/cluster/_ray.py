@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from heldout.errors import EvalFailed, InvalidInput
 log = logging.getLogger("heldout")
 
 PROBE_SECONDS = 5.0
+CONNECT_TRIES = 3
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """What a gRPC client sends first. A gRPC server answers with a SETTINGS frame, whose type is 4."""
 
@@ -82,20 +84,28 @@ def connected(address: str | None) -> Iterator[Any]:
         _probe(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    try:
-        ray.init(address, logging_level=logging.WARNING, **options)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
-        hint = ""
-        if os.environ.get("RAY_AUTH_MODE") != "token":
-            # Not set here: in a cluster without tokens, no worker would start.
-            hint = "; if it asks for a token, set RAY_AUTH_MODE=token before Ray is imported"
-        raise InvalidInput(
-            f"cannot connect to a Ray cluster at {address}: {' '.join(str(problem).split())}{hint}"
-        ) from None
+    _initialize(ray, address, options)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _initialize(ray: Any, address: str, options: Mapping[str, Any]) -> None:
+    for tries_left in reversed(range(CONNECT_TRIES)):
+        try:
+            ray.init(address, logging_level=logging.WARNING, **options)
+            return
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+            reason = " ".join(str(problem).split())
+        if not tries_left or "Initialization failure from server" not in reason:
+            break
+        ray.shutdown()  # the process that serves this client died as it started
+        time.sleep(1)
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        # Not set here: in a cluster without tokens, no worker would start.
+        reason += "; if it asks for a token, set RAY_AUTH_MODE=token before Ray is imported"
+    raise InvalidInput(f"cannot connect to a Ray cluster at {address}: {reason}")
 
 
 def _probe(address: str) -> None:

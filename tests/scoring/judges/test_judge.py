@@ -261,8 +261,8 @@ def test_waiting_for_a_place_is_not_counted_in_an_items_time(run: Run) -> None:
 
         async def item(answer: str) -> None:
             async def score(trajectory: Trajectory, sample: Sample) -> Score:
-                attempt = rollout._current.get()
-                assert attempt is not None
+                attempt = rollout.in_user_code.get()
+                assert isinstance(attempt, rollout.Attempt)
                 deadlines.append(lambda: attempt._scope.deadline)
                 await judge.ask(three_way_question("q", answer, "t"))
                 return Score(())
