@@ -27,8 +27,8 @@ from heldout.stats import Ints, PassRate
 from heldout.stats.summary import Summary, has_passed, summarize_batch
 from heldout.store.columns import (
     Table,
-    label,
     make_table_batch,
+    number_groups,
     places_by_code,
     summarize_results,
     table_of,
@@ -184,7 +184,9 @@ def slices_and_total(
     """
     table = table_of(report, [cluster], item_keys=by)
     numbers = sample_clusters(table, cluster)
-    labels = label(list(zip(*(table.item_keys[key] for key in by), strict=True)))
+    labels = [table.item_keys[key] for key in by]
+    groups, first = number_groups(labels)
+    values = [tuple(key[item] for key in labels) for item in first.tolist()]
     batch = make_table_batch(table, numbers)
 
     def summarize(rows: NDArray[Any]) -> Summary:
@@ -194,7 +196,7 @@ def slices_and_total(
             summary["complete"] = False
         return summary
 
-    slices = {labels.values[code]: summarize(rows) for code, rows in places_by_code(labels.codes)}
+    slices = {values[group]: summarize(rows) for group, rows in places_by_code(groups)}
     return slices, summarize(np.arange(len(table)))
 
 
