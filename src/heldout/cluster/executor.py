@@ -30,6 +30,7 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
+from heldout._aio import unwrap_group
 from heldout.cluster._ray import (
     ClusterLost,
     check_fits,
@@ -311,9 +312,7 @@ class WorkerPool:
                 yield
                 self._group.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            problem: BaseException = group
-            while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
-                problem = problem.exceptions[0]
+            problem = unwrap_group(group)
             raise problem from problem.__cause__
         finally:
             with anyio.CancelScope(shield=True):

@@ -11,6 +11,7 @@ import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from io import BufferedReader
 from math import isfinite
 from pathlib import Path
 from struct import Struct
@@ -333,24 +334,29 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
     # Behind one slow item there may be a million: of most, only where they stand is kept.
     waiting: list[tuple[int, int, int, Row | int]] = []
     item = (0, 0)
-    for number, offset, line in lines(path):
-        row = _decode_row(path, number, line)
-        if row.error is not None and stale is None:
-            stale = superseded(path)
-        if stale and stale.get((row.index, row.repeat)):
-            stale[row.index, row.repeat] -= 1
-        elif not waiting and (row.index, row.repeat) == item:  # by far the most
-            item = (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
-            yield row
-        else:
-            held = row if len(waiting) < WAITING_ROWS else offset
-            heapq.heappush(waiting, (row.index, row.repeat, number, held))
-        while waiting and waiting[0][:2] <= item:
-            row = _take_first(waiting, path)
-            item = (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
-            yield row
-    while waiting:
-        yield _take_first(waiting, path)
+    with jsonl.open_to_read(path) as file:
+        for number, offset, line in lines(path):
+            row = _decode_row(path, number, line)
+            if row.error is not None and stale is None:
+                stale = superseded(path)
+            if stale and stale.get((row.index, row.repeat)):
+                stale[row.index, row.repeat] -= 1
+            elif not waiting and (row.index, row.repeat) == item:  # by far the most
+                item = _next_item(row, repeats)
+                yield row
+            else:
+                held = row if len(waiting) < WAITING_ROWS else offset
+                heapq.heappush(waiting, (row.index, row.repeat, number, held))
+            while waiting and waiting[0][:2] <= item:
+                row = _take_first(waiting, file, path)
+                item = _next_item(row, repeats)
+                yield row
+        while waiting:
+            yield _take_first(waiting, file, path)
+
+
+def _next_item(row: Row, repeats: int) -> tuple[int, int]:
+    return (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
 
 
 def _decode_row(path: Path, number: int, line: bytes) -> Row:
@@ -359,13 +365,14 @@ def _decode_row(path: Path, number: int, line: bytes) -> Row:
     return row
 
 
-def _take_first(waiting: list[tuple[int, int, int, Row | int]], path: Path) -> Row:
+def _take_first(
+    waiting: list[tuple[int, int, int, Row | int]], file: BufferedReader, path: Path
+) -> Row:
     _, _, number, held = heapq.heappop(waiting)
     if isinstance(held, Row):
         return held
-    with jsonl.open_to_read(path) as file:
-        file.seek(held)
-        return _decode_row(path, number, file.readline())
+    file.seek(held)
+    return _decode_row(path, number, file.readline())
 
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:
