@@ -57,7 +57,8 @@ demo: .venv/local
 # Two test processes with a thread each: with more, torch's threads wait for one another on two cores.
 test: export OMP_NUM_THREADS := 1
 test: environments
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(addprefix --ignore=,$(TRACKER_TESTS)) \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
+		$(addprefix --ignore=,$(TRACKER_TESTS)) \
 		$(foreach page,$(TRACKER_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
 	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
 

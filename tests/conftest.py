@@ -31,6 +31,12 @@ hypothesis.settings.load_profile("heldout")
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run files with real packages and processes first: a slow one at the end would run alone."""
+    slow = {item.path for item in items if item.get_closest_marker("integration")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def make_samples(n: int) -> list[Sample]:
     levels = ("easy", "medium", "hard")
     return [
