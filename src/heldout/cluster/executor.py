@@ -189,7 +189,6 @@ class _Job:
     done: anyio.Event
     deaths: int = 0
     """Of workers, while they were running it."""
-    last_death: str = ""
     outcome: Outcome | None = None
 
     @property

@@ -18,37 +18,18 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from heldout.errors import InvalidInput
 
-MARK = "@heldout "
+CONTENT, END = "@heldout ", "@heldout-end "
+"""How lines begin: those with a piece of the archive, and the last, with its hash."""
 CHUNK = 12 * 2**10
 """Bytes in one line; Ray sends some twenty thousand characters at a time."""
 RUN_FILES = ("run.json", "results.jsonl", "curve.jsonl")
-
-
-class FileStart(msgspec.Struct, tag=True):
-    """A file begins; lines of data follow."""
-
-    path: str
-    """Below the folder that the script ran in."""
-    size: int
-    sha256: str
-
-
-class TransferEnd(msgspec.Struct, tag=True):
-    """All files were sent."""
-
-    files: int
-
-
-Header = FileStart | TransferEnd
 
 
 def job_folder(name: str) -> Path:
@@ -92,15 +73,19 @@ def pack(name: str) -> Iterator[str]:
         name: The id of the job.
 
     Yields:
-        A header for each file, the lines of its content, and the end.
+        An archive in base64, piece by piece, and its hash.
     """
-    work = job_folder(name) / "work"
-    files = [file for folder in find_runs(work) for file in list_run(folder)]
-    for file in files:
-        size = file.stat().st_size  # a journal may still grow
-        yield MARK + _encode(FileStart(file.relative_to(work).as_posix(), size, _hash(file, size)))
-        yield from _encode_content(file, size)
-    yield MARK + _encode(TransferEnd(len(files)))
+    work, archive = job_folder(name) / "work", job_folder(name) / "runs.tar.gz"
+    with tarfile.open(archive, "w:gz", dereference=True) as packed:
+        for folder in find_runs(work):
+            for file in list_run(folder):
+                packed.add(file, file.relative_to(work).as_posix())
+    digest = hashlib.sha256()
+    with archive.open("rb") as opened:
+        while content := opened.read(CHUNK):
+            digest.update(content)
+            yield CONTENT + base64.b64encode(content).decode()
+    yield END + digest.hexdigest()
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -125,35 +110,6 @@ def list_run(run: Path) -> list[Path]:
     """Return the files of a run directory, the journal first and run.json last."""
     files = [file for file in run.rglob("*") if file.is_file() and not file.name.startswith(".")]
     return sorted(files, key=lambda file: (file.name == "run.json", file.suffix != ".jsonl", file))
-
-
-def _hash(file: Path, size: int) -> str:
-    digest = hashlib.sha256()
-    for content in _read(file, size):
-        digest.update(content)
-    return digest.hexdigest()
-
-
-def _read(file: Path, size: int) -> Iterator[bytes]:
-    with file.open("rb") as opened:
-        while size > 0 and (content := opened.read(min(size, 2**16))):
-            size -= len(content)
-            yield content
-
-
-def _encode(header: Header) -> str:
-    return msgspec.json.encode(header).decode()
-
-
-def _encode_content(file: Path, size: int) -> Iterator[str]:
-    compress = zlib.compressobj()
-    waiting = b""
-    for content in _read(file, size):
-        waiting += compress.compress(content)
-        while len(waiting) >= CHUNK:
-            yield MARK + base64.b64encode(waiting[:CHUNK]).decode()
-            waiting = waiting[CHUNK:]
-    yield MARK + base64.b64encode(waiting + compress.flush()).decode()
 
 
 def main() -> int:

@@ -19,20 +19,18 @@ import shlex
 import shutil
 import socket
 import sys
+import tarfile
 import tempfile
 import time
 import urllib.parse
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from heldout.cluster._ray import PROBE_SECONDS, find_token
-from heldout.cluster.job import MARK, FileStart, Header, TransferEnd, find_runs, list_run
+from heldout.cluster.job import CONTENT, END, find_runs, list_run
 from heldout.cluster.travel import zip_folder
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 from heldout.store.run_dir import RunDir
@@ -48,8 +46,6 @@ STOP_SECONDS = 30.0
 START_SECONDS = 60.0
 POLL_SECONDS = 0.5
 RETRIES = 5
-
-_decode_header = msgspec.json.Decoder(Header).decode
 
 
 def run_remote(
@@ -384,71 +380,45 @@ async def _receive(client: Any, packer: str, folder: Path) -> None:
     async for text in client.tail_job_logs(packer):
         *lines, rest = (rest + text).split("\n")
         for line in lines:
-            if line.startswith(MARK):
-                receiver.take(line.removeprefix(MARK))
-    receiver.check_end()
+            receiver.take(line)
+    receiver.unpack()
 
 
 class Receiver:
-    """Writes the files of a transfer and checks their hashes."""
+    """Reads what `heldout.cluster.job` prints, and unpacks the archive in it.
+
+    Args:
+        folder: Where the files go.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Receive into a folder.
-
-        Args:
-            folder: Where the files go.
-        """
-        self._folder = folder
-        self._start: FileStart | None = None
-        self._target = folder
+        self._folder, self._archive = folder, folder / "runs.tar.gz"
         self._digest = hashlib.sha256()
-        self._inflate = zlib.decompressobj()
-        self._files = 0
-        self._ended = False
+        self._sent_digest = ""
 
     def take(self, line: str) -> None:
-        """Take a line.
-
-        Args:
-            line: A header in JSON, or content in base64.
-
-        Raises:
-            EvalFailed: A file does not have the hash it was sent with, or is named as none may be.
-        """
-        if not line.startswith("{"):
-            content = self._inflate.decompress(base64.b64decode(line))
+        """Take a line of output; one that is not part of the archive is passed over."""
+        if line.startswith(CONTENT):
+            content = base64.b64decode(line.removeprefix(CONTENT))
             self._digest.update(content)
-            with self._target.open("ab") as file:
+            with self._archive.open("ab") as file:
                 file.write(content)
-            return
-        self._finish_file()
-        header = _decode_header(line)
-        if isinstance(header, TransferEnd):
-            self._ended = header.files == self._files
-            return
-        path = PurePosixPath(header.path)
-        if path.is_absolute() or ".." in path.parts:
-            raise EvalFailed(f"{header.path!r} is not below the folder of the job")
-        self._start, self._target = header, self._folder / path
-        self._target.parent.mkdir(parents=True, exist_ok=True)
-        self._digest, self._inflate = hashlib.sha256(), zlib.decompressobj()
+        elif line.startswith(END):
+            self._sent_digest = line.removeprefix(END)
 
-    def _finish_file(self) -> None:
-        if self._start is None:
-            return
-        if self._digest.hexdigest() != self._start.sha256:
-            raise EvalFailed(f"{self._start.path} arrived with another hash than it was sent with")
-        self._files += 1
-        self._start = None
-
-    def check_end(self) -> None:
-        """Check that all files have arrived.
+    def unpack(self) -> None:
+        """Unpack the archive.
 
         Raises:
-            EvalFailed: The transfer broke off.
+            EvalFailed: It is not whole, or a file in it would not be below the folder.
         """
-        if not self._ended:
-            raise EvalFailed(f"the transfer broke off after {self._files} files")
+        if self._digest.hexdigest() != self._sent_digest:
+            raise EvalFailed("the transfer broke off, or changed on the way")
+        try:
+            with tarfile.open(self._archive) as packed:
+                packed.extractall(self._folder, filter="data")
+        except tarfile.TarError as problem:
+            raise EvalFailed(f"the archive is refused: {problem}") from None
 
 
 def _put_in_place(run: Path, target: Path, name: str) -> None:
