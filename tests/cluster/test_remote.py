@@ -10,8 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -229,16 +229,15 @@ def test_a_transfer_that_is_not_whole_is_refused(job: str, part: slice, tmp_path
         receiver.unpack()
 
 
-@pytest.mark.parametrize("path", ["../x", "a/../../x"])
-def test_a_file_outside_of_the_folder_is_refused(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["../x", "/x", "a/../../x"])
+def test_no_file_arrives_outside_of_the_folder(path: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        archive.addfile(tarfile.TarInfo(path))
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(path, "content")
     receiver = Receiver(home)
     receiver.take(CONTENT + base64.b64encode(content.getvalue()).decode())
     receiver.take(END + hashlib.sha256(content.getvalue()).hexdigest())
-    with pytest.raises(EvalFailed, match="outside"):
-        receiver.unpack()
-    assert not (tmp_path / "x").exists()
+    receiver.unpack()
+    assert [file.parent.resolve() for file in tmp_path.rglob("x")] in ([home], [home / "a"])

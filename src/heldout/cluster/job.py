@@ -18,8 +18,8 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,11 +75,11 @@ def pack(name: str) -> Iterator[str]:
     Yields:
         An archive in base64, piece by piece, and its hash.
     """
-    work, archive = job_folder(name) / "work", job_folder(name) / "runs.tar.gz"
-    with tarfile.open(archive, "w:gz", dereference=True) as packed:
+    work, archive = job_folder(name) / "work", job_folder(name) / "runs.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for folder in find_runs(work):
             for file in list_run(folder):
-                packed.add(file, file.relative_to(work).as_posix())
+                packed.write(file, file.relative_to(work).as_posix())
     digest = hashlib.sha256()
     with archive.open("rb") as opened:
         while content := opened.read(CHUNK):

@@ -11,6 +11,7 @@ they are loaded. What the worker prints, and the conversations it saves, come ho
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import logging
 import math
@@ -19,6 +20,7 @@ import shutil
 import socket
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -156,14 +158,6 @@ class News(msgspec.Struct):
     """Why the worker's process has ended."""
 
 
-class SavedFile(msgspec.Struct):
-    """A file of a run that comes home, in MessagePack."""
-
-    path: str
-    content: bytes
-    sha256: str
-
-
 # --- On the node --------------------------------------------------------------------------------
 
 
@@ -240,17 +234,14 @@ class Relay:
             name: The directory's name below steps/.
 
         Returns:
-            A list of `SavedFile`.
+            An archive of them.
         """
-        run = self._run_dir / STEPS / name
-        files = []
-        for file in sorted(run.rglob("*")):
-            if file.is_file():
-                content = file.read_bytes()
-                path = file.relative_to(run).as_posix()
-                files.append(SavedFile(path, content, hashlib.sha256(content).hexdigest()))
+        run, packed = self._run_dir / STEPS / name, io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in sorted(run.rglob("*")):
+                archive.write(file, file.relative_to(run))
         shutil.rmtree(run, ignore_errors=True)
-        return msgspec.msgpack.encode(files)
+        return packed.getvalue()
 
     def end(self, patience: float) -> None:
         """End the process, and remove what is left of it."""
@@ -379,15 +370,8 @@ class _NodeProcess:
         run_dir, step = self._run_dirs.pop(answer.number)
         packed = self._call(self._actor.take_run.remote(PurePosixPath(run).name))
         name = reserve_name(run_dir / STEPS, f"{step:08d}")
-        for file in msgspec.msgpack.decode(packed, type=list[SavedFile]):
-            if hashlib.sha256(file.content).hexdigest() != file.sha256:
-                raise WorkerGone(f"{file.path} came from the node with another hash")
-            path = PurePosixPath(file.path)
-            if path.is_absolute() or ".." in path.parts:
-                raise WorkerGone(f"{file.path!r} is not below the run's directory")
-            target = run_dir / STEPS / name / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.content)
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            archive.extractall(run_dir / STEPS / name)
         measured = replace(answer.measured, run=f"{STEPS}/{name}")
         return msgspec.structs.replace(answer, measured=measured)
 
