@@ -355,7 +355,7 @@ def test_a_key_that_comes_back_is_removed_even_from_what_is_remembered(
         server.script(echo_key(code))
         with pytest.raises(EndpointError, match=r"bad key: (Bearer )?\[key\]"):
             ask(api.endpoint(server.url))
-    leak = json.dumps(api.calling(f"The key is {KEY}.")).replace("sk-", "sk\\u002d")
+    leak = api.calling(f"The key is {KEY}.")
     server.script(status(200, leak))
     result = Message("tool", "4", tool_call_id="toolu_1")
     turn = ask(api.endpoint(server.url), tools=[ADD], then=[result]).message

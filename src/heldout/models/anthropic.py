@@ -21,8 +21,7 @@ import msgspec
 from heldout._providers import ANTHROPIC
 from heldout.config import Sampling
 from heldout.errors import EndpointError
-from heldout.models.http import ServerEndpoint
-from heldout.models.transport import Response
+from heldout.models.http import Response, ServerEndpoint
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 API_VERSION = "2023-06-01"
@@ -40,6 +39,23 @@ FINISH_REASONS = {
 """Stop reasons in the words of chat completions; others stay as they are."""
 
 
+class _Usage(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+    def total(self) -> Usage:
+        cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
+        return Usage(self.input_tokens + cached, self.output_tokens)
+
+
+class _Reply(msgspec.Struct):
+    content: list[dict[str, Any]]
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+
+
 class AnthropicEndpoint(ServerEndpoint):
     """A model of Anthropic."""
 
@@ -47,7 +63,7 @@ class AnthropicEndpoint(ServerEndpoint):
     path = "/messages"
     provider = ANTHROPIC
     address_variable = "ANTHROPIC_BASE_URL"
-    reply_name = "a message"
+    reply_type = _Reply
 
     @classmethod
     def _default_url(cls) -> str:
@@ -203,23 +219,3 @@ def _input_of(call: ToolCall) -> dict[str, Any]:
         value = call.arguments
     # The API takes objects only, whatever another model wrote.
     return value if isinstance(value, dict) else {"arguments": value}
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int
-    output_tokens: int
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-
-    def total(self) -> Usage:
-        cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
-        return Usage(self.input_tokens + cached, self.output_tokens)
-
-
-class _Reply(msgspec.Struct):
-    content: list[dict[str, Any]]
-    stop_reason: str | None = None
-    usage: _Usage | None = None
-
-
-AnthropicEndpoint.reply_decoder = msgspec.json.Decoder(_Reply)

@@ -20,14 +20,29 @@ from heldout._providers import OPENAI
 from heldout.chat.tool_calls import call_id
 from heldout.config import Sampling
 from heldout.errors import FatalEndpointError
-from heldout.models.http import ServerEndpoint
-from heldout.models.transport import Response
+from heldout.models.http import Response, ServerEndpoint
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 FINISH_REASONS = {"max_output_tokens": "length"}
 """Reasons of an incomplete response in the words of chat completions; others stay as they are."""
 ENDED = ("response.completed", "response.incomplete", "response.failed")
 """Events that end a stream; each holds the whole response."""
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+
+    def total(self) -> Usage:
+        return Usage(self.input_tokens, self.output_tokens)
+
+
+class _Reply(msgspec.Struct):
+    output: list[dict[str, Any]]
+    status: str = "completed"
+    incomplete_details: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    usage: _Usage | None = None
 
 
 class ResponsesEndpoint(ServerEndpoint):
@@ -37,7 +52,7 @@ class ResponsesEndpoint(ServerEndpoint):
     path = "/responses"
     provider = OPENAI
     address_variable = "OPENAI_BASE_URL"
-    reply_name = "a response"
+    reply_type = _Reply
 
     def _fields(
         self,
@@ -146,22 +161,3 @@ def _part(part: dict[str, Any], role: str) -> dict[str, Any]:
             detail = {"detail": image["detail"]} if "detail" in image else {}
             return {"type": "input_image", "image_url": url, **detail}
     return part  # in the API's own form
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int
-    output_tokens: int
-
-    def total(self) -> Usage:
-        return Usage(self.input_tokens, self.output_tokens)
-
-
-class _Reply(msgspec.Struct):
-    output: list[dict[str, Any]]
-    status: str = "completed"
-    incomplete_details: dict[str, Any] | None = None
-    error: dict[str, Any] | None = None
-    usage: _Usage | None = None
-
-
-ResponsesEndpoint.reply_decoder = msgspec.json.Decoder(_Reply)
