@@ -9,6 +9,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
@@ -77,6 +78,17 @@ def waker() -> Callable[[Callable[[], object]], None]:
             soon(function)
 
     return wake
+
+
+async def wait_for(future: Future[T]) -> T:
+    """Wait for a future of another thread; with the waiting, the future is cancelled, too."""
+    done, wake = anyio.Event(), waker()
+    future.add_done_callback(lambda _: wake(done.set))
+    try:
+        await done.wait()
+        return future.result()
+    finally:
+        future.cancel()  # without effect once it is done
 
 
 # --- Threads ------------------------------------------------------------------------------------

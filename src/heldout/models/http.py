@@ -29,14 +29,13 @@ from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 import aiohttp
-import anyio
 import anyio.from_thread
 import anyio.to_thread
 import msgspec
 import sniffio
 from yarl import URL
 
-from heldout._aio import current_loop, waker
+from heldout._aio import current_loop, wait_for
 from heldout._providers import OPENAI, Provider
 from heldout.chat.messages import to_chat_api, tool_to_chat_api
 from heldout.chat.tool_calls import call_id, next_call_number
@@ -457,14 +456,7 @@ class ThreadClient:
 
     async def post(self, body: bytes) -> Response:
         """Send a body; see `Client`."""
-        done, wake = anyio.Event(), waker()
-        future = self._portal.start_task_soon(self._client.post, body)
-        future.add_done_callback(lambda _: wake(done.set))
-        try:
-            await done.wait()
-        finally:
-            future.cancel()
-        return future.result()
+        return await wait_for(self._portal.start_task_soon(self._client.post, body))
 
     async def close(self) -> None:
         """Close the connections, and end the thread."""
