@@ -12,11 +12,9 @@ does not change with the file. Where there is no price there is no cost: None, n
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -38,7 +36,7 @@ class Price:
     def __post_init__(self) -> None:
         for name in ("input", "output"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            if not 0 <= value < float("inf"):
                 raise InvalidInput(f"price.{name} is a number >= 0 per million tokens: {value!r}")
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
@@ -76,23 +74,13 @@ def load_prices(path: str | Path | None = None) -> dict[str, Price]:
         InvalidInput: The file cannot be read, or an entry is not a price.
     """
     file = prices_file() if path is None else Path(path)
+    if path is None and not file.exists():
+        return {}
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if path is None:
-            return {}
-        raise InvalidInput(f"there is no file {file}") from None
-    except (OSError, ValueError) as problem:
-        raise InvalidInput(f"{file} cannot be read: {problem}") from None
-    return {model: _parse_price(entry, f"{file}: {model}") for model, entry in tables.items()}
-
-
-def _parse_price(entry: Any, where: str) -> Price:
-    try:
-        return msgspec.convert(entry, Price)
-    except (msgspec.ValidationError, InvalidInput) as problem:
+        return msgspec.toml.decode(file.read_bytes(), type=dict[str, Price])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
         raise InvalidInput(
-            f"{where}: a price has input and output, numbers per million tokens ({problem})"
+            f"{file} is not a table of prices, input and output per million tokens: {problem}"
         ) from None
 
 

@@ -293,16 +293,10 @@ def test_a_function_that_takes_tools_is_told_of_them(run: Run, form: str) -> Non
     assert run(asked_with_tools(TOLD[form])) == "2 ['add', 'now']"
 
 
-@functools.wraps(name_tools)
-def taking_one(messages: list[Message]) -> str:
-    return count(messages)
-
-
 UNTOLD: dict[str, Any] = {
     **FORMS,
     "parameter of the author's own": lambda messages, i=3: count(messages) if i == 3 else "told",
     "any number": lambda *args: count(*args),
-    "wrapper that takes one": taking_one,
     "first parameter called tools": lambda tools: count(tools),
 }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -80,11 +80,7 @@ class AnthropicEndpoint(ServerEndpoint):
         return {**super().describe(), "default_max_tokens": DEFAULT_MAX_TOKENS}
 
     def _fields(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-        extra: Mapping[str, Any],
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
         turns = list(messages)
         system: list[str] = []
@@ -92,7 +88,7 @@ class AnthropicEndpoint(ServerEndpoint):
             system.append(turns.pop(0).text)
         return {
             "model": self.model,
-            "max_tokens": sampling.max_tokens or DEFAULT_MAX_TOKENS + _thinking_budget(extra),
+            "max_tokens": sampling.max_tokens or DEFAULT_MAX_TOKENS + _thinking_budget(sampling),
             "system": "\n\n".join(system) or None,
             "messages": self._turns_of(turns),
             "temperature": sampling.temperature,
@@ -205,9 +201,9 @@ def _content_block(part: dict[str, Any]) -> dict[str, Any]:
     return part  # text, or a block in the API's own form
 
 
-def _thinking_budget(extra: Mapping[str, Any]) -> int:
-    match extra.get("thinking"):
-        case {"budget_tokens": int(tokens)}:
+def _thinking_budget(sampling: Sampling) -> int:
+    match sampling.extra_body:
+        case {"thinking": {"budget_tokens": int(tokens)}}:
             return tokens
     return 0
 

@@ -117,17 +117,7 @@ class ServerEndpoint:
 
     @classmethod
     def parse(cls, text: str, *, max_connections: int, provider: Provider | None = None) -> Self:
-        """Make the endpoint of MODEL or MODEL@URL.
-
-        Args:
-            text: The model, whose name may contain an @, and the address.
-            max_connections: How many connections are open at once.
-            provider: Where the model is, without an address; the API's own provider by default.
-
-        Raises:
-            InvalidInput: If there is no model, the address cannot be one, or the provider's key
-                is missing.
-        """
+        """Make the endpoint of MODEL or MODEL@URL; without a URL the model is the provider's."""
         # The @ before a scheme, not the last one: that may be behind a password in the address,
         # which must be refused as an address and not become part of the model's name.
         at = re.search(r"@(?=[a-z][a-z0-9+.-]*://)", text, re.IGNORECASE)
@@ -168,8 +158,7 @@ class ServerEndpoint:
 
         A field that is None is left out.
         """
-        extra = sampling.extra_body or {}
-        body = {**self._fields(messages, sampling, tools, extra), **extra}
+        body = {**self._fields(messages, sampling, tools), **(sampling.extra_body or {})}
         return {key: value for key, value in body.items() if value is not None}
 
     async def send(self, request: Mapping[str, Any], *, next_call: int = 0) -> Completion:
@@ -219,13 +208,9 @@ class ServerEndpoint:
         return {"authorization": f"Bearer {self._key}"} if self._key else {}
 
     def _fields(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-        extra: Mapping[str, Any],
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
-        """Make the API's own fields of a body; `extra` will be put over them."""
+        """Make the API's own fields of a body; `sampling.extra_body` will be put over them."""
         raise NotImplementedError
 
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
@@ -565,11 +550,7 @@ class HTTPEndpoint(ServerEndpoint):
     """The server's name for reasoning, once it has sent some."""
 
     def _fields(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-        extra: Mapping[str, Any],
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
         return {
             "model": self.model,

@@ -55,17 +55,13 @@ class ResponsesEndpoint(ServerEndpoint):
     reply_type = _Reply
 
     def _fields(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-        extra: Mapping[str, Any],
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
         if sampling.stop:
             raise FatalEndpointError(
                 "the Responses API has no stop texts: leave out sampling.stop, or use openai:MODEL"
             )
-        is_stored = extra.get("store") is not False
+        is_stored = (sampling.extra_body or {}).get("store") is not False
         return {
             "model": self.model,
             "input": [item for m in messages for item in self._items(m, is_stored)],
