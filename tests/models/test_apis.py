@@ -421,12 +421,6 @@ def test_images_become_blocks(server: FaultyServer) -> None:
     ]
 
 
-def test_audio_is_refused_before_it_is_sent(server: FaultyServer) -> None:
-    with pytest.raises(EndpointError, match="takes no audio"):
-        ask(claude(server), [Message("user", [{"type": "input_audio", "input_audio": {}}])])
-    assert not server.requests
-
-
 def test_calls_and_results_of_another_model_are_converted(server: FaultyServer) -> None:
     server.script(status(200, message(anthropic_text("4"))))
     calls = (ToolCall("a", "add", '{"x": 1}'), ToolCall("b", "add", "[1"))

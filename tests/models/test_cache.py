@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -336,24 +337,23 @@ def test_limits_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
         ResponseCache(tmp_path / "c")
 
 
-def _write_many(path: Path, first: int, number: int) -> None:
-    with ResponseCache(path) as cache:
-        for i in range(first, first + number):
-            cache.put(i.to_bytes(4, "big"), b"turn %d" % i)
+WRITER = """
+import sys
+from pathlib import Path
+from heldout.models.cache import ResponseCache
+
+with ResponseCache(Path(sys.argv[1])) as cache:
+    for i in range(int(sys.argv[2]), int(sys.argv[2]) + 50):
+        cache.put(i.to_bytes(4, "big"), b"turn %d" % i)
+"""
 
 
 @pytest.mark.integration
 def test_several_processes_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    context = multiprocessing.get_context("spawn")
-    writers = [
-        context.Process(target=_write_many, args=(path, 40 * writer, 50)) for writer in range(2)
-    ]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-        assert writer.exitcode == 0
+    command = [sys.executable, "-c", WRITER, str(path)]
+    writers = [subprocess.Popen([*command, first]) for first in ("0", "40")]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
     with ResponseCache(path) as cache:
         assert cache.info().entries == 90  # they share ten keys
         assert all(cache.get(i.to_bytes(4, "big")) == b"turn %d" % i for i in range(90))

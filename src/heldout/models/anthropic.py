@@ -20,7 +20,6 @@ import msgspec
 
 from heldout._providers import ANTHROPIC
 from heldout.config import Sampling
-from heldout.errors import EndpointError
 from heldout.models.http import Response, ServerEndpoint
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
@@ -196,8 +195,6 @@ def _content_block(part: dict[str, Any]) -> dict[str, Any]:
             kind, _, data = url.removeprefix("data:").partition(";base64,")
             source = {"type": "base64", "media_type": kind, "data": data}
             return {"type": "image", "source": source}
-        case {"type": "input_audio"}:
-            raise EndpointError("Anthropic's API takes no audio")
     return part  # text, or a block in the API's own form
 
 
