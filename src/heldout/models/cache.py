@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import sqlite3
 import threading
@@ -47,7 +48,6 @@ FORMAT = 1
 MAX_MEGABYTES, MAX_DAYS = 2048.0, 30.0
 BUSY_SECONDS = 30.0
 """How long one process waits for another one that writes."""
-WRITES_PER_PRUNE = 500
 CHECKSUM_BYTES = 16
 
 CREATE = f"""
@@ -115,7 +115,7 @@ class ResponseCache:
             max_age = _read_limit("HELDOUT_CACHE_MAX_DAYS", MAX_DAYS) * 86400
         self.path, self._max_bytes, self._max_age = path, max_bytes, max_age
         self._lock = threading.Lock()
-        self._writes = 0
+        self._has_written = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Prompts and answers are for the user alone.
@@ -136,15 +136,13 @@ class ResponseCache:
             # Without fsync: 10 ms less per turn. After a power failure the file may be damaged,
             # which SQLite or the checksums notice.
             self._db.execute("PRAGMA synchronous = OFF")
-        pragmas = ("application_id", "user_version")
-        [application, version] = [
-            self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas
-        ]
+        application = self._db.execute("PRAGMA application_id").fetchone()[0]
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if (application, version) == (APPLICATION_ID, FORMAT):
             return
         if self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-            raise InvalidInput(
-                f"{self.path} is not a response cache of this version of heldout; name another file"
+            raise sqlite3.DatabaseError(
+                "not a response cache of this version of heldout; name another file"
             )
         self._db.execute("PRAGMA auto_vacuum = FULL")  # so that pruning makes the file smaller
         self._db.executescript(CREATE)
@@ -164,9 +162,7 @@ class ResponseCache:
         row = (key, time.time(), len(turn), _checksum(key, turn) + turn)
         with self._lock:
             self._db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?)", row)
-            self._writes += 1
-            if self._writes % WRITES_PER_PRUNE == 0:
-                self._prune()
+            self._has_written = True
 
     def info(self) -> CacheInfo:
         """Count what the file holds."""
@@ -189,13 +185,10 @@ class ResponseCache:
 
     def close(self) -> None:
         """Remove what has expired or does not fit, and close the file."""
-        with self._lock, closing(self._db):
-            if self._writes:
-                self._prune()
-
-    def _prune(self) -> None:
         limits = {"oldest": time.time() - self._max_age, "max_bytes": self._max_bytes}
-        self._db.execute(PRUNE, limits)
+        with self._lock, closing(self._db):
+            if self._has_written and self._max_bytes < math.inf:
+                self._db.execute(PRUNE, limits)
 
 
 def _checksum(key: bytes, turn: bytes) -> bytes:
