@@ -27,6 +27,7 @@ from heldout.models.cache import ResponseCache, count_turns, default_path
 from heldout.models.http import HTTPEndpoint
 from heldout.types import Completion, Trajectory
 from tests.faulty_server import KEY, FaultyServer, Request, answer, status
+from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
 TWO = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "3 + 3?"})]
@@ -68,6 +69,7 @@ def answers(report: EvalReport) -> list[str]:
 # --- Hits ---------------------------------------------------------------------------------------
 
 
+@both_loops
 def test_a_second_run_sends_no_request_and_says_so(
     run: Run, server: FaultyServer, config: EvalConfig
 ) -> None:

@@ -22,6 +22,7 @@ from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, S
 from heldout.errors import InvalidInput, TransientError
 from heldout.models import FunctionEndpoint, open_endpoint
 from heldout.types import Completion, ToolCall, Trajectory
+from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
 
@@ -127,6 +128,7 @@ def repeat(messages: list[Message]) -> str:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@both_loops
 def test_every_form_of_function_answers(run: Run, form: str) -> None:
     assert run(answered(FORMS[form])) == Completion(Message("assistant", "2 three"))
 
@@ -336,6 +338,7 @@ def test_a_function_cannot_change_the_tools_it_is_shown(run: Run) -> None:
     assert len(TOOLS) == 2
 
 
+@both_loops
 def test_plain_functions_run_as_many_at_once_as_items_do(run: Run, tmp_path: Path) -> None:
     together = threading.Barrier(24)
 
@@ -347,6 +350,7 @@ def test_plain_functions_run_as_many_at_once_as_items_do(run: Run, tmp_path: Pat
     assert (report.summary["n_scored"], report.summary["mean"]) == (48, 1.0)
 
 
+@both_loops
 def test_threads_are_used_again_and_end_with_the_run(run: Run, tmp_path: Path) -> None:
     threads: set[threading.Thread] = set()
 
@@ -361,6 +365,7 @@ def test_threads_are_used_again_and_end_with_the_run(run: Run, tmp_path: Path) -
         assert not thread.is_alive()
 
 
+@both_loops
 def test_a_plain_function_sees_the_context_it_was_asked_in(run: Run) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
 
@@ -379,6 +384,7 @@ def release() -> Iterator[threading.Event]:
     event.set()
 
 
+@both_loops
 def test_a_function_that_blocks_does_not_keep_the_timeout_from_coming(
     run: Run, tmp_path: Path, release: threading.Event
 ) -> None:
@@ -392,6 +398,7 @@ def test_a_function_that_blocks_does_not_keep_the_timeout_from_coming(
     assert (report.summary["n"], report.summary["n_errors"]) == (4, 1)
 
 
+@both_loops
 def test_calls_that_were_given_up_on_take_no_place_from_later_items(
     run: Run, tmp_path: Path, release: threading.Event
 ) -> None:
@@ -438,6 +445,7 @@ anyio.run(main)
     assert done.stdout == "1\n"
 
 
+@both_loops
 def test_an_answer_that_comes_after_the_event_loop_ended_disturbs_nobody(
     run: Run, tmp_path: Path
 ) -> None:

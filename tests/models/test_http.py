@@ -17,7 +17,6 @@ import resource
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +42,10 @@ from heldout.models.http import HTTPEndpoint
 from heldout.types import Completion, Stop, ToolCall, Trajectory, Usage
 from tests import faulty_server as faulty
 from tests.faulty_server import Action, FaultyServer, Request, answer, closed_port, drop, status
+from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
 
-
-@pytest.fixture
-def run(request: pytest.FixtureRequest) -> Run:
-    return partial(anyio.run, backend=getattr(request, "param", "asyncio"))
-
-
-both_loops = pytest.mark.parametrize("run", ["asyncio", "trio"], indirect=True)
 
 QUESTION = [Message("user", "2 + 2?")]
 GREEDY = Sampling()

@@ -33,6 +33,7 @@ from heldout.models import open_endpoint
 from heldout.models.local import LocalEndpoint, version_on_disk
 from heldout.types import Completion, Trajectory, Usage
 from heldout.weights import fingerprint
+from tests.models.conftest import both_loops
 from tests.tiny_model import CONTEXT, WORDS, save_tiny_model, tiny_model
 
 Run = Callable[..., Any]
@@ -128,6 +129,7 @@ def test_a_batch_answers_as_one_at_a_time_and_as_transformers_does(
     assert len({answer.usage.prompt_tokens for answer in together}) > 4
 
 
+@both_loops
 def test_rows_are_decoded_together_and_leave_when_they_are_done(
     run: Run, tiny: tuple[Any, Any], full_batches: None
 ) -> None:
@@ -317,6 +319,7 @@ def long_winded(tiny: tuple[Any, Any]) -> str:
     return next(p for p in PROMPTS if generated(tiny, p, 16).finish_reason == "length")
 
 
+@both_loops
 def test_who_gives_up_leaves_the_batch(
     run: Run, tiny: tuple[Any, Any], long_winded: str, full_batches: None
 ) -> None:
@@ -346,6 +349,7 @@ def test_who_gives_up_leaves_the_batch(
     assert answers == [generated(tiny, long_winded, 16)]
 
 
+@both_loops
 def test_who_gives_up_while_waiting_is_not_decoded(
     run: Run, tiny: tuple[Any, Any], long_winded: str
 ) -> None:
@@ -372,6 +376,7 @@ def test_who_gives_up_while_waiting_is_not_decoded(
     assert len(steps.sizes) == 2 * 16
 
 
+@both_loops
 def test_an_answer_does_not_wait_for_the_longest_of_its_batch(
     run: Run, tiny: tuple[Any, Any], long_winded: str, full_batches: None
 ) -> None:
@@ -412,6 +417,7 @@ def model_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "heldout-model"]
 
 
+@both_loops
 def test_close_ends_the_thread_and_the_endpoint_can_be_used_again(
     run: Run, tiny: tuple[Any, Any]
 ) -> None:
@@ -429,6 +435,7 @@ def test_close_ends_the_thread_and_the_endpoint_can_be_used_again(
     assert run(main) == run(main) == generated(tiny, "w1", 16)
 
 
+@both_loops
 def test_closing_twice_at_once_is_closing(run: Run, tiny: tuple[Any, Any]) -> None:
     endpoint = LocalEndpoint(*tiny)
 
@@ -450,6 +457,7 @@ def test_closing_twice_at_once_is_closing(run: Run, tiny: tuple[Any, Any]) -> No
     run(main)
 
 
+@both_loops
 def test_close_does_not_wait_for_answers_and_says_so_to_who_does(
     run: Run, tiny: tuple[Any, Any], long_winded: str
 ) -> None:

@@ -34,12 +34,6 @@ from tests.faulty_server import KEY, FaultyServer, Request, answer, echo_key, ev
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def run() -> Run:
-    """Runs an async function; that both event loops will do is tested with the transport."""
-    return anyio.run
-
-
 QUESTION = [Message("user", "2 + 2?")]
 OTHER_KEY = "gsk-0123456789abcdefghij"
 
