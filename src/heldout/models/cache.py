@@ -99,15 +99,8 @@ class ResponseCache:
     ) -> None:
         """Open the file, and make it if needed.
 
-        Args:
-            path: The file.
-            max_bytes: How much it may hold; None takes HELDOUT_CACHE_MAX_MB, or 2048 MB.
-            max_age: Seconds after which a turn expires; None takes HELDOUT_CACHE_MAX_DAYS, or 30
-                days.
-            durable: Whether a power failure leaves the file whole, at some 10 ms per turn.
-
-        Raises:
-            InvalidInput: If the file is no response cache, or cannot be opened.
+        None takes the limit in HELDOUT_CACHE_MAX_MB or HELDOUT_CACHE_MAX_DAYS. A durable file
+        survives a power failure, at some 10 ms per turn.
         """
         if max_bytes is None:
             max_bytes = _read_limit("HELDOUT_CACHE_MAX_MB", MAX_MEGABYTES) * 1e6
@@ -216,17 +209,7 @@ class CachedEndpoint:
     """An endpoint whose turns are taken from a cache where it has them."""
 
     def __init__(self, endpoint: Endpoint, model: Any, cache: bool | str) -> None:
-        """Put the response cache before an endpoint.
-
-        Args:
-            endpoint: Answers what is not in the cache.
-            model: What the config names; the endpoint itself if it is the user's own, who closes
-                it.
-            cache: The path of the file; True for the default one.
-
-        Raises:
-            InvalidInput: If nothing tells whether the endpoint would answer the same again.
-        """
+        """Put the cache before an endpoint, which the config's `model` names or is."""
         from heldout.models.http import ServerEndpoint
 
         description = endpoint.describe()
