@@ -20,7 +20,6 @@ import os
 import re
 import time
 import urllib.request
-from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -390,16 +389,18 @@ class Client:
         url = self._url
         try:
             async with self._session.post(
-                url, data=body, allow_redirects=False, **self._proxy
+                url, data=body, allow_redirects=False, proxy=self._proxy
             ) as response:
                 content = await response.read()
                 return Response(response.status, response.headers, self._without_key(content))
         except aiohttp.ClientConnectorError as problem:
             raise Unreachable(f"nothing answers at {url}: {problem.os_error}") from None
         except (aiohttp.ClientError, OSError) as problem:
-            # It quotes a line that is not HTTP, which may be the key.
-            reason = self._without_key(f"{type(problem).__name__}: {problem}".encode())
-            raise TransientError(f"{url}: {reason.decode()}") from None
+            # It may quote the key, in a line that is not HTTP, and the address of the proxy.
+            reason = self._without_key(f"{type(problem).__name__}: {problem}".encode()).decode()
+            if self._proxy is not None and self._proxy.raw_password:
+                reason = reason.replace(self._proxy.raw_password, "[password]")
+            raise TransientError(f"{url}: {reason}") from None
 
     def _without_key(self, content: bytes) -> bytes:
         return content.replace(self._key, b"[key]") if self._key else content
@@ -409,26 +410,16 @@ class Client:
         await self._session.close()
 
 
-def _find_proxy(url: str) -> dict[str, Any]:
-    """Find the proxy in HTTP_PROXY and the like, as options of a request.
+def _find_proxy(url: str) -> URL | None:
+    """Find the proxy in HTTP_PROXY and the like.
 
-    aiohttp's own `trust_env` would also read ~/.netrc, which would conflict with the key. The
-    password is not left in the address, which messages contain.
+    aiohttp's own `trust_env` would also read ~/.netrc, which would conflict with the key.
     """
     parts, proxies = urlsplit(url), urllib.request.getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if proxy is None or urllib.request.proxy_bypass(parts.netloc):
-        return {}
-    address = URL(proxy if "://" in proxy else f"http://{proxy}")
-    if address.user is None:
-        return {"proxy": address}
-    login = b64encode(f"{address.user}:{address.password or ''}".encode()).decode()
-    # Over http the proxy gets the request itself, over https a CONNECT before it.
-    option = "headers" if parts.scheme == "http" else "proxy_headers"
-    return {
-        "proxy": address.with_user(None),
-        option: {"Proxy-Authorization": f"Basic {login}"},
-    }
+        return None
+    return URL(proxy if "://" in proxy else f"http://{proxy}")
 
 
 class ThreadClient:
