@@ -167,7 +167,7 @@ class ServerEndpoint:
             EndpointError: If there is no answer; its type says whether a retry may help.
         """
         try:
-            response = await self._open_client().post(msgspec.json.encode(request))
+            response = await self._post(request)
             if response.status < 500 and response.status not in (401, 403):
                 self._is_available = True
             if response.status != 200:
@@ -183,16 +183,14 @@ class ServerEndpoint:
                 retry_after=problem.retry_after,
             ) from None
 
-    def _open_client(self) -> Client | ThreadClient:
+    async def _post(self, request: Mapping[str, Any]) -> Response:
         loop = current_loop()
         if self._client is None or self._loop is not loop:
             # Connections belong to the event loop they were made in.
-            is_trio = sniffio.current_async_library() == "trio"
-            self._client = (ThreadClient if is_trio else Client)(
-                self._url, self._key_headers(), self._key, self._max_connections
-            )
+            client = ThreadClient if sniffio.current_async_library() == "trio" else Client
             self._loop = loop
-        return self._client
+            self._client = client(self._url, self._key_headers(), self._key, self._max_connections)
+        return await self._client.post(msgspec.json.encode(request))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -664,10 +662,9 @@ def _to_completion(reply: _Reply, next_call: int) -> Completion:
         reasoning=choice.message.reasoning_content or choice.message.reasoning or thinking,
     )
     usage = None
-    if reply.usage is not None:
-        prompt, completion = reply.usage.prompt_tokens, reply.usage.completion_tokens
-        if prompt is not None and completion is not None:  # half of it would count as 0
-            usage = Usage(prompt, completion)
+    # Half of it would count as 0, and some servers write zeros where they do not count.
+    if reply.usage and reply.usage.prompt_tokens and reply.usage.completion_tokens is not None:
+        usage = Usage(reply.usage.prompt_tokens, reply.usage.completion_tokens)
     return Completion(message, choice.finish_reason, usage)
 
 
