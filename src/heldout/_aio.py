@@ -252,7 +252,6 @@ class Abandoned(Exception):
 def run_in_loop_thread(
     main: Callable[[Here], Awaitable[T]],
     *,
-    backend: str = "asyncio",
     keep_going: Callable[[], bool] | None = None,
     every: float = 0.5,
     grace: float | None = None,
@@ -295,7 +294,7 @@ def run_in_loop_thread(
 
     def run_loop() -> None:
         try:
-            anyio.run(enter, backend=backend)
+            anyio.run(enter)
             if not outcome:
                 outcome.append((None, None))  # it was cancelled
         except BaseException as raised:  # noqa: BLE001 - raised in the caller's thread

@@ -12,7 +12,6 @@ does not change with the file. Where there is no price there is no cost: None, n
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,29 +51,28 @@ class Price:
         return (prompt_tokens * self.input + completion_tokens * self.output) / PER
 
 
-def prices_file() -> Path:
-    """Find the file of prices: HELDOUT_PRICES, or prices.toml in the user's config directory."""
-    if path := os.environ.get("HELDOUT_PRICES"):
-        return Path(path)
-    return (
-        Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "heldout/prices.toml"
-    )
-
-
-def load_prices(path: str | Path | None = None) -> dict[str, Price]:
-    """Read a file of prices.
+def find_price(model: str) -> Price | None:
+    """Find the price of a model in the user's table.
 
     Args:
-        path: A TOML file with a table for each model; by default the user's own.
+        model: `PROVIDER:MODEL`; where the table does not have that, its entry for MODEL is taken.
 
     Returns:
-        Prices by model, as `PROVIDER:MODEL` or MODEL; none where the file is not there.
+        The price; None where there is none.
 
     Raises:
-        InvalidInput: The file cannot be read, or an entry is not a price.
+        InvalidInput: The table cannot be read.
     """
-    file = prices_file() if path is None else Path(path)
-    if path is None and not file.exists():
+    prices = load_prices()
+    return prices.get(model) or prices.get(model.partition(":")[2])
+
+
+def load_prices() -> dict[str, Price]:
+    """Read the table: HELDOUT_PRICES, or prices.toml in the user's config directory."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    path = os.environ.get("HELDOUT_PRICES")
+    file = Path(path) if path else config / "heldout/prices.toml"
+    if not path and not file.exists():
         return {}
     try:
         return msgspec.toml.decode(file.read_bytes(), type=dict[str, Price])
@@ -82,17 +80,3 @@ def load_prices(path: str | Path | None = None) -> dict[str, Price]:
         raise InvalidInput(
             f"{file} is not a table of prices, input and output per million tokens: {problem}"
         ) from None
-
-
-def find_price(model: str, prices: Mapping[str, Price] | None = None) -> Price | None:
-    """Find the price of a model.
-
-    Args:
-        model: `PROVIDER:MODEL`; where the table does not have that, its entry for MODEL is taken.
-        prices: The table; by default the user's own.
-
-    Returns:
-        The price; None where there is none.
-    """
-    prices = load_prices() if prices is None else prices
-    return prices.get(model) or prices.get(model.partition(":")[2])

@@ -305,9 +305,10 @@ def entries(path: Path) -> int:
 def test_turns_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(cache_module.time, "time", lambda: now[0])
-    with ResponseCache(tmp_path / "c", max_age=60) as cache:
+    monkeypatch.setenv("HELDOUT_CACHE_MAX_DAYS", "2")
+    with ResponseCache(tmp_path / "c") as cache:
         cache.put(b"old", b"turn")
-        now[0] += 59
+        now[0] += 2 * 86400 - 1
         assert cache.get(b"old") == b"turn"
         now[0] += 1
         assert cache.get(b"old") is None
@@ -320,7 +321,8 @@ def test_the_oldest_turns_go_when_there_are_too_many(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(cache_module.time, "time", lambda: now[0])
-    with ResponseCache(tmp_path / "c", max_bytes=300_000) as cache:
+    monkeypatch.setenv("HELDOUT_CACHE_MAX_MB", "0.3")
+    with ResponseCache(tmp_path / "c") as cache:
         for number in range(6):
             now[0] += 1
             cache.put(bytes([number]), b"x" * 100_000)

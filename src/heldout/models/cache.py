@@ -89,24 +89,17 @@ def default_path() -> Path:
 class ResponseCache:
     """A file of model turns by their keys, which threads and processes share."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        max_bytes: float | None = None,
-        max_age: float | None = None,
-        durable: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, *, permanent: bool = False) -> None:
         """Open the file, and make it if needed.
 
-        None takes the limit in HELDOUT_CACHE_MAX_MB or HELDOUT_CACHE_MAX_DAYS. A durable file
-        survives a power failure, at some 10 ms per turn.
+        In a permanent file nothing expires, and it survives a power failure, at some 10 ms per
+        turn.
         """
-        if max_bytes is None:
-            max_bytes = _read_limit("HELDOUT_CACHE_MAX_MB", MAX_MEGABYTES) * 1e6
-        if max_age is None:
-            max_age = _read_limit("HELDOUT_CACHE_MAX_DAYS", MAX_DAYS) * 86400
-        self.path, self._max_bytes, self._max_age = path, max_bytes, max_age
+        self.path = path
+        self._max_bytes = self._max_age = math.inf
+        if not permanent:
+            self._max_bytes = _read_limit("HELDOUT_CACHE_MAX_MB", MAX_MEGABYTES) * 1e6
+            self._max_age = _read_limit("HELDOUT_CACHE_MAX_DAYS", MAX_DAYS) * 86400
         self._lock = threading.Lock()
         self._has_written = False
         try:
@@ -117,15 +110,15 @@ class ResponseCache:
                 path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             try:
-                self._prepare(durable)
+                self._prepare(permanent)
             except BaseException:
                 self._db.close()
                 raise
         except (OSError, sqlite3.Error) as problem:
             raise InvalidInput(f"cannot use {path} as a response cache: {problem}") from None
 
-    def _prepare(self, durable: bool) -> None:
-        if not durable:
+    def _prepare(self, permanent: bool) -> None:
+        if not permanent:
             # Without fsync: 10 ms less per turn. After a power failure the file may be damaged,
             # which SQLite or the checksums notice.
             self._db.execute("PRAGMA synchronous = OFF")
