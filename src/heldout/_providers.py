@@ -20,14 +20,16 @@ class Provider(NamedTuple):
     Attributes:
         url: The base URL.
         key_variable: The environment variable with the key; None if it takes none.
+        url_variable: The environment variable with another base URL.
     """
 
     url: str
     key_variable: str | None
+    url_variable: str = ""
 
 
-OPENAI = Provider("https://api.openai.com/v1", "OPENAI_API_KEY")
-ANTHROPIC = Provider("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY")
+OPENAI = Provider("https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+ANTHROPIC = Provider("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 
 COMPATIBLE = {
     "openrouter": Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),

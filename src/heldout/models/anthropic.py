@@ -11,7 +11,6 @@ it, so such turns are remembered as they came. The API has no seed.
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -61,13 +60,12 @@ class AnthropicEndpoint(ServerEndpoint):
     kind = "anthropic"
     path = "/messages"
     provider = ANTHROPIC
-    address_variable = "ANTHROPIC_BASE_URL"
     reply_type = _Reply
 
     @classmethod
     def _default_url(cls) -> str:
         # Anthropic's own packages put the version into the path themselves.
-        url = (os.environ.get(cls.address_variable) or cls.provider.url).rstrip("/")
+        url = super()._default_url().rstrip("/")
         return url if url.endswith("/v1") else f"{url}/v1"
 
     def _key_headers(self) -> dict[str, str]:

@@ -70,8 +70,6 @@ class ServerEndpoint:
     """Where requests go, below the base URL."""
     provider: ClassVar[Provider]
     """The default address and key."""
-    address_variable: ClassVar[str]
-    """The environment variable with another address."""
     reply_type: ClassVar[type[msgspec.Struct]]
     """The parts of a reply that are read."""
 
@@ -137,7 +135,7 @@ class ServerEndpoint:
 
     @classmethod
     def _default_url(cls) -> str:
-        return os.environ.get(cls.address_variable) or cls.provider.url
+        return os.environ.get(cls.provider.url_variable) or cls.provider.url
 
     def describe(self) -> dict[str, Any]:
         """Describe the model for the report: its name and its address."""
@@ -532,7 +530,6 @@ class HTTPEndpoint(ServerEndpoint):
     kind = "openai"
     path = "/chat/completions"
     provider = OPENAI
-    address_variable = "OPENAI_BASE_URL"
     reply_type = _Reply
 
     _reasoning_field: str | None = None

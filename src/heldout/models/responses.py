@@ -51,7 +51,6 @@ class ResponsesEndpoint(ServerEndpoint):
     kind = "openai-responses"
     path = "/responses"
     provider = OPENAI
-    address_variable = "OPENAI_BASE_URL"
     reply_type = _Reply
 
     def _fields(
