@@ -229,13 +229,7 @@ class ServerEndpoint:
                 reply = msgspec.convert(joined, self.reply_type)
             else:
                 reply = msgspec.json.decode(response.body, type=self.reply_type)
-        except (
-            msgspec.MsgspecError,
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-        ) as problem:
+        except _MALFORMED as problem:
             # With some gateways a 200 that is no answer is an error.
             if error := response.error():
                 raise self._error_of(error, response) from None
