@@ -119,7 +119,7 @@ def main() -> None:
     base_cpu = middle(rounds["heldout-asyncio"], "cpu_ms")
     names = {
         "heldout-asyncio": f"heldout, asyncio (aiohttp {version('aiohttp')})",
-        "heldout-trio": f"heldout, trio (httpx2 {version('httpx2')})",
+        "heldout-trio": "heldout, trio (aiohttp in a thread)",
         "openai": f"openai {version('openai')}, asyncio",
     }
     for client, name in names.items():

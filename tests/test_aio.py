@@ -52,8 +52,7 @@ def test_an_interrupt_lets_the_other_side_close_first() -> None:
     assert closed == [True]
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_what_is_not_to_keep_going_is_cancelled(backend: str) -> None:
+def test_what_is_not_to_keep_going_is_cancelled() -> None:
     closed: list[bool] = []
 
     async def main(here: Here) -> None:
@@ -63,10 +62,7 @@ def test_what_is_not_to_keep_going_is_cancelled(backend: str) -> None:
             closed.append(True)
 
     asked = iter([True, True, False])
-    assert (
-        run_in_loop_thread(main, backend=backend, keep_going=lambda: next(asked), every=0.01)
-        is None
-    )
+    assert run_in_loop_thread(main, keep_going=lambda: next(asked), every=0.01) is None
     assert closed == [True]
 
 

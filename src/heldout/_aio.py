@@ -8,7 +8,9 @@ import functools
 import inspect
 import queue
 import threading
+from asyncio import Task
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
@@ -77,6 +79,17 @@ def waker() -> Callable[[Callable[[], object]], None]:
             soon(function)
 
     return wake
+
+
+async def wait_for(future: Future[T]) -> T:
+    """Wait for a future of another thread; with the waiting, the future is cancelled, too."""
+    done, wake = anyio.Event(), waker()
+    future.add_done_callback(lambda _: wake(done.set))
+    try:
+        await done.wait()
+        return future.result()
+    finally:
+        future.cancel()  # without effect once it is done
 
 
 # --- Threads ------------------------------------------------------------------------------------
@@ -203,42 +216,22 @@ def contain_exits() -> None:
 
 class _TaskFactory:
     def __init__(self, previous: Callable[..., Any] | None) -> None:
-        self._previous = previous
+        self._make = previous or (lambda loop, coro, **options: Task(coro, loop=loop, **options))
 
     def __call__(self, loop: Any, coro: Any, **options: Any) -> Any:
-        if in_user_code.get() is not None:
-            coro = _Contained(coro)
-        if self._previous is not None:
-            return self._previous(loop, coro, **options)
-        return asyncio.Task(coro, loop=loop, **options)
+        if in_user_code.get() is None:
+            return self._make(loop, coro, **options)
+        task = self._make(loop, _contain(coro), **options)
+        # Cancelled before it began, it would warn that it was never awaited.
+        task.add_done_callback(lambda _: coro.close())
+        return task
 
 
-class _Contained(Coroutine[Any, Any, Any]):
-    """A coroutine out of which no SystemExit comes."""
-
-    def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
-        self._coro = coro
-
-    def __getattr__(self, name: str) -> Any:  # anyio asks whether it runs: cr_running, cr_frame
-        return getattr(self._coro, name)
-
-    def send(self, value: Any) -> Any:
-        try:
-            return self._coro.send(value)
-        except SystemExit as problem:
-            raise Stray.of(problem)  # noqa: B904 - it has its cause
-
-    def throw(self, *raised: Any) -> Any:
-        try:
-            return self._coro.throw(*raised)
-        except SystemExit as problem:
-            raise Stray.of(problem)  # noqa: B904
-
-    def close(self) -> None:
-        self._coro.close()
-
-    def __await__(self) -> Any:
-        return self._coro.__await__()
+async def _contain(coro: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await coro
+    except SystemExit as problem:
+        raise Stray.of(problem)  # noqa: B904 - it has its cause
 
 
 # --- Two threads --------------------------------------------------------------------------------
@@ -259,7 +252,6 @@ class Abandoned(Exception):
 def run_in_loop_thread(
     main: Callable[[Here], Awaitable[T]],
     *,
-    backend: str = "asyncio",
     keep_going: Callable[[], bool] | None = None,
     every: float = 0.5,
     grace: float | None = None,
@@ -269,19 +261,9 @@ def run_in_loop_thread(
     Engines are tied to a thread (the current CUDA device, autograd's and a trainer's contexts),
     and the caller may sit in a running event loop of its own, as in a notebook.
 
-    Args:
-        main: What to run there; it is given what calls a function here.
-        backend: asyncio or trio.
-        keep_going: Asked every so often; once it says no, `main` is cancelled.
-        every: Seconds between two questions.
-        grace: Seconds to wait for the end of what was cancelled; None waits for it.
-
-    Returns:
-        What `main` returned; None where it was cancelled.
-
-    Raises:
-        Abandoned: What was cancelled did not end within `grace`.
-        Exception: What `main` raised; what is no Exception is raised as `Stray`.
+    Once `keep_going`, asked `every` so many seconds, says no, `main` is cancelled and the result is
+    None; what then takes longer than `grace` is `Abandoned`. What `main` raises is raised here, and
+    what is no Exception as `Stray`.
     """
     calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
     outcome: list[Outcome] = []
@@ -312,7 +294,7 @@ def run_in_loop_thread(
 
     def run_loop() -> None:
         try:
-            anyio.run(enter, backend=backend)
+            anyio.run(enter)
             if not outcome:
                 outcome.append((None, None))  # it was cancelled
         except BaseException as raised:  # noqa: BLE001 - raised in the caller's thread

@@ -16,17 +16,9 @@ PREFIX = "heldout_eval_"
 
 
 def import_file(path: Path) -> ModuleType:
-    """Run a file as a module, not as `__main__`: its main block does not run.
+    """Run a Python file as a module, not as `__main__`: its main block does not run.
 
-    Args:
-        path: A Python file. Its own directory comes first in sys.path, as for a script.
-
-    Returns:
-        The module.
-
-    Raises:
-        EvalFileError: There is no such file, or it is not Python.
-        BaseException: Whatever its code raises.
+    Its own directory comes first in sys.path, as for a script.
     """
     if not path.is_file():
         problem = "is a directory, not a Python file" if path.is_dir() else "does not exist"
@@ -49,23 +41,10 @@ def import_file(path: Path) -> ModuleType:
 
 
 def import_object(source: str, name: str) -> Any:
-    """Import an object.
-
-    Args:
-        source: A module, or a file whose name ends in .py.
-        name: The name in it, with dots for attributes.
-
-    Returns:
-        The object; None if there is none of that name.
-
-    Raises:
-        EvalFileError: There is no such file.
-        BaseException: Whatever its code raises.
-    """
-    module = (
-        import_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-    )
-    return find_attribute(module, name)
+    """Import an object from a module or a file by its dotted name; None if there is none."""
+    if source.endswith(".py"):
+        return find_attribute(import_file(Path(source)), name)
+    return find_attribute(importlib.import_module(source), name)
 
 
 def find_attribute(value: Any, name: str) -> Any:

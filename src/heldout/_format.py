@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+import json
 import unicodedata
 from collections.abc import Sequence
 
@@ -94,5 +94,5 @@ def _is_unsafe(character: str) -> bool:
 
 
 def _escape_json(character: str) -> str:
-    units = struct.iter_unpack(">H", character.encode("utf-16-be"))
-    return "".join(f"\\u{unit:04x}" for (unit,) in units)
+    # json.dumps escapes all of them but one.
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]

@@ -50,16 +50,7 @@ LARGEST = 1e100
 def render_figure(
     draw: Callable[[Figure], None], *, size: tuple[float, float], format: Format = "png"
 ) -> bytes:
-    """Return a picture as bytes.
-
-    Args:
-        draw: Draws into the figure that it is given.
-        size: Width and height in inches.
-        format: The format of the picture.
-
-    Raises:
-        InvalidInput: matplotlib is not installed.
-    """
+    """Return a picture as bytes; its size is in inches."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -82,14 +73,7 @@ def render_figure(
 
 
 def format_of(file: Path) -> Format:
-    """Return the format of a picture by the suffix of its file name.
-
-    Args:
-        file: The file to write.
-
-    Raises:
-        InvalidInput: The suffix is no format that can be drawn.
-    """
+    """Return the format of a picture by the suffix of its file name."""
     ending = file.suffix.removeprefix(".").lower()
     for format in FORMATS:
         if ending == format:

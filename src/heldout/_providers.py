@@ -20,14 +20,16 @@ class Provider(NamedTuple):
     Attributes:
         url: The base URL.
         key_variable: The environment variable with the key; None if it takes none.
+        url_variable: The environment variable with another base URL.
     """
 
     url: str
     key_variable: str | None
+    url_variable: str = ""
 
 
-OPENAI = Provider("https://api.openai.com/v1", "OPENAI_API_KEY")
-ANTHROPIC = Provider("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY")
+OPENAI = Provider("https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+ANTHROPIC = Provider("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 
 COMPATIBLE = {
     "openrouter": Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
@@ -59,14 +61,7 @@ _FAMILIES = (
 
 
 def check_model_name(name: str) -> None:
-    """Refuse text that names no model, and say which form is meant.
-
-    Args:
-        name: A model, such as `openai:gpt-4o` or `smollm2`.
-
-    Raises:
-        InvalidInput: If the form is unknown.
-    """
+    """Refuse text that names no model, and say which form is meant."""
     kind, _, model = name.partition(":")
     if (kind in KINDS and model and kind != "smollm2") or name == "smollm2":
         return
@@ -78,14 +73,7 @@ def check_model_name(name: str) -> None:
 
 
 def model_name(endpoint: Mapping[str, Any]) -> str | None:
-    """Name the model of an endpoint's description, as `--model` takes it.
-
-    Args:
-        endpoint: What the endpoint says of itself, as run.json has it.
-
-    Returns:
-        `openrouter:MODEL`, `openai:MODEL@http://host/v1`, …; None where it is not a named model.
-    """
+    """Name the model of an endpoint's description as `--model` takes it; None if it has no name."""
     kind, model, url = (endpoint.get(key) for key in ("kind", "model", "base_url"))
     if not isinstance(kind, str) or not isinstance(model, str):
         return None

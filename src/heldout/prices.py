@@ -12,11 +12,8 @@ does not change with the file. Where there is no price there is no cost: None, n
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -38,7 +35,7 @@ class Price:
     def __post_init__(self) -> None:
         for name in ("input", "output"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            if not 0 <= value < float("inf"):
                 raise InvalidInput(f"price.{name} is a number >= 0 per million tokens: {value!r}")
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
@@ -54,57 +51,32 @@ class Price:
         return (prompt_tokens * self.input + completion_tokens * self.output) / PER
 
 
-def prices_file() -> Path:
-    """Find the file of prices: HELDOUT_PRICES, or prices.toml in the user's config directory."""
-    if path := os.environ.get("HELDOUT_PRICES"):
-        return Path(path)
-    return (
-        Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "heldout/prices.toml"
-    )
-
-
-def load_prices(path: str | Path | None = None) -> dict[str, Price]:
-    """Read a file of prices.
-
-    Args:
-        path: A TOML file with a table for each model; by default the user's own.
-
-    Returns:
-        Prices by model, as `PROVIDER:MODEL` or MODEL; none where the file is not there.
-
-    Raises:
-        InvalidInput: The file cannot be read, or an entry is not a price.
-    """
-    file = prices_file() if path is None else Path(path)
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if path is None:
-            return {}
-        raise InvalidInput(f"there is no file {file}") from None
-    except (OSError, ValueError) as problem:
-        raise InvalidInput(f"{file} cannot be read: {problem}") from None
-    return {model: _parse_price(entry, f"{file}: {model}") for model, entry in tables.items()}
-
-
-def _parse_price(entry: Any, where: str) -> Price:
-    try:
-        return msgspec.convert(entry, Price)
-    except (msgspec.ValidationError, InvalidInput) as problem:
-        raise InvalidInput(
-            f"{where}: a price has input and output, numbers per million tokens ({problem})"
-        ) from None
-
-
-def find_price(model: str, prices: Mapping[str, Price] | None = None) -> Price | None:
-    """Find the price of a model.
+def find_price(model: str) -> Price | None:
+    """Find the price of a model in the user's table.
 
     Args:
         model: `PROVIDER:MODEL`; where the table does not have that, its entry for MODEL is taken.
-        prices: The table; by default the user's own.
 
     Returns:
         The price; None where there is none.
+
+    Raises:
+        InvalidInput: The table cannot be read.
     """
-    prices = load_prices() if prices is None else prices
+    prices = load_prices()
     return prices.get(model) or prices.get(model.partition(":")[2])
+
+
+def load_prices() -> dict[str, Price]:
+    """Read the table: HELDOUT_PRICES, or prices.toml in the user's config directory."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    path = os.environ.get("HELDOUT_PRICES")
+    file = Path(path) if path else config / "heldout/prices.toml"
+    if not path and not file.exists():
+        return {}
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=dict[str, Price])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        raise InvalidInput(
+            f"{file} is not a table of prices, input and output per million tokens: {problem}"
+        ) from None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -8,15 +9,14 @@ import pytest
 
 from tests.faulty_server import KEY, FaultyServer, nothing_from_outside
 
+both_loops = pytest.mark.parametrize("run", ["asyncio", "trio"], indirect=True)
+"""Runs a test under trio as well: for what waits, is cancelled or crosses threads."""
 
-@pytest.fixture(params=["asyncio", "trio"])
+
+@pytest.fixture
 def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Runs an async function to its end, under each kind of event loop."""
-
-    def run(function: Callable[..., Any], *args: Any) -> Any:
-        return anyio.run(function, *args, backend=request.param)
-
-    return run
+    """Runs an async function to its end."""
+    return partial(anyio.run, backend=getattr(request, "param", "asyncio"))
 
 
 @pytest.fixture

@@ -355,7 +355,7 @@ def test_a_key_that_comes_back_is_removed_even_from_what_is_remembered(
         server.script(echo_key(code))
         with pytest.raises(EndpointError, match=r"bad key: (Bearer )?\[key\]"):
             ask(api.endpoint(server.url))
-    leak = json.dumps(api.calling(f"The key is {KEY}.")).replace("sk-", "sk\\u002d")
+    leak = api.calling(f"The key is {KEY}.")
     server.script(status(200, leak))
     result = Message("tool", "4", tool_call_id="toolu_1")
     turn = ask(api.endpoint(server.url), tools=[ADD], then=[result]).message
@@ -419,12 +419,6 @@ def test_images_become_blocks(server: FaultyServer) -> None:
         {"type": "image", "source": base64},
         {"type": "image", "source": {"type": "url", "url": "https://host/cat.png"}},
     ]
-
-
-def test_audio_is_refused_before_it_is_sent(server: FaultyServer) -> None:
-    with pytest.raises(EndpointError, match="takes no audio"):
-        ask(claude(server), [Message("user", [{"type": "input_audio", "input_audio": {}}])])
-    assert not server.requests
 
 
 def test_calls_and_results_of_another_model_are_converted(server: FaultyServer) -> None:

@@ -91,7 +91,7 @@ def test_a_bad_row_is_its_own_error_and_a_bad_batch_everyones() -> None:
     async def one(index: int, seat: Any) -> None:
         try:
             await seat(*asks(f"{index}"))
-        except EndpointError as problem:
+        except (EndpointError, TypeError) as problem:
             problems[index] = str(problem)
 
     batches_of(2, 2, one, lambda requests: [ValueError("row"), "fine"])

@@ -22,6 +22,7 @@ from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, S
 from heldout.errors import InvalidInput, TransientError
 from heldout.models import FunctionEndpoint, open_endpoint
 from heldout.types import Completion, ToolCall, Trajectory
+from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
 
@@ -127,6 +128,7 @@ def repeat(messages: list[Message]) -> str:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@both_loops
 def test_every_form_of_function_answers(run: Run, form: str) -> None:
     assert run(answered(FORMS[form])) == Completion(Message("assistant", "2 three"))
 
@@ -293,16 +295,10 @@ def test_a_function_that_takes_tools_is_told_of_them(run: Run, form: str) -> Non
     assert run(asked_with_tools(TOLD[form])) == "2 ['add', 'now']"
 
 
-@functools.wraps(name_tools)
-def taking_one(messages: list[Message]) -> str:
-    return count(messages)
-
-
 UNTOLD: dict[str, Any] = {
     **FORMS,
     "parameter of the author's own": lambda messages, i=3: count(messages) if i == 3 else "told",
     "any number": lambda *args: count(*args),
-    "wrapper that takes one": taking_one,
     "first parameter called tools": lambda tools: count(tools),
 }
 
@@ -342,6 +338,7 @@ def test_a_function_cannot_change_the_tools_it_is_shown(run: Run) -> None:
     assert len(TOOLS) == 2
 
 
+@both_loops
 def test_plain_functions_run_as_many_at_once_as_items_do(run: Run, tmp_path: Path) -> None:
     together = threading.Barrier(24)
 
@@ -353,6 +350,7 @@ def test_plain_functions_run_as_many_at_once_as_items_do(run: Run, tmp_path: Pat
     assert (report.summary["n_scored"], report.summary["mean"]) == (48, 1.0)
 
 
+@both_loops
 def test_threads_are_used_again_and_end_with_the_run(run: Run, tmp_path: Path) -> None:
     threads: set[threading.Thread] = set()
 
@@ -367,6 +365,7 @@ def test_threads_are_used_again_and_end_with_the_run(run: Run, tmp_path: Path) -
         assert not thread.is_alive()
 
 
+@both_loops
 def test_a_plain_function_sees_the_context_it_was_asked_in(run: Run) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
 
@@ -385,6 +384,7 @@ def release() -> Iterator[threading.Event]:
     event.set()
 
 
+@both_loops
 def test_a_function_that_blocks_does_not_keep_the_timeout_from_coming(
     run: Run, tmp_path: Path, release: threading.Event
 ) -> None:
@@ -398,6 +398,7 @@ def test_a_function_that_blocks_does_not_keep_the_timeout_from_coming(
     assert (report.summary["n"], report.summary["n_errors"]) == (4, 1)
 
 
+@both_loops
 def test_calls_that_were_given_up_on_take_no_place_from_later_items(
     run: Run, tmp_path: Path, release: threading.Event
 ) -> None:
@@ -420,10 +421,7 @@ def test_an_async_function_that_waits_for_ever_meets_the_timeout(run: Run, tmp_p
     assert [result.ok for result in report.results] == [True, False, True]
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_function_that_never_returns_does_not_keep_the_process_alive(
-    backend: str, tmp_path: Path
-) -> None:
+def test_a_function_that_never_returns_does_not_keep_the_process_alive(tmp_path: Path) -> None:
     program = f"""
 import threading
 import anyio, heldout
@@ -439,7 +437,7 @@ async def main():
     report = await heldout.evaluate(samples, config, lambda t, s: heldout.Score())
     print(report.summary["n_errors"])
 
-anyio.run(main, backend={backend!r})
+anyio.run(main)
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -447,6 +445,7 @@ anyio.run(main, backend={backend!r})
     assert done.stdout == "1\n"
 
 
+@both_loops
 def test_an_answer_that_comes_after_the_event_loop_ended_disturbs_nobody(
     run: Run, tmp_path: Path
 ) -> None:

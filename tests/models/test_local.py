@@ -33,6 +33,7 @@ from heldout.models import open_endpoint
 from heldout.models.local import LocalEndpoint, version_on_disk
 from heldout.types import Completion, Trajectory, Usage
 from heldout.weights import fingerprint
+from tests.models.conftest import both_loops
 from tests.tiny_model import CONTEXT, WORDS, save_tiny_model, tiny_model
 
 Run = Callable[..., Any]
@@ -128,38 +129,11 @@ def test_a_batch_answers_as_one_at_a_time_and_as_transformers_does(
     assert len({answer.usage.prompt_tokens for answer in together}) > 4
 
 
-def test_rows_are_decoded_together_and_leave_when_they_are_done(
-    run: Run, tiny: tuple[Any, Any], full_batches: None
-) -> None:
-    with Steps(tiny[0], hold_at=0) as steps:
-        answers = run(asking(LocalEndpoint(*tiny, max_batch=12), PROMPTS, GREEDY))
-    tokens = [answer.usage.completion_tokens for answer in answers]
-    # What the prompts share is read first, by itself; then a step for each token of the longest.
-    assert steps.sizes == [1] + [sum(n > step for n in tokens) for step in range(max(tokens))]
-
-
 def test_a_batch_is_no_larger_than_was_asked_for(tiny: tuple[Any, Any]) -> None:
     with Steps(tiny[0], hold_at=0) as steps:
         answers = anyio.run(asking(LocalEndpoint(*tiny, max_batch=5), PROMPTS, GREEDY))
     assert max(steps.sizes) <= 5
     assert answers == [generated(tiny, prompt, 16) for prompt in PROMPTS]
-
-
-def test_prompts_that_share_all_but_the_end_answer_as_alone(tiny: tuple[Any, Any]) -> None:
-    shared = " ".join(WORDS[:20])
-    prompts = [shared, shared, f"{shared} w30", f"{shared} w30 w31 w32", "w7"]
-    answers = anyio.run(asking(LocalEndpoint(*tiny), prompts[:4], GREEDY))
-    assert answers == [generated(tiny, prompt, 16) for prompt in prompts[:4]]
-    answers = anyio.run(asking(LocalEndpoint(*tiny), prompts, GREEDY))
-    assert answers == [generated(tiny, prompt, 16) for prompt in prompts]
-
-
-def test_each_row_has_its_own_length(tiny: tuple[Any, Any]) -> None:
-    limits = [1 + i for i in range(len(PROMPTS))]
-    samplings = [Sampling(max_tokens=limit) for limit in limits]
-    answers = anyio.run(asking(LocalEndpoint(*tiny), PROMPTS, samplings))
-    theirs = [generated(tiny, p, limit) for p, limit in zip(PROMPTS, limits, strict=True)]
-    assert answers == theirs
 
 
 def test_a_stop_text_ends_the_turn_before_it(tiny: tuple[Any, Any]) -> None:
@@ -190,15 +164,6 @@ def test_a_turn_never_goes_beyond_the_context(tiny: tuple[Any, Any]) -> None:
 
 def seeded(seed: int | None) -> Sampling:
     return Sampling(temperature=2.0, top_p=0.95, max_tokens=12, seed=seed)
-
-
-def test_a_sampled_answer_does_not_depend_on_its_neighbours(tiny: tuple[Any, Any]) -> None:
-    samplings = [seeded(i) for i in range(len(PROMPTS))]
-    together = anyio.run(asking(LocalEndpoint(*tiny, max_batch=12), PROMPTS, samplings))
-    alone = anyio.run(asking(LocalEndpoint(*tiny, max_batch=1), PROMPTS, samplings))
-    backwards = anyio.run(asking(LocalEndpoint(*tiny, max_batch=6), PROMPTS[::-1], samplings[::-1]))
-    assert together == alone == backwards[::-1]
-    assert together != anyio.run(asking(LocalEndpoint(*tiny), PROMPTS, GREEDY))
 
 
 def test_seeds_make_rows_differ_and_no_seed_makes_runs_differ(tiny: tuple[Any, Any]) -> None:
@@ -317,6 +282,7 @@ def long_winded(tiny: tuple[Any, Any]) -> str:
     return next(p for p in PROMPTS if generated(tiny, p, 16).finish_reason == "length")
 
 
+@both_loops
 def test_who_gives_up_leaves_the_batch(
     run: Run, tiny: tuple[Any, Any], long_winded: str, full_batches: None
 ) -> None:
@@ -346,6 +312,7 @@ def test_who_gives_up_leaves_the_batch(
     assert answers == [generated(tiny, long_winded, 16)]
 
 
+@both_loops
 def test_who_gives_up_while_waiting_is_not_decoded(
     run: Run, tiny: tuple[Any, Any], long_winded: str
 ) -> None:
@@ -372,6 +339,7 @@ def test_who_gives_up_while_waiting_is_not_decoded(
     assert len(steps.sizes) == 2 * 16
 
 
+@both_loops
 def test_an_answer_does_not_wait_for_the_longest_of_its_batch(
     run: Run, tiny: tuple[Any, Any], long_winded: str, full_batches: None
 ) -> None:
@@ -412,6 +380,7 @@ def model_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "heldout-model"]
 
 
+@both_loops
 def test_close_ends_the_thread_and_the_endpoint_can_be_used_again(
     run: Run, tiny: tuple[Any, Any]
 ) -> None:
@@ -429,6 +398,7 @@ def test_close_ends_the_thread_and_the_endpoint_can_be_used_again(
     assert run(main) == run(main) == generated(tiny, "w1", 16)
 
 
+@both_loops
 def test_closing_twice_at_once_is_closing(run: Run, tiny: tuple[Any, Any]) -> None:
     endpoint = LocalEndpoint(*tiny)
 
@@ -450,6 +420,7 @@ def test_closing_twice_at_once_is_closing(run: Run, tiny: tuple[Any, Any]) -> No
     run(main)
 
 
+@both_loops
 def test_close_does_not_wait_for_answers_and_says_so_to_who_does(
     run: Run, tiny: tuple[Any, Any], long_winded: str
 ) -> None:

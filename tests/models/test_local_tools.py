@@ -39,12 +39,6 @@ from tests.tiny_model import CONTEXT, SPECIAL, TEMPLATE, tiny_model
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def run() -> Run:
-    """Runs an async function; that both event loops will do is tested in test_local.py."""
-    return anyio.run
-
-
 ADD = ToolSpec("add", "Adds.", {"type": "object", "properties": {"x": {"type": "integer"}}})
 GREEDY = Sampling(max_tokens=8)
 QUESTION = [Message("user", "w1 w2")]

@@ -34,12 +34,6 @@ from tests.faulty_server import KEY, FaultyServer, Request, answer, echo_key, ev
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def run() -> Run:
-    """Runs an async function; that both event loops will do is tested with the transport."""
-    return anyio.run
-
-
 QUESTION = [Message("user", "2 + 2?")]
 OTHER_KEY = "gsk-0123456789abcdefghij"
 
@@ -327,7 +321,6 @@ def test_a_stream_gives_the_turn_that_would_have_come_whole(run: Run, server: Fa
     assert turn == Completion(expected, "tool_calls", Usage(5, 3))
     assert server.requests[0].body["stream"] is True
     assert server.requests[0].body["stream_options"] == {"include_usage": True}
-    assert server.requests[0].headers["accept"] == "text/event-stream"
 
 
 def test_calls_that_are_not_numbered_are_told_apart_by_their_ids(
@@ -381,14 +374,14 @@ def test_a_stream_whose_connection_breaks_is_transient(run: Run, server: FaultyS
         ({"error": {"message": "It went wrong.", "code": 502}}, TransientError),
         ({"error": {"message": "It went wrong."}}, TransientError),
         ({"error": {"message": "prompt is too long", "code": 400}}, ContextFull),
-        (b"{It went wrong", TransientError),
+        (b"{", TransientError),
     ],
 )
 def test_an_error_in_a_stream_is_that_error(
     run: Run, server: FaultyServer, event: Any, raised: type[EndpointError]
 ) -> None:
     server.script(status(200, events(*CHUNKS[:4], event, done=True)))
-    with pytest.raises(raised, match="It went wrong|too long"):
+    with pytest.raises(raised, match="It went wrong|too long|not a reply"):
         run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
 
 

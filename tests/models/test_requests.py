@@ -19,12 +19,6 @@ from tests.faulty_server import FaultyServer, answer, echo_key, status
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def run() -> Run:
-    """Runs an async function; that both event loops will do is tested with the transport."""
-    return anyio.run
-
-
 ASKED = {
     "model": "theirs",
     "messages": [

@@ -29,17 +29,9 @@ __all__ = ["AnswerFn", "Endpoint", "FunctionEndpoint", "open_endpoint"]
 
 
 def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> Endpoint:
-    """Make the endpoint that a config names. Heavy packages are imported only here.
+    """Make the endpoint that a config names, which the caller closes.
 
-    Args:
-        model: A model in one of the forms above.
-        max_concurrent: How many requests may be in flight at once.
-
-    Returns:
-        The endpoint; the caller closes it.
-
-    Raises:
-        InvalidInput: If the form is unknown, or a package it needs is not installed.
+    Heavy packages are imported only here; one that is not installed is an `InvalidInput`.
     """
     check_endpoint(model)
     if not isinstance(model, str):

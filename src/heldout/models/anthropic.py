@@ -11,18 +11,15 @@ it, so such turns are remembered as they came. The API has no seed.
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from heldout._providers import ANTHROPIC
 from heldout.config import Sampling
-from heldout.errors import EndpointError
-from heldout.models.http import ServerEndpoint
-from heldout.models.transport import Response
+from heldout.models.http import Response, ServerEndpoint
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 API_VERSION = "2023-06-01"
@@ -40,19 +37,35 @@ FINISH_REASONS = {
 """Stop reasons in the words of chat completions; others stay as they are."""
 
 
+class _Usage(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+    def total(self) -> Usage:
+        cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
+        return Usage(self.input_tokens + cached, self.output_tokens)
+
+
+class _Reply(msgspec.Struct):
+    content: list[dict[str, Any]]
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+
+
 class AnthropicEndpoint(ServerEndpoint):
     """A model of Anthropic."""
 
     kind = "anthropic"
     path = "/messages"
     provider = ANTHROPIC
-    address_variable = "ANTHROPIC_BASE_URL"
-    reply_name = "a message"
+    reply_type = _Reply
 
     @classmethod
     def _default_url(cls) -> str:
         # Anthropic's own packages put the version into the path themselves.
-        url = (os.environ.get(cls.address_variable) or cls.provider.url).rstrip("/")
+        url = super()._default_url().rstrip("/")
         return url if url.endswith("/v1") else f"{url}/v1"
 
     def _key_headers(self) -> dict[str, str]:
@@ -64,11 +77,7 @@ class AnthropicEndpoint(ServerEndpoint):
         return {**super().describe(), "default_max_tokens": DEFAULT_MAX_TOKENS}
 
     def _fields(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-        extra: Mapping[str, Any],
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
         turns = list(messages)
         system: list[str] = []
@@ -76,7 +85,7 @@ class AnthropicEndpoint(ServerEndpoint):
             system.append(turns.pop(0).text)
         return {
             "model": self.model,
-            "max_tokens": sampling.max_tokens or DEFAULT_MAX_TOKENS + _thinking_budget(extra),
+            "max_tokens": sampling.max_tokens or DEFAULT_MAX_TOKENS + _thinking_budget(sampling),
             "system": "\n\n".join(system) or None,
             "messages": self._turns_of(turns),
             "temperature": sampling.temperature,
@@ -184,14 +193,12 @@ def _content_block(part: dict[str, Any]) -> dict[str, Any]:
             kind, _, data = url.removeprefix("data:").partition(";base64,")
             source = {"type": "base64", "media_type": kind, "data": data}
             return {"type": "image", "source": source}
-        case {"type": "input_audio"}:
-            raise EndpointError("Anthropic's API takes no audio")
     return part  # text, or a block in the API's own form
 
 
-def _thinking_budget(extra: Mapping[str, Any]) -> int:
-    match extra.get("thinking"):
-        case {"budget_tokens": int(tokens)}:
+def _thinking_budget(sampling: Sampling) -> int:
+    match sampling.extra_body:
+        case {"thinking": {"budget_tokens": int(tokens)}}:
             return tokens
     return 0
 
@@ -203,23 +210,3 @@ def _input_of(call: ToolCall) -> dict[str, Any]:
         value = call.arguments
     # The API takes objects only, whatever another model wrote.
     return value if isinstance(value, dict) else {"arguments": value}
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int
-    output_tokens: int
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-
-    def total(self) -> Usage:
-        cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
-        return Usage(self.input_tokens + cached, self.output_tokens)
-
-
-class _Reply(msgspec.Struct):
-    content: list[dict[str, Any]]
-    stop_reason: str | None = None
-    usage: _Usage | None = None
-
-
-AnthropicEndpoint.reply_decoder = msgspec.json.Decoder(_Reply)

@@ -117,21 +117,17 @@ def _find_tools_parameter(function: AnswerFn) -> Literal["second", "keyword"] | 
     `lambda messages, i=i: …` it is the author's own.
     """
     try:
-        # The signature of a decorator's wrapper, unless it passes on whatever it gets.
-        signature = inspect.signature(function, follow_wrapped=False)
-        if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
-            signature = inspect.signature(function)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return None  # built in, without a signature
+    [first, second, *_] = [*signature.parameters.values(), None, None]
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [p for p in signature.parameters.values() if p.kind in by_position]
     tools = signature.parameters.get("tools")
     try:
-        if tools is not None and tools.kind in by_name and tools not in positional[:1]:
+        if tools is not None and tools is not first and tools.kind is not tools.POSITIONAL_ONLY:
             signature.bind(None, tools=None)
             return "keyword"
-        if any(p.default is p.empty or p.name == "tools" for p in positional[1:2]):
+        if second is not None and second.kind in by_position and second.default is second.empty:
             signature.bind(None, None)
             return "second"
         signature.bind(None)

@@ -45,7 +45,7 @@ class _Turn:
     """Index and repeat: batches are sorted by it."""
     request: Request
     ready: anyio.Event
-    outcome: Completion | Exception | None = None
+    answer: Answered = None
 
 
 class BatchEndpoint:
@@ -113,7 +113,7 @@ class BatchEndpoint:
                 if answer is None:
                     self._unanswered += 1  # time has run out: it waits until it is cancelled
                     continue
-                turn.outcome = _read_answer(answer)
+                turn.answer = answer
                 turn.ready.set()
             self._check_batch()
 
@@ -133,10 +133,13 @@ class BatchEndpoint:
         finally:
             if turn in self._waiting:  # cancelled before its batch began
                 self._waiting.remove(turn)
-        if isinstance(turn.outcome, Exception):
-            raise turn.outcome
-        assert turn.outcome is not None
-        return turn.outcome
+        answer = turn.answer
+        if isinstance(answer, Exception) and not isinstance(answer, EndpointError):
+            answer = EndpointError(f"{type(answer).__name__}: {printable_error(answer)}")
+        if isinstance(answer, Exception):
+            raise answer
+        assert answer is not None
+        return Completion.of(answer)
 
     def _check_batch(self) -> None:
         in_flight = min(self._rows, self._left)
@@ -145,14 +148,3 @@ class BatchEndpoint:
                 self.over.set()
         elif self._waiting and len(self._waiting) >= in_flight:
             self._batch_ready.set()
-
-
-def _read_answer(answer: Completion | Message | str | Exception) -> Completion | Exception:
-    if isinstance(answer, EndpointError):
-        return answer
-    if isinstance(answer, Exception):
-        return EndpointError(f"{type(answer).__name__}: {printable_error(answer)}")
-    try:
-        return Completion.of(answer)
-    except (TypeError, ValueError) as problem:
-        return EndpointError(str(problem))

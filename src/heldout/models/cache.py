@@ -25,7 +25,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -48,8 +48,28 @@ FORMAT = 1
 MAX_MEGABYTES, MAX_DAYS = 2048.0, 30.0
 BUSY_SECONDS = 30.0
 """How long one process waits for another one that writes."""
-WRITES_PER_PRUNE = 500
 CHECKSUM_BYTES = 16
+
+CREATE = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS turns (
+    key BLOB PRIMARY KEY,
+    stored REAL NOT NULL,
+    size INTEGER NOT NULL,
+    turn BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS by_age ON turns (stored, size);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+PRUNE = """
+DELETE FROM turns WHERE stored <= :oldest OR key IN (
+    SELECT key FROM (
+        SELECT key, sum(size) OVER (ORDER BY stored DESC, key) AS newer FROM turns
+    ) WHERE newer > :max_bytes
+)
+"""
 
 
 class CacheInfo(NamedTuple):
@@ -61,48 +81,27 @@ class CacheInfo(NamedTuple):
     newest: float | None
 
 
-class _Stored(msgspec.Struct):
-    completion: Completion
-    turn: Any = None
-    """The turn as the server sent it, where the next request must contain it."""
-
-
 def default_path() -> Path:
     """Find the cache file that is used where no path is given."""
     return cache_folder() / "responses.sqlite"
 
 
 class ResponseCache:
-    """A file of model turns by their keys."""
+    """A file of model turns by their keys, which threads and processes share."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        max_bytes: float | None = None,
-        max_age: float | None = None,
-        durable: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, *, permanent: bool = False) -> None:
         """Open the file, and make it if needed.
 
-        Args:
-            path: The file.
-            max_bytes: How much it may hold; None takes HELDOUT_CACHE_MAX_MB, or 2048 MB.
-            max_age: Seconds after which a turn expires; None takes HELDOUT_CACHE_MAX_DAYS, or 30
-                days.
-            durable: Whether a power failure leaves the file whole, at some 10 ms per turn.
-
-        Raises:
-            InvalidInput: If the file is no response cache, or cannot be opened.
+        In a permanent file nothing expires, and it survives a power failure, at some 10 ms per
+        turn.
         """
         self.path = path
-        if max_bytes is None:
-            max_bytes = _read_limit("HELDOUT_CACHE_MAX_MB", MAX_MEGABYTES) * 1e6
-        if max_age is None:
-            max_age = _read_limit("HELDOUT_CACHE_MAX_DAYS", MAX_DAYS) * 86400
-        self._max_bytes, self._max_age = max_bytes, max_age
+        self._max_bytes = self._max_age = math.inf
+        if not permanent:
+            self._max_bytes = _read_limit("HELDOUT_CACHE_MAX_MB", MAX_MEGABYTES) * 1e6
+            self._max_age = _read_limit("HELDOUT_CACHE_MAX_DAYS", MAX_DAYS) * 86400
         self._lock = threading.Lock()
-        self._writes = 0
+        self._has_written = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Prompts and answers are for the user alone.
@@ -111,15 +110,15 @@ class ResponseCache:
                 path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             try:
-                self._prepare(durable)
+                self._prepare(permanent)
             except BaseException:
                 self._db.close()
                 raise
         except (OSError, sqlite3.Error) as problem:
             raise InvalidInput(f"cannot use {path} as a response cache: {problem}") from None
 
-    def _prepare(self, durable: bool) -> None:
-        if not durable:
+    def _prepare(self, permanent: bool) -> None:
+        if not permanent:
             # Without fsync: 10 ms less per turn. After a power failure the file may be damaged,
             # which SQLite or the checksums notice.
             self._db.execute("PRAGMA synchronous = OFF")
@@ -128,33 +127,17 @@ class ResponseCache:
         if (application, version) == (APPLICATION_ID, FORMAT):
             return
         if self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-            raise InvalidInput(
-                f"{self.path} is not a response cache of this version of heldout; name another file"
+            raise sqlite3.DatabaseError(
+                "not a response cache of this version of heldout; name another file"
             )
         self._db.execute("PRAGMA auto_vacuum = FULL")  # so that pruning makes the file smaller
-        self._db.executescript(
-            f"""
-            BEGIN IMMEDIATE;
-            CREATE TABLE IF NOT EXISTS turns (
-                key BLOB PRIMARY KEY,
-                stored REAL NOT NULL,
-                size INTEGER NOT NULL,
-                turn BLOB NOT NULL
-            );
-            CREATE INDEX IF NOT EXISTS by_age ON turns (stored, size);
-            PRAGMA application_id = {APPLICATION_ID};
-            PRAGMA user_version = {FORMAT};
-            COMMIT;
-            """
-        )
+        self._db.executescript(CREATE)
 
     def get(self, key: bytes) -> bytes | None:
         """Find a turn that has not expired."""
+        query = "SELECT turn FROM turns WHERE key = ? AND stored > ?"
         with self._lock:
-            row = self._db.execute(
-                "SELECT turn FROM turns WHERE key = ? AND stored > ?",
-                (key, time.time() - self._max_age),
-            ).fetchone()
+            row = self._db.execute(query, (key, time.time() - self._max_age)).fetchone()
         if row is None:
             return None
         checksum, turn = row[0][:CHECKSUM_BYTES], row[0][CHECKSUM_BYTES:]
@@ -165,22 +148,19 @@ class ResponseCache:
         row = (key, time.time(), len(turn), _checksum(key, turn) + turn)
         with self._lock:
             self._db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?)", row)
-            self._writes += 1
-            if self._writes % WRITES_PER_PRUNE == 0:
-                self._prune()
+            self._has_written = True
 
     def info(self) -> CacheInfo:
         """Count what the file holds."""
+        query = "SELECT count(*), min(stored), max(stored) FROM turns"
         with self._lock:
-            entries, oldest, newest = self._db.execute(
-                "SELECT count(*), min(stored), max(stored) FROM turns"
-            ).fetchone()
+            entries, oldest, newest = self._db.execute(query).fetchone()
         return CacheInfo(entries, self.path.stat().st_size, oldest, newest)
 
     def clear(self, *, older_than: float = 0.0) -> int:
         """Remove turns stored at least so many seconds ago, and return how many there were."""
+        before = time.time() - older_than
         with self._lock:
-            before = time.time() - older_than
             return self._db.execute("DELETE FROM turns WHERE stored <= ?", (before,)).rowcount
 
     def __enter__(self) -> Self:
@@ -191,48 +171,44 @@ class ResponseCache:
 
     def close(self) -> None:
         """Remove what has expired or does not fit, and close the file."""
-        with self._lock:
-            try:
-                if self._writes:
-                    self._prune()
-            finally:
-                self._db.close()
+        limits = {"oldest": time.time() - self._max_age, "max_bytes": self._max_bytes}
+        with self._lock, closing(self._db):
+            if self._has_written and self._max_bytes < math.inf:
+                self._db.execute(PRUNE, limits)
 
-    def _prune(self) -> None:
-        self._db.execute("DELETE FROM turns WHERE stored <= ?", (time.time() - self._max_age,))
-        if self._max_bytes < math.inf:
-            self._db.execute(
-                """
-                DELETE FROM turns WHERE key IN (
-                    SELECT key FROM (
-                        SELECT key, sum(size) OVER (ORDER BY stored DESC, key) AS newer FROM turns
-                    ) WHERE newer > ?
-                )
-                """,
-                (self._max_bytes,),
-            )
+
+def _checksum(key: bytes, turn: bytes) -> bytes:
+    return hashlib.blake2b(key + turn, digest_size=CHECKSUM_BYTES).digest()
+
+
+def _read_limit(variable: str, default: float) -> float:
+    text = os.environ.get(variable)
+    try:
+        limit = float(text) if text else default
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise InvalidInput(f"{variable} is a number >= 0, got {text!r}")
+    return limit
+
+
+class _Stored(msgspec.Struct):
+    completion: Completion
+    turn: Any = None
+    """The turn as the server sent it, where the next request must contain it."""
 
 
 class CachedEndpoint:
     """An endpoint whose turns are taken from a cache where it has them."""
 
     def __init__(self, endpoint: Endpoint, model: Any, cache: bool | str) -> None:
-        """Put the response cache before an endpoint.
-
-        Args:
-            endpoint: Answers what is not in the cache.
-            model: What the config names; the endpoint itself if it is the user's own, who closes
-                it.
-            cache: The path of the file; True for the default one.
-
-        Raises:
-            InvalidInput: If nothing tells whether the endpoint would answer the same again.
-        """
+        """Put the cache before an endpoint, which the config's `model` names or is."""
         from heldout.models.http import ServerEndpoint
 
         description = endpoint.describe()
+        self._server = endpoint if isinstance(endpoint, ServerEndpoint) else None
         is_on_disk = isinstance(model, str) and "version" in description
-        if not isinstance(endpoint, ServerEndpoint) and not is_on_disk:
+        if self._server is None and not is_on_disk:
             name = next(filter(None, map(description.get, ("model", "name", "kind"))))
             reason = description.get("unknown") or "its answers may change under the same name"
             raise InvalidInput(
@@ -240,7 +216,6 @@ class CachedEndpoint:
                 f"{name}: {reason}. Leave out cache"
             )
         self._endpoint, self._is_owner = endpoint, endpoint is not model
-        self._server = endpoint if isinstance(endpoint, ServerEndpoint) else None
         self._cache = ResponseCache(Path(cache) if isinstance(cache, str) else default_path())
         self._description = {k: v for k, v in description.items() if k != "max_batch"}
         self._has_failed = False
@@ -278,7 +253,11 @@ class CachedEndpoint:
         request: Any = [messages, sampling, tools]
         if server is not None:
             request = server.body(messages, sampling, tools)
-        key = self._key(index, repeat, request, sampling)
+        is_greedy = sampling.temperature == 0 and "temperature" not in (sampling.extra_body or {})
+        # A seed is of the attempt already. Without one, only the sample tells two draws apart.
+        draw = None if is_greedy or sampling.seed is not None else index
+        parts = [FORMAT, self._description, request, sampling.seed, repeat, draw]
+        key = hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).digest()
         content = await self._try(partial(self._cache.get, key))
         if content is not None:
             stored = msgspec.json.decode(content, type=_Stored)
@@ -290,13 +269,6 @@ class CachedEndpoint:
         content = msgspec.json.encode(_Stored(completion, turn))
         await self._try(partial(self._cache.put, key, content))
         return completion
-
-    def _key(self, index: int, repeat: int, request: Any, sampling: Sampling) -> bytes:
-        is_greedy = sampling.temperature == 0 and "temperature" not in (sampling.extra_body or {})
-        # A seed is of the attempt already. Without one, only the sample tells two draws apart.
-        draw = None if is_greedy or sampling.seed is not None else index
-        parts = [FORMAT, self._description, request, sampling.seed, repeat, draw]
-        return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).digest()
 
     async def _try(self, function: Callable[[], Any]) -> Any:
         """Use the cache in a thread, since another process may hold it; None if it fails."""
@@ -311,24 +283,5 @@ class CachedEndpoint:
 
 def count_turns(results: Iterable[EvalResult]) -> tuple[int, int]:
     """Count the model turns of a run that came from the cache, and the requests sent."""
-    cached = sent = 0
-    for result in results:
-        if (timing := result.trajectory.timing) is not None:
-            cached += timing.cached_turns
-            sent += timing.requests
-    return cached, sent
-
-
-def _checksum(key: bytes, turn: bytes) -> bytes:
-    return hashlib.blake2b(key + turn, digest_size=CHECKSUM_BYTES).digest()
-
-
-def _read_limit(variable: str, default: float) -> float:
-    text = os.environ.get(variable)
-    try:
-        limit = float(text) if text else default
-    except ValueError:
-        limit = -1.0
-    if not limit >= 0:
-        raise InvalidInput(f"{variable} is a number >= 0, got {text!r}")
-    return limit
+    timings = [t for result in results if (t := result.trajectory.timing) is not None]
+    return sum(t.cached_turns for t in timings), sum(t.requests for t in timings)

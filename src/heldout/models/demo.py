@@ -11,12 +11,11 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 
 from heldout.errors import InvalidInput
@@ -92,13 +91,9 @@ def _convert(gguf: Path, folder: Path) -> None:
             gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True)
         )
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
-    unfinished.mkdir(parents=True)
-    try:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
-        unfinished.rename(folder)
-    except OSError:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if not folder.exists():  # otherwise another process was faster, which is as good
-            raise
+        with suppress(OSError):  # another process was faster, which is as good
+            Path(unfinished).rename(folder)

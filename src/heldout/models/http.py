@@ -1,41 +1,45 @@
-"""Servers: what all of their APIs share, and OpenAI-compatible chat completions.
+"""Servers: the client that all of their APIs share, and OpenAI-compatible chat completions.
 
 The key is read from the environment and goes into the request header, nowhere else: it is not part
-of the endpoint's description, and is removed from everything that a server sends back. Answers are
-not trusted: they are bounded in size and decoded by type, and redirects are not followed (they
-would carry the key).
+of the endpoint's description, and is removed from everything that a server sends back. Redirects
+are not followed (they would carry the key).
 
     openai:MODEL                    OPENAI_BASE_URL, or OpenAI itself
     openai:MODEL@http://host/v1     any other server
     openrouter:MODEL and so on      providers in heldout/_providers.py
 
-`ServerEndpoint` is the client: keys, connections, errors, streams. An API is a subclass that makes
-the body of a request, joins the events of a stream and reads the reply: `HTTPEndpoint` here,
+`ServerEndpoint` knows keys, connections, errors and streams. An API is a subclass that makes the
+body of a request, joins the events of a stream and converts the reply: `HTTPEndpoint` here,
 `AnthropicEndpoint` in anthropic.py, `ResponsesEndpoint` in responses.py.
 """
 
 from __future__ import annotations
 
-import email.utils
 import json
-import math
 import os
 import re
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC
-from typing import Any, ClassVar, Self, TypeVar
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
+import aiohttp
+import anyio.from_thread
+import anyio.to_thread
 import msgspec
+import sniffio
+from yarl import URL
 
-from heldout._aio import current_loop
+from heldout._aio import current_loop, wait_for
 from heldout._providers import OPENAI, Provider
 from heldout.chat.messages import to_chat_api, tool_to_chat_api
 from heldout.chat.tool_calls import call_id, next_call_number
 from heldout.config import Sampling
 from heldout.errors import (
-    UNREADABLE,
     ContextFull,
     EndpointError,
     FatalEndpointError,
@@ -43,31 +47,13 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
-from heldout.models.transport import Response, Transport, open_transport
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
-T = TypeVar("T")
-
-TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 PLACEHOLDER_LENGTH = 12
 """Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
 MAX_REMEMBERED_TURNS = 20_000
-STATUS_OF_ERROR = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "server_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""The HTTP status of an error that comes without one, by its name with OpenAI or Anthropic."""
-BROKEN_OFF = {"error", "abort", "insufficient_system_resource"}
-"""Finish reasons of a turn that the server gave up in the middle: OpenRouter and Mistral, vLLM and
-SGLang, DeepSeek."""
+_MALFORMED = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError)
+"""What reading a reply of an unexpected form raises."""
 
 
 class ServerEndpoint:
@@ -84,10 +70,8 @@ class ServerEndpoint:
     """Where requests go, below the base URL."""
     provider: ClassVar[Provider]
     """The default address and key."""
-    address_variable: ClassVar[str]
-    """The environment variable with another address."""
-    reply_name: ClassVar[str]
-    reply_decoder: ClassVar[msgspec.json.Decoder[Any]]
+    reply_type: ClassVar[type[msgspec.Struct]]
+    """The parts of a reply that are read."""
 
     def __init__(
         self,
@@ -96,7 +80,6 @@ class ServerEndpoint:
         *,
         key_variable: str | None = "",
         max_connections: int = 512,
-        extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Prepare requests; connections are opened when they are needed.
 
@@ -107,7 +90,6 @@ class ServerEndpoint:
             key_variable: The environment variable with the key; "" for the provider's own, None
                 for no key.
             max_connections: How many connections are open at once.
-            extra: Further fields of every request body, such as {"reasoning_effort": "low"}.
 
         Raises:
             InvalidInput: If the address or the key cannot be one.
@@ -118,34 +100,21 @@ class ServerEndpoint:
         key = (os.environ.get(key_variable) or "").strip() if key_variable else ""
         if not (key.isascii() and key.isprintable()):
             raise InvalidInput(f"{key_variable} holds characters that no key has")
-        _check_address(base_url, key_variable, key)
+        _check_address(base_url, key, key_variable or OPENAI.key_variable)
         self.model, self.base_url = model, base_url
         self._url = base_url + self.path
         self._key_variable, self._key = key_variable, key
-        self._extra = dict(extra or {})
         self._max_connections = max_connections
-        self._transport: Transport | None = None
+        self._client: Client | ThreadClient | None = None
         self._loop: Any = None
-        self._has_completed = False
-        """Whether the server has answered a request with 200."""
-        self._has_replied = False
-        """Whether the server has sent anything but failures of its own (5xx)."""
+        self._is_available = False
+        """Whether the server has sent anything but refused keys and failures of its own (5xx)."""
         self._turns: dict[str, Any] = {}
         """Turns as the server sent them, by the id of their first tool call."""
 
     @classmethod
     def parse(cls, text: str, *, max_connections: int, provider: Provider | None = None) -> Self:
-        """Make the endpoint of MODEL or MODEL@URL.
-
-        Args:
-            text: The model, whose name may contain an @, and the address.
-            max_connections: How many connections are open at once.
-            provider: Where the model is, without an address; the API's own provider by default.
-
-        Raises:
-            InvalidInput: If there is no model, the address cannot be one, or the provider's key
-                is missing.
-        """
+        """Make the endpoint of MODEL or MODEL@URL; without a URL the model is the provider's."""
         # The @ before a scheme, not the last one: that may be behind a password in the address,
         # which must be refused as an address and not become part of the model's name.
         at = re.search(r"@(?=[a-z][a-z0-9+.-]*://)", text, re.IGNORECASE)
@@ -166,12 +135,11 @@ class ServerEndpoint:
 
     @classmethod
     def _default_url(cls) -> str:
-        return os.environ.get(cls.address_variable) or cls.provider.url
+        return os.environ.get(cls.provider.url_variable) or cls.provider.url
 
     def describe(self) -> dict[str, Any]:
-        """Describe the model for the report: its name, its address and `extra`."""
-        extra = {"extra": self._extra} if self._extra else {}
-        return {"kind": self.kind, "model": self.model, "base_url": self.base_url, **extra}
+        """Describe the model for the report: its name and its address."""
+        return {"kind": self.kind, "model": self.model, "base_url": self.base_url}
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
@@ -183,12 +151,11 @@ class ServerEndpoint:
     def body(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
-        """Make the body of a request: the API's fields, and `extra` and `sampling.extra_body`.
+        """Make the body of a request: the API's fields, with `sampling.extra_body` over them.
 
         A field that is None is left out.
         """
-        extra = {**self._extra, **(sampling.extra_body or {})}
-        body = {**self._fields(messages, sampling, tools, extra), **extra}
+        body = {**self._fields(messages, sampling, tools), **(sampling.extra_body or {})}
         return {key: value for key, value in body.items() if value is not None}
 
     async def send(self, request: Mapping[str, Any], *, next_call: int = 0) -> Completion:
@@ -197,26 +164,15 @@ class ServerEndpoint:
         Raises:
             EndpointError: If there is no answer; its type says whether a retry may help.
         """
-        loop = current_loop()
-        if self._transport is None or self._loop is not loop:
-            # Connections belong to the event loop they were made in.
-            self._transport, self._loop = open_transport(self._url, self._max_connections), loop
-        accept = "text/event-stream" if request.get("stream") else "application/json"
-        headers = {"content-type": "application/json", "accept": accept, **self._key_headers()}
-        body = msgspec.json.encode(request)
         try:
-            response = await self._transport.post(body, headers)
-            if response.status < 500:
-                self._has_replied = True
+            response = await self._post(request)
+            if response.status < 500 and response.status not in (401, 403):
+                self._is_available = True
             if response.status != 200:
                 raise self._error_for(response)
-            completion = self._read(response, next_call)
-            self._has_completed = True
-            return completion
+            return self._read(response, next_call)
         except TransientError as problem:
-            # The HTTP library quotes a line that it could not parse, which may be the key.
-            problem.args = (self._without_key(str(problem)),)
-            if self._has_replied or isinstance(problem, Unreachable):
+            if self._is_available or isinstance(problem, Unreachable):
                 raise
             # Some servers do not say what is wrong: `transformers serve` answers 500 for a model
             # that it cannot load. So a server that has only ever failed counts as unreachable.
@@ -225,12 +181,21 @@ class ServerEndpoint:
                 retry_after=problem.retry_after,
             ) from None
 
+    async def _post(self, request: Mapping[str, Any]) -> Response:
+        loop = current_loop()
+        if self._client is None or self._loop is not loop:
+            # Connections belong to the event loop they were made in.
+            client = ThreadClient if sniffio.current_async_library() == "trio" else Client
+            self._loop = loop
+            self._client = client(self._url, self._key_headers(), self._key, self._max_connections)
+        return await self._client.post(msgspec.json.encode(request))
+
     async def close(self) -> None:
         """Close the connections."""
-        if self._transport is not None:
-            transport, self._transport = self._transport, None
+        if self._client is not None:
+            client, self._client = self._client, None
             if self._loop is current_loop():
-                await transport.close()
+                await client.close()
 
     # --- What an API is ---
 
@@ -238,13 +203,9 @@ class ServerEndpoint:
         return {"authorization": f"Bearer {self._key}"} if self._key else {}
 
     def _fields(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-        extra: Mapping[str, Any],
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
-        """Make the API's own fields of a body; `extra` will be put over them."""
+        """Make the API's own fields of a body; `sampling.extra_body` will be put over them."""
         raise NotImplementedError
 
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
@@ -252,25 +213,31 @@ class ServerEndpoint:
         raise NotImplementedError
 
     def _to_completion(self, reply: Any, response: Response, next_call: int) -> Completion:
-        """Convert a decoded reply."""
+        """Convert a reply of the API's `reply_type`."""
         raise NotImplementedError
 
     # --- Replies ---
 
     def _read(self, response: Response, next_call: int) -> Completion:
         """Read an answer with status 200, whole or as a stream."""
-        body = response.body
-        # By its content: some servers ignore `stream`.
-        if body.lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":")):
-            try:
-                reply = self._join_events(self._events(response))
-            except (KeyError, TypeError, ValueError, AttributeError) as problem:
-                raise self._broken_stream(f"{type(problem).__name__}: {problem}") from None
-            if reply is None:
-                raise self._broken_stream("it ended before the turn was complete")
-            body = msgspec.json.encode(reply)
-        decoded = self._decode(body, self.reply_decoder, response)
-        return self._to_completion(self._without_echoed_key(decoded), response, next_call)
+        try:
+            # By its content: some servers ignore `stream`.
+            if response.body.lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":")):
+                joined = self._join_events(self._events(response))
+                if joined is None:
+                    raise TransientError(f"{self._url} broke off its stream before it was complete")
+                reply = msgspec.convert(joined, self.reply_type)
+            else:
+                reply = msgspec.json.decode(response.body, type=self.reply_type)
+        except _MALFORMED as problem:
+            # With some gateways a 200 that is no answer is an error.
+            if error := response.error():
+                raise self._error_of(error, response) from None
+            raise TransientError(
+                f"{self._url} answered 200 with something that is not a reply "
+                f"({type(problem).__name__}: {problem}): {response.excerpt()}"
+            ) from None
+        return self._to_completion(reply, response, next_call)
 
     def _events(self, response: Response) -> Iterator[dict[str, Any]]:
         """Decode the server-sent events that ended with an empty line."""
@@ -282,30 +249,10 @@ class ServerEndpoint:
                 content, data = b"\n".join(data), []
                 if content == b"[DONE]":
                     return
-                part = Response(200, response.headers, content)
-                event = self._decode(content, _event_decoder, part)
+                event = msgspec.json.decode(content, type=dict[str, Any])
                 if event.get("type") == "error" or event.get("error"):
-                    raise self._error_of(event.get("error") or event, part)
+                    raise self._error_of(event.get("error") or event, response)
                 yield event
-
-    def _decode(self, body: bytes, decoder: msgspec.json.Decoder[T], response: Response) -> T:
-        try:
-            return decoder.decode(body)
-        except UNREADABLE as problem:
-            # With some gateways a 200 that is no answer is an error.
-            if error := _read_error(response.body):
-                raise self._error_of(error, response) from None
-            raise TransientError(
-                f"{self._url} answered 200 with something that is not {self.reply_name} "
-                f"({problem}): {self._excerpt(response)}"
-            ) from None
-
-    def _without_echoed_key(self, reply: T) -> T:
-        """Keep a reply as it is, unless a text of it contains the request's own key."""
-        if len(self._key) < PLACEHOLDER_LENGTH:
-            return reply
-        text = msgspec.json.encode(reply).decode()
-        return msgspec.json.decode(self._without_key(text), type=type(reply))
 
     # --- Turns that must be sent back as they came ---
 
@@ -326,18 +273,18 @@ class ServerEndpoint:
     def _error_for(self, response: Response) -> EndpointError:
         """Tell errors of this request, of its length, of the moment and of the whole run apart."""
         status, text = response.status, response.body[:2000].decode("utf-8", "replace").lower()
-        what = f"{self._url} answered {status}: {self._excerpt(response)}"
+        what = f"{self._url} answered {status}: {response.excerpt()}"
         if status in (400, 413, 422, 500) and _TOO_LONG.search(text):
             return ContextFull(what)
         # A 403 is about the key until a request was allowed; after that, about this request.
-        if status == 401 or (status == 403 and not self._has_completed):
+        if status == 401 or (status == 403 and not self._is_available):
             key = f"the key in {self._key_variable}" if self._key else f"no {self._key_variable}"
             return FatalEndpointError(f"{what} (sent {key if self._key_variable else 'no key'})")
-        if status == 404 or (status in (400, 422) and _names_unknown_model(text, self.model)):
+        if status == 404 or (status in (400, 422) and _UNKNOWN_MODEL.search(text)):
             return FatalEndpointError(f"{what} (model {self.model!r}; is it served there?)")
-        if status in (400, 422) and (name := _find_refused_field(text)):
+        if status in (400, 422) and _REFUSED.search(text) and (field := _OWN_FIELD.search(text)):
             return FatalEndpointError(
-                f"{what} (sampling.extra_body.{name}=null leaves {name} out of the request)"
+                f"{what} (sampling.extra_body.{field[1]}=null leaves {field[1]} out of the request)"
             )
         if status in TRANSIENT:
             return TransientError(what, retry_after=retry_after(response.headers))
@@ -352,33 +299,223 @@ class ServerEndpoint:
         self, error: dict[str, Any] | str, response: Response, default: int = 500
     ) -> EndpointError:
         """Make the error that came with the status 200, or in a stream."""
-        names = () if isinstance(error, str) else (str(error.get(key)) for key in ("code", "type"))
-        status = default
-        for name in names:
-            if name.isdecimal() or name in STATUS_OF_ERROR:
-                status = STATUS_OF_ERROR.get(name) or int(name)
-                break
+        names = [] if isinstance(error, str) else [str(error.get(key)) for key in ("code", "type")]
+        statuses = [int(n) if n.isdecimal() else STATUS_OF_ERROR.get(n, 0) for n in names]
+        status = next(filter(None, statuses), default)
         body = msgspec.json.encode({"error": error})
         return self._error_for(Response(status, response.headers, body))
 
-    def _broken_stream(self, why: str) -> TransientError:
-        return TransientError(f"{self._url} broke off its stream: {why}")
 
-    def _excerpt(self, response: Response) -> str:
-        error = _read_error(response.body)
-        text = response.body.decode("utf-8", "replace")
-        if isinstance(error, str):
-            text = error
-        elif error is not None and isinstance(error.get("message"), str):
-            text = error["message"]
-        # The key goes before the text is cut, which could leave half of it.
-        return self._without_key(text)[:500].strip() or "(empty body)"
+def _check_address(url: str, key: str, key_variable: str | None) -> None:
+    if any(mark in url for mark in "@?#") or (len(key) >= PLACEHOLDER_LENGTH and key in url):
+        raise InvalidInput(
+            "the endpoint's address holds a user, password, key or query; keys do not belong "
+            f"there, since it is stored with the report. Set {key_variable} instead, and write "
+            "the address like http://host:8000/v1"
+        )
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        is_valid = False
+    if not is_valid or not url.isprintable() or " " in url:
+        raise InvalidInput(
+            f"an endpoint's address is like http://host:8000/v1 or https://host/v1, got {url!r}"
+        )
 
-    def _without_key(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if self._key else text
+
+# --- Connections --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A server's answer, without the key."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def error(self) -> dict[str, Any] | str | None:
+        """Find the error in a body that has the usual form of one."""
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            error = msgspec.json.decode(self.body, type=dict[str, Any]).get("error")
+            return error if isinstance(error, dict | str) else None
+        return None
+
+    def excerpt(self) -> str:
+        """Quote the error's message, or the beginning of the body."""
+        error = self.error()
+        text = error.get("message") if isinstance(error, dict) else error
+        if not isinstance(text, str):
+            text = self.body.decode("utf-8", "replace")
+        return text[:500].strip() or "(empty body)"
+
+
+class Client:
+    """POST requests to one address, over connections that stay open between them.
+
+    There is no timeout here: the attempt's own covers it.
+    """
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str], key: str, max_connections: int
+    ) -> None:
+        self._url, self._proxy = url, _find_proxy(url)
+        self._key = key.encode() if len(key) >= PLACEHOLDER_LENGTH else b""
+        self._session = aiohttp.ClientSession(
+            headers={"content-type": "application/json", **headers},
+            connector=aiohttp.TCPConnector(limit=max_connections),
+            timeout=aiohttp.ClientTimeout(total=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def post(self, body: bytes) -> Response:
+        """Send a body, and return the answer whatever its status.
+
+        Raises:
+            Unreachable: If no connection could be made.
+            TransientError: If the connection failed.
+        """
+        url = self._url
+        try:
+            async with self._session.post(
+                url, data=body, allow_redirects=False, proxy=self._proxy
+            ) as response:
+                content = await response.read()
+                return Response(response.status, response.headers, self._without_key(content))
+        except aiohttp.ClientConnectorError as problem:
+            raise Unreachable(f"nothing answers at {url}: {problem.os_error}") from None
+        except (aiohttp.ClientError, OSError) as problem:
+            # It may quote the key, in a line that is not HTTP, and the address of the proxy.
+            reason = self._without_key(f"{type(problem).__name__}: {problem}".encode()).decode()
+            if self._proxy is not None and self._proxy.raw_password:
+                reason = reason.replace(self._proxy.raw_password, "[password]")
+            raise TransientError(f"{url}: {reason}") from None
+
+    def _without_key(self, content: bytes) -> bytes:
+        return content.replace(self._key, b"[key]") if self._key else content
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+
+def _find_proxy(url: str) -> URL | None:
+    """Find the proxy in HTTP_PROXY and the like.
+
+    aiohttp's own `trust_env` would also read ~/.netrc, which would conflict with the key.
+    """
+    parts, proxies = urlsplit(url), urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if proxy is None or urllib.request.proxy_bypass(parts.netloc):
+        return None
+    return URL(proxy if "://" in proxy else f"http://{proxy}")
+
+
+class ThreadClient:
+    """A client for trio, which aiohttp does not run under: in an asyncio loop in a thread."""
+
+    def __init__(self, *options: Any) -> None:
+        self._thread = ExitStack()
+        self._portal = self._thread.enter_context(anyio.from_thread.start_blocking_portal())
+        self._client = self._portal.call(Client, *options)
+
+    async def post(self, body: bytes) -> Response:
+        """Send a body; see `Client`."""
+        return await wait_for(self._portal.start_task_soon(self._client.post, body))
+
+    async def close(self) -> None:
+        """Close the connections, and end the thread."""
+        self._portal.call(self._client.close)
+        await anyio.to_thread.run_sync(self._thread.close)
+
+
+# --- Errors by status and text ------------------------------------------------------------------
+
+TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
+STATUS_OF_ERROR = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "server_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The HTTP status of an error that comes without one, by its name with OpenAI or Anthropic."""
+BROKEN_OFF = {"error", "abort", "insufficient_system_resource"}
+"""Finish reasons of a turn that the server gave up in the middle: OpenRouter and Mistral, vLLM and
+SGLang, DeepSeek."""
+
+# How servers say that the conversation does not fit: OpenAI and most others; vLLM; SGLang;
+# llama.cpp; llama-cpp-python; text-generation-inference; Anthropic and Bedrock; Gemini; xAI.
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|maximum context length|longer than the maximum model length"
+    r"|longer than the model's context length|exceed_context_size|exceeds? the available context"
+    r"|context size has been exceeded|exceed context window|tokens \+ `?max_new_tokens`? must be <="
+    r"|(?:prompt|input) is too long|input token count .{0,40}exceeds the maximum"
+    r"|maximum prompt length"
+)
+_UNKNOWN_MODEL = re.compile(
+    r"model_not_found|(?:unknown|invalid|no such|not a valid)[ _]model"
+    r"|\bmodel\b.{0,100}(?:not exist|not found)"
+)
+_REFUSED = re.compile(
+    r"(?:unsupported|unrecognized|unknown|extra inputs?|extra_forbidden|not supported"
+    r"|does not support|deprecated|removed|may only be set|not permitted|not allowed)"
+)
+_OWN_FIELD = re.compile(r"[`'\"\\](temperature|top_p|max_tokens|seed|stop|stream_options)[`'\"\\]")
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Read how many seconds a server asks to wait."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(ValueError):
+            return float(headers.get(name, "")) * unit
+    with suppress(ValueError):
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
+        return date.timestamp() - time.time()
+    return None
 
 
 # --- Chat completions ---------------------------------------------------------------------------
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: Any = None
+    """JSON in a text; some servers send the value itself."""
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+    id: str | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Reply(msgspec.Struct):
+    choices: list[_Choice]
+    usage: _Usage | None = None
 
 
 class HTTPEndpoint(ServerEndpoint):
@@ -387,18 +524,13 @@ class HTTPEndpoint(ServerEndpoint):
     kind = "openai"
     path = "/chat/completions"
     provider = OPENAI
-    address_variable = "OPENAI_BASE_URL"
-    reply_name = "a chat completion"
+    reply_type = _Reply
 
     _reasoning_field: str | None = None
     """The server's name for reasoning, once it has sent some."""
 
     def _fields(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-        extra: Mapping[str, Any],
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
         return {
             "model": self.model,
@@ -446,7 +578,7 @@ class HTTPEndpoint(ServerEndpoint):
 
     def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
         if not reply.choices:
-            raise EndpointError(f"{self._url} answered without choices: {self._excerpt(response)}")
+            raise EndpointError(f"{self._url} answered without choices: {response.excerpt()}")
         choice = reply.choices[0]
         if choice.finish_reason in BROKEN_OFF:
             raise TransientError(
@@ -476,101 +608,6 @@ def chat_message(message: Message) -> dict[str, Any]:
     return {**body, "content": None} if message.tool_calls and message.content == "" else body
 
 
-def _add_call_part(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
-    # Where a server does not number its calls, a new id begins the next one.
-    index = part.get("index")
-    if index is None:
-        index = len(calls) - (part.get("id") is None)
-    call = calls.setdefault(index, {"id": None, "function": {"name": "", "arguments": ""}})
-    call["id"] = call["id"] or part.get("id")
-    for name, text in (part.get("function") or {}).items():
-        if name in call["function"]:
-            call["function"][name] += text or ""
-
-
-def _check_address(url: str, key_variable: str | None, key: str) -> None:
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, brackets that do not close
-        is_address = False
-    if not is_address or not url.isprintable() or " " in url:
-        # There may be a password before an @.
-        shown = "one with an @ in it" if "@" in url else repr(url)
-        raise InvalidInput(
-            f"an endpoint's address is like http://host:8000/v1 or https://host/v1, got {shown}"
-        )
-    holds_key = len(key) >= PLACEHOLDER_LENGTH and key in url
-    if "@" in parts.netloc or parts.query or parts.fragment or holds_key:
-        raise InvalidInput(
-            "the endpoint's address holds a user, password, key or query; keys do not belong "
-            "there, since it is stored with the report. "
-            f"Set {key_variable or OPENAI.key_variable} instead"
-        )
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read how many seconds a server asks to wait, in headers with names in lower case."""
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers.get(name, "")) * unit
-        except ValueError:
-            continue  # a date, or nothing readable
-        if math.isfinite(seconds):
-            return max(0.0, seconds)
-    try:
-        date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
-        # A date without a zone ("-0000") is in UTC.
-        return max(0.0, date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def _names_unknown_model(text: str, model: str) -> bool:
-    """Tell whether a 400 is about the model instead of this one request."""
-    if "model_not_found" in text or "invalid_model" in text:
-        return True
-    names_it = re.search(rf"(?<!\w){re.escape(model.lower())}(?!\w)", text)
-    return names_it is not None and any(
-        phrase in text
-        for phrase in ("not exist", "not found", "unknown model", "invalid model",
-                       "not a valid model", "no such model")
-    )  # fmt: skip
-
-
-_REFUSED_FIELD = re.compile(
-    r"(?:unsupported|unrecognized|unknown|extra inputs?|extra_forbidden|not supported"
-    r"|does not support|deprecated|removed|may only be set|not permitted|not allowed)"
-)
-_OWN_FIELD = re.compile(r"[`'\"\\](temperature|top_p|max_tokens|seed|stop|stream_options)[`'\"\\]")
-
-
-def _find_refused_field(text: str) -> str | None:
-    """Find which of the fields that heldout sends a model does not take, if an error says so."""
-    match = _OWN_FIELD.search(text) if _REFUSED_FIELD.search(text) else None
-    return match[1] if match else None
-
-
-# How servers say that the conversation does not fit: OpenAI and most others; vLLM; SGLang;
-# llama.cpp; llama-cpp-python; text-generation-inference; Anthropic and Bedrock; Gemini; xAI.
-_TOO_LONG = re.compile(
-    r"context_length_exceeded|maximum context length|longer than the maximum model length"
-    r"|longer than the model's context length|exceed_context_size|exceeds? the available context"
-    r"|context size has been exceeded|exceed context window|tokens \+ `?max_new_tokens`? must be <="
-    r"|(?:prompt|input) is too long|input token count .{0,40}exceeds the maximum"
-    r"|maximum prompt length"
-)
-
-
-def _read_error(body: bytes) -> dict[str, Any] | str | None:
-    """Find the error in a body that has the usual form of one."""
-    try:
-        error = _event_decoder.decode(body).get("error")
-    except UNREADABLE:
-        return None
-    return error if isinstance(error, dict | str) else None
-
-
 def completion_of(reply: Any) -> Completion:
     """Read a chat completion that was stored, as decoded JSON.
 
@@ -584,6 +621,18 @@ def completion_of(reply: Any) -> Completion:
     if not parsed.choices:
         raise InvalidInput("a chat completion without choices")
     return _to_completion(parsed, 0)
+
+
+def _add_call_part(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
+    # Where a server does not number its calls, a new id begins the next one.
+    index = part.get("index")
+    if index is None:
+        index = len(calls) - (part.get("id") is None)
+    call = calls.setdefault(index, {"id": None, "function": {"name": "", "arguments": ""}})
+    call["id"] = call["id"] or part.get("id")
+    for name, text in (part.get("function") or {}).items():
+        if name in call["function"]:
+            call["function"][name] += text or ""
 
 
 def _to_completion(reply: _Reply, next_call: int) -> Completion:
@@ -604,10 +653,9 @@ def _to_completion(reply: _Reply, next_call: int) -> Completion:
         reasoning=choice.message.reasoning_content or choice.message.reasoning or thinking,
     )
     usage = None
-    if reply.usage is not None:
-        prompt, completion = reply.usage.prompt_tokens, reply.usage.completion_tokens
-        if prompt is not None and completion is not None:  # half of it would count as 0
-            usage = Usage(prompt, completion)
+    # Half of it would count as 0, and some servers write zeros where they do not count.
+    if reply.usage and reply.usage.prompt_tokens and reply.usage.completion_tokens is not None:
+        usage = Usage(reply.usage.prompt_tokens, reply.usage.completion_tokens)
     return Completion(message, choice.finish_reason, usage)
 
 
@@ -617,10 +665,10 @@ def _split_content(content: str | list[dict[str, Any]] | None) -> tuple[str, str
         return content or "", None
     texts = [str(part.get("text", "")) for part in content if part.get("type") == "text"]
     thinking = [
-        inner["text"] if isinstance(inner, dict) and "text" in inner else str(inner)
+        str(inner.get("text", ""))
         for part in content
         if part.get("type") == "thinking"
-        for inner in (part.get("thinking") or ())
+        for inner in part.get("thinking") or ()
     ]
     return "".join(texts), "".join(thinking) or None
 
@@ -629,44 +677,3 @@ def _as_text(arguments: Any) -> str:
     if isinstance(arguments, str):
         return arguments
     return json.dumps({} if arguments is None else arguments, ensure_ascii=False)
-
-
-# --- The parts of an answer that are read --------------------------------------------------------
-
-
-class _Function(msgspec.Struct):
-    name: str
-    arguments: Any = None
-    """JSON in a text; some servers send the value itself."""
-
-
-class _Call(msgspec.Struct):
-    function: _Function
-    id: str | None = None
-
-
-class _Message(msgspec.Struct):
-    content: str | list[dict[str, Any]] | None = None
-    refusal: str | None = None
-    tool_calls: list[_Call] | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Message
-    finish_reason: str | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class _Reply(msgspec.Struct):
-    choices: list[_Choice]
-    usage: _Usage | None = None
-
-
-HTTPEndpoint.reply_decoder = msgspec.json.Decoder(_Reply)
-_event_decoder = msgspec.json.Decoder(dict[str, Any])

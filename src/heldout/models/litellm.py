@@ -8,36 +8,23 @@ of a variable whose name says that it is a secret is removed from error messages
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import sniffio
 
-from heldout.config import Sampling
-from heldout.errors import (
-    ContextFull,
-    EndpointError,
-    FatalEndpointError,
-    InvalidInput,
-    TransientError,
-)
-from heldout.models.http import (
-    PLACEHOLDER_LENGTH,
-    TRANSIENT,
-    chat_fields,
-    chat_message,
-    completion_of,
-    retry_after,
-)
-from heldout.types import Completion, Message, ToolSpec, Usage
+from heldout.errors import ContextFull, FatalEndpointError, InvalidInput
+from heldout.models.http import PLACEHOLDER_LENGTH, HTTPEndpoint, Response
 
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """How names of variables with secrets end."""
 
 
-class LiteLLMEndpoint:
-    """A model that litellm reaches."""
+class LiteLLMEndpoint(HTTPEndpoint):
+    """A model that litellm reaches, in place of heldout's own client."""
+
+    kind = "litellm"
 
     def __init__(self, model: str) -> None:
         try:
@@ -47,55 +34,32 @@ class LiteLLMEndpoint:
                 f"litellm:{model} needs the package litellm ({missing}): "
                 "pip install 'heldout[litellm]'"
             ) from None
-        self.model = model
+        super().__init__(model, "http://litellm", key_variable=None)
+        self._url = f"litellm:{model}"
         self._litellm: Any = litellm
         litellm.suppress_debug_info = True  # it would print advice with every error
 
     def describe(self) -> dict[str, Any]:
         """Describe the model for the report."""
-        return {"kind": "litellm", "model": self.model}
+        return {"kind": self.kind, "model": self.model}
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
-    ) -> Completion:
-        """Take one model turn; see `Endpoint`."""
+    async def _post(self, request: Mapping[str, Any]) -> Response:
         if sniffio.current_async_library() != "asyncio":
             raise FatalEndpointError("litellm runs under asyncio only")
-        options = {**chat_fields(sampling, tools), **(sampling.extra_body or {})}
-        if sampling.stream or options.get("stream"):
+        if request.get("stream"):
             raise FatalEndpointError("litellm:MODEL is not streamed; leave out sampling.stream")
         try:
-            reply = await self._litellm.acompletion(
-                model=self.model,
-                messages=[chat_message(message) for message in messages],
-                num_retries=0,
-                **{name: value for name, value in options.items() if value is not None},
-            )
+            reply = await self._litellm.acompletion(num_retries=0, **request)
         except Exception as problem:  # noqa: BLE001 - of any provider; the request has no answer
-            raise self._error_for(problem) from None
-        try:
-            completion = completion_of(reply.model_dump())
-        except InvalidInput as problem:
-            raise TransientError(f"litellm: {problem}") from None
-        # litellm writes zeros where a server does not say.
-        return replace(completion, usage=None) if completion.usage == Usage() else completion
-
-    async def close(self) -> None:
-        """Do nothing: connections are litellm's own."""
-
-    def _error_for(self, problem: Exception) -> EndpointError:
-        """Tell errors apart by the status that litellm gives all of its exceptions."""
-        name, status = type(problem).__name__, getattr(problem, "status_code", None)
-        what = f"litellm, {self.model}: {name}: {_without_secrets(str(problem))[:500]}"
-        if name == "ContextWindowExceededError":
-            return ContextFull(what)
-        if status in (401, 403, 404):
-            return FatalEndpointError(what)
-        if status in TRANSIENT:
+            name, status = type(problem).__name__, getattr(problem, "status_code", None) or 400
+            text = f"{name}: {_without_secrets(str(problem))}"
+            if name == "ContextWindowExceededError":
+                raise ContextFull(f"{self._url}: {text[:500]}") from None
+            if status in (401, 403):
+                raise FatalEndpointError(f"{self._url}: {text[:500]}") from None
             headers = getattr(problem, "litellm_response_headers", None) or {}
-            waits = retry_after({key.lower(): value for key, value in headers.items()})
-            return TransientError(what, retry_after=waits)
-        return EndpointError(what)
+            return Response(status, {k.lower(): v for k, v in headers.items()}, text.encode())
+        return Response(200, {}, msgspec.json.encode(reply.model_dump()))
 
 
 def _without_secrets(text: str) -> str:

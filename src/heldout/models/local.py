@@ -13,8 +13,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any, Self
 import anyio
 import anyio.to_thread
 
-from heldout._aio import waker
+from heldout._aio import wait_for
 from heldout._fingerprint import describe_tokenizer
 from heldout.config import Sampling
 from heldout.decoding import Decoder
@@ -38,16 +39,12 @@ LINGER_SECONDS = 0.01
 """How long a batch that is not full waits for more requests."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Request:
     messages: tuple[Message, ...]
     sampling: Sampling
     tools: tuple[ToolSpec, ...]
-    ready: anyio.Event
-    wake: Callable[[Callable[[], object]], None]
-    """Calls a function in the event loop that waits for the answer."""
-    cancelled: bool = False
-    outcome: Completion | Exception | None = None
+    answer: Future[Completion]
 
 
 class LocalEndpoint:
@@ -64,11 +61,11 @@ class LocalEndpoint:
             name: What to call it in reports and messages.
             max_batch: How many requests are answered at once.
         """
+        self._model, self._tokenizer = model, tokenizer
         self._name, self._max_batch = name, max_batch
         self._default_max_tokens: int | None = None
         self._source: str | None = None
         self._version: str | None = None
-        self._model, self._tokenizer = model, tokenizer
         self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -138,44 +135,38 @@ class LocalEndpoint:
             self._thread.start()
         if sampling.max_tokens is None and self._default_max_tokens is not None:
             sampling = replace(sampling, max_tokens=self._default_max_tokens)
-        request = _Request(tuple(messages), sampling, tuple(tools), anyio.Event(), waker())
+        request = _Request(tuple(messages), sampling, tuple(tools), Future())
         self._queue.put(request)
-        try:
-            await request.ready.wait()
-        finally:
-            request.cancelled = True  # without effect once it is done
-        if request.outcome is None:
-            raise EndpointError(f"{self._name} was closed before it had answered")
-        if isinstance(request.outcome, Exception):
-            raise request.outcome
-        return request.outcome
+        return await wait_for(request.answer)
 
     async def close(self) -> None:
         """End the model's thread; the next request starts another."""
-        thread = self._thread
-        if thread is None:
+        if self._thread is None or self._closing:
             return
-        if not self._closing:
-            self._closing = True
-            self._queue.put(None)
+        self._closing = True
+        self._queue.put(None)
         with anyio.CancelScope(shield=True):  # half closed, it could not be used again
-            await anyio.to_thread.run_sync(thread.join)
-        if self._thread is thread:
-            self._thread, self._closing = None, False
+            await anyio.to_thread.run_sync(self._thread.join)
+        self._thread, self._closing = None, False
 
     # --- The model's thread ---
 
     def _serve(self) -> None:
         while (batch := self._next_batch()) is not None:
+            problem: Exception = EndpointError(f"{self._name} was closed before it had answered")
             try:
                 if not self._closing:
                     self._load()
                     self._answer(batch)
-            except Exception as problem:  # noqa: BLE001 - the error of every request in the batch
-                for request in batch:
-                    request.outcome = request.outcome or self._as_endpoint_error(problem)
+            except Exception as raised:  # noqa: BLE001 - the error of every request in the batch
+                problem = raised
+                if self._model is None and not isinstance(raised, EndpointError):
+                    reason = (str(raised).strip() or type(raised).__name__).splitlines()[0]
+                    problem = FatalEndpointError(
+                        f"cannot load a model from {self._source}: {reason}"
+                    )
             for request in batch:
-                self._notify(request)
+                self._finish(request, problem)
 
     def _next_batch(self) -> list[_Request] | None:
         first = self._queue.get()
@@ -193,10 +184,6 @@ class LocalEndpoint:
             batch.append(request)
         return batch
 
-    def _notify(self, request: _Request) -> None:
-        if not request.cancelled and not request.ready.is_set():
-            request.wake(request.ready.set)
-
     def _load(self) -> None:
         if self._model is not None:
             return
@@ -208,40 +195,34 @@ class LocalEndpoint:
         assert self._source is not None
         before = self._version or version_on_disk(self._source)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(self._source)
-            model = AutoModelForCausalLM.from_pretrained(self._source, dtype="auto")
-            model = model.to(device).eval()
-        except Exception as problem:  # noqa: BLE001 - whatever it is, no request can be answered
-            reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-            raise FatalEndpointError(f"cannot load a model from {self._source}: {reason}") from None
+        self._tokenizer = AutoTokenizer.from_pretrained(self._source)
+        model = AutoModelForCausalLM.from_pretrained(self._source, dtype="auto").to(device).eval()
         self._version = version_on_disk(self._source)
         if before not in (None, self._version):
             raise FatalEndpointError(
                 f"the model in {self._source} was replaced after this run had recorded its version"
             )
-        self._model, self._tokenizer = model, tokenizer
+        self._model = model
 
     def _answer(self, batch: list[_Request]) -> None:
-        def answer_row(row: int, answer: Completion | Exception) -> None:
-            if isinstance(answer, Exception):
-                answer = self._as_endpoint_error(answer)
-            batch[row].outcome = answer
-            self._notify(batch[row])  # at once, without waiting for the slowest row of the batch
-
         answer_all(
             self._chat,
             self._decoder,
             batch,
-            answer_row,
+            # At once, without waiting for the slowest row of the batch.
+            lambda row, answer: self._finish(batch[row], answer),
             keep_going=lambda: not self._closing,
-            wanted=lambda row: not batch[row].cancelled,
+            wanted=lambda row: not batch[row].answer.cancelled(),
         )
 
-    def _as_endpoint_error(self, problem: Exception) -> EndpointError:
-        if isinstance(problem, EndpointError):
-            return problem
-        return EndpointError(f"{self._name}: {type(problem).__name__}: {problem}")
+    def _finish(self, request: _Request, answer: Completion | Exception) -> None:
+        with suppress(InvalidStateError):  # it is answered already, or its attempt was cancelled
+            if isinstance(answer, Completion):
+                request.answer.set_result(answer)
+                return
+            if not isinstance(answer, EndpointError):
+                answer = EndpointError(f"{self._name}: {type(answer).__name__}: {answer}")
+            request.answer.set_exception(answer)
 
     @cached_property
     def _decoder(self) -> Decoder:

@@ -20,8 +20,7 @@ from heldout._providers import OPENAI
 from heldout.chat.tool_calls import call_id
 from heldout.config import Sampling
 from heldout.errors import FatalEndpointError
-from heldout.models.http import ServerEndpoint
-from heldout.models.transport import Response
+from heldout.models.http import Response, ServerEndpoint
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 FINISH_REASONS = {"max_output_tokens": "length"}
@@ -30,27 +29,38 @@ ENDED = ("response.completed", "response.incomplete", "response.failed")
 """Events that end a stream; each holds the whole response."""
 
 
+class _Usage(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+
+    def total(self) -> Usage:
+        return Usage(self.input_tokens, self.output_tokens)
+
+
+class _Reply(msgspec.Struct):
+    output: list[dict[str, Any]]
+    status: str = "completed"
+    incomplete_details: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    usage: _Usage | None = None
+
+
 class ResponsesEndpoint(ServerEndpoint):
     """A model behind the Responses API."""
 
     kind = "openai-responses"
     path = "/responses"
     provider = OPENAI
-    address_variable = "OPENAI_BASE_URL"
-    reply_name = "a response"
+    reply_type = _Reply
 
     def _fields(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-        extra: Mapping[str, Any],
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
         if sampling.stop:
             raise FatalEndpointError(
                 "the Responses API has no stop texts: leave out sampling.stop, or use openai:MODEL"
             )
-        is_stored = extra.get("store") is not False
+        is_stored = (sampling.extra_body or {}).get("store") is not False
         return {
             "model": self.model,
             "input": [item for m in messages for item in self._items(m, is_stored)],
@@ -146,22 +156,3 @@ def _part(part: dict[str, Any], role: str) -> dict[str, Any]:
             detail = {"detail": image["detail"]} if "detail" in image else {}
             return {"type": "input_image", "image_url": url, **detail}
     return part  # in the API's own form
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int
-    output_tokens: int
-
-    def total(self) -> Usage:
-        return Usage(self.input_tokens, self.output_tokens)
-
-
-class _Reply(msgspec.Struct):
-    output: list[dict[str, Any]]
-    status: str = "completed"
-    incomplete_details: dict[str, Any] | None = None
-    error: dict[str, Any] | None = None
-    usage: _Usage | None = None
-
-
-ResponsesEndpoint.reply_decoder = msgspec.json.Decoder(_Reply)

@@ -623,7 +623,7 @@ class VerdictCache:
 
 def _open_file(path: Path) -> ResponseCache:
     # Verdicts were paid for: they do not expire, and survive a power failure.
-    return ResponseCache(path, max_bytes=inf, max_age=inf, durable=True)
+    return ResponseCache(path, permanent=True)
 
 
 # --- Endpoints ------------------------------------------------------------------------------------
