@@ -201,7 +201,7 @@ def test_where_items_errored_both_readings_are_shown(heldout: Heldout) -> None:
     make_run("b", [BROKEN] * 3 + BETTER[3:])
     out = heldout("compare", "a", "b", "--by", "difficulty").out
     assert "; 60 samples, 60 items, 3 errored\n" in out
-    assert "\nreward, paired by sample: 57 of 60 samples; 3 have no score on one side\n" in out
+    assert "reward, paired by sample: 57 of 60 samples of A and 60 of B; the others have no " in out
     readings = {row[0]: row for row in rows(out) if row[0] in ("scored only", "errored as 0")}
     assert (readings["scored only"][-1], readings["errored as 0"][-1]) == ("57", "60")
     assert "\nSlices, scored only:\n" in out
@@ -306,7 +306,7 @@ def test_what_is_not_comparable_is_refused_with_the_option_that_allows_it(heldou
     assert allowed.code == 0
     assert "\nallowed to differ: samples: 10 samples only in a" in allowed.out
     assert "\nallowed to differ: scorer: " in allowed.out
-    assert "50 of 60 samples of A and 50 of B; the others are in one run alone" in allowed.out
+    assert "50 of 60 samples of A and 50 of B; the others have no value on one side" in allowed.out
 
 
 BAD_INPUT = [

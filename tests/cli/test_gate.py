@@ -78,7 +78,7 @@ def test_what_is_worse_fails_and_names_the_checks(runs: None, heldout: Heldout) 
     outcome = heldout("gate", "before", *arguments)
     assert outcome.code == 1
     assert [row[0] for row in rows(outcome.out) if row[0].startswith("✗")] == ["✗ fail"] * 2
-    assert "\nmean at least 0.9: the whole interval is on the wrong side of 0.9\n" in outcome.out
+    assert "\nmean at least 0.9: the interval is on the wrong side of 0.9\n" in outcome.out
     assert outcome.out.endswith("\nFails: no worse than after by 0.01; mean at least 0.9.\n")
 
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_told_exits_with_3_and_says_how_many_samples_would(
     assert needed is not None
     name = "no worse than before by 0.03"
     assert outcome.out.splitlines()[-3:] == [
-        f"{name}: -0.03 is inside the interval; about {needed:,} samples would decide at 80% power",
+        f"{name}: the interval contains -0.03; about {needed:,} samples would decide at 80% power",
         WHY_ANOTHER_NUMBER,
         f"Inconclusive at this n: {name}.",
     ]
@@ -155,7 +155,7 @@ def test_a_slice_says_which_interval_it_is_held_by_and_how_many_of_its_samples_w
         *("? inconclusive", "-0.050", f"{low:.3f} … {high:.3f}", "-0.010", "40")
     ]
     assert (
-        "\ndifficulty=easy: -0.01 is inside the interval, corrected for 3 slices; about "
+        "\ndifficulty=easy: the interval, corrected for 3 slices, contains -0.01; about "
         f"{needed:,} samples of that slice would decide at 80% power\n"
     ) in outcome.out
     last = "Inconclusive at this n: difficulty=easy; difficulty=medium."

@@ -152,7 +152,7 @@ def test_without_failures_show_says_so(finished: Outcome, heldout: Heldout) -> N
     run["config"]["pass_threshold"] = -1
     (RUN / "run.json").write_text(json.dumps(run))
     assert heldout("show", "six", "--failures", "3").out == (
-        "No failures among 6 items: each is scored and has reward ≥ -1.\n"
+        "There is none among 6 items (passed: reward ≥ -1).\n"
     )
 
 

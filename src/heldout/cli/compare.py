@@ -188,7 +188,7 @@ def build_comparison(
     return Report(blocks, conclusion=_verdict_text(comparison), style=style)
 
 
-# --- Numbers ------------------------------------------------------------------------------------
+# --- Tables -------------------------------------------------------------------------------------
 
 
 def interval_text(around: Interval | None) -> str:
@@ -196,32 +196,32 @@ def interval_text(around: Interval | None) -> str:
     return "–" if around is None else interval(around.low, around.high)
 
 
-def interval_json(around: Interval | None, prefix: str = "") -> dict[str, float | None]:
-    """Return the two ends of an interval as JSON has them."""
-    low, high = (around.low, around.high) if around else (None, None)
-    return {f"{prefix}ci_low": low, f"{prefix}ci_high": high}
-
-
-def _result_columns(comparison: Comparison) -> list[Column]:
+def _build_table(
+    comparison: Comparison,
+    labels: Sequence[Column],
+    rows: Iterable[tuple[Sequence[Cell], Difference, Interval | None, float | None]],
+) -> Table:
     bounds = Column(f"{percent(comparison.confidence)} interval")
-    return [*number_columns("A", "B", "B - A"), bounds, *number_columns("p", "samples")]
+    columns = [*labels, *number_columns("A", "B", "B - A"), bounds, *number_columns("p", "samples")]
+    cells = [
+        [
+            *label,
+            number(difference.mean_a),
+            number(difference.mean_b),
+            number(difference.difference, sign=True),
+            interval_text(around),
+            p_value(p),
+            _count_samples(difference),
+        ]
+        for label, difference, around, p in rows
+    ]
+    return Table(columns, cells)
 
 
-def _result_cells(
-    difference: Difference, around: Interval | None, p: float | None
-) -> tuple[Cell, ...]:
+def _count_samples(difference: Difference) -> str:
     if isinstance(difference, PairedDifference):
-        samples = f"{difference.n}"
-    else:
-        samples = f"{difference.n_a}, {difference.n_b}"
-    return (
-        number(difference.mean_a),
-        number(difference.mean_b),
-        number(difference.difference, sign=True),
-        interval_text(around),
-        p_value(p),
-        samples,
-    )
+        return f"{difference.n}"
+    return f"{difference.n_a}, {difference.n_b}"
 
 
 def _readings(
@@ -237,13 +237,10 @@ def _readings(
 
 def _overall_table(comparison: Comparison) -> Table:
     rows = [
-        (code(reading or comparison.metric), *_result_cells(whole, whole.interval, whole.p_value))
+        ([code(reading or comparison.metric)], whole, whole.interval, whole.p_value)
         for reading, (whole, _) in _readings(comparison).items()
     ]
-    return Table([Column("", wrap=True), *_result_columns(comparison)], rows)
-
-
-# --- Slices -------------------------------------------------------------------------------------
+    return _build_table(comparison, [Column("", wrap=True)], rows)
 
 
 def sort_slices(slices: Iterable[SliceDifference]) -> list[SliceDifference]:
@@ -273,27 +270,22 @@ def slice_blocks(comparison: Comparison) -> list[Line | Table]:
     for reading, (_, slices) in _readings(comparison).items():
         if reading:
             blocks.append(Line(f"Slices, {reading}:"))
-        rows: list[tuple[Cell, ...]] = []
+        rows = []
         for part in sort_slices(slices):
             label: Any = part.label
-            numbers = (part.difference, part.simultaneous_interval, part.adjusted_p_value)
-            rows.append((*(code(_value_text(value)) for value in label), *_result_cells(*numbers)))
-        blocks.append(Table([*keys, *_result_columns(comparison)], rows))
-    return [*blocks, *map(Line, _slice_notes(comparison))]
-
-
-def _slice_notes(comparison: Comparison) -> Iterator[str]:
-    total = slice_count(comparison)
-    if total == 1:
-        yield "1 slice, so there is nothing to correct for."
-    else:
-        yield f"{total} slices; p adjusted by Holm, intervals simultaneous."
-    missing = in_order(comparison.slices_not_compared)
-    if missing:
+            values = [code(_value_text(value)) for value in label]
+            rows.append(
+                (values, part.difference, part.simultaneous_interval, part.adjusted_p_value)
+            )
+        blocks.append(_build_table(comparison, keys, rows))
+    total = count(slice_count(comparison), "slice")
+    blocks.append(Line(f"{total}; p adjusted by Holm, intervals simultaneous."))
+    if missing := in_order(comparison.slices_not_compared):
         where = "Not among those scored only" if comparison.slices_with_errors else "Not compared"
         names = [slice_name(comparison.by, label) for label in missing]
         listed = list_some(names, SLICES_NAMED)
-        yield f"{where}, since no sample has a value on both sides: {listed}."
+        blocks.append(Line(f"{where}, since no sample has a value on both sides: {listed}."))
+    return blocks
 
 
 # --- Flips --------------------------------------------------------------------------------------
@@ -312,13 +304,15 @@ def flip_blocks(comparison: Comparison, flips: int | None, *, markdown: bool) ->
 
 def _list_flips(comparison: Comparison, most: int, *, with_texts: bool = True) -> list[Flip]:
     """List the first samples that flipped each way: those gained, then those lost."""
-    changes = {"gained": comparison.gained[:most], "lost": comparison.lost[:most]}
-    ids = {change.id for changed in changes.values() for change in changed} if with_texts else set()
+    changes = [
+        *(("gained", change) for change in comparison.gained[:most]),
+        *(("lost", change) for change in comparison.lost[:most]),
+    ]
+    ids = {change.id for _, change in changes} if with_texts else set()
     of_a, of_b = (read_texts(side.report, ids) for side in (comparison.a, comparison.b))
     return [
         Flip(kind, change.id, (change.a, change.b), (of_a.get(change.id), of_b.get(change.id)))
-        for kind, changed in changes.items()
-        for change in changed
+        for kind, change in changes
     ]
 
 
@@ -337,43 +331,29 @@ def side_line(label: str, side: Side) -> Line:
 def name_with_model(run: str, report: EvalReport) -> list[Cell]:
     """Name a run, and its model where that is known."""
     model = describe_model(report.config)
-    cells: list[Cell] = [name(run)]
-    return cells if model is None else [*cells, " (model: ", name(model), ")"]
+    return [name(run)] if model is None else [name(run), " (model: ", name(model), ")"]
 
 
 def pairing_line(comparison: Comparison) -> Line:
     """Say what is compared, by how many samples, and why not by all."""
-    overall = comparison.overall
+    a, b, overall = comparison.a, comparison.b, comparison.overall
     if isinstance(overall, PairedDifference):
-        text = f"paired by sample: {_paired_samples(comparison, overall.n)}"
-        clusters = f"{overall.clusters}"
+        text, clusters = f"paired by sample: {count(overall.n, 'sample')}", f"{overall.clusters}"
+        if a.left_out or b.left_out:
+            text = (
+                f"paired by sample: {overall.n} of {count(a.samples, 'sample')} of A and "
+                f"{b.samples} of B; the others have no value on one side"
+            )
     else:
-        a, b = comparison.a, comparison.b
-        of_a = f" of {a.samples}" if a.left_out else ""
-        of_b = f" of {b.samples}" if b.left_out else ""
         text = (
-            f"not paired: {overall.n_a}{of_a} samples of A with {overall.n_b}{of_b} of B, so what "
-            "makes samples hard does not cancel"
+            f"not paired: {overall.n_a} samples of A with {overall.n_b} of B, so what makes "
+            "samples hard does not cancel"
         )
         clusters = f"{overall.clusters_a} and {overall.clusters_b}"
     parts: list[Cell] = [name(comparison.metric), f", {text}"]
     if comparison.cluster is not None:
         parts += [f", in {clusters} clusters by ", name(comparison.cluster)]
     return Line(*parts)
-
-
-def _paired_samples(comparison: Comparison, n: int) -> str:
-    a, b = comparison.a, comparison.b
-    if not (a.left_out or b.left_out):
-        return count(n, "sample")
-    noun = "score" if comparison.metric in ("reward", "passed") else "value"
-    if any(mismatch.kind == "samples" for mismatch in comparison.mismatches):
-        return (
-            f"{n} of {count(a.samples, 'sample')} of A and {b.samples} of B; the others are in "
-            f"one run alone, or have no {noun} on one side"
-        )
-    have = "has" if a.left_out == 1 else "have"
-    return f"{n} of {count(a.samples, 'sample')}; {a.left_out} {have} no {noun} on one side"
 
 
 def _describe_outcome(comparison: Comparison) -> Iterator[Line]:
@@ -393,10 +373,10 @@ def _verdict_text(comparison: Comparison) -> str:
     """The verdict in one sentence; none says "no difference", which cannot be shown."""
     words = {"b_better": "better", "a_better": "worse", "b_higher": "higher", "a_higher": "lower"}
     overall, with_errors = comparison.overall, comparison.with_errors
-    difference = f"{number(overall.difference, sign=True)} ({interval_text(overall.interval)})"
+    around = overall.interval
+    difference = f"{number(overall.difference, sign=True)} ({interval_text(around)})"
     if comparison.verdict != "inconclusive":
         return f"B is {words[comparison.verdict]}: {difference}."
-    around = overall.interval
     if around is None:
         return "Inconclusive: there is no spread to judge by."
     if around.low <= 0 <= around.high or with_errors is None:
@@ -459,6 +439,12 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 # --- JSON ---------------------------------------------------------------------------------------
+
+
+def interval_json(around: Interval | None, prefix: str = "") -> dict[str, float | None]:
+    """Return the two ends of an interval as JSON has them."""
+    low, high = (around.low, around.high) if around else (None, None)
+    return {f"{prefix}ci_low": low, f"{prefix}ci_high": high}
 
 
 def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]:

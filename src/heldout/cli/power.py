@@ -80,47 +80,40 @@ def command(run: str, baseline: str | None, format: str | None, **settings: Any)
 
 
 def _build_report(plan: Plan, report: EvalReport) -> Report:
-    counts = f"; {count(plan.samples, 'sample')}, {_attempts(plan.repeats)} each"
+    attempts = f"{plan.repeats:.3g} attempt{'s' * (plan.repeats != 1)} each"
+    counts = f"; {count(plan.samples, 'sample')}, {attempts}"
     if plan.left_out:
         counts += f"; {count(plan.left_out, 'sample')} left out, without a value"
     lines = [Line(*name_with_model(plan.name, report), counts)]
     if plan.against is not None:
         lines.append(Line("variance of its differences from ", name(plan.against)))
-    aim = Line(
-        f"To detect a true difference of {number(plan.detect)} in ",
-        name(plan.metric),
-        f" at {percent(plan.power)} power and p < {plan.alpha:g}, two runs need:",
+    aim = f" at {percent(plan.power)} power and p < {plan.alpha:g}, two runs need:"
+    lines.append(
+        Line(f"To detect a true difference of {number(plan.detect)} in ", name(plan.metric), aim)
     )
-    columns = number_columns("repeats", "samples", "attempts of each run")
+
+    def span(least: int, most: int) -> str:
+        return f"{most:,}" if least == most else f"{least:,} to {most:,}"
+
     rows = [
         (
             f"{row.repeats}",
-            _range(row.at_least, row.samples),
-            _range(row.at_least * row.repeats, row.samples * row.repeats),
+            span(row.at_least, row.samples),
+            span(row.at_least * row.repeats, row.answers),
         )
         for row in plan.rows
     ]
-    remarks = [Line(f"note: {note}") for note in make_notes(plan)]
-    conclusions = [Line(_detectable_text(plan)), Line(_repeats_text(plan))]
-    return Report([*lines, aim, Table(columns, rows), *conclusions, *remarks])
-
-
-def _range(least: int, most: int) -> str:
-    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def _attempts(repeats: float) -> str:
-    if repeats == 1:
-        return "1 attempt"
-    return f"{repeats:g} attempts" if repeats == round(repeats) else f"{repeats:.2f} attempts"
-
-
-def _detectable_text(plan: Plan) -> str:
-    these = f"these {count(plan.samples, 'sample')} with {_attempts(plan.repeats)} each"
-    if plan.detectable is None:
-        return f"The minimum detectable effect of {these} is unknown: they do not vary."
-    effect = f"{number(plan.detectable)} at {percent(plan.power)} power"
-    return f"Minimum detectable effect of {these}: {effect}."
+    table = Table(number_columns("repeats", "samples", "attempts of each run"), rows)
+    effect = "unknown, since they do not vary"
+    if plan.detectable is not None:
+        effect = f"{number(plan.detectable)} at {percent(plan.power)} power"
+    these = f"these {count(plan.samples, 'sample')} with {attempts}"
+    conclusions = [
+        Line(f"Minimum detectable effect of {these}: {effect}."),
+        Line(_repeats_text(plan)),
+        *(Line(f"note: {note}") for note in make_notes(plan)),
+    ]
+    return Report([*lines, table, *conclusions])
 
 
 def _repeats_text(plan: Plan) -> str:
