@@ -11,7 +11,7 @@ import pytest
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Trajectory
 from heldout.store.columns import summarize_results
 from heldout.vector.report import EpisodeTable, VectorReport
-from tests.cli.conftest import Heldout, in_process_of_its_own
+from tests.cli.conftest import Heldout
 
 FEW = ("--repetitions", "500")
 
@@ -182,9 +182,3 @@ def test_names_from_a_file_are_shown_and_not_obeyed(heldout: Heldout) -> None:
     out = heldout("aggregate", "agent", *FEW).out
     assert "\x1b" not in out
     assert "red\\nrow" in out
-
-
-def test_the_command_works_in_a_process_of_its_own(runs: list[str]) -> None:
-    done = in_process_of_its_own("aggregate", *runs, *FEW)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "reward over 5 runs x 1 task, 150 items in all" in done.stdout

@@ -111,13 +111,6 @@ def test_show_failures_prints_the_first_items_that_did_not_pass(
     assert [line for line in both.splitlines() if line.startswith("──")] == ["── q4", "── q5"]
 
 
-def test_show_failures_as_json_is_a_line_a_failure(finished: Outcome, heldout: Heldout) -> None:
-    lines = heldout("show", "six", "--failures", "9", "--json").out.splitlines()
-    shown = [json.loads(line) for line in lines]
-    assert [(s["sample_id"], s["reward"]) for s in shown] == [("q4", 0.0), ("q5", 0.0)]
-    assert shown[0]["trajectory"]["messages"][-1]["content"] == "word4"
-
-
 def test_failures_are_those_that_errored_and_then_the_wrong_ones(heldout: Heldout) -> None:
     save(
         result("wrong 1"),
@@ -272,13 +265,6 @@ def test_a_run_of_a_newer_version_is_refused_by_its_version(
     outcome = heldout("show", "six")
     assert outcome.code == 2
     assert "version 99" in outcome.err
-
-
-@pytest.mark.parametrize("count", ["0", "-1", "x"])
-def test_failures_takes_a_number_from_one(finished: Outcome, heldout: Heldout, count: str) -> None:
-    outcome = heldout("show", "six", "--failures", count)
-    assert outcome.code == 2
-    assert "Invalid value for '--failures'" in outcome.err
 
 
 # --- pass@k and clusters ------------------------------------------------------------------------
@@ -508,8 +494,8 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
     assert f"{RUN}/results.jsonl, line 3: not a readable result" in refused.err
     assert f"`heldout repair {RUN}`" in refused.err
 
-    repaired = heldout("repair", "six")
-    assert repaired.code == 0
+    repaired = heldout("repair", "six", "--json")
+    assert json.loads(repaired.out) == {"path": str(RUN), "moved": [3]}
     assert repaired.err == (f"Moved damaged line 3 of {RUN}/results.jsonl to results.damaged.\n")
     shown = heldout("show", "six").out
     assert "Not finished: interrupted after 5 of 6 items" in shown
@@ -661,9 +647,3 @@ def test_slices_are_in_the_order_people_expect(expected: Any) -> None:
     for seed in range(5):
         mixed = random.Random(seed).sample(keys, len(keys))
         assert in_order(mixed) == keys
-
-
-def test_an_id_with_line_breaks_cannot_pass_for_another_row() -> None:
-    from heldout.cli._tables import as_line
-
-    assert as_line("easy\n hard   20").plain == "easy\\n hard   20"

@@ -181,59 +181,43 @@ def test_the_whole_request_is_stored_and_the_key_is_not(toolcalls: Toolcalls) ->
 
 
 def test_identical_lines_are_each_asked(toolcalls: Toolcalls, server: FaultyServer) -> None:
-    write_requests("good", "good", "silent", "good")
-    assert as_json(toolcalls("requests.jsonl", "--name", "run", "--json"))["requests"] == 4
+    path = write_requests("good", "good", "silent", "good")
+    Path("requests.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert as_json(toolcalls("requests.jsonl.gz", "--name", "run", "--json"))["requests"] == 4
     assert len(server.requests) == 4
     first, second, _, third = [r.sample_id for r in EvalReport.load("outputs/evals/run").results]
     assert (second, third) == (f"{first}#2", f"{first}#3")
 
 
-def test_compressed_files_are_read(toolcalls: Toolcalls) -> None:
-    with gzip.open("requests.jsonl.gz", "wt") as file:
-        file.write(json.dumps(request("good")) + "\n")
-    assert as_json(toolcalls("requests.jsonl.gz", "--json"))["requests"] == 1
+def with_tools(*tools: object) -> str:
+    return json.dumps({"messages": [{"role": "user"}], "tools": tools})
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{", "not JSON"),
-        ("[]", "an object with messages"),
-        ('{"messages": []}', "an object with messages"),
-        ('{"messages": ["hi"]}', "messages[0] is no object with a role"),
-        ('{"messages": [{"role": "user"}], "tools": [{"name": "a"}]}', "tools[0] is no function"),
-        ('{"messages": [{"role": "user"}], "tools": 7}', "tools are a list"),
-        (
-            json.dumps(
-                {
-                    "messages": [{"role": "user"}],
-                    "tools": [{"function": {"name": "a", "parameters": {"type": 7}}}],
-                }
-            ),
-            "the parameters of tool 'a': not a JSON schema",
-        ),
-        (
-            json.dumps(
-                {
-                    "messages": [{"role": "user"}],
-                    "tools": [
-                        {"function": {"name": "a"}},
-                        {"function": {"name": "a", "parameters": {}}},
-                    ],
-                }
-            ),
-            "two tools are named 'a'",
-        ),
-    ],
-)
+BAD_LINES = {
+    "{": "not JSON",
+    "[]": "an object with messages",
+    '{"messages": []}': "an object with messages",
+    '{"messages": ["hi"]}': "messages[0] is no object with a role",
+    with_tools({"name": "a"}): "tools[0] is no function",
+    '{"messages": [{"role": "user"}], "tools": 7}': "tools are a list",
+    with_tools({"function": {"name": "a", "parameters": {"type": 7}}}): (
+        "the parameters of tool 'a': not a JSON schema"
+    ),
+    with_tools({"function": {"name": "a"}}, {"function": {"name": "a", "parameters": {}}}): (
+        "two tools are named 'a'"
+    ),
+}
+
+
 def test_a_bad_line_is_named_before_anything_is_sent(
-    toolcalls: Toolcalls, server: FaultyServer, line: str, said: str
+    toolcalls: Toolcalls, server: FaultyServer
 ) -> None:
-    Path("requests.jsonl").write_text(json.dumps(request("good")) + "\n\n" + line + "\n")
-    outcome = toolcalls("requests.jsonl")
-    assert outcome.code == 2
-    assert "requests.jsonl, line 3: " in outcome.err
-    assert said in outcome.err
+    for line, said in BAD_LINES.items():
+        Path("requests.jsonl").write_text(json.dumps(request("good")) + "\n\n" + line + "\n")
+        outcome = toolcalls("requests.jsonl")
+        assert outcome.code == 2
+        assert "requests.jsonl, line 3: " in outcome.err
+        assert said in outcome.err
     assert server.requests == []
     assert not Path("outputs").exists()
 
@@ -297,20 +281,16 @@ def test_an_errored_request_is_in_no_number_and_is_asked_again(
     assert (again["answered"], again["errored"]) == (2, 0)
 
 
-def test_where_everything_fails_there_is_no_number(toolcalls: Toolcalls) -> None:
+def test_where_everything_fails_there_is_no_number(
+    toolcalls: Toolcalls, server: FaultyServer
+) -> None:
     write_requests("refused")
     outcome = toolcalls("requests.jsonl")
     assert (outcome.code, outcome.out) == (4, "")
     assert "the only item errored" in outcome.err
-
-
-def test_a_server_that_only_fails_is_an_error_and_not_a_zero(
-    toolcalls: Toolcalls, server: FaultyServer
-) -> None:
     server.behave = lambda request: status(500, "oops")
-    write_requests("good")
-    outcome = toolcalls("requests.jsonl")
-    assert outcome.code == 4
+    outcome = toolcalls("requests.jsonl", "--name", "down")
+    assert (outcome.code, outcome.out) == (4, "")
     assert "answered 500: oops" in outcome.err
 
 
@@ -473,9 +453,11 @@ def test_the_order_of_identical_requests_is_that_of_their_file_and_not_of_the_re
     assert [trigger[k] for k in ("tp", "fp", "fn", "tn")] == [1, 0, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
+def test_a_reference_that_is_none_is_refused_before_anything_is_sent(
+    toolcalls: Toolcalls, server: FaultyServer
+) -> None:
+    write_requests("good")
+    for rows, said in (
         ([results_line("elsewhere", "stop")], "have no requests in common, 1 and 1"),
         ([{"request": request("good")}], 'line 1: a line of results is {"request"'),
         (
@@ -483,15 +465,10 @@ def test_the_order_of_identical_requests_is_that_of_their_file_and_not_of_the_re
             'line 2: every line has a "request", or else every line a "data_index"',
         ),
         ([], "holds no results"),
-    ],
-)
-def test_a_reference_that_is_none_is_refused_before_anything_is_sent(
-    toolcalls: Toolcalls, server: FaultyServer, rows: list[dict[str, Any]], said: str
-) -> None:
-    write_requests("good")
-    outcome = toolcalls("requests.jsonl", "--reference", write_results(*rows))
-    assert outcome.code == 2
-    assert said in outcome.err
+    ):
+        outcome = toolcalls("requests.jsonl", "--reference", write_results(*rows))
+        assert outcome.code == 2
+        assert said in outcome.err
     assert server.requests == []
 
 
