@@ -3,7 +3,7 @@
     Report(
         [
             Line("A: ", name("before"), "; 60 samples"),
-            Table([Column(""), Column("mean", "right")], [[name("reward"), "0.250"]]),
+            Table([Column(""), "mean"], [[name("reward"), "0.250"]]),
         ],
         conclusion="B is better.",
     )
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -34,8 +34,8 @@ PIPE_WIDTH = 100_000
 """Columns where there is no terminal: lines of a pipe or a file are not wrapped."""
 MARKDOWN_ROWS = 200
 """Rows of a Markdown table; GitHub takes 1 MiB of summary, and a reader takes less."""
-FLIP_CHARACTERS = 120
-"""Characters of a question or an answer in a list of flips; twice as many in a wide terminal."""
+FLIP_CHARACTERS = 240
+"""Characters of a question or an answer in a list of flips, at the most."""
 MARKDOWN_CHARACTERS = 300
 """Characters of one text in Markdown."""
 ALWAYS_SHOWN = 7
@@ -84,18 +84,23 @@ class Column(NamedTuple):
     wrap: bool = False
 
 
-def number_columns(*headings: str) -> list[Column]:
-    """Return columns of numbers, which stand on the right."""
-    return [Column(heading, "right") for heading in headings]
-
-
-@dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells, one per column; `totals` are rows below a rule, in bold."""
+    """Rows of cells, one per column.
 
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    totals: Sequence[Sequence[Cell]] = ()
+    Args:
+        columns: The columns; a plain string is the heading of a column of numbers, on the right.
+        rows: The rows.
+        totals: Rows below a rule, in bold.
+    """
+
+    def __init__(
+        self,
+        columns: Iterable[Column | str],
+        rows: Sequence[Sequence[Cell]],
+        totals: Sequence[Sequence[Cell]] = (),
+    ) -> None:
+        self.columns = [Column(c, "right") if isinstance(c, str) else c for c in columns]
+        self.rows, self.totals = rows, totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,36 +212,19 @@ class Flip(NamedTuple):
         return {"id": self.id, **rewards, **self.label_texts(f"answer_{a}", f"answer_{b}")}
 
 
-def build_flips(
-    flips: Sequence[Flip], a: str, b: str, *, markdown: bool = False
-) -> list[Line | Table]:
-    """Lay out samples that flipped from `a` to `b`, with question, target and both answers.
-
-    Markdown has a table; a terminal has no room for one, so each text is cut to a line.
-    """
+def build_flips(flips: Iterable[Flip], a: str, b: str) -> list[Line]:
+    """List samples that flipped from `a` to `b`, with question, target and both answers."""
     margin = max(len("question"), len(a), len(b)) + 2
-    longest = max(40, min(make_console().width, 2 * FLIP_CHARACTERS)) - margin
-    lines: list[Line | Table] = []
-    rows: list[list[Cell]] = []
+    longest = max(40, min(make_console().width, FLIP_CHARACTERS)) - margin
+    lines = []
     for flip in flips:
-        before, after = map(number, flip.rewards)
-        texts = {
-            label: "–" if text is None else " ".join(text.split())
-            for label, text in flip.label_texts(a, b).items()
-        }
-        kind = Span(flip.kind, {"gained": "green", "lost": "red"}[flip.kind])
-        change = Span(f"  {before} → {after}", "dim")
-        lines.append(Line(kind, " ", Span(flip.id, "bold"), change, wrap=False))
-        for label, text in texts.items():
-            content = cut(text, longest)
+        kind = Span(f"{flip.kind} ", {"gained": "green", "lost": "red"}[flip.kind])
+        change = Span(f"  {number(flip.rewards[0])} → {number(flip.rewards[1])}", "dim")
+        lines.append(Line(kind, name(flip.id), change, wrap=False))
+        for label, text in flip.label_texts(a, b).items():
+            content = "–" if text is None else cut(" ".join(text.split()), longest)
             lines.append(Line(Span(f"{label:<{margin}}", "dim"), content, wrap=False))
-        cells = [cut(text, FLIP_CHARACTERS) for text in texts.values()]
-        rows.append([kind, code(flip.id), before, after, *(cells or ["–"] * 4)])
-    if not markdown or not rows:
-        return lines
-    headings = ("question", "target", f"answer, {a}", f"answer, {b}")
-    columns = [Column(""), Column("sample"), *number_columns(a, b), *map(Column, headings)]
-    return [Table(columns, rows)]
+    return lines
 
 
 # --- Terminal -----------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from heldout.cli._tables import (
     Line,
     Report,
     Table,
-    number_columns,
     print_json,
     print_report,
 )
@@ -120,8 +119,7 @@ def _build_report(aggregates: Aggregates, runs_key: str | None) -> Report:
         [label, number(estimate.value), interval_text(estimate.interval)]
         for label, estimate in estimates.items()
     ]
-    columns = [Column("", wrap=True), *number_columns("estimate"), Column("95% interval")]
-    blocks.append(Table(columns, rows))
+    blocks.append(Table([Column("", wrap=True), "estimate", Column("95% interval")], rows))
     if any(estimate.interval for estimate in estimates.values()):
         how = (
             f"intervals: {gap.repetitions:,} resamples of runs within each task (seed {gap.seed}); "

@@ -32,7 +32,6 @@ from heldout.cli._tables import (
     build_flips,
     code,
     name,
-    number_columns,
     pick,
     print_json,
     print_report,
@@ -170,6 +169,10 @@ def build_comparison(
 ) -> Report:
     """Build what `heldout compare` prints; without `flips` Markdown alone lists samples."""
     sides = {"A": comparison.a, "B": comparison.b}
+    rows = [
+        ([code(reading or comparison.metric)], whole, whole.interval, whole.p_value)
+        for reading, (whole, _) in _readings(comparison).items()
+    ]
     blocks: list[Block] = [
         *(
             Line(f"{label}: {describe_selection(side.report)}", style="yellow")
@@ -178,9 +181,16 @@ def build_comparison(
         ),
         *(side_line(label, side) for label, side in sides.items()),
         pairing_line(comparison),
-        _overall_table(comparison),
-        *_describe_outcome(comparison),
+        _build_table(comparison, [Column("", wrap=True)], rows),
     ]
+    overall, effect = comparison.overall, comparison.minimum_detectable
+    if isinstance(overall, PairedDifference):
+        wins = f"B wins {count(overall.wins, 'sample')}, loses {overall.losses}"
+        gained, lost = len(comparison.gained), len(comparison.lost)
+        changes = f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {gained}, lost {lost}"
+        blocks.append(Line(f"{wins}, and ties {overall.ties}. {changes}."))
+    power = "unknown, there is no spread" if effect is None else f"{number(effect)} at 80% power"
+    blocks.append(Line(f"Minimum detectable effect: {power}."))
     if comparison.by:
         blocks += slice_blocks(comparison)
     blocks += [*flip_blocks(comparison, flips, markdown=markdown), *remark_lines(comparison)]
@@ -202,7 +212,6 @@ def _build_table(
     rows: Iterable[tuple[Sequence[Cell], Difference, Interval | None, float | None]],
 ) -> Table:
     bounds = Column(f"{percent(comparison.confidence)} interval")
-    columns = [*labels, *number_columns("A", "B", "B - A"), bounds, *number_columns("p", "samples")]
     cells = [
         [
             *label,
@@ -215,7 +224,7 @@ def _build_table(
         ]
         for label, difference, around, p in rows
     ]
-    return Table(columns, cells)
+    return Table([*labels, "A", "B", "B - A", bounds, "p", "samples"], cells)
 
 
 def _count_samples(difference: Difference) -> str:
@@ -233,14 +242,6 @@ def _readings(
         return {"": scored}
     counted = (comparison.with_errors, comparison.slices_with_errors)
     return {"scored only": scored, f"errored as {comparison.errors_as or 0:g}": counted}
-
-
-def _overall_table(comparison: Comparison) -> Table:
-    rows = [
-        ([code(reading or comparison.metric)], whole, whole.interval, whole.p_value)
-        for reading, (whole, _) in _readings(comparison).items()
-    ]
-    return _build_table(comparison, [Column("", wrap=True)], rows)
 
 
 def sort_slices(slices: Iterable[SliceDifference]) -> list[SliceDifference]:
@@ -299,7 +300,7 @@ def flip_blocks(comparison: Comparison, flips: int | None, *, markdown: bool) ->
     if not listed:
         return []
     title = f"Flips: gained {len(comparison.gained)}, lost {len(comparison.lost)}"
-    return [Section(title, build_flips(listed, "A", "B", markdown=markdown))]
+    return [Section(title, build_flips(listed, "A", "B"))]
 
 
 def _list_flips(comparison: Comparison, most: int, *, with_texts: bool = True) -> list[Flip]:
@@ -354,19 +355,6 @@ def pairing_line(comparison: Comparison) -> Line:
     if comparison.cluster is not None:
         parts += [f", in {clusters} clusters by ", name(comparison.cluster)]
     return Line(*parts)
-
-
-def _describe_outcome(comparison: Comparison) -> Iterator[Line]:
-    overall, effect = comparison.overall, comparison.minimum_detectable
-    if isinstance(overall, PairedDifference):
-        wins = f"B wins {count(overall.wins, 'sample')}, loses {overall.losses}"
-        gained, lost = len(comparison.gained), len(comparison.lost)
-        flips = f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {gained}, lost {lost}."
-        yield Line(f"{wins}, and ties {overall.ties}. {flips}")
-    if effect is None:
-        yield Line("The minimum detectable effect is unknown: there is no spread.")
-    else:
-        yield Line(f"Minimum detectable effect: {number(effect)} at 80% power.")
 
 
 def _verdict_text(comparison: Comparison) -> str:

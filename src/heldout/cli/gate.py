@@ -22,11 +22,9 @@ from heldout.cli._tables import (
     Column,
     Line,
     Report,
-    Section,
     Span,
     Table,
     code,
-    number_columns,
     pick,
     print_json,
     print_report,
@@ -132,9 +130,6 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     if any(check.needed is not None for check in checks):
         blocks.append(Line(WHY_ANOTHER_NUMBER, style="dim"))
     if gate.comparison is not None:
-        if gate.comparison.by and markdown:
-            title = count(len(gate.comparison.slices), "slice")
-            blocks.append(Section(title, compare.slice_blocks(gate.comparison)))
         blocks += compare.flip_blocks(gate.comparison, flips, markdown=markdown)
         blocks += compare.remark_lines(gate.comparison)
     _, style, icon = OUTCOMES[gate.outcome]
@@ -167,13 +162,7 @@ def _check_name(check: Check, gate: Gate) -> str:
 
 
 def _build_table(gate: Gate, checks: Sequence[Check]) -> Table:
-    columns = [
-        Column(""),
-        Column("check", wrap=True),
-        *number_columns("estimate"),
-        Column(f"{percent(gate.confidence)} interval"),
-        *number_columns("bound", "n"),
-    ]
+    bounds = Column(f"{percent(gate.confidence)} interval")
     rows = [
         (
             Span(f"{OUTCOMES[check.outcome][0]} {check.outcome}", OUTCOMES[check.outcome][1]),
@@ -185,7 +174,7 @@ def _build_table(gate: Gate, checks: Sequence[Check]) -> Table:
         )
         for check in checks
     ]
-    return Table(columns, rows)
+    return Table([Column(""), Column("check", wrap=True), "estimate", bounds, "bound", "n"], rows)
 
 
 def _estimate_text(check: Check, estimate: float | None) -> str:

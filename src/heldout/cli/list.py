@@ -141,20 +141,23 @@ def _shorten_names(entries: Sequence[RunEntry]) -> dict[Path, str]:
 
 
 def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Report:
-    tokens = [_tokens(entry) for entry in entries]
+    tokens = [_tokens(e) for e in entries]
+    steps = ["" if e.step is None else f", step {e.step}" for e in entries]
+    statuses = [e.status + step for e, step in zip(entries, steps, strict=True)]
+    commits = [_or_dash(e.commit and e.commit[:7] + "*" * bool(e.dirty)) for e in entries]
     columns = [
         RankedColumn("run", [names[e.path] for e in entries], 9, "left"),
         RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
         RankedColumn("mean", [number(e.mean) for e in entries], 8),
         RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),
-        RankedColumn("n", [_format_n(e) for e in entries], 6),
-        RankedColumn("errors", ["–" if e.errors is None else str(e.errors) for e in entries], 5),
+        RankedColumn("n", [_or_dash(e.n) for e in entries], 6),
+        RankedColumn("errors", [_or_dash(e.errors) for e in entries], 5),
         RankedColumn("tokens", ["–" if t is None else f"{t:,}" for t in tokens], 1),
         RankedColumn("cost", ["–" if e.cost is None else format_cost(e.cost) for e in entries], 1),
         RankedColumn("when", [_format_time(e.when) for e in entries], 6, "left"),
-        RankedColumn("status", [_format_status(e) for e in entries], 6, "left"),
+        RankedColumn("status", statuses, 6, "left"),
         RankedColumn("tags", [", ".join(e.tags) for e in entries], 3, "left"),
-        RankedColumn("commit", [_format_commit(e) for e in entries], 2, "left"),
+        RankedColumn("commit", commits, 2, "left"),
         RankedColumn("note", [cut(e.note or "", 40) for e in entries], 0, "left"),
     ]
     columns = [c for c in columns if c.rank > 4 or any(cell not in ("–", "") for cell in c.cells)]
@@ -173,22 +176,12 @@ def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Repor
     return Report(blocks)
 
 
-def _format_n(entry: RunEntry) -> str:
-    if entry.n is None:
-        return "–" if entry.asked is None else f"– of {entry.asked}"
-    return str(entry.n)
-
-
-def _format_status(entry: RunEntry) -> str:
-    return entry.status if entry.step is None else f"{entry.status}, step {entry.step}"
+def _or_dash(value: object) -> str:
+    return "–" if value is None else str(value)
 
 
 def _format_time(time: str | None) -> str:
     return "–" if time is None else time[:16].replace("T", " ")
-
-
-def _format_commit(entry: RunEntry) -> str:
-    return "–" if entry.commit is None else entry.commit[:7] + "*" * bool(entry.dirty)
 
 
 # --- rm -----------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from heldout.cli._tables import (
     Report,
     Table,
     name,
-    number_columns,
     print_json,
     print_report,
 )
@@ -80,7 +79,7 @@ def command(run: str, baseline: str | None, format: str | None, **settings: Any)
 
 
 def _build_report(plan: Plan, report: EvalReport) -> Report:
-    attempts = f"{plan.repeats:.3g} attempt{'s' * (plan.repeats != 1)} each"
+    attempts = f"{round(plan.repeats, 2):g} attempt{'s' * (plan.repeats != 1)} each"
     counts = f"; {count(plan.samples, 'sample')}, {attempts}"
     if plan.left_out:
         counts += f"; {count(plan.left_out, 'sample')} left out, without a value"
@@ -103,28 +102,22 @@ def _build_report(plan: Plan, report: EvalReport) -> Report:
         )
         for row in plan.rows
     ]
-    table = Table(number_columns("repeats", "samples", "attempts of each run"), rows)
+    table = Table(["repeats", "samples", "attempts of each run"], rows)
     effect = "unknown, since they do not vary"
     if plan.detectable is not None:
         effect = f"{number(plan.detectable)} at {percent(plan.power)} power"
+    repeats = "unknown"
+    if plan.repeats_for_these is not None:
+        repeats = f"{plan.repeats_for_these:,}"
+    elif plan.components.within is not None and plan.variance_known:
+        repeats = "no number of them"
     these = f"these {count(plan.samples, 'sample')} with {attempts}"
     conclusions = [
         Line(f"Minimum detectable effect of {these}: {effect}."),
-        Line(_repeats_text(plan)),
+        Line(f"Repeats with which these samples would be enough: {repeats}."),
         *(Line(f"note: {note}") for note in make_notes(plan)),
     ]
     return Report([*lines, table, *conclusions])
-
-
-def _repeats_text(plan: Plan) -> str:
-    aim = f"these samples enough to detect {number(plan.detect)}"
-    if plan.repeats_for_these is None:
-        if plan.components.within is None or not plan.variance_known:
-            return f"Whether any number of repeats would make {aim} is unknown."
-        return f"No number of repeats would make {aim}."
-    if plan.repeats_for_these <= plan.repeats:
-        return f"They are enough to detect {number(plan.detect)}."
-    return f"{plan.repeats_for_these:,} repeats would make {aim}."
 
 
 def make_notes(plan: Plan) -> Iterator[str]:
@@ -148,8 +141,3 @@ def make_notes(plan: Plan) -> Iterator[str]:
             f"{plan.design_effect:.2f} times as many, since samples come in {plan.clusters} "
             f"clusters by {key}{rough}"
         )
-    yield (
-        f"this is for a true difference of {number(plan.detect)}; an inconclusive `heldout gate` "
-        "names another number, since it plans for the difference that it measured and its distance "
-        "from the bound"
-    )

@@ -28,7 +28,6 @@ from heldout.cli._tables import (
     code,
     make_console,
     name,
-    number_columns,
     pick,
     print_json,
     print_report,
@@ -301,9 +300,8 @@ def _build_summary_table(summary: Summary, pass_threshold: float) -> Table:
     for label, key, prefix, of in rows:
         bounds = interval(summary[f"{prefix}_low"], summary[f"{prefix}_high"])
         labels.setdefault((number(summary[key]), bounds, of), []).append(label)
-    right = number_columns("mean", "n")
-    columns = [Column("", wrap=True), right[0], Column("95% interval"), right[1]]
-    return Table(columns, [[" = ".join(names), *numbers] for numbers, names in labels.items()])
+    cells = [[" = ".join(names), *numbers] for numbers, names in labels.items()]
+    return Table([Column("", wrap=True), "mean", Column("95% interval"), "n"], cells)
 
 
 def _pass_rates(summary: Summary) -> list[tuple[str, str]]:
@@ -409,12 +407,7 @@ def build_slices(
 ) -> Report:
     """Build what `heldout show --by` prints: a row for each combination of values, and for all."""
     clusters = ["clusters"] if "clustered_by" in total else []
-    columns = [
-        *(Column(code(key), wrap=True) for key in by),
-        *number_columns("n", *clusters, "mean"),
-        Column("95% interval"),
-        *number_columns("passed", "errors"),
-    ]
+    keys = [Column(code(key), wrap=True) for key in by]
     labelled = [*slices.items(), (("all", *[""] * (len(by) - 1)), total)]
     rows = [
         [
@@ -429,8 +422,12 @@ def build_slices(
         for values, summary in labelled
     ]
     fewest = min(summary["n_clusters"] for _, summary in labelled) if clusters else None
-    state, notes = _describe_state(report, None), _describe_clusters(total, fewest)
-    return Report([*state, Table(columns, rows[:-1], rows[-1:]), *notes])
+    table = Table(
+        [*keys, "n", *clusters, "mean", Column("95% interval"), "passed", "errors"],
+        rows[:-1],
+        totals=rows[-1:],
+    )
+    return Report([*_describe_state(report, None), table, *_describe_clusters(total, fewest)])
 
 
 def in_order(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

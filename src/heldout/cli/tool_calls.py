@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from heldout._format import count, cut, interval, number
+from heldout._format import count, cut, interval, list_some, number
 from heldout.cli._options import json_option, renamed_option
 from heldout.cli._tables import Column, Line, Report, Span, Table, print_json, print_report
 from heldout.cli.show import describe_report
@@ -241,10 +241,8 @@ def _describe_calls(
 
 
 def _build_report(report: EvalReport, calls: Mapping[str, Any]) -> Report:
-    reasons, problems = ([*calls[key].items()] for key in ("finish_reasons", "problems"))
-    listed = [f"{cut(reason, 40)} {n}" for reason, n in reasons[:LISTED]]
-    if more := reasons[LISTED:]:
-        listed.append(f"{len(more)} others {sum(n for _, n in more)}")
+    reasons = [f"{cut(reason, 40)} {n}" for reason, n in calls["finish_reasons"].items()]
+    problems = [*calls["problems"].items()]
     notes = [f"invalid, {n}×: {problem}" for problem, n in problems[:LISTED]]
     if len(problems) > LISTED:
         notes.append(f"… and {len(problems) - LISTED} other problems")
@@ -269,7 +267,7 @@ def _build_report(report: EvalReport, calls: Mapping[str, Any]) -> Report:
                 f"{count(calls['requests'], 'request')}: {calls['answered']} answered, ",
                 Span(f"{errored} errored", "red" if errored else ""),
             ),
-            Line("finish reasons: " + ", ".join(listed), wrap=False),
+            Line(f"finish reasons: {list_some(reasons, LISTED, ', ')}", wrap=False),
             *(Line(note, style="yellow", wrap=False) for note in notes),
             *(Line(line, style="dim", wrap=False) for line in sources),
             Line(f"saved to {report.path}", style="dim", wrap=False),
