@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +18,14 @@ from tests.cli.conftest import Heldout
 FEW = ("--repetitions", "500")
 
 
-def save_run(name: str, seed: int, *, worth: float = 0.5, games: int = 3) -> None:
+def save_run(
+    name: str,
+    seed: int,
+    *,
+    worth: float = 0.5,
+    games: int = 3,
+    folder: Path = Path("outputs/evals"),
+) -> None:
     rng = np.random.default_rng([seed, round(worth * 100)])
     results = []
     for i in range(games * 10):
@@ -24,7 +33,7 @@ def save_run(name: str, seed: int, *, worth: float = 0.5, games: int = 3) -> Non
         score = Score((Metric("won", rng.random() < worth, 1.0), Metric("moves", 40 + seed)))
         results.append(EvalResult(sample.id, sample, Trajectory(()), score))
     config = {"experiment_name": name}
-    EvalReport(results, summarize_results(results), config).save(f"outputs/evals/{name}")
+    EvalReport(results, summarize_results(results), config).save(folder / name)
 
 
 def save_episodes(name: str, returns: list[float], env: str = "CartPole-v1") -> None:
@@ -34,10 +43,12 @@ def save_episodes(name: str, returns: list[float], env: str = "CartPole-v1") -> 
 
 
 @pytest.fixture
-def runs() -> list[str]:
+def runs(saved: Path) -> list[str]:
     names = [f"ppo{i}" for i in range(5)]
-    for seed, name in enumerate(names):
-        save_run(name, seed)
+    if not (saved / "aggregated").exists():
+        for seed, name in enumerate(names):
+            save_run(name, seed, folder=saved / "aggregated")
+    shutil.copytree(saved / "aggregated", "outputs/evals")
     return names
 
 

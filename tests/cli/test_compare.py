@@ -6,6 +6,7 @@ import asyncio
 import html
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -88,10 +89,16 @@ SIMILAR = [1.0, 0.0, 0.0, 0.0] * 14 + [0.0, 1.0, 0.0, 0.0]
 
 
 @pytest.fixture
-def runs(folder: Path) -> None:
-    make_run("before", A)
-    make_run("after", BETTER)
-    make_run("similar", SIMILAR)
+def runs(folder: Path, saved: Path) -> None:
+    copy_runs(saved)
+
+
+def copy_runs(saved: Path) -> None:
+    """Copy the runs before, after and similar into outputs/evals, after making them once."""
+    if not (saved / "compared").exists():
+        for name, answers in (("before", A), ("after", BETTER), ("similar", SIMILAR)):
+            make_run(name, answers, output_dir=str(saved / "compared"))
+    shutil.copytree(saved / "compared", "outputs/evals")
 
 
 def rows(out: str) -> list[list[str]]:

@@ -20,10 +20,10 @@ from tests.cli.test_compare import (
     BETTER,
     BROKEN,
     HOSTILE,
-    SIMILAR,
     A,
     Page,
     check_markdown,
+    copy_runs,
     make_hostile,
     make_run,
     other_score_fn,
@@ -36,10 +36,8 @@ BASELINE = ("--baseline", "before", "--no-worse-than", "0.01")
 
 
 @pytest.fixture
-def runs(folder: Path) -> None:
-    make_run("before", A)
-    make_run("after", BETTER)
-    make_run("similar", SIMILAR)
+def runs(folder: Path, saved: Path) -> None:
+    copy_runs(saved)
 
 
 # --- Verdicts -----------------------------------------------------------------------------------

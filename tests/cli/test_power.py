@@ -11,13 +11,20 @@ import pytest
 from heldout.analysis import plan
 from heldout.cli.power import make_notes
 from tests.cli.conftest import Heldout
-from tests.cli.test_compare import BETTER, BROKEN, A, make_run, other_score_fn, rows
+from tests.cli.test_compare import (
+    BETTER,
+    BROKEN,
+    A,
+    copy_runs,
+    make_run,
+    other_score_fn,
+    rows,
+)
 
 
 @pytest.fixture
-def runs(folder: Path) -> None:
-    make_run("before", A)
-    make_run("after", BETTER)
+def runs(folder: Path, saved: Path) -> None:
+    copy_runs(saved)
 
 
 def test_without_repeats_the_answer_is_a_range_and_says_why(runs: None, heldout: Heldout) -> None:
