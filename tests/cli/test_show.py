@@ -636,7 +636,7 @@ def test_items_without_the_key_come_last_and_show_as_a_dash(heldout: Heldout) ->
         ["small", "large"],
         ["level 1", "level 2", "Level 10"],
         ["algebra", "Geometry", "zeros"],
-        ["easy", "geometry", "hard"],
+        ["easy", "hard", "geometry"],
         ["1", "2", "10", "a", "a²", "b1", "b1c", "b1c2"],
         [-1, 2.5, 10, "a", None],
         [False, True, None],

@@ -472,7 +472,9 @@ def test_a_reference_that_is_none_is_refused_before_anything_is_sent(
     assert server.requests == []
 
 
-def test_lines_are_matched_only_where_both_sides_know_them(toolcalls: Toolcalls) -> None:
+def test_lines_are_matched_only_where_both_sides_know_them(
+    toolcalls: Toolcalls, server: FaultyServer
+) -> None:
     write_requests("good")
     numbered = results_line("", "stop", data_index=1)
     del numbered["request"]
@@ -481,6 +483,7 @@ def test_lines_are_matched_only_where_both_sides_know_them(toolcalls: Toolcalls)
     outcome = toolcalls("requests.jsonl", *references)
     assert outcome.code == 2
     assert "plain.jsonl does not say which line of the file each of its requests was" in outcome.err
+    assert server.requests == []
 
 
 def test_a_reference_that_is_not_complete_says_so(

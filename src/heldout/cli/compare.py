@@ -36,7 +36,7 @@ from heldout.cli._tables import (
     print_json,
     print_report,
 )
-from heldout.cli.show import describe_usage, in_order, usage_as_dict
+from heldout.cli.show import describe_usage, in_order, label_order, usage_as_dict
 from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Interval, PairedDifference, SliceDifference
 from heldout.store.report import EvalReport
@@ -246,8 +246,7 @@ def _readings(
 
 def sort_slices(slices: Iterable[SliceDifference]) -> list[SliceDifference]:
     """Sort slices by their labels as people do: easy before hard, 2 before 10."""
-    by_label: dict[Any, SliceDifference] = {part.label: part for part in slices}
-    return [by_label[label] for label in in_order(by_label)]
+    return sorted(slices, key=lambda part: label_order(part.label))
 
 
 def slice_name(by: Iterable[str], label: Any) -> str:

@@ -31,7 +31,7 @@ from heldout.cli._tables import (
 )
 from heldout.cli.compare import interval_text
 from heldout.cli.main import forget_stdout
-from heldout.cli.show import in_order
+from heldout.cli.show import label_order
 
 # Sign, colour and sign in Markdown.
 OUTCOMES = {
@@ -147,9 +147,11 @@ def _sides(gate: Gate) -> dict[str, Side]:
 
 def _sort_checks(gate: Gate) -> list[Check]:
     """Order checks: overall, slices as people sort them, means."""
-    slices = {tuple(check.slice.values()): check for check in gate.checks if check.slice}
-    ordered = iter([slices[label] for label in in_order(slices)])
-    return [next(ordered) if check.slice else check for check in gate.checks]
+    kinds = ("overall", "slice", "min_mean", "max_mean")
+    return sorted(
+        gate.checks,
+        key=lambda check: (kinds.index(check.kind), label_order((check.slice or {}).values())),
+    )
 
 
 def _check_name(check: Check, gate: Gate) -> str:

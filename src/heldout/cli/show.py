@@ -54,12 +54,10 @@ LABEL_WIDTH = 11
 LABEL_STYLES = {"error": "bold red", "reward": "bold", "target": "bold green"}
 TEXT_STYLES = {"error": "red", "extracted": "dim", "judge": "dim", "reasoning": "dim"}
 # Words that have an order, though not that of the alphabet.
-SCALES = (
-    ("trivial", "very easy", "easy", "medium", "hard", "very hard", "expert"),
-    ("beginner", "intermediate", "advanced", "expert"),
-    ("very low", "low", "medium", "high", "very high"),
-    ("tiny", "small", "medium", "large", "huge"),
-    ("very short", "short", "medium", "long", "very long"),
+SCALE = (
+    *("trivial", "tiny", "beginner", "very-easy", "very-low", "very-short"),
+    *("easy", "low", "small", "short", "intermediate", "medium", "hard", "high", "large", "long"),
+    *("advanced", "very-hard", "very-high", "very-long", "huge", "expert"),
 )
 
 
@@ -430,32 +428,26 @@ def build_slices(
     return Report([*_describe_state(report, None), table, *_describe_clusters(total, fewest)])
 
 
-def in_order(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Sort combinations of values as people do: easy before hard, level 2 before level 10."""
-    keys = list(keys)
-    ranks = [_rank_values(column) for column in zip(*keys, strict=True)]
-    return sorted(
-        keys, key=lambda key: [rank[value] for rank, value in zip(ranks, key, strict=True)]
-    )
+def in_order(labels: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Sort labels of slices as people do: easy before hard, level 2 before level 10."""
+    return sorted(labels, key=label_order)
 
 
-def _rank_values(values: tuple[Any, ...]) -> dict[Any, tuple[Any, ...]]:
-    """Return what each value of one key sorts by: numbers, then texts, then missing values."""
-    words = {v: re.sub(r"[\s_-]+", " ", v.lower()) for v in values if isinstance(v, str)}
-    scale = next((s for s in SCALES if {*words.values()} <= {*s}), None)
-    ranks: dict[Any, tuple[Any, ...]] = {}
-    for value in values:
-        if value is None:
-            ranks[value] = (2,)
-        elif not isinstance(value, str):
-            ranks[value] = (0, value)
-        elif scale:
-            ranks[value] = (1, scale.index(words[value]), value)
-        else:  # texts and numbers in turn
-            pieces = re.split(r"([0-9]+)", value.lower())
-            natural = [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
-            ranks[value] = (1, natural, value)
-    return ranks
+def label_order(label: Any) -> list[tuple[Any, ...]]:
+    """Return what the label of a slice sorts by; missing values come last."""
+    return [_value_order(value) for value in label]
+
+
+def _value_order(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return (3,)
+    if not isinstance(value, str):
+        return (0, value)
+    word = re.sub(r"[\s_-]+", "-", value.lower())
+    if word in SCALE:
+        return (1, SCALE.index(word), value)
+    pieces = re.split(r"([0-9]+)", value.lower())  # texts and numbers in turn
+    return (2, [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], value)
 
 
 # --- Conversations ------------------------------------------------------------------------------

@@ -116,7 +116,6 @@ def command(
     again, and for a complete run nothing is sent and nothing changes.
     """
     from heldout.analysis.tool_calls import (
-        compare_call_sets,
         load_call_sets,
         load_requests,
         read_reference,
@@ -139,8 +138,7 @@ def command(
     loaded = [read_reference(reference) for reference in references]
     # The second repeat of a single reference is the reference again.
     reference_sets = loaded[0][:2] if len(loaded) == 1 else [sets[0] for sets in loaded]
-    for other in reference_sets[:1]:
-        compare_call_sets(unanswered(str(file), samples), other)
+    _compare_with_reference(unanswered(str(file), samples), reference_sets)
     config = EvalConfig(
         endpoint=server,
         experiment_name=name,
@@ -154,6 +152,18 @@ def command(
         print_json(calls)
     else:
         print_report(_build_report(report, calls))
+
+
+def _compare_with_reference(
+    candidate: CallSet, references: Sequence[CallSet]
+) -> list[dict[str, Any]]:
+    """Compare a candidate with the reference, and then the reference run again."""
+    from heldout.analysis.tool_calls import compare_call_sets
+
+    if not references:
+        return []
+    first, *again = references
+    return [compare_call_sets(calls, first).as_dict() for calls in (candidate, *again)]
 
 
 def _make_name(file: Path, server: RequestsEndpoint) -> str:
@@ -207,7 +217,7 @@ def _describe_calls(
     report: EvalReport, candidate: CallSet, references: Sequence[CallSet]
 ) -> dict[str, Any]:
     """Return what --json prints, and the table is made of."""
-    from heldout.analysis.tool_calls import compare_call_sets, count_problems
+    from heldout.analysis.tool_calls import count_problems
     from heldout.scoring.tool_calls import finish_reasons, schema_accuracy
 
     calls: dict[str, Any] = {
@@ -220,8 +230,7 @@ def _describe_calls(
         "schema_accuracy": schema_accuracy(candidate.responses).as_dict(),
         "problems": dict(count_problems(candidate.responses)),
     }
-    if references:
-        first, *again = references
+    if agreements := _compare_with_reference(candidate, references):
         calls |= {
             "references": [
                 {
@@ -232,11 +241,9 @@ def _describe_calls(
                 }
                 for reference in references
             ],
-            "trigger": compare_call_sets(candidate, first).as_dict(),
-            "reference_with_itself": None,
+            "trigger": agreements[0],
+            "reference_with_itself": agreements[1] if len(agreements) > 1 else None,
         }
-        for reference in again:
-            calls["reference_with_itself"] = compare_call_sets(reference, first).as_dict()
     return calls
 
 
