@@ -378,14 +378,6 @@ def test_an_unknown_cluster_key_is_refused_with_what_there_is(heldout: Heldout) 
         assert "no key 'chapter'; its samples have half, passage (or " in outcome.err
 
 
-def test_options_of_the_report_do_not_go_with_failures(heldout: Heldout) -> None:
-    save(*repeated([1.0], [0.0]))
-    for option in (["--pass-at", "1"], ["--cluster", "half"]):
-        outcome = heldout("show", "made", "--failures", "1", *option)
-        assert outcome.code == 2
-        assert option[0] in outcome.err
-
-
 def test_slice_clusters_by_a_key_and_counts_clusters(heldout: Heldout) -> None:
     save(*repeated(*[[float(i % 3 > 0)] for i in range(41)]))
     out = heldout("show", "made", "--by", "half", "--cluster", "passage").out
@@ -607,12 +599,14 @@ def test_a_key_that_is_not_there_is_refused_with_those_that_are(
     )
 
 
-def test_slices_are_of_the_report_and_not_of_items(finished: Outcome, heldout: Heldout) -> None:
-    for option in (("--failures", "1"), ("--pass-at", "1")):
-        outcome = heldout("show", "six", "--by", "topic", *option)
-        assert outcome.code == 2
-        assert f"{option[0]}" in outcome.err
-        assert "do not go together" in outcome.err
+def test_a_report_its_slices_and_its_items_are_shown_one_at_a_time(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    for first in (["--failures", "1"], ["--by", "topic"]):
+        for second in (["--pass-at", "1"], ["--passes", "1"]):
+            outcome = heldout("show", "six", *first, *second)
+            assert outcome.code == 2
+            assert "do not go together" in outcome.err
 
 
 def test_slice_is_the_earlier_name_of_show_by(finished: Outcome, heldout: Heldout) -> None:

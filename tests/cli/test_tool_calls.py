@@ -147,7 +147,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 # --- What is sent -------------------------------------------------------------------------------
 
 
-def test_a_request_is_sent_as_it_is_but_for_model_role_and_stream(
+def test_a_request_is_sent_and_stored_as_it_is_but_for_model_role_and_stream(
     toolcalls: Toolcalls, server: FaultyServer
 ) -> None:
     given = request(
@@ -160,24 +160,19 @@ def test_a_request_is_sent_as_it_is_but_for_model_role_and_stream(
         x_extra=[1, 2.0, None],
     )
     write_requests(given)
-    assert toolcalls("requests.jsonl").code == 0
+    assert toolcalls("requests.jsonl", "--name", "run").code == 0
+    (result,) = EvalReport.load("outputs/evals/run").results
+    assert result.sample.input == given
+    assert [m.role for m in result.trajectory.messages] == ["system", "user", "assistant"]
+    assert all(
+        KEY.encode() not in content for content in files_of(Path("outputs/evals/run")).values()
+    )
     (sent,) = server.requests
     wanted = {k: v for k, v in given.items() if k != "stream_options"}
     wanted |= {"model": "m", "stream": False}
     wanted["messages"][0]["role"] = "system"
     assert sent.body == wanted
     assert sent.headers["authorization"] == f"Bearer {KEY}"
-
-
-def test_the_whole_request_is_stored_and_the_key_is_not(toolcalls: Toolcalls) -> None:
-    given = request("good", x_extra=1)
-    write_requests(given)
-    toolcalls("requests.jsonl", "--name", "run")
-    (result,) = EvalReport.load("outputs/evals/run").results
-    assert result.sample.input == given
-    assert [m.role for m in result.trajectory.messages] == ["system", "user", "assistant"]
-    for content in files_of(Path("outputs/evals/run")).values():
-        assert KEY.encode() not in content
 
 
 def test_identical_lines_are_each_asked(toolcalls: Toolcalls, server: FaultyServer) -> None:
@@ -472,6 +467,22 @@ def test_a_reference_that_is_none_is_refused_before_anything_is_sent(
     assert server.requests == []
 
 
+def test_names_and_references_that_mean_nothing_are_refused(
+    toolcalls: Toolcalls, server: FaultyServer, finished: Outcome
+) -> None:
+    write_requests("good")
+    for arguments, said in (
+        (["--name", "../elsewhere"], "'../elsewhere'"),
+        (["--baseline", "a"] * 3, "once, or twice"),
+        (["--baseline", "six"], "is no request, as `heldout tool-calls` stores them"),
+        (["--name", "mine", "--baseline", "mine"], "'mine' is compared with itself"),
+    ):
+        outcome = toolcalls("requests.jsonl", *arguments)
+        assert outcome.code == 2
+        assert said in outcome.err
+    assert server.requests == []
+
+
 def test_lines_are_matched_only_where_both_sides_know_them(
     toolcalls: Toolcalls, server: FaultyServer
 ) -> None:
@@ -501,24 +512,6 @@ def test_a_reference_that_is_not_complete_says_so(
     assert "reference: outputs/evals/stopped, 2 requests, 1 errored" in outcome.out
 
 
-def test_a_name_is_no_path(toolcalls: Toolcalls, server: FaultyServer) -> None:
-    write_requests("good")
-    outcome = toolcalls("requests.jsonl", "--name", "../elsewhere")
-    assert (outcome.code, server.requests) == (2, [])
-    assert "'../elsewhere'" in outcome.err
-
-
-def test_three_references_and_runs_of_other_evals_are_refused(
-    toolcalls: Toolcalls, finished: Outcome
-) -> None:
-    write_requests("good")
-    three = ["--baseline", "a"] * 3
-    assert "once, or twice" in toolcalls("requests.jsonl", *three).err
-    assert "is no request, as `heldout tool-calls` stores them" in (
-        toolcalls("requests.jsonl", "--baseline", "six").err
-    )
-
-
 # --- Going on -----------------------------------------------------------------------------------
 
 
@@ -544,7 +537,8 @@ def test_lines_at_the_end_are_added_and_others_are_refused(
     toolcalls: Toolcalls, server: FaultyServer
 ) -> None:
     write_requests("good", "silent")
-    toolcalls("requests.jsonl")
+    assert as_json(toolcalls("requests.jsonl", "--limit", "1", "--json"))["requests"] == 1
+    assert as_json(toolcalls("requests.jsonl", "--json"))["requests"] == 2
     write_requests("good", "silent", "cut", "empty")
     assert as_json(toolcalls("requests.jsonl", "--json"))["requests"] == 4
     assert [r.text for r in server.requests] == ["good", "silent", "cut", "empty"]
@@ -558,13 +552,6 @@ def test_lines_at_the_end_are_added_and_others_are_refused(
         assert "choose another --name" in outcome.err
         assert "experiment_name" not in outcome.err
     assert len(server.requests) == 4
-
-
-def test_more_samples_go_on_with_the_first_ones(toolcalls: Toolcalls, server: FaultyServer) -> None:
-    write_requests("good", "silent", "cut")
-    assert as_json(toolcalls("requests.jsonl", "--limit", "1", "--json"))["requests"] == 1
-    assert as_json(toolcalls("requests.jsonl", "--json"))["requests"] == 3
-    assert [r.text for r in server.requests] == ["good", "silent", "cut"]
 
 
 def test_resume_begins_no_run(toolcalls: Toolcalls, server: FaultyServer) -> None:
@@ -640,10 +627,3 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_summary(
     assert toolcalls("requests.jsonl", "--name", "whole").code == 0
     resumed, whole = (Path(f"outputs/evals/{run}/summary.json") for run in ("run", "whole"))
     assert resumed.read_bytes() == whole.read_bytes()
-
-
-def test_a_run_is_not_held_against_itself(toolcalls: Toolcalls) -> None:
-    write_requests("good")
-    asked = toolcalls("requests.jsonl", "--name", "mine", "--baseline", "mine")
-    assert asked.code == 2
-    assert "'mine' is compared with itself" in asked.err
