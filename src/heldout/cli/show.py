@@ -569,19 +569,23 @@ def _show_curve(
             f"{of_one_eval[0]} of which eval? {path} is a curve of many: add --step N; {steps}"
         )
     groups = _curves.group_by_label(run.points)
-    judged = {label: _curves.judge_curve(points, options) for label, points in groups.items()}
+    judged: dict[str, tuple[Sequence[CurvePoint], Sequence[Line]]] = {}
+    for label, points in groups.items():
+        stored = all(point.verdict is not None for point in points if point.has_result)
+        is_judged = format == "json" and stored and not options  # judging takes time
+        judged[label] = (points, []) if is_judged else _curves.judge_curve(points, options)
     if format != "json":
         print_report(_build_curve_report(run, judged, format), markdown=format == "markdown")
         return
-    points = [point for group, _ in judged.values() for point in group]
+    shown = [point for points, _ in judged.values() for point in points]
     print_json(
         {
             "kind": "curve",
             "path": str(path),
             "training": _curves.training_state(run),
             "superseded": run.superseded,
-            "verdicts": {p.label: {"step": p.step, **p.verdict} for p in points if p.verdict},
-            "points": [_curves.point_as_dict(point, outcomes=False) for point in points],
+            "verdicts": {p.label: {"step": p.step, **p.verdict} for p in shown if p.verdict},
+            "points": [_curves.point_as_dict(point, outcomes=False) for point in shown],
         }
     )
 
