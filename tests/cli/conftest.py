@@ -86,6 +86,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs that tests copy: making one takes longer."""
+    return tmp_path_factory.mktemp("saved")
+
+
 @pytest.fixture
 def write(folder: Path) -> Write:
     """Write an eval file: the one above, with texts in it replaced, or another altogether."""

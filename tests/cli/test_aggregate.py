@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +13,19 @@ import pytest
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Trajectory
 from heldout.store.columns import summarize_results
 from heldout.vector.report import EpisodeTable, VectorReport
-from tests.cli.conftest import Heldout, in_process_of_its_own
+from tests.cli.conftest import Heldout
 
 FEW = ("--repetitions", "500")
 
 
-def save_run(name: str, seed: int, *, worth: float = 0.5, games: int = 3) -> None:
+def save_run(
+    name: str,
+    seed: int,
+    *,
+    worth: float = 0.5,
+    games: int = 3,
+    folder: Path = Path("outputs/evals"),
+) -> None:
     rng = np.random.default_rng([seed, round(worth * 100)])
     results = []
     for i in range(games * 10):
@@ -24,7 +33,7 @@ def save_run(name: str, seed: int, *, worth: float = 0.5, games: int = 3) -> Non
         score = Score((Metric("won", rng.random() < worth, 1.0), Metric("moves", 40 + seed)))
         results.append(EvalResult(sample.id, sample, Trajectory(()), score))
     config = {"experiment_name": name}
-    EvalReport(results, summarize_results(results), config).save(f"outputs/evals/{name}")
+    EvalReport(results, summarize_results(results), config).save(folder / name)
 
 
 def save_episodes(name: str, returns: list[float], env: str = "CartPole-v1") -> None:
@@ -34,10 +43,12 @@ def save_episodes(name: str, returns: list[float], env: str = "CartPole-v1") -> 
 
 
 @pytest.fixture
-def runs() -> list[str]:
+def runs(saved: Path) -> list[str]:
     names = [f"ppo{i}" for i in range(5)]
-    for seed, name in enumerate(names):
-        save_run(name, seed)
+    if not (saved / "aggregated").exists():
+        for seed, name in enumerate(names):
+            save_run(name, seed, folder=saved / "aggregated")
+    shutil.copytree(saved / "aggregated", "outputs/evals")
     return names
 
 
@@ -91,7 +102,7 @@ def test_against_adds_the_chance_to_beat_those(runs: list[str], heldout: Heldout
     worse = [f"old{i}" for i in range(5)]
     for seed, name in enumerate(worse):
         save_run(name, seed, worth=0.2)
-    against = [part for name in worse for part in ("--against", name)]
+    against = [part for name in worse for part in ("--baseline", name)]
     outcome = heldout("aggregate", *runs, "--tasks", "game", *against, *FEW)
     assert "against old0, old1, old2, old3, old4" in outcome.out
     value, low, high = numbers(outcome.out, "probability of improvement")
@@ -147,10 +158,10 @@ def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
         (["ppo0", "ppo1", "--seed", "-1"], "seed is 0 or more; got -1"),
         (["ppo0", "ppo1", "--optimum", "nan"], "optimum is a finite number"),
         (["ppo0", "ppo1", "--optimum", "inf"], "optimum is a finite number"),
-        (["ppo0", "ppo1", "--against", "ppo1"], "ppo1 is on both sides"),
+        (["ppo0", "ppo1", "--baseline", "ppo1"], "ppo1 is on both sides"),
         (["ppo0", "small"], "10 samples only in ppo0: 's20', 's21', 's22', …"),
         (["ppo0", "small"], "allow it: samples (--allow samples)"),
-        (["ppo0", "--against", "small"], "cannot be compared: samples: 10 samples only in ppo0"),
+        (["ppo0", "--baseline", "small"], "cannot be compared: samples: 10 samples only in ppo0"),
         (["ppo0", "--allow", "colour"], "allow takes some of samples, scorer"),
         ([], "Missing argument 'RUN"),
     ):
@@ -162,7 +173,7 @@ def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
 
 def test_what_is_allowed_to_differ_is_printed(runs: list[str], heldout: Heldout) -> None:
     save_run("small", 0, games=2)
-    arguments = ("ppo0", "small", "--against", "ppo1", "--allow", "samples", *FEW)
+    arguments = ("ppo0", "small", "--baseline", "ppo1", "--allow", "samples", *FEW)
     outcome = heldout("aggregate", *arguments)
     assert outcome.code == 0, outcome.err
     assert "allowed to differ: samples: 10 samples only in ppo0" in outcome.out
@@ -182,9 +193,3 @@ def test_names_from_a_file_are_shown_and_not_obeyed(heldout: Heldout) -> None:
     out = heldout("aggregate", "agent", *FEW).out
     assert "\x1b" not in out
     assert "red\\nrow" in out
-
-
-def test_the_command_works_in_a_process_of_its_own(runs: list[str]) -> None:
-    done = in_process_of_its_own("aggregate", *runs, *FEW)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "reward over 5 runs x 1 task, 150 items in all" in done.stdout

@@ -11,7 +11,7 @@ import pytest
 
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import list_runs
-from tests.cli.conftest import RUN, START, Heldout, Outcome, Write
+from tests.cli.conftest import RUN, START, Heldout, Write
 from tests.cli.test_process import Terminal
 
 
@@ -44,9 +44,8 @@ def test_a_list_has_a_row_per_run_with_the_name_that_commands_take(heldout: Held
 
 
 @pytest.mark.usefixtures("runs")
-@pytest.mark.parametrize(
-    ("arguments", "ids"),
-    [
+def test_runs_are_picked_by_name_tag_model_status_and_kind_and_sorted(heldout: Heldout) -> None:
+    for arguments, ids in (
         (["six"], ["six@1", "six@2"]),
         (["o*"], ["other@1"]),
         (["--tag", "smoke"], ["other@1", "six@2"]),
@@ -55,30 +54,18 @@ def test_a_list_has_a_row_per_run_with_the_name_that_commands_take(heldout: Held
         (["--model", "gpt"], []),
         (["--status", "running"], []),
         (["--kind", "run"], ["other@1", "six@1", "six@2"]),
-    ],
-)
-def test_runs_are_picked_by_name_tag_model_status_and_kind(
-    heldout: Heldout, arguments: list[str], ids: list[str]
-) -> None:
-    assert sorted(listed(heldout, *arguments)) == ids
-
-
-@pytest.mark.usefixtures("runs")
-def test_runs_are_sorted_by_numbers_from_the_largest_and_by_names(heldout: Heldout) -> None:
+    ):
+        assert sorted(listed(heldout, *arguments)) == ids
     assert listed(heldout, "--sort", "mean")[0] == "six@2"
     assert listed(heldout, "--sort", "name") == ["other@1", "six@1", "six@2"]
     assert listed(heldout, "--sort", "name", "-n", "1") == ["other@1"]
-
-
-@pytest.mark.usefixtures("runs")
-def test_an_empty_list_says_of_how_many(heldout: Heldout) -> None:
     assert heldout("list", "nothing").out == "none of the 3 runs in outputs/evals is of that kind\n"
     assert heldout("list", "--output-dir", "x").out == "no run in x\n"
 
 
 @pytest.mark.integration
 @pytest.mark.usefixtures("runs")
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [60, 120])
 def test_a_list_fits_the_terminal_and_names_what_it_leaves_out(columns: int) -> None:
     terminal = Terminal("list", columns=columns)
     assert terminal.read_all() == 0
@@ -115,18 +102,13 @@ class Keyboard(StringIO):
 
 
 @pytest.mark.usefixtures("runs")
-@pytest.mark.parametrize(
-    ("typed", "code", "left"), [("\n", 130, 3), ("n\n", 130, 3), ("y\n", 0, 2)]
-)
-def test_rm_asks_in_a_terminal(
-    heldout: Heldout, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, left: int
-) -> None:
-    monkeypatch.setattr(sys, "stdin", Keyboard(typed))
-    outcome = heldout("rm", "six@2")
-    assert f"{RUN}-2: run of " in outcome.out
-    assert "Remove 1 run? [y/N]" in outcome.out
-    assert outcome.code == code
-    assert len(list_runs()) == left
+def test_rm_asks_in_a_terminal(heldout: Heldout, monkeypatch: pytest.MonkeyPatch) -> None:
+    for typed, code, left in (("\n", 130, 3), ("n\n", 130, 3), ("y\n", 0, 2)):
+        monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+        outcome = heldout("rm", "six@2")
+        assert f"{RUN}-2: run of " in outcome.out
+        assert "Remove 1 run? [y/N]" in outcome.out
+        assert (outcome.code, len(list_runs())) == (code, left)
 
 
 @pytest.mark.usefixtures("runs")
@@ -146,19 +128,6 @@ def test_a_run_that_is_being_written_is_not_removed(heldout: Heldout) -> None:
     assert outcome.code == 2
     assert "is being written by another process" in outcome.err
     assert RunDir(RUN).exists()
-
-
-# --- repair -------------------------------------------------------------------------------------
-
-
-def test_repair_moves_damaged_lines_aside(finished: Outcome, heldout: Heldout) -> None:
-    journal = RUN / "results.jsonl"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join([*lines[:3], b"garbage\n", *lines[4:]]))
-    outcome = heldout("repair", "six", "--json")
-    assert json.loads(outcome.out) == {"path": str(RUN), "moved": [4]}
-    assert outcome.err == f"Moved damaged line 4 of {RUN}/results.jsonl to results.damaged.\n"
-    assert "interrupted after 5 of 6 items" in heldout("show", "six").out
 
 
 # --- Tokens and cost ----------------------------------------------------------------------------

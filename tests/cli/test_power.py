@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from heldout.analysis import plan
-from heldout.cli.power import _repeats_text, make_notes
+from heldout.cli.power import make_notes
 from tests.cli.conftest import Heldout
-from tests.cli.test_compare import BETTER, BROKEN, A, make_run, other_score_fn, rows
+from tests.cli.test_compare import (
+    BETTER,
+    BROKEN,
+    A,
+    copy_runs,
+    make_run,
+    other_score_fn,
+    rows,
+)
 
 
 @pytest.fixture
-def runs(folder: Path) -> None:
-    make_run("before", A)
-    make_run("after", BETTER)
+def runs(folder: Path, saved: Path) -> None:
+    copy_runs(saved)
 
 
 def test_without_repeats_the_answer_is_a_range_and_says_why(runs: None, heldout: Heldout) -> None:
@@ -45,7 +52,7 @@ def test_without_repeats_the_answer_is_a_range_and_says_why(runs: None, heldout:
     assert [line[0] for line in said[7:9]] == [
         "Minimum detectable effect of these 60 samples with 1 attempt each: "
         f"{found.detectable:.3f} at 80% power.",
-        "Whether any number of repeats would make these samples enough to detect 0.050 is unknown.",
+        "Repeats with which these samples would be enough: unknown.",
     ]
     assert [line[0] for line in said[9:]] == [f"note: {note}" for note in make_notes(found)]
 
@@ -53,7 +60,7 @@ def test_without_repeats_the_answer_is_a_range_and_says_why(runs: None, heldout:
 def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) -> None:
     outcome = heldout(
         *("power", "before", "--baseline", "after", "--detect", "0.05", "--json"),
-        *("--repeats", "3", "--repeats", "5", "--power", "0.9", "--alpha", "0.01"),
+        *("--epochs", "3", "--epochs", "5", "--power", "0.9", "--alpha", "0.01"),
     )
     assert outcome.out.count("\n") == 1
     found = plan(
@@ -78,7 +85,7 @@ def test_options_are_what_the_numbers_are_made_of(runs: None, heldout: Heldout) 
     plain = first_row()
     for more in (["--power", "0.9"], ["--alpha", "0.01"], ["--correlation", "0.5"]):
         assert first_row(*more)[1] != plain[1]
-    assert first_row("--repeats", "3")[0] == "3"
+    assert first_row("--epochs", "3")[0] == "3"
     out = heldout(*arguments, "--baseline", "after", "--power", "0.9", "--alpha", "0.01").out
     assert "\nvariance of its differences from after\n" in out
     assert "at 90% power and p < 0.01, two runs need:" in out
@@ -89,16 +96,9 @@ def test_what_repeats_would_do_for_these_samples_is_said(heldout: Heldout) -> No
     make_run("sure", A, repeats=2)  # every repeat says the same: there is nothing to average out
     out = heldout("power", "sure", "--detect", "0.05").out
     assert "; 60 samples, 2 attempts each\n" in out
-    assert "\nNo number of repeats would make these samples enough to detect 0.050.\n" in out
+    assert "\nRepeats with which these samples would be enough: no number of them.\n" in out
     easy = heldout("power", "sure", "--detect", "0.9").out
-    assert "\nThey are enough to detect 0.900.\n" in easy
-
-
-def test_repeats_that_would_be_enough_are_numbered(runs: None) -> None:
-    found = replace(plan("outputs/evals/before", detect=0.05), repeats_for_these=1200)
-    assert _repeats_text(found) == (
-        "1,200 repeats would make these samples enough to detect 0.050."
-    )
+    assert "\nRepeats with which these samples would be enough: 1.\n" in easy
 
 
 def test_samples_without_a_value_are_counted(heldout: Heldout) -> None:
@@ -142,7 +142,7 @@ BAD_INPUT = [
     (["--detect", "0.1", "--power", "2"], "power is between 0.5 and 1"),
     (["--detect", "0.1", "--alpha", "0"], "alpha is between 0 and 1"),
     (["--detect", "0.1", "--correlation", "2"], "correlation is between -1 and 1"),
-    (["--detect", "0.1", "--repeats", "0"], "at least once"),
+    (["--detect", "0.1", "--epochs", "0"], "at least once"),
     (["--detect", "0.1", "--metric", "speed"], "no metric 'speed'"),
     (["--detect", "0.1", "--baseline", "nowhere"], "there is no run at nowhere"),
     ([], "Missing option '--detect'"),

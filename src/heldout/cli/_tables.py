@@ -3,7 +3,7 @@
     Report(
         [
             Line("A: ", name("before"), "; 60 samples"),
-            Table([Column(""), Column("mean", "right")], [[name("reward"), "0.250"]]),
+            Table([Column(""), "mean"], [[name("reward"), "0.250"]]),
         ],
         conclusion="B is better.",
     )
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from heldout._format import cut, printable, printable_json
+from heldout._format import cut, number, printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,14 +34,15 @@ PIPE_WIDTH = 100_000
 """Columns where there is no terminal: lines of a pipe or a file are not wrapped."""
 MARKDOWN_ROWS = 200
 """Rows of a Markdown table; GitHub takes 1 MiB of summary, and a reader takes less."""
-FLIP_CHARACTERS = 120
-"""Characters of a question or an answer in a list of flips; twice as many in a wide terminal."""
+FLIP_CHARACTERS = 240
+"""Characters of a question or an answer in a list of flips, at the most."""
 MARKDOWN_CHARACTERS = 300
 """Characters of one text in Markdown."""
+ALWAYS_SHOWN = 7
+"""Rank of columns that are never left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A piece of text with a rich style for the terminal; `code` sets it as code in Markdown."""
 
     text: str
@@ -71,14 +72,11 @@ class Line:
         wrap: Whether a terminal wraps it between words; a path or a command is better left whole.
     """
 
-    __slots__ = ("parts", "style", "wrap")
-
     def __init__(self, *parts: Cell, style: str = "", wrap: bool = True) -> None:
         self.parts, self.style, self.wrap = parts, style, wrap
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column of a table; `wrap` lets a terminal fold long text into several lines."""
 
     heading: Cell
@@ -86,18 +84,23 @@ class Column:
     wrap: bool = False
 
 
-def number_columns(*headings: str) -> list[Column]:
-    """Return columns of numbers, which stand on the right."""
-    return [Column(heading, "right") for heading in headings]
-
-
-@dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells, one per column; `totals` are rows below a rule, in bold."""
+    """Rows of cells, one per column.
 
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    totals: Sequence[Sequence[Cell]] = ()
+    Args:
+        columns: The columns; a plain string is the heading of a column of numbers, on the right.
+        rows: The rows.
+        totals: Rows below a rule, in bold.
+    """
+
+    def __init__(
+        self,
+        columns: Iterable[Column | str],
+        rows: Sequence[Sequence[Cell]],
+        totals: Sequence[Sequence[Cell]] = (),
+    ) -> None:
+        self.columns = [Column(c, "right") if isinstance(c, str) else c for c in columns]
+        self.rows, self.totals = rows, totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +139,7 @@ def print_report(report: Report, *, markdown: bool = False) -> None:
         click.echo(render_markdown(report))
         return
     console = make_console()
-    for block in report.blocks:
-        _print_block(console, block)
+    _print_blocks(console, report.blocks)
     if report.conclusion:
         console.print(as_line(report.conclusion, report.style))
 
@@ -159,33 +161,26 @@ def pick(value: object, *names: str) -> dict[str, Any]:
 
 # --- Columns that may be left out ---------------------------------------------------------------
 
-ALWAYS_SHOWN = 7
-"""Rank of columns that are never left out."""
 
-
-@dataclass(slots=True)
-class RankedColumn:
+class RankedColumn(NamedTuple):
     """A column with all its cells; where there is no room, those of the highest rank stay."""
 
     heading: str
     cells: list[str]
     rank: int
     align: Literal["left", "right"] = "right"
-    width: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        from rich.cells import cell_len
-
-        self.width = max(cell_len(printable(text)) for text in (self.heading, *self.cells))
 
 
 def fit_columns(columns: Sequence[RankedColumn], width: int) -> list[RankedColumn]:
     """Choose the columns of the highest rank that fit a width, in their order."""
+    from rich.cells import cell_len
+
     chosen: list[RankedColumn] = []
     for column in sorted(columns, key=lambda column: -column.rank):
-        needed = sum(other.width + 3 for other in chosen) + column.width
+        needed = max(cell_len(printable(text)) for text in (column.heading, *column.cells))
         if needed <= width or column.rank >= ALWAYS_SHOWN:
             chosen.append(column)
+            width -= needed + 3
         elif column.rank:
             break  # a less important one must not take its place
     return [column for column in columns if column in chosen]
@@ -194,23 +189,15 @@ def fit_columns(columns: Sequence[RankedColumn], width: int) -> list[RankedColum
 # --- Flips --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Flip:
-    """A sample that passes in one run and fails in the other.
-
-    Attributes:
-        kind: "gained" or "lost".
-        id: The sample's id.
-        rewards: Its rewards in the two runs.
-        texts: Its question, target and answer in the two runs, where they are known.
-    """
+class Flip(NamedTuple):
+    """A sample that is "gained" or "lost", its rewards in two runs, and its texts where known."""
 
     kind: str
     id: str
     rewards: tuple[float, float]
     texts: tuple[SampleTexts | None, SampleTexts | None]
 
-    def labelled_texts(self, a: str, b: str) -> dict[str, str | None]:
+    def label_texts(self, a: str, b: str) -> dict[str, str | None]:
         """Return question, target and both answers by label; empty where none is known."""
         of_a, of_b = self.texts
         either = of_a or of_b
@@ -222,42 +209,22 @@ class Flip:
     def as_dict(self, a: str, b: str) -> dict[str, Any]:
         """Return plain values for JSON; `a` and `b` are the names of the two rewards."""
         rewards = {a: self.rewards[0], b: self.rewards[1]}
-        return {"id": self.id, **rewards, **self.labelled_texts(f"answer_{a}", f"answer_{b}")}
+        return {"id": self.id, **rewards, **self.label_texts(f"answer_{a}", f"answer_{b}")}
 
 
-def build_flips(
-    flips: Sequence[Flip], a: str, b: str, *, markdown: bool = False
-) -> list[Line | Table]:
-    """Lay out samples that flipped from `a` to `b`, with question, target and both answers.
-
-    Markdown has a table; a terminal has no room for one, so each text is cut to a line.
-    """
-    styles = {"gained": "green", "lost": "red"}
-    if markdown and flips:
-        rows: list[list[Cell]] = []
-        for flip in flips:
-            texts = flip.labelled_texts(a, b).values() or [None] * 4
-            rewards = [f"{reward:.3f}" for reward in flip.rewards]
-            cells = [cut(_flat(text), FLIP_CHARACTERS) for text in texts]
-            rows.append([Span(flip.kind, styles[flip.kind]), code(flip.id), *rewards, *cells])
-        columns = [Column(""), Column("sample", wrap=True), *number_columns(a, b)]
-        columns += map(Column, ("question", "target", f"answer, {a}", f"answer, {b}"))
-        return [Table(columns, rows)]
+def build_flips(flips: Iterable[Flip], a: str, b: str) -> list[Line]:
+    """List samples that flipped from `a` to `b`, with question, target and both answers."""
     margin = max(len("question"), len(a), len(b)) + 2
-    width = max(40, min(make_console().width, 2 * FLIP_CHARACTERS))
-    lines: list[Line | Table] = []
+    longest = max(40, min(make_console().width, FLIP_CHARACTERS)) - margin
+    lines = []
     for flip in flips:
-        change = f"  {flip.rewards[0]:.3f} → {flip.rewards[1]:.3f}"
-        title = Span(f"{flip.kind} ", styles[flip.kind])
-        lines.append(Line(title, Span(flip.id, "bold"), Span(change, "dim"), wrap=False))
-        for label, text in flip.labelled_texts(a, b).items():
-            content = cut(_flat(text), width - margin)
+        kind = Span(f"{flip.kind} ", {"gained": "green", "lost": "red"}[flip.kind])
+        change = Span(f"  {number(flip.rewards[0])} → {number(flip.rewards[1])}", "dim")
+        lines.append(Line(kind, name(flip.id), change, wrap=False))
+        for label, text in flip.label_texts(a, b).items():
+            content = "–" if text is None else cut(" ".join(text.split()), longest)
             lines.append(Line(Span(f"{label:<{margin}}", "dim"), content, wrap=False))
     return lines
-
-
-def _flat(text: str | None) -> str:
-    return "–" if text is None else " ".join(text.split())
 
 
 # --- Terminal -----------------------------------------------------------------------------------
@@ -286,19 +253,24 @@ def as_line(value: object, style: str = "") -> Text:
     return as_text(str(value).replace("\n", "\\n"), style)
 
 
+def _as_span(cell: Cell) -> Span:
+    return cell if isinstance(cell, Span) else Span(cell)
+
+
 def _cell_text(cell: Cell) -> Text:
-    return as_line(cell.text, cell.style) if isinstance(cell, Span) else as_line(cell)
+    span = _as_span(cell)
+    return as_line(span.text, span.style)
 
 
-def _print_block(console: Console, block: Block) -> None:
-    if isinstance(block, Line):
-        console.print(render_line(block), soft_wrap=not block.wrap)
-    elif isinstance(block, Table):
-        console.print(render_table(block))
-    else:
-        console.print(as_line(block.title))
-        for inner in block.blocks:
-            _print_block(console, inner)
+def _print_blocks(console: Console, blocks: Sequence[Block]) -> None:
+    for block in blocks:
+        if isinstance(block, Line):
+            console.print(render_line(block), soft_wrap=not block.wrap)
+        elif isinstance(block, Table):
+            console.print(render_table(block))
+        else:
+            console.print(as_line(block.title))
+            _print_blocks(console, block.blocks)
 
 
 def render_line(line: Line) -> Text:
@@ -315,12 +287,12 @@ def render_table(table: Table) -> RichTable:
     from rich.table import Table as RichTable
 
     rich_table = RichTable(box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns:
+    for heading, align, wrap in table.columns:
         rich_table.add_column(
-            _cell_text(column.heading),
-            justify=column.align,
-            no_wrap=not column.wrap,
-            overflow="fold" if column.wrap else "ellipsis",
+            _cell_text(heading),
+            justify=align,
+            no_wrap=not wrap,
+            overflow="fold" if wrap else "ellipsis",
         )
     for row in table.rows:
         rich_table.add_row(*map(_cell_text, row))
@@ -353,54 +325,54 @@ def escape_markdown(
         longest: Characters that are kept.
         line_start: Whether it may stand at the beginning of a line.
     """
+
+    def escape(match: re.Match[str]) -> str:
+        reference = f"&#{ord(match[0])};"
+        return f"<span>{reference}</span>" if match.lastgroup == "github" else reference
+
     line = cut(printable(str(value)).replace("\n", "\\n"), longest)
-    escaped = _SYNTAX.sub(_escape, line)
-    return _LINE_START.sub(_escape, escaped) if line_start else escaped
-
-
-def _escape(match: re.Match[str]) -> str:
-    reference = f"&#{ord(match[0])};"
-    return f"<span>{reference}</span>" if match.lastgroup == "github" else reference
+    escaped = _SYNTAX.sub(escape, line)
+    return _LINE_START.sub(escape, escaped) if line_start else escaped
 
 
 def render_markdown(report: Report) -> str:
     """Return a report as Markdown that GitHub renders in summaries and comments."""
     title = escape_markdown(f"{report.icon} {report.conclusion}".strip())
     heading = [f"### {title}"] if title else []
-    return "\n\n".join([*heading, *_markdown_paragraphs(report.blocks)])
+    return "\n\n".join([*heading, *_render_blocks(report.blocks)])
 
 
-def _markdown_cell(cell: Cell, *, line_start: bool = True) -> str:
-    text = escape_markdown(cell.text if isinstance(cell, Span) else cell, line_start=line_start)
-    return f"<code>{text}</code>" if isinstance(cell, Span) and cell.code else text
-
-
-def _markdown_paragraphs(blocks: Sequence[Block]) -> list[str]:
+def _render_blocks(blocks: Sequence[Block]) -> list[str]:
+    """Return a paragraph for each block; lines that follow one another are one list."""
     paragraphs: list[str] = []
     previous: Block | None = None
     for block in blocks:
         if isinstance(block, Line):
-            parts = [_markdown_cell(p, line_start=i == 0) for i, p in enumerate(block.parts)]
-            text = f"- {''.join(parts)}"
+            parts = (_render_cell(part, line_start=i == 0) for i, part in enumerate(block.parts))
+            item = f"- {''.join(parts)}"
             if isinstance(previous, Line):
-                paragraphs[-1] += f"\n{text}"
-            else:
-                paragraphs.append(text)
+                item = f"{paragraphs.pop()}\n{item}"
+            paragraphs.append(item)
         elif isinstance(block, Table):
-            paragraphs += _markdown_table(block)
+            paragraphs += _render_rows(block)
         else:
             summary = f"<summary>{escape_markdown(block.title)}</summary>"
-            inner = _markdown_paragraphs(block.blocks)
-            paragraphs += [f"<details>\n{summary}", *inner, "</details>"]
+            paragraphs += [f"<details>\n{summary}", *_render_blocks(block.blocks), "</details>"]
         previous = block
     return paragraphs
 
 
-def _markdown_table(table: Table) -> list[str]:
+def _render_cell(cell: Cell, *, line_start: bool = True) -> str:
+    span = _as_span(cell)
+    text = escape_markdown(span.text, line_start=line_start)
+    return f"<code>{text}</code>" if span.code else text
+
+
+def _render_rows(table: Table) -> list[str]:
     rows = [*table.rows, *table.totals]
-    head = [_markdown_cell(column.heading) for column in table.columns]
+    head = [_render_cell(column.heading) for column in table.columns]
     rule = [":--" if column.align == "left" else "--:" for column in table.columns]
-    cells = [head, rule, *(map(_markdown_cell, row) for row in rows[:MARKDOWN_ROWS])]
+    cells = [head, rule, *(map(_render_cell, row) for row in rows[:MARKDOWN_ROWS])]
     paragraphs = ["\n".join(f"| {' | '.join(row)} |" for row in cells)]
     if len(rows) > MARKDOWN_ROWS:
         paragraphs.append(f"… and {len(rows) - MARKDOWN_ROWS} more; `--json` has all.")

@@ -16,14 +16,13 @@ from heldout.analysis.aggregation import (
     score_matrix,
 )
 from heldout.cli._load import load_report
-from heldout.cli._options import format_options, renamed_option
+from heldout.cli._options import format_options
 from heldout.cli._tables import (
     Block,
     Column,
     Line,
     Report,
     Table,
-    number_columns,
     print_json,
     print_report,
 )
@@ -57,10 +56,9 @@ FEW_RUNS_FOR_MEDIAN = 50
 @click.option(
     "--optimum", default=1.0, show_default=True, help="Optimal score, for the optimality gap."
 )
-@renamed_option(
+@click.option(
     "--baseline",
     "against",
-    formerly=["--against"],
     multiple=True,
     metavar="RUN",
     help="A run to compare with; several are several runs.",
@@ -103,10 +101,15 @@ def command(
 
 
 def _build_report(aggregates: Aggregates, runs_key: str | None) -> Report:
-    blocks: list[Block] = [*_describe_matrix(aggregates.matrix, runs_key, "")]
-    if aggregates.against is not None:
-        blocks += _describe_matrix(aggregates.against, runs_key, "against ")
-    estimates = {name.replace("_", " "): e for name, e in aggregates.estimates.items()}
+    key = f"{runs_key} " if runs_key else ""
+    blocks: list[Block] = []
+    for prefix, matrix in _matrices(aggregates).items():
+        blocks.append(Line(f"{prefix}{key}{list_some(matrix.runs, LISTED, ', ')}", style="bold"))
+        over = f"{count(len(matrix.runs), 'run')} x {count(len(matrix.tasks), 'task')}"
+        if matrix.tasks != (SINGLE_TASK,):
+            over += f" ({list_some(matrix.tasks, LISTED, ', ')})"
+        blocks.append(Line(f"{matrix.metric} over {over}, {count(matrix.items, 'item')} in all"))
+    estimates = {label.replace("_", " "): e for label, e in aggregates.estimates.items()}
     gap = estimates.pop("optimality gap")
     estimates[f"optimality gap to {aggregates.optimum:g}"] = gap
     if aggregates.improvement is not None:
@@ -115,24 +118,27 @@ def _build_report(aggregates: Aggregates, runs_key: str | None) -> Report:
         [label, number(estimate.value), interval_text(estimate.interval)]
         for label, estimate in estimates.items()
     ]
-    columns = [Column("", wrap=True), *number_columns("estimate"), Column("95% interval")]
-    blocks.append(Table(columns, rows))
+    blocks.append(Table([Column("", wrap=True), "estimate", Column("95% interval")], rows))
     if any(estimate.interval for estimate in estimates.values()):
         how = (
             f"intervals: {gap.repetitions:,} resamples of runs within each task (seed {gap.seed}); "
             "they generalize to other runs on the same tasks"
         )
         blocks.append(Line(how, style="dim"))
-    blocks += [Line(note, style="yellow") for note in make_notes(aggregates)]
-    return Report(blocks)
+    return Report([*blocks, *(Line(note, style="yellow") for note in make_notes(aggregates))])
+
+
+def _matrices(aggregates: Aggregates) -> dict[str, ScoreMatrix]:
+    against = {} if aggregates.against is None else {"against ": aggregates.against}
+    return {"": aggregates.matrix, **against}
 
 
 def make_notes(aggregates: Aggregates) -> Iterator[str]:
     """Yield what a reader of the estimates must know to read them right."""
-    matrix, against, improvement = aggregates.matrix, aggregates.against, aggregates.improvement
-    yield from _make_matrix_notes(matrix)
-    if against is not None:
-        yield from (f"against: {note}" for note in _make_matrix_notes(against))
+    matrix, improvement = aggregates.matrix, aggregates.improvement
+    for prefix, side in _matrices(aggregates).items():
+        yield from (prefix.replace(" ", ": ") + note for note in _make_matrix_notes(side))
+    if aggregates.against is not None:
         yield from _describe_allowed(aggregates)
     runs = len(matrix.runs)
     few = runs < FEW_RUNS_FOR_MEDIAN and aggregates.estimates["median"].interval is not None
@@ -171,12 +177,3 @@ def _describe_allowed(checked: ScoreMatrix | Aggregates) -> Iterator[str]:
         yield f"allowed to differ: {kind}: {texts[0]}{more}"
     if checked.may_differ:
         yield "runs in one report share no input, so their samples may differ"
-
-
-def _describe_matrix(matrix: ScoreMatrix, runs_key: str | None, prefix: str) -> Iterator[Line]:
-    key = f"{runs_key} " if runs_key else ""
-    yield Line(f"{prefix}{key}{list_some(matrix.runs, LISTED, ', ')}", style="bold")
-    over = f"{count(len(matrix.runs), 'run')} x {count(len(matrix.tasks), 'task')}"
-    if matrix.tasks != (SINGLE_TASK,):
-        over += f" ({list_some(matrix.tasks, LISTED, ', ')})"
-    yield Line(f"{matrix.metric} over {over}, {count(matrix.items, 'item')} in all")

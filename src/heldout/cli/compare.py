@@ -32,12 +32,11 @@ from heldout.cli._tables import (
     build_flips,
     code,
     name,
-    number_columns,
     pick,
     print_json,
     print_report,
 )
-from heldout.cli.show import describe_usage, in_order, usage_as_dict
+from heldout.cli.show import describe_usage, in_order, label_order, usage_as_dict
 from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Interval, PairedDifference, SliceDifference
 from heldout.store.report import EvalReport
@@ -170,6 +169,10 @@ def build_comparison(
 ) -> Report:
     """Build what `heldout compare` prints; without `flips` Markdown alone lists samples."""
     sides = {"A": comparison.a, "B": comparison.b}
+    rows = [
+        ([code(reading or comparison.metric)], whole, whole.interval, whole.p_value)
+        for reading, (whole, _) in _readings(comparison).items()
+    ]
     blocks: list[Block] = [
         *(
             Line(f"{label}: {describe_selection(side.report)}", style="yellow")
@@ -178,9 +181,16 @@ def build_comparison(
         ),
         *(side_line(label, side) for label, side in sides.items()),
         pairing_line(comparison),
-        _overall_table(comparison),
-        *_describe_outcome(comparison),
+        _build_table(comparison, [Column("", wrap=True)], rows),
     ]
+    overall, effect = comparison.overall, comparison.minimum_detectable
+    if isinstance(overall, PairedDifference):
+        wins = f"B wins {count(overall.wins, 'sample')}, loses {overall.losses}"
+        gained, lost = len(comparison.gained), len(comparison.lost)
+        changes = f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {gained}, lost {lost}"
+        blocks.append(Line(f"{wins}, and ties {overall.ties}. {changes}."))
+    power = "unknown, there is no spread" if effect is None else f"{number(effect)} at 80% power"
+    blocks.append(Line(f"Minimum detectable effect: {power}."))
     if comparison.by:
         blocks += slice_blocks(comparison)
     blocks += [*flip_blocks(comparison, flips, markdown=markdown), *remark_lines(comparison)]
@@ -188,7 +198,7 @@ def build_comparison(
     return Report(blocks, conclusion=_verdict_text(comparison), style=style)
 
 
-# --- Numbers ------------------------------------------------------------------------------------
+# --- Tables -------------------------------------------------------------------------------------
 
 
 def interval_text(around: Interval | None) -> str:
@@ -196,32 +206,31 @@ def interval_text(around: Interval | None) -> str:
     return "–" if around is None else interval(around.low, around.high)
 
 
-def interval_json(around: Interval | None, prefix: str = "") -> dict[str, float | None]:
-    """Return the two ends of an interval as JSON has them."""
-    low, high = (around.low, around.high) if around else (None, None)
-    return {f"{prefix}ci_low": low, f"{prefix}ci_high": high}
-
-
-def _result_columns(comparison: Comparison) -> list[Column]:
+def _build_table(
+    comparison: Comparison,
+    labels: Sequence[Column],
+    rows: Iterable[tuple[Sequence[Cell], Difference, Interval | None, float | None]],
+) -> Table:
     bounds = Column(f"{percent(comparison.confidence)} interval")
-    return [*number_columns("A", "B", "B - A"), bounds, *number_columns("p", "samples")]
+    cells = [
+        [
+            *label,
+            number(difference.mean_a),
+            number(difference.mean_b),
+            number(difference.difference, sign=True),
+            interval_text(around),
+            p_value(p),
+            _count_samples(difference),
+        ]
+        for label, difference, around, p in rows
+    ]
+    return Table([*labels, "A", "B", "B - A", bounds, "p", "samples"], cells)
 
 
-def _result_cells(
-    difference: Difference, around: Interval | None, p: float | None
-) -> tuple[Cell, ...]:
+def _count_samples(difference: Difference) -> str:
     if isinstance(difference, PairedDifference):
-        samples = f"{difference.n}"
-    else:
-        samples = f"{difference.n_a}, {difference.n_b}"
-    return (
-        number(difference.mean_a),
-        number(difference.mean_b),
-        number(difference.difference, sign=True),
-        interval_text(around),
-        p_value(p),
-        samples,
-    )
+        return f"{difference.n}"
+    return f"{difference.n_a}, {difference.n_b}"
 
 
 def _readings(
@@ -235,21 +244,9 @@ def _readings(
     return {"scored only": scored, f"errored as {comparison.errors_as or 0:g}": counted}
 
 
-def _overall_table(comparison: Comparison) -> Table:
-    rows = [
-        (code(reading or comparison.metric), *_result_cells(whole, whole.interval, whole.p_value))
-        for reading, (whole, _) in _readings(comparison).items()
-    ]
-    return Table([Column("", wrap=True), *_result_columns(comparison)], rows)
-
-
-# --- Slices -------------------------------------------------------------------------------------
-
-
 def sort_slices(slices: Iterable[SliceDifference]) -> list[SliceDifference]:
     """Sort slices by their labels as people do: easy before hard, 2 before 10."""
-    by_label: dict[Any, SliceDifference] = {part.label: part for part in slices}
-    return [by_label[label] for label in in_order(by_label)]
+    return sorted(slices, key=lambda part: label_order(part.label))
 
 
 def slice_name(by: Iterable[str], label: Any) -> str:
@@ -273,27 +270,22 @@ def slice_blocks(comparison: Comparison) -> list[Line | Table]:
     for reading, (_, slices) in _readings(comparison).items():
         if reading:
             blocks.append(Line(f"Slices, {reading}:"))
-        rows: list[tuple[Cell, ...]] = []
+        rows = []
         for part in sort_slices(slices):
             label: Any = part.label
-            numbers = (part.difference, part.simultaneous_interval, part.adjusted_p_value)
-            rows.append((*(code(_value_text(value)) for value in label), *_result_cells(*numbers)))
-        blocks.append(Table([*keys, *_result_columns(comparison)], rows))
-    return [*blocks, *map(Line, _slice_notes(comparison))]
-
-
-def _slice_notes(comparison: Comparison) -> Iterator[str]:
-    total = slice_count(comparison)
-    if total == 1:
-        yield "1 slice, so there is nothing to correct for."
-    else:
-        yield f"{total} slices; p adjusted by Holm, intervals simultaneous."
-    missing = in_order(comparison.slices_not_compared)
-    if missing:
+            values = [code(_value_text(value)) for value in label]
+            rows.append(
+                (values, part.difference, part.simultaneous_interval, part.adjusted_p_value)
+            )
+        blocks.append(_build_table(comparison, keys, rows))
+    total = count(slice_count(comparison), "slice")
+    blocks.append(Line(f"{total}; p adjusted by Holm, intervals simultaneous."))
+    if missing := in_order(comparison.slices_not_compared):
         where = "Not among those scored only" if comparison.slices_with_errors else "Not compared"
         names = [slice_name(comparison.by, label) for label in missing]
         listed = list_some(names, SLICES_NAMED)
-        yield f"{where}, since no sample has a value on both sides: {listed}."
+        blocks.append(Line(f"{where}, since no sample has a value on both sides: {listed}."))
+    return blocks
 
 
 # --- Flips --------------------------------------------------------------------------------------
@@ -307,18 +299,20 @@ def flip_blocks(comparison: Comparison, flips: int | None, *, markdown: bool) ->
     if not listed:
         return []
     title = f"Flips: gained {len(comparison.gained)}, lost {len(comparison.lost)}"
-    return [Section(title, build_flips(listed, "A", "B", markdown=markdown))]
+    return [Section(title, build_flips(listed, "A", "B"))]
 
 
 def _list_flips(comparison: Comparison, most: int, *, with_texts: bool = True) -> list[Flip]:
     """List the first samples that flipped each way: those gained, then those lost."""
-    changes = {"gained": comparison.gained[:most], "lost": comparison.lost[:most]}
-    ids = {change.id for changed in changes.values() for change in changed} if with_texts else set()
+    changes = [
+        *(("gained", change) for change in comparison.gained[:most]),
+        *(("lost", change) for change in comparison.lost[:most]),
+    ]
+    ids = {change.id for _, change in changes} if with_texts else set()
     of_a, of_b = (read_texts(side.report, ids) for side in (comparison.a, comparison.b))
     return [
         Flip(kind, change.id, (change.a, change.b), (of_a.get(change.id), of_b.get(change.id)))
-        for kind, changed in changes.items()
-        for change in changed
+        for kind, change in changes
     ]
 
 
@@ -337,23 +331,23 @@ def side_line(label: str, side: Side) -> Line:
 def name_with_model(run: str, report: EvalReport) -> list[Cell]:
     """Name a run, and its model where that is known."""
     model = describe_model(report.config)
-    cells: list[Cell] = [name(run)]
-    return cells if model is None else [*cells, " (model: ", name(model), ")"]
+    return [name(run)] if model is None else [name(run), " (model: ", name(model), ")"]
 
 
 def pairing_line(comparison: Comparison) -> Line:
     """Say what is compared, by how many samples, and why not by all."""
-    overall = comparison.overall
+    a, b, overall = comparison.a, comparison.b, comparison.overall
     if isinstance(overall, PairedDifference):
-        text = f"paired by sample: {_paired_samples(comparison, overall.n)}"
-        clusters = f"{overall.clusters}"
+        text, clusters = f"paired by sample: {count(overall.n, 'sample')}", f"{overall.clusters}"
+        if a.left_out or b.left_out:
+            text = (
+                f"paired by sample: {overall.n} of {count(a.samples, 'sample')} of A and "
+                f"{b.samples} of B; the others have no value on one side"
+            )
     else:
-        a, b = comparison.a, comparison.b
-        of_a = f" of {a.samples}" if a.left_out else ""
-        of_b = f" of {b.samples}" if b.left_out else ""
         text = (
-            f"not paired: {overall.n_a}{of_a} samples of A with {overall.n_b}{of_b} of B, so what "
-            "makes samples hard does not cancel"
+            f"not paired: {overall.n_a} samples of A with {overall.n_b} of B, so what makes "
+            "samples hard does not cancel"
         )
         clusters = f"{overall.clusters_a} and {overall.clusters_b}"
     parts: list[Cell] = [name(comparison.metric), f", {text}"]
@@ -362,41 +356,14 @@ def pairing_line(comparison: Comparison) -> Line:
     return Line(*parts)
 
 
-def _paired_samples(comparison: Comparison, n: int) -> str:
-    a, b = comparison.a, comparison.b
-    if not (a.left_out or b.left_out):
-        return count(n, "sample")
-    noun = "score" if comparison.metric in ("reward", "passed") else "value"
-    if any(mismatch.kind == "samples" for mismatch in comparison.mismatches):
-        return (
-            f"{n} of {count(a.samples, 'sample')} of A and {b.samples} of B; the others are in "
-            f"one run alone, or have no {noun} on one side"
-        )
-    have = "has" if a.left_out == 1 else "have"
-    return f"{n} of {count(a.samples, 'sample')}; {a.left_out} {have} no {noun} on one side"
-
-
-def _describe_outcome(comparison: Comparison) -> Iterator[Line]:
-    overall, effect = comparison.overall, comparison.minimum_detectable
-    if isinstance(overall, PairedDifference):
-        wins = f"B wins {count(overall.wins, 'sample')}, loses {overall.losses}"
-        gained, lost = len(comparison.gained), len(comparison.lost)
-        flips = f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {gained}, lost {lost}."
-        yield Line(f"{wins}, and ties {overall.ties}. {flips}")
-    if effect is None:
-        yield Line("The minimum detectable effect is unknown: there is no spread.")
-    else:
-        yield Line(f"Minimum detectable effect: {number(effect)} at 80% power.")
-
-
 def _verdict_text(comparison: Comparison) -> str:
     """The verdict in one sentence; none says "no difference", which cannot be shown."""
     words = {"b_better": "better", "a_better": "worse", "b_higher": "higher", "a_higher": "lower"}
     overall, with_errors = comparison.overall, comparison.with_errors
-    difference = f"{number(overall.difference, sign=True)} ({interval_text(overall.interval)})"
+    around = overall.interval
+    difference = f"{number(overall.difference, sign=True)} ({interval_text(around)})"
     if comparison.verdict != "inconclusive":
         return f"B is {words[comparison.verdict]}: {difference}."
-    around = overall.interval
     if around is None:
         return "Inconclusive: there is no spread to judge by."
     if around.low <= 0 <= around.high or with_errors is None:
@@ -459,6 +426,12 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 # --- JSON ---------------------------------------------------------------------------------------
+
+
+def interval_json(around: Interval | None, prefix: str = "") -> dict[str, float | None]:
+    """Return the two ends of an interval as JSON has them."""
+    low, high = (around.low, around.high) if around else (None, None)
+    return {f"{prefix}ci_low": low, f"{prefix}ci_high": high}
 
 
 def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]:

@@ -7,33 +7,30 @@ prints a refusal as Markdown for --markdown).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from heldout._format import count, interval, list_some, number, percent
-from heldout.analysis import Check, Gate, Reading, Side, gate
+from heldout.analysis import Check, Gate, Side, gate
 from heldout.cli import compare
 from heldout.cli._load import load_report
-from heldout.cli._options import renamed_option
 from heldout.cli._tables import (
     Block,
     Column,
     Line,
     Report,
-    Section,
     Span,
     Table,
     code,
-    number_columns,
     pick,
     print_json,
     print_report,
 )
 from heldout.cli.compare import interval_text
 from heldout.cli.main import forget_stdout
-from heldout.cli.show import in_order
+from heldout.cli.show import label_order
 
 # Sign, colour and sign in Markdown.
 OUTCOMES = {
@@ -62,10 +59,8 @@ WHY_ANOTHER_NUMBER = (
 @click.option("--min-mean", type=float, metavar="MEAN", help="The mean has to be at least this.")
 @click.option("--max-mean", type=float, metavar="MEAN", help="The mean has to be at most this.")
 @click.option("--lower-is-better", is_flag=True, help="For a metric such as a loss or a length.")
-@renamed_option(
+@click.option(
     "--by",
-    "by",
-    formerly=["--slice"],
     multiple=True,
     metavar="KEY",
     help="Check every slice by this metadata key, too; several combine.",
@@ -105,24 +100,33 @@ def command(
 
 
 def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
-    checks = _sort_checks(gate)
-    sides = _sides(gate)
+    checks, sides = _sort_checks(gate), _sides(gate)
     blocks: list[Block] = [compare.side_line(label, side) for label, side in sides.items()]
-    blocks += [_headline(label.partition(",")[0], side) for label, side in sides.items()]
+    for label, side in sides.items():  # the first row of `heldout show`: the two are seen to agree
+        summary = side.report.summary
+        mean = f"{number(summary['mean'])} ({interval(summary['ci_low'], summary['ci_high'])})"
+        items = count(summary["n"], "item") + ", errored ones as 0" * bool(side.errored)
+        blocks.append(Line(f"reward of {label.partition(',')[0]}: {mean}, {items}"))
     if gate.comparison is not None:
         blocks.append(compare.pairing_line(gate.comparison))
-    blocks += [_build_table(gate, checks), *map(Line, _footnotes(gate))]
+    blocks.append(_build_table(gate, checks))
+    if any(side.errored for side in sides.values()):
+        text = "The table leaves out errored items, which the rewards above count as 0."
+        blocks.append(Line(text))
+    if gate.comparison is None and any(check.n < gate.run.samples for check in checks):
+        text = (
+            f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
+            "truth, unless --cluster names another key) count once."
+        )
+        blocks.append(Line(text))
     blocks += [
-        Line(code(_check_name(check, gate)), f": {_reason(check, gate)}")
+        Line(code(_check_name(check, gate)), f": {_explain(check, gate)}")
         for check in checks
         if check.outcome != "pass"
     ]
     if any(check.needed is not None for check in checks):
         blocks.append(Line(WHY_ANOTHER_NUMBER, style="dim"))
     if gate.comparison is not None:
-        if gate.comparison.by and markdown:
-            title = count(len(gate.comparison.slices), "slice")
-            blocks.append(Section(title, compare.slice_blocks(gate.comparison)))
         blocks += compare.flip_blocks(gate.comparison, flips, markdown=markdown)
         blocks += compare.remark_lines(gate.comparison)
     _, style, icon = OUTCOMES[gate.outcome]
@@ -135,46 +139,29 @@ def _sides(gate: Gate) -> dict[str, Side]:
     return {"A, the baseline": gate.comparison.a, "B, the run": gate.comparison.b}
 
 
-def _headline(label: str, side: Side) -> Line:
-    """Give the first row of `heldout show`, so that the two are seen to agree."""
-    summary = side.report.summary
-    errors = ", errored ones as 0" if side.errored else ""
-    bounds = interval(summary["ci_low"], summary["ci_high"])
-    items = count(summary["n"], "item")
-    text = f"reward of {label}: {number(summary['mean'])} ({bounds}), {items}{errors}"
-    return Line(text)
-
-
 # --- Checks -------------------------------------------------------------------------------------
 
 
 def _sort_checks(gate: Gate) -> list[Check]:
     """Order checks: overall, slices as people sort them, means."""
-    slices = {tuple(check.slice.values()): check for check in gate.checks if check.slice}
-    ordered = iter([slices[label] for label in in_order(slices)])
-    return [next(ordered) if check.slice else check for check in gate.checks]
+    kinds = ("overall", "slice", "min_mean", "max_mean")
+    return sorted(
+        gate.checks,
+        key=lambda check: (kinds.index(check.kind), label_order((check.slice or {}).values())),
+    )
 
 
 def _check_name(check: Check, gate: Gate) -> str:
     """Name a check: no worse than before by 0.01, level=easy, mean at least 0.5."""
     if check.slice is not None:
         return compare.slice_name(check.slice, check.slice.values())
-    if check.kind == "min_mean":
-        return f"mean at least {check.bound:g}"
-    if check.kind == "max_mean":
-        return f"mean at most {check.bound:g}"
-    baseline = gate.comparison.a.name if gate.comparison else "the baseline"
-    return f"no worse than {baseline} by {abs(check.bound):g}"
+    if gate.comparison is not None and check.kind == "overall":
+        return f"no worse than {gate.comparison.a.name} by {abs(check.bound):g}"
+    return f"mean at {'least' if check.kind == 'min_mean' else 'most'} {check.bound:g}"
 
 
 def _build_table(gate: Gate, checks: Sequence[Check]) -> Table:
-    columns = [
-        Column(""),
-        Column("check", wrap=True),
-        *number_columns("estimate"),
-        Column(f"{percent(gate.confidence)} interval"),
-        *number_columns("bound", "n"),
-    ]
+    bounds = Column(f"{percent(gate.confidence)} interval")
     rows = [
         (
             Span(f"{OUTCOMES[check.outcome][0]} {check.outcome}", OUTCOMES[check.outcome][1]),
@@ -186,26 +173,29 @@ def _build_table(gate: Gate, checks: Sequence[Check]) -> Table:
         )
         for check in checks
     ]
-    return Table(columns, rows)
+    return Table([Column(""), Column("check", wrap=True), "estimate", bounds, "bound", "n"], rows)
 
 
 def _estimate_text(check: Check, estimate: float | None) -> str:
     return number(estimate, sign=check.kind in ("overall", "slice"))
 
 
-def _footnotes(gate: Gate) -> Iterator[str]:
-    if any(side.errored for side in _sides(gate).values()):
-        yield "The table leaves out errored items, which the rewards above count as 0."
-    if gate.comparison is None and any(check.n < gate.run.samples for check in gate.checks):
-        yield (
-            f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
-            "truth, unless --cluster names another key) count once."
-        )
-
-
-def _reason(check: Check, gate: Gate) -> str:
+def _explain(check: Check, gate: Gate) -> str:
     """Say why a check has its outcome, and how many samples would decide it."""
-    text = _reason_of_outcome(check, gate)
+    counted = _describe_counted(check)
+    slices = compare.slice_count(gate.comparison) if gate.comparison else 0
+    corrected = f", corrected for {slices} slices," if check.corrected and slices > 1 else ""
+    verbs = {"pass": "is on the right side of", "fail": "is on the wrong side of"}
+    if check.scored is None:
+        text = "no sample of it has a value on both sides"
+        text += f"; with errored items counted: {counted}" if counted else ""
+    elif check.with_errors is not None and check.disputed:
+        outcomes = f"{check.scored.outcome}; with them: {check.with_errors.outcome}"
+        text = f"without errored items: {outcomes}, {counted}"
+    elif check.interval is None:
+        text = "the values say nothing about how much they vary"
+    else:
+        text = f"the interval{corrected} {verbs.get(check.outcome, 'contains')} {check.bound:g}"
     if check.outcome != "inconclusive":
         return text
     if check.needed is None:
@@ -214,36 +204,13 @@ def _reason(check: Check, gate: Gate) -> str:
     return f"{text}; about {check.needed:,} samples{of} would decide at 80% power"
 
 
-def _reason_of_outcome(check: Check, gate: Gate) -> str:
-    scored, with_errors = check.scored, check.with_errors
-    if scored is None:
-        text = "no sample of it has a value on both sides"
-        if with_errors is not None:
-            text += f"; with errored items counted: {_reading_text(check, with_errors)}"
-        return text
-    if with_errors is not None and check.disputed:
-        return (
-            f"without errored items: {scored.outcome}; with them: {with_errors.outcome}, "
-            f"{_reading_text(check, with_errors)}"
-        )
-    if scored.interval is None:
-        return "the values say nothing about how much they vary"
-    noun = "interval"
-    slices = compare.slice_count(gate.comparison) if gate.comparison else 0
-    if check.corrected and slices > 1:
-        noun = f"interval, corrected for {slices} slices,"
-    if check.outcome == "inconclusive":
-        return f"{check.bound:g} is inside the {noun.rstrip(',')}"
-    side = "right" if check.outcome == "pass" else "wrong"
-    return f"the whole {noun} is on the {side} side of {check.bound:g}"
-
-
-def _reading_text(check: Check, reading: Reading) -> str:
+def _describe_counted(check: Check) -> str | None:
+    """Return the reading with errored items counted; None where nothing errored."""
+    reading = check.with_errors
+    if reading is None:
+        return None
     around = "" if reading.interval is None else f" ({interval_text(reading.interval)})"
     return f"{_estimate_text(check, reading.estimate)}{around}, on {reading.n} samples"
-
-
-# --- Conclusion ---------------------------------------------------------------------------------
 
 
 def conclude(gate: Gate) -> str:
@@ -269,20 +236,20 @@ def conclude(gate: Gate) -> str:
 
 
 def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
+    fields = ("kind", "slice", "outcome", "estimate", "corrected", "bound", "n", "needed")
+    checks = [
+        {
+            "name": _check_name(check, gate),
+            **pick(check, *fields),
+            **compare.interval_json(check.interval),
+            "why": _explain(check, gate),
+            "other": _describe_counted(check) if check.disputed else None,
+        }
+        for check in gate.checks
+    ]
     return {
         **pick(gate, "outcome", "exit_code", "metric", "confidence"),
         "run": compare.side_json(gate.run),
-        "checks": [_check_json(check, gate) for check in gate.checks],
+        "checks": checks,
         "comparison": gate.comparison and compare.comparison_json(gate.comparison, flips),
-    }
-
-
-def _check_json(check: Check, gate: Gate) -> dict[str, Any]:
-    other = check.with_errors if check.disputed else None
-    return {
-        "name": _check_name(check, gate),
-        **pick(check, "kind", "slice", "outcome", "estimate", "corrected", "bound", "n", "needed"),
-        **compare.interval_json(check.interval),
-        "why": _reason_of_outcome(check, gate),
-        "other": other and _reading_text(check, other),
     }

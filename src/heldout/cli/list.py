@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -96,23 +96,22 @@ def command(
     entries = [
         entry
         for entry in runs
-        if (pattern is None or _matches(entry.name, pattern))
+        if any(fnmatch(text, pattern or "*") for text in (entry.name, entry.name.split("/")[0]))
         and {*tags} <= {*entry.tags}
-        and (model is None or model.lower() in (entry.model or "").lower())
+        and (model or "").lower() in (entry.model or "").lower()
         and status in (None, entry.status)
         and kind in (None, entry.kind)
     ]
     entries = _sort_entries(entries, key)[:limit]
+    names = _shorten_names(entries)
     if as_json:
-        names = _shorten_names(entries)
         for entry in entries:
             print_json({**asdict(entry), "path": str(entry.path), "id": names[entry.path]})
-        return
-    print_report(Report(_build_list(entries, len(runs), output_dir)))
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name.partition("/")[0], pattern)
+    elif entries:
+        print_report(_build_list(entries, names))
+    else:
+        others = f"none of the {count(len(runs), 'run')} in {output_dir} is of that kind"
+        click.echo(printable(others if runs else f"no run in {output_dir}"))
 
 
 def _sort_entries(entries: Sequence[RunEntry], key: str) -> list[RunEntry]:
@@ -141,25 +140,24 @@ def _shorten_names(entries: Sequence[RunEntry]) -> dict[Path, str]:
     return names
 
 
-def _build_list(entries: Sequence[RunEntry], total: int, output_dir: str) -> list[Block]:
-    if not entries:
-        if not total:
-            return [Line(f"no run in {output_dir}")]
-        return [Line(f"none of the {count(total, 'run')} in {output_dir} is of that kind")]
-    tokens = [_tokens(entry) for entry in entries]
+def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Report:
+    tokens = [_tokens(e) for e in entries]
+    steps = ["" if e.step is None else f", step {e.step}" for e in entries]
+    statuses = [e.status + step for e, step in zip(entries, steps, strict=True)]
+    commits = [_or_dash(e.commit and e.commit[:7] + "*" * bool(e.dirty)) for e in entries]
     columns = [
-        RankedColumn("run", [*_shorten_names(entries).values()], 9, "left"),
+        RankedColumn("run", [names[e.path] for e in entries], 9, "left"),
         RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
         RankedColumn("mean", [number(e.mean) for e in entries], 8),
         RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),
-        RankedColumn("n", [_format_n(e) for e in entries], 6),
-        RankedColumn("errors", ["–" if e.errors is None else str(e.errors) for e in entries], 5),
+        RankedColumn("n", [_or_dash(e.n) for e in entries], 6),
+        RankedColumn("errors", [_or_dash(e.errors) for e in entries], 5),
         RankedColumn("tokens", ["–" if t is None else f"{t:,}" for t in tokens], 1),
         RankedColumn("cost", ["–" if e.cost is None else format_cost(e.cost) for e in entries], 1),
         RankedColumn("when", [_format_time(e.when) for e in entries], 6, "left"),
-        RankedColumn("status", [_format_status(e) for e in entries], 6, "left"),
+        RankedColumn("status", statuses, 6, "left"),
         RankedColumn("tags", [", ".join(e.tags) for e in entries], 3, "left"),
-        RankedColumn("commit", [_format_commit(e) for e in entries], 2, "left"),
+        RankedColumn("commit", commits, 2, "left"),
         RankedColumn("note", [cut(e.note or "", 40) for e in entries], 0, "left"),
     ]
     columns = [c for c in columns if c.rank > 4 or any(cell not in ("–", "") for cell in c.cells)]
@@ -175,25 +173,15 @@ def _build_list(entries: Sequence[RunEntry], total: int, output_dir: str) -> lis
     hidden = [column.heading for column in columns if column not in shown]
     if hidden:
         blocks.append(Line(f"No room for {', '.join(hidden)}; --json has all.", style="dim"))
-    return blocks
+    return Report(blocks)
 
 
-def _format_n(entry: RunEntry) -> str:
-    if entry.n is None:
-        return "–" if entry.asked is None else f"– of {entry.asked}"
-    return str(entry.n)
-
-
-def _format_status(entry: RunEntry) -> str:
-    return entry.status if entry.step is None else f"{entry.status}, step {entry.step}"
+def _or_dash(value: object) -> str:
+    return "–" if value is None else str(value)
 
 
 def _format_time(time: str | None) -> str:
     return "–" if time is None else time[:16].replace("T", " ")
-
-
-def _format_commit(entry: RunEntry) -> str:
-    return "–" if entry.commit is None else entry.commit[:7] + "*" * bool(entry.dirty)
 
 
 # --- rm -----------------------------------------------------------------------------------------
@@ -275,31 +263,20 @@ def repair(run: str, as_json: bool) -> None:
     a killed process leaves behind; it is ignored anyway.
     """
     path = find_curve(run) or find_run_directory(run)
-    moved = repair_run(path)
-    if as_json:
-        print_json({"path": str(path), "moved": moved})
-
-
-def repair_run(path: Path) -> list[int]:
-    """Move damaged lines of a run aside, after which it is no longer complete.
-
-    Returns:
-        Numbers of the lines that were moved.
-    """
-    run = RunDir(path)
-    if run.curve.exists():
-        file, moved = run.curve, repair_curve(run.curve)
-    else:
-        file = run.journal
-        moved = repair_journal(file) if file.exists() else []
-        if moved:
-            info = run.read_info()
-            info.status, info.finished = "interrupted", now()
-            info.reason = f"{count(len(moved), 'damaged journal line')} moved aside"
-            run.write_info(info)
+    directory = RunDir(path)
+    file = directory.journal
+    if directory.curve.exists():
+        file = directory.curve
+        moved = repair_curve(file)
+    elif moved := repair_journal(file) if file.exists() else []:
+        info = directory.read_info()
+        info.status, info.finished = "interrupted", now()
+        info.reason = f"{count(len(moved), 'damaged journal line')} moved aside"
+        directory.write_info(info)
     text = f"{file} has no damaged line."
     if moved:
         lines = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
         text = f"Moved damaged {lines} of {file} to {file.with_suffix('.damaged').name}."
     click.echo(printable(text), err=True)
-    return moved
+    if as_json:
+        print_json({"path": str(path), "moved": moved})

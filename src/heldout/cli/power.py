@@ -12,13 +12,12 @@ from heldout._format import count, number, percent
 from heldout.analysis import Plan, plan
 from heldout.analysis.passes import FEW_CLUSTERS
 from heldout.cli._load import load_report
-from heldout.cli._options import format_options, renamed_option
+from heldout.cli._options import format_options
 from heldout.cli._tables import (
     Line,
     Report,
     Table,
     name,
-    number_columns,
     print_json,
     print_report,
 )
@@ -39,10 +38,9 @@ from heldout.store.report import EvalReport
 @click.option("--metric", default="reward", show_default=True, help="reward, passed, or a metric.")
 @click.option("--cluster", metavar="KEY", help="Cluster standard errors by this metadata key.")
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
-@renamed_option(
+@click.option(
     "--epochs",
     "repeats",
-    formerly=["--repeats"],
     type=int,
     multiple=True,
     metavar="K",
@@ -80,58 +78,45 @@ def command(run: str, baseline: str | None, format: str | None, **settings: Any)
 
 
 def _build_report(plan: Plan, report: EvalReport) -> Report:
-    counts = f"; {count(plan.samples, 'sample')}, {_attempts(plan.repeats)} each"
+    attempts = f"{round(plan.repeats, 2):g} attempt{'s' * (plan.repeats != 1)} each"
+    counts = f"; {count(plan.samples, 'sample')}, {attempts}"
     if plan.left_out:
         counts += f"; {count(plan.left_out, 'sample')} left out, without a value"
     lines = [Line(*name_with_model(plan.name, report), counts)]
     if plan.against is not None:
         lines.append(Line("variance of its differences from ", name(plan.against)))
-    aim = Line(
-        f"To detect a true difference of {number(plan.detect)} in ",
-        name(plan.metric),
-        f" at {percent(plan.power)} power and p < {plan.alpha:g}, two runs need:",
+    aim = f" at {percent(plan.power)} power and p < {plan.alpha:g}, two runs need:"
+    lines.append(
+        Line(f"To detect a true difference of {number(plan.detect)} in ", name(plan.metric), aim)
     )
-    columns = number_columns("repeats", "samples", "attempts of each run")
+
+    def span(least: int, most: int) -> str:
+        return f"{most:,}" if least == most else f"{least:,} to {most:,}"
+
     rows = [
         (
             f"{row.repeats}",
-            _range(row.at_least, row.samples),
-            _range(row.at_least * row.repeats, row.samples * row.repeats),
+            span(row.at_least, row.samples),
+            span(row.at_least * row.repeats, row.answers),
         )
         for row in plan.rows
     ]
-    remarks = [Line(f"note: {note}") for note in make_notes(plan)]
-    conclusions = [Line(_detectable_text(plan)), Line(_repeats_text(plan))]
-    return Report([*lines, aim, Table(columns, rows), *conclusions, *remarks])
-
-
-def _range(least: int, most: int) -> str:
-    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def _attempts(repeats: float) -> str:
-    if repeats == 1:
-        return "1 attempt"
-    return f"{repeats:g} attempts" if repeats == round(repeats) else f"{repeats:.2f} attempts"
-
-
-def _detectable_text(plan: Plan) -> str:
-    these = f"these {count(plan.samples, 'sample')} with {_attempts(plan.repeats)} each"
-    if plan.detectable is None:
-        return f"The minimum detectable effect of {these} is unknown: they do not vary."
-    effect = f"{number(plan.detectable)} at {percent(plan.power)} power"
-    return f"Minimum detectable effect of {these}: {effect}."
-
-
-def _repeats_text(plan: Plan) -> str:
-    aim = f"these samples enough to detect {number(plan.detect)}"
-    if plan.repeats_for_these is None:
-        if plan.components.within is None or not plan.variance_known:
-            return f"Whether any number of repeats would make {aim} is unknown."
-        return f"No number of repeats would make {aim}."
-    if plan.repeats_for_these <= plan.repeats:
-        return f"They are enough to detect {number(plan.detect)}."
-    return f"{plan.repeats_for_these:,} repeats would make {aim}."
+    table = Table(["repeats", "samples", "attempts of each run"], rows)
+    effect = "unknown, since they do not vary"
+    if plan.detectable is not None:
+        effect = f"{number(plan.detectable)} at {percent(plan.power)} power"
+    repeats = "unknown"
+    if plan.repeats_for_these is not None:
+        repeats = f"{plan.repeats_for_these:,}"
+    elif plan.components.within is not None and plan.variance_known:
+        repeats = "no number of them"
+    these = f"these {count(plan.samples, 'sample')} with {attempts}"
+    conclusions = [
+        Line(f"Minimum detectable effect of {these}: {effect}."),
+        Line(f"Repeats with which these samples would be enough: {repeats}."),
+        *(Line(f"note: {note}") for note in make_notes(plan)),
+    ]
+    return Report([*lines, table, *conclusions])
 
 
 def make_notes(plan: Plan) -> Iterator[str]:
@@ -155,8 +140,3 @@ def make_notes(plan: Plan) -> Iterator[str]:
             f"{plan.design_effect:.2f} times as many, since samples come in {plan.clusters} "
             f"clusters by {key}{rough}"
         )
-    yield (
-        f"this is for a true difference of {number(plan.detect)}; an inconclusive `heldout gate` "
-        "names another number, since it plans for the difference that it measured and its distance "
-        "from the bound"
-    )

@@ -28,7 +28,6 @@ from heldout.cli._tables import (
     code,
     make_console,
     name,
-    number_columns,
     pick,
     print_json,
     print_report,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from heldout.stats.summary import Summary
     from heldout.store.report import EvalReport
     from heldout.store.run_dir import RunInfo
+    from heldout.training.curve import CurvePoint
     from heldout.types import EvalResult
 
 MANY_ERRORS = 0.1
@@ -51,23 +51,13 @@ MANY_ERRORS = 0.1
 MESSAGE_CHARACTERS = 4000
 """Characters of a message that are shown; a model that never stopped would bury the rest."""
 LABEL_WIDTH = 11
-# Styles of a label and of its text; others are those of a message.
-LABEL_STYLES = {
-    "error": ("bold red", "red"),
-    "reward": ("bold", ""),
-    "extracted": ("bold", "dim"),
-    "judge": ("bold", "dim"),
-    "reasoning": ("bold cyan", "dim"),
-    "target": ("bold green", ""),
-    "": ("", "yellow"),
-}
+LABEL_STYLES = {"error": "bold red", "reward": "bold", "target": "bold green"}
+TEXT_STYLES = {"error": "red", "extracted": "dim", "judge": "dim", "reasoning": "dim"}
 # Words that have an order, though not that of the alphabet.
-SCALES = (
-    ("trivial", "very easy", "easy", "medium", "hard", "very hard", "expert"),
-    ("beginner", "intermediate", "advanced", "expert"),
-    ("very low", "low", "medium", "high", "very high"),
-    ("tiny", "small", "medium", "large", "huge"),
-    ("very short", "short", "medium", "long", "very long"),
+SCALE = (
+    *("trivial", "tiny", "beginner", "very-easy", "very-low", "very-short"),
+    *("easy", "low", "small", "short", "intermediate", "medium", "hard", "high", "large", "long"),
+    *("advanced", "very-hard", "very-high", "very-long", "huge", "expert"),
 )
 
 
@@ -133,8 +123,8 @@ def command(
     curve = _load.find_curve(run)
     if curve is not None and step is None:
         others = {"--cluster": cluster, "--where": where}
-        of_one_eval = [*modes, *(option for option, value in others.items() if value is not None)]
-        _show_curve(curve, of_one_eval, verdicts, format)
+        modes += [option for option, value in others.items() if value is not None]
+        _show_curve(curve, modes, verdicts, format)
         return
     path = _load.find_run_directory(run) if curve is None else _load.find_step(curve, step)
     of_curve = [*(["step"] if step is not None else []), *verdicts]
@@ -142,50 +132,14 @@ def command(
         raise InvalidInput(f"{path} has no curve.jsonl, so --{of_curve[0]} does not apply to it")
     needs_interval = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
     report = _load.select_results(EvalReport.load(path), where, needs_interval)
-    if by:
+    if any(items.values()):
+        _show_items(_select_items(report, failures, passes, samples), report, format)
+    elif by:
         _show_slices(report, by, cluster, format)
-    elif any(items.values()):
-        _show_items(report, failures, passes, samples, format)
     else:
         _show_report(report, path, pass_at, cluster, format)
     if report.status == "failed":
         raise click.exceptions.Exit(4)  # as `heldout run` did: a script must not go on
-
-
-def _show_items(
-    report: EvalReport,
-    failures: int | None,
-    passes: int | None,
-    samples: tuple[str, ...],
-    format: str | None,
-) -> None:
-    threshold = report.pass_threshold
-    errored = (r for r in report.results if not r.ok)
-    wrong = (r for r in report.results if r.ok and r.score.reward < threshold)
-    passed = (r for r in report.results if r.ok and r.score.reward >= threshold)
-    if failures:
-        # Errored items come first: they say nothing about the policy until they are repaired.
-        results = [*islice(chain(islice(errored, report.summary["n_errors"]), wrong), failures)]
-    else:
-        results = [*islice(passed, passes)] if passes else _select_samples(report, samples)
-    if format != "json":
-        _print_results(results, report, passed=passes is not None)
-        return
-    for result in results:
-        reward = result.score.reward if result.ok else None
-        print_json({**msgspec.to_builtins(result), "reward": reward})
-
-
-def _select_samples(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
-    results = [result for result in report.results if result.sample_id in ids]
-    missing = {*ids} - {result.sample_id for result in results}
-    if missing:
-        known = list(dict.fromkeys(result.sample_id for result in report.results))
-        id = min(missing, key=ids.index)
-        near = difflib.get_close_matches(id, known[:10_000], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known[:3])}, …"
-        raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
-    return sorted(results, key=lambda result: ids.index(result.sample_id))
 
 
 def _show_report(
@@ -229,11 +183,11 @@ def _show_slices(
         slices, total = slices_and_total(report, *by, cluster=cluster)
         slices = {values: report.mark_selected(part) for values, part in slices.items()}
     slices = {values: slices[values] for values in in_order(slices)}
-    if format == "json":
-        for values, summary in slices.items():
-            print_json({"slice": dict(zip(by, values, strict=True)), **summary})
-    else:
+    if format != "json":
         print_report(build_slices(by, slices, total, report), markdown=format == "markdown")
+        return
+    for values, summary in slices.items():
+        print_json({"slice": dict(zip(by, values, strict=True)), **summary})
 
 
 # --- Report -------------------------------------------------------------------------------------
@@ -241,8 +195,7 @@ def _show_slices(
 
 def usage_as_dict(report: EvalReport) -> dict[str, Any] | None:
     """Return tokens and cost of a run for JSON; None where no item reported its tokens."""
-    usage = report.usage
-    return msgspec.structs.asdict(usage) if usage.n else None
+    return msgspec.structs.asdict(report.usage) if report.usage.n else None
 
 
 def describe_usage(report: EvalReport) -> str | None:
@@ -261,29 +214,16 @@ def format_cost(cost: float) -> str:
     return f"{cost:,.2f}" if cost >= 1 or cost == 0 else f"{cost:.3g}"
 
 
-def _describe_origin(info: RunInfo) -> Line:
-    """Say when, at which commit and with which tags and note a run was made."""
-    parts = [info.started.replace("T", " ").removesuffix("Z") + " UTC"]
-    if info.git is not None:
-        parts.append(f"commit {info.git.commit[:9]}" + ", with changes" * bool(info.git.dirty))
-    tags, note = info.config.get("tags"), info.config.get("note")
-    if tags:
-        parts.append(f"tags: {', '.join(tags)}")
-    if note is not None:
-        parts.append(f"note: {note}")
-    return Line("; ".join(parts), style="dim")
-
-
 def describe_report(report: EvalReport) -> Line:
     """Return the title of a report: its name, its model, and the run it is a rescoring of."""
-    parts = [name(report.config.get("experiment_name") or "report")]
+    title = [name(report.config.get("experiment_name") or "report")]
     model = describe_model(report.config)
     if model is not None:
-        parts.append(Span(f", model: {model}", "dim"))
+        title.append(Span(f", model: {model}", "dim"))
     parent = report.config.get("parent")
     if isinstance(parent, Mapping):
-        parts.append(Span(f"; trajectories of {parent.get('run')}, scored again", "dim"))
-    return Line(*parts)
+        title.append(Span(f"; trajectories of {parent.get('run')}, scored again", "dim"))
+    return Line(*title)
 
 
 def build_report(
@@ -291,8 +231,10 @@ def build_report(
 ) -> Report:
     """Build what `heldout show` prints of a run.
 
-    `summary` may say more than the report's own (`heldout.analysis.passes`). `info` is its
-    run.json: when and at which commit it was made, and why it ended early.
+    Args:
+        report: The run.
+        summary: One that says more than the report's own (`heldout.analysis.passes`).
+        info: Its run.json: when and at which commit it was made, and why it ended early.
     """
     from heldout.analysis.passes import summarize_report
 
@@ -319,48 +261,51 @@ def build_report(
     if tokens := describe_usage(report):
         blocks.append(Line(tokens, style="dim"))
     if info is not None:
-        blocks.append(_describe_origin(info))
+        blocks.append(Line(_describe_origin(info), style="dim"))
     if report.path is not None:
         blocks.append(Line(f"saved to {report.path}", style="dim", wrap=False))
     return Report(blocks)
 
 
+def _describe_origin(info: RunInfo) -> str:
+    """Say when, at which commit and with which tags and note a run was made."""
+    parts = [info.started.replace("T", " ").removesuffix("Z") + " UTC"]
+    if info.git is not None:
+        parts.append(f"commit {info.git.commit[:9]}" + ", with changes" * bool(info.git.dirty))
+    if info.config.get("tags"):
+        parts.append(f"tags: {', '.join(info.config['tags'])}")
+    if info.config.get("note") is not None:
+        parts.append(f"note: {info.config['note']}")
+    return "; ".join(parts)
+
+
 def _build_summary_table(summary: Summary, pass_threshold: float) -> Table:
-    # A reward that is 0 or 1 is also the pass rate and its only metric: one row says so.
-    labels: dict[tuple[str, str, str], list[str]] = {}
-
-    def add(label: str, key: str, interval_key: str, n: object) -> None:
-        bounds = interval(summary[f"{interval_key}_low"], summary[f"{interval_key}_high"])
-        numbers = (number(summary[key]), bounds, "–" if n is None else str(n))
-        labels.setdefault(numbers, []).append(label)
-
-    add("reward", "mean", "ci", summary["n"])
+    # Label, key of the mean, prefix of the interval's keys, and what it is the mean of.
+    rows = [("reward", "mean", "ci", str(summary["n"]))]
     if summary["n_errors"]:
-        add("reward, scored only", "mean_scored", "ci_scored", summary["n_scored"])
-    add(f"passed (≥ {pass_threshold:g})", "pass_rate", "pass_rate_ci", summary["n"])
-    for key in _metric_keys(summary):
-        add(key[len("metric_") :], key, f"{key}_ci", summary[f"{key}_n"])
+        rows.append(("reward, scored only", "mean_scored", "ci_scored", str(summary["n_scored"])))
+    passed = f"passed (≥ {pass_threshold:g})"
+    rows.append((passed, "pass_rate", "pass_rate_ci", str(summary["n"])))
+    for key in summary:
+        is_metric = key.startswith(("metric_", "metric."))
+        if is_metric and f"{key}_n" in summary and f"{key}_ci_low" in summary:
+            rows.append((key[len("metric_") :], key, f"{key}_ci", str(summary[f"{key}_n"])))
     for key, label in _pass_rates(summary):
         n = summary[f"{key}_n"]
-        add(label, key, f"{key}_ci", None if n is None else count(n, "sample"))
-    columns = [
-        Column("", wrap=True),
-        *number_columns("mean"),
-        Column("95% interval"),
-        *number_columns("n"),
-    ]
-    return Table(columns, [[" = ".join(names), *numbers] for numbers, names in labels.items()])
+        rows.append((label, key, f"{key}_ci", "–" if n is None else count(n, "sample")))
+    # A reward that is 0 or 1 is also the pass rate and its only metric: one row says so.
+    labels: dict[tuple[str, str, str], list[str]] = {}
+    for label, key, prefix, of in rows:
+        bounds = interval(summary[f"{prefix}_low"], summary[f"{prefix}_high"])
+        labels.setdefault((number(summary[key]), bounds, of), []).append(label)
+    cells = [[" = ".join(names), *numbers] for numbers, names in labels.items()]
+    return Table([Column("", wrap=True), "mean", Column("95% interval"), "n"], cells)
 
 
 def _pass_rates(summary: Summary) -> list[tuple[str, str]]:
     """Return key and label of each pass@k and pass^k in a summary."""
     matches = [(key, re.fullmatch("pass_(at|hat)_([0-9]+)", key)) for key in summary]
     return [(key, f"pass{'@' if m[1] == 'at' else '^'}{m[2]}") for key, m in matches if m]
-
-
-def _metric_keys(summary: Summary) -> list[str]:
-    keys = [key for key in summary if key.startswith(("metric_", "metric."))]
-    return [key for key in keys if f"{key}_n" in summary and f"{key}_ci_low" in summary]
 
 
 def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
@@ -393,13 +338,14 @@ def _describe_three_way(report: EvalReport, summary: Summary) -> Iterator[Line]:
             continue  # metrics of another origin that only have such names
         f1 = counts.f1
         bounds = interval(f1.interval.low, f1.interval.high) if f1.interval else "–"
-        line = (
+        text = "" if metric == "correct" else f"{metric}: "
+        text += (
             f"correct {counts.correct}, incorrect {counts.incorrect}, not attempted "
             f"{counts.not_attempted} of {counts.n} scored; F1 {number(f1.value)} ({bounds})"
         )
         if counts.errored:
-            line += f"; {counts.errored} errored, which are no attempts"
-        yield Line(line if metric == "correct" else f"{metric}: {line}")
+            text += f"; {counts.errored} errored, which are no attempts"
+        yield Line(text)
 
 
 def _make_notes(summary: Summary) -> Iterator[str]:
@@ -424,10 +370,8 @@ def _make_notes(summary: Summary) -> Iterator[str]:
         if short := summary.get(f"{key}_short"):
             k = key.rpartition("_")[2]
             have = "has" if short == 1 else "have"
-            yield (
-                f"no {label} and pass^{k} yet: {count(short, 'sample')} {have} fewer than {k} "
-                "attempts"
-            )
+            samples = f"{count(short, 'sample')} {have} fewer than {k} attempts"
+            yield f"no {label} and pass^{k} yet: {samples}"
 
 
 def _describe_clusters(summary: Summary, fewest: int | None = None) -> Iterator[Line]:
@@ -460,76 +404,91 @@ def build_slices(
     report: EvalReport,
 ) -> Report:
     """Build what `heldout show --by` prints: a row for each combination of values, and for all."""
-    clustered = "clustered_by" in total
-    columns = [
-        *(Column(code(key), wrap=True) for key in by),
-        *number_columns("n", *(["clusters"] if clustered else []), "mean"),
-        Column("95% interval"),
-        *number_columns("passed", "errors"),
-    ]
-
-    def row(values: Sequence[object], summary: Summary) -> list[str]:
-        return [
+    clusters = ["clusters"] if "clustered_by" in total else []
+    keys = [Column(code(key), wrap=True) for key in by]
+    labelled = [*slices.items(), (("all", *[""] * (len(by) - 1)), total)]
+    rows = [
+        [
             *("–" if value is None else str(value) for value in values),
             str(summary["n"]),
-            *([str(summary["n_clusters"])] if clustered else []),
+            *(str(summary["n_clusters"]) for _ in clusters),
             number(summary["mean"]),
             interval(summary["ci_low"], summary["ci_high"]),
             number(summary["pass_rate"]),
             str(summary["n_errors"]),
         ]
-
-    rows = [row(values, summary) for values, summary in slices.items()]
-    all_values = ("all", *[""] * (len(by) - 1))
-    summaries = [*slices.values(), total]
-    fewest = min(summary["n_clusters"] for summary in summaries) if clustered else None
-    return Report(
-        [
-            *_describe_state(report, None),
-            Table(columns, rows, [row(all_values, total)]),
-            *_describe_clusters(total, fewest),
-        ]
+        for values, summary in labelled
+    ]
+    fewest = min(summary["n_clusters"] for _, summary in labelled) if clusters else None
+    table = Table(
+        [*keys, "n", *clusters, "mean", Column("95% interval"), "passed", "errors"],
+        rows[:-1],
+        totals=rows[-1:],
     )
+    return Report([*_describe_state(report, None), table, *_describe_clusters(total, fewest)])
 
 
-def in_order(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Sort combinations of values as people do: easy before hard, level 2 before level 10."""
-    keys = list(keys)
-    ranks = [_ranks(column) for column in zip(*keys, strict=True)]
-    return sorted(
-        keys, key=lambda key: [rank[value] for rank, value in zip(ranks, key, strict=True)]
-    )
+def in_order(labels: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Sort labels of slices as people do: easy before hard, level 2 before level 10."""
+    return sorted(labels, key=label_order)
 
 
-def _ranks(values: tuple[Any, ...]) -> dict[Any, tuple[Any, ...]]:
-    """Return what each value of one key sorts by; missing values come last."""
-    words = {v: re.sub(r"[\s_-]+", " ", v.lower()) for v in values if isinstance(v, str)}
-    scale = next((s for s in SCALES if {*words.values()} <= {*s}), None)
-
-    def rank(value: Any) -> tuple[Any, ...]:
-        if value is None:
-            return (2,)
-        if not isinstance(value, str):
-            return (0, value)
-        return (1, scale.index(words[value]) if scale else _natural(value), value)
-
-    return {value: rank(value) for value in values}
+def label_order(label: Any) -> list[tuple[Any, ...]]:
+    """Return what the label of a slice sorts by; missing values come last."""
+    return [_value_order(value) for value in label]
 
 
-def _natural(text: str) -> list[str | int]:
-    """Return texts and numbers in turn."""
-    pieces = re.split(r"([0-9]+)", text.lower())
-    return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
+def _value_order(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return (3,)
+    if not isinstance(value, str):
+        return (0, value)
+    word = re.sub(r"[\s_-]+", "-", value.lower())
+    if word in SCALE:
+        return (1, SCALE.index(word), value)
+    pieces = re.split(r"([0-9]+)", value.lower())  # texts and numbers in turn
+    return (2, [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], value)
 
 
 # --- Conversations ------------------------------------------------------------------------------
 
 
-def _print_results(results: Sequence[EvalResult], report: EvalReport, *, passed: bool) -> None:
+def _select_items(
+    report: EvalReport, failures: int | None, passes: int | None, ids: tuple[str, ...]
+) -> list[EvalResult]:
+    threshold = report.pass_threshold
+    if passes:
+        passed = (r for r in report.results if r.ok and r.score.reward >= threshold)
+        return [*islice(passed, passes)]
+    if failures:
+        # Errored items come first: they say nothing about the policy until they are repaired.
+        errored = islice((r for r in report.results if not r.ok), report.summary["n_errors"])
+        wrong = (r for r in report.results if r.ok and r.score.reward < threshold)
+        return [*islice(chain(errored, wrong), failures)]
+    results = [result for result in report.results if result.sample_id in ids]
+    missing = {*ids} - {result.sample_id for result in results}
+    if missing:
+        known = list(dict.fromkeys(result.sample_id for result in report.results))
+        id = min(missing, key=ids.index)
+        near = difflib.get_close_matches(id, known[:10_000], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known[:3])}, …"
+        raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
+    return sorted(results, key=lambda result: ids.index(result.sample_id))
+
+
+def _show_items(results: Sequence[EvalResult], report: EvalReport, format: str | None) -> None:
     """Print conversations with their scores and what graders extracted."""
+    if format == "json":
+        for result in results:
+            reward = result.score.reward if result.ok else None
+            print_json({**msgspec.to_builtins(result), "reward": reward})
+        return
     console = make_console()
     if not results:
-        console.print(_explain_no_results(report, passed=passed))
+        so_far = " so far" if report.summary.get("complete") is False else ""
+        items = count(report.summary["n"], "item")
+        passed = f"passed: reward ≥ {report.pass_threshold:g}"
+        console.print(f"There is none among {items}{so_far} ({passed}).")
     for i, result in enumerate(results):
         if i:
             console.print()
@@ -538,17 +497,8 @@ def _print_results(results: Sequence[EvalResult], report: EvalReport, *, passed:
         title = Line(Span("── ", "dim"), Span(result.sample_id, "bold"), repeat)
         console.print(render_line(title), soft_wrap=True)
         for label, text in _describe_result(result):
-            label_style, style = LABEL_STYLES.get(label, ("bold cyan", ""))
-            print_labelled(console, label, as_text(shorten(text), style), label_style)
-
-
-def _explain_no_results(report: EvalReport, *, passed: bool) -> str:
-    threshold = f"reward ≥ {report.pass_threshold:g}"
-    if passed:
-        return f"No item has {threshold}."
-    so_far = " so far" if report.summary.get("complete") is False else ""
-    items = count(report.summary["n"], "item")
-    return f"No failures among {items}{so_far}: each is scored and has {threshold}."
+            content = as_text(shorten(text), TEXT_STYLES.get(label, ""))
+            print_labelled(console, label, content, LABEL_STYLES.get(label, "bold cyan"))
 
 
 def _describe_result(result: EvalResult) -> Iterator[tuple[str, str]]:
@@ -610,7 +560,7 @@ def print_labelled(console: Console, label: str, content: Text, style: str = "bo
 
 
 def _show_curve(
-    path: Path, of_one_eval: Sequence[str], verdicts: Mapping[str, Any], format: str | None
+    path: Path, of_one_eval: Sequence[str], options: Mapping[str, Any], format: str | None
 ) -> None:
     run = _curves.read_curve(path)
     if of_one_eval:
@@ -618,45 +568,43 @@ def _show_curve(
         raise InvalidInput(
             f"{of_one_eval[0]} of which eval? {path} is a curve of many: add --step N; {steps}"
         )
+    groups = _curves.group_by_label(run.points)
+    judged: dict[str, tuple[Sequence[CurvePoint], Sequence[Line]]] = {}
+    for label, points in groups.items():
+        stored = all(point.verdict is not None for point in points if point.has_result)
+        is_judged = format == "json" and stored and not options  # judging takes time
+        judged[label] = (points, []) if is_judged else _curves.judge_curve(points, options)
     if format != "json":
-        markdown = format == "markdown"
-        width = PIPE_WIDTH if markdown else make_console().width
-        print_report(_build_curve_report(run, verdicts, width), markdown=markdown)
+        print_report(_build_curve_report(run, judged, format), markdown=format == "markdown")
         return
-    points = run.points
-    if verdicts or any(point.has_result and point.verdict is None for point in points):
-        groups = _curves.group_by_label(points).values()
-        points = [point for group in groups for point in _curves.judge_curve(group, verdicts)[0]]
-    newest = {
-        point.label: {"step": point.step, **point.verdict}
-        for point in points
-        if point.verdict is not None
-    }
+    shown = [point for points, _ in judged.values() for point in points]
     print_json(
         {
             "kind": "curve",
             "path": str(path),
             "training": _curves.training_state(run),
             "superseded": run.superseded,
-            "verdicts": newest,
-            "points": [_curves.point_as_dict(point, outcomes=False) for point in points],
+            "verdicts": {p.label: {"step": p.step, **p.verdict} for p in shown if p.verdict},
+            "points": [_curves.point_as_dict(point, outcomes=False) for point in shown],
         }
     )
 
 
-def _build_curve_report(run: _curves.CurveRun, verdicts: Mapping[str, Any], width: int) -> Report:
-    groups = _curves.group_by_label(run.points)
+def _build_curve_report(
+    run: _curves.CurveRun,
+    judged: Mapping[str, tuple[Sequence[CurvePoint], Sequence[Line]]],
+    format: str | None,
+) -> Report:
     config = run.info.config if run.info else {}
+    width = PIPE_WIDTH if format == "markdown" else make_console().width
     blocks: list[Block] = []
-    for label, group in groups.items():
+    for label, (points, conclusions) in judged.items():
         title = [name(label)]
-        if run.path.name not in groups:
+        if run.path.name not in judged:
             title.append(Span(f" in {run.path.name}"))
         if config.get("every_steps") and label == config.get("label"):
             title.append(Span(f", every {config['every_steps']} steps", "dim"))
-        points, conclusions = _curves.judge_curve(group, verdicts)
-        blocks.append(Line(*title))
-        blocks += [*_curves.build_curve_table(points, width), *conclusions]
+        blocks += [Line(*title), *_curves.build_curve_table(points, width), *conclusions]
     if run.last_skip is not None:
         text = "the last attempt has no results; these are of earlier ones. Its last skip: "
         blocks.append(Line(text + run.last_skip, style="yellow", wrap=False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from heldout._format import count, cut, interval, number
-from heldout.cli._options import json_option, renamed_option
-from heldout.cli._tables import Block, Column, Line, Report, Span, Table, print_json, print_report
+from heldout._format import count, cut, interval, list_some, number
+from heldout.cli._options import json_option
+from heldout.cli._tables import Column, Line, Report, Span, Table, print_json, print_report
 from heldout.cli.show import describe_report
 from heldout.config import EvalConfig
 from heldout.errors import ResumeMismatch, RunDirectoryError
@@ -27,8 +27,6 @@ from heldout.errors import ResumeMismatch, RunDirectoryError
 if TYPE_CHECKING:
     from heldout.analysis.tool_calls import CallSet
     from heldout.models.requests import RequestsEndpoint
-    from heldout.scoring.tool_calls import TriggerAgreement
-    from heldout.stats import Rate
     from heldout.store.report import EvalReport
     from heldout.types import Sample
 
@@ -36,22 +34,31 @@ MAX_NAME = 150
 """Characters of a run's name that is made up here."""
 LISTED = 10
 """Finish reasons, and problems, that are listed."""
+TRIGGER_ROWS = {
+    "precision": "trigger precision",
+    "recall": "trigger recall",
+    "f1": "trigger F1",
+    "same_calls": "same calls",
+    "tp": "both call (TP)",
+    "fp": "only this run (FP)",
+    "fn": "only the reference (FN)",
+    "tn": "neither (TN)",
+    "unmatched": "unmatched",
+}
 
 
 @click.command("tool-calls")
 @click.argument("file", type=click.Path(path_type=Path))
-@renamed_option(
+@click.option(
     "--model",
     "endpoint",
-    formerly=["--endpoint"],
     required=True,
     metavar="M",
     help="openai:MODEL or openai:MODEL@http://host/v1. MODEL replaces the model of each request.",
 )
-@renamed_option(
+@click.option(
     "--baseline",
     "references",
-    formerly=["--reference"],
     multiple=True,
     metavar="RESULTS",
     help="The reference: a run of this command, or a JSONL of results. Given twice, the second is "
@@ -67,11 +74,10 @@ LISTED = 10
     metavar="D",
     help="Where the run directory is made.",
 )
-@renamed_option(
+@click.option(
     "-n",
     "--limit",
     "max_samples",
-    formerly=["--max-samples"],
     type=click.IntRange(1),
     metavar="N",
     help="Only the first N lines.",
@@ -138,23 +144,23 @@ def command(
         resume=True,
     )
     report = _send_requests(samples, server, config, run_dir, resume=resume)
-    candidate = load_call_sets(report)[0]
-    agreements = _compare_with_reference(candidate, reference_sets)
+    calls = _describe_calls(report, load_call_sets(report)[0], reference_sets)
     if as_json:
-        print_json(_calls_as_dict(report, candidate, reference_sets, agreements))
+        print_json(calls)
     else:
-        print_report(_build_report(report, candidate, reference_sets, agreements))
+        print_report(_build_report(report, calls))
 
 
 def _compare_with_reference(
     candidate: CallSet, references: Sequence[CallSet]
-) -> list[TriggerAgreement]:
+) -> list[dict[str, Any]]:
     """Compare a candidate with the reference, and then the reference run again."""
     from heldout.analysis.tool_calls import compare_call_sets
 
     if not references:
         return []
-    return [compare_call_sets(calls, references[0]) for calls in (candidate, *references[1:])]
+    first, *again = references
+    return [compare_call_sets(calls, first).as_dict() for calls in (candidate, *again)]
 
 
 def _make_name(file: Path, server: RequestsEndpoint) -> str:
@@ -204,95 +210,14 @@ def _send_requests(
 # --- Report -------------------------------------------------------------------------------------
 
 
-def _build_report(
-    report: EvalReport,
-    candidate: CallSet,
-    references: Sequence[CallSet],
-    agreements: Sequence[TriggerAgreement],
-) -> Report:
-    from heldout.analysis.tool_calls import count_problems
-    from heldout.scoring.tool_calls import finish_reasons
-
-    errored = candidate.errored
-    reasons = finish_reasons(candidate.responses)
-    listed = [f"{cut(reason, 40)} {n}" for reason, n in [*reasons.items()][:LISTED]]
-    if more := [*reasons.values()][LISTED:]:
-        listed.append(f"{len(more)} others {sum(more)}")
-    problems = count_problems(candidate.responses)
-    notes = [f"invalid, {n}×: {problem}" for problem, n in problems[:LISTED]]
-    if len(problems) > LISTED:
-        notes.append(f"… and {len(problems) - LISTED} other problems")
-    if errored:
-        notes.append(
-            "errored requests are in none of these numbers; the same command sends them again, and "
-            f"`heldout show {shlex.quote(str(report.path))} --failures 5` shows why"
-        )
-    sources: list[str] = []
-    for label, reference in zip(("reference", "reference again"), references, strict=False):
-        requests = len(reference.answers)
-        if not reference.complete:
-            notes.append(f"{reference.name} is not complete: it has {requests} requests so far")
-        sources.append(
-            f"{label}: {reference.name}, {requests} requests, {reference.errored} errored"
-        )
-    blocks: list[Block] = [
-        describe_report(report),
-        _build_table(candidate, agreements),
-        Line(
-            f"{count(len(candidate.answers), 'request')}: {len(candidate.responses)} answered, ",
-            Span(f"{errored} errored", "red" if errored else ""),
-        ),
-        Line("finish reasons: " + ", ".join(listed), wrap=False),
-        *(Line(note, style="yellow", wrap=False) for note in notes),
-        *(Line(line, style="dim", wrap=False) for line in sources),
-        Line(f"saved to {report.path}", style="dim", wrap=False),
-    ]
-    return Report(blocks)
-
-
-def _build_table(candidate: CallSet, agreements: Sequence[TriggerAgreement]) -> Table:
-    from heldout.scoring.tool_calls import schema_accuracy
-
-    columns = [Column("with 95% interval", wrap=True), Column("this run", wrap=True)]
-    rows: list[list[str | Span]] = [
-        ["schema accuracy", _format_rate(schema_accuracy(candidate.responses))]
-    ]
-    if not agreements:
-        return Table(columns, rows)
-    if len(agreements) > 1:
-        columns.append(Column("the reference with itself", wrap=True))
-        rows[0].append("")
-    rows += [
-        ["trigger precision", *(_format_rate(a.precision) for a in agreements)],
-        ["trigger recall", *(_format_rate(a.recall) for a in agreements)],
-        ["trigger F1", *(_format_rate(a.f1) for a in agreements)],
-        ["same calls", *(_format_rate(a.same) for a in agreements)],
-        ["both call (TP)", *(str(a.both) for a in agreements)],
-        ["only this run (FP)", *(str(a.only_ours) for a in agreements)],
-        ["only the reference (FN)", *(str(a.only_theirs) for a in agreements)],
-        ["neither (TN)", *(str(a.neither) for a in agreements)],
-        ["unmatched", *(str(a.unmatched) for a in agreements)],
-    ]
-    return Table(columns, rows)
-
-
-def _format_rate(rate: Rate) -> str:
-    if rate.interval is None:
-        return f"–  {rate.count}/{rate.n}"
-    bounds = interval(rate.interval.low, rate.interval.high)
-    return f"{number(rate.value)}  {bounds}  {rate.count}/{rate.n}"
-
-
-def _calls_as_dict(
-    report: EvalReport,
-    candidate: CallSet,
-    references: Sequence[CallSet],
-    agreements: Sequence[TriggerAgreement],
+def _describe_calls(
+    report: EvalReport, candidate: CallSet, references: Sequence[CallSet]
 ) -> dict[str, Any]:
+    """Return what --json prints, and the table is made of."""
     from heldout.analysis.tool_calls import count_problems
     from heldout.scoring.tool_calls import finish_reasons, schema_accuracy
 
-    plain: dict[str, Any] = {
+    calls: dict[str, Any] = {
         "run": str(report.path),
         "endpoint": report.config.get("endpoint"),
         "requests": len(candidate.answers),
@@ -302,8 +227,8 @@ def _calls_as_dict(
         "schema_accuracy": schema_accuracy(candidate.responses).as_dict(),
         "problems": dict(count_problems(candidate.responses)),
     }
-    if agreements:
-        plain |= {
+    if agreements := _compare_with_reference(candidate, references):
+        calls |= {
             "references": [
                 {
                     "name": reference.name,
@@ -313,7 +238,61 @@ def _calls_as_dict(
                 }
                 for reference in references
             ],
-            "trigger": agreements[0].as_dict(),
-            "reference_with_itself": agreements[1].as_dict() if len(agreements) > 1 else None,
+            "trigger": agreements[0],
+            "reference_with_itself": agreements[1] if len(agreements) > 1 else None,
         }
-    return plain
+    return calls
+
+
+def _build_report(report: EvalReport, calls: Mapping[str, Any]) -> Report:
+    reasons = [f"{cut(reason, 40)} {n}" for reason, n in calls["finish_reasons"].items()]
+    problems = [*calls["problems"].items()]
+    notes = [f"invalid, {n}×: {problem}" for problem, n in problems[:LISTED]]
+    if len(problems) > LISTED:
+        notes.append(f"… and {len(problems) - LISTED} other problems")
+    errored = calls["errored"]
+    if errored:
+        notes.append(
+            "errored requests are in none of these numbers; the same command sends them again, and "
+            f"`heldout show {shlex.quote(str(report.path))} --failures 5` shows why"
+        )
+    sources: list[str] = []
+    references = calls.get("references", [])
+    for label, reference in zip(("reference", "reference again"), references, strict=False):
+        source, requests = reference["name"], reference["requests"]
+        if not reference["complete"]:
+            notes.append(f"{source} is not complete: it has {requests} requests so far")
+        sources.append(f"{label}: {source}, {requests} requests, {reference['errored']} errored")
+    return Report(
+        [
+            describe_report(report),
+            _build_table(calls),
+            Line(
+                f"{count(calls['requests'], 'request')}: {calls['answered']} answered, ",
+                Span(f"{errored} errored", "red" if errored else ""),
+            ),
+            Line(f"finish reasons: {list_some(reasons, LISTED, ', ')}", wrap=False),
+            *(Line(note, style="yellow", wrap=False) for note in notes),
+            *(Line(line, style="dim", wrap=False) for line in sources),
+            Line(f"saved to {report.path}", style="dim", wrap=False),
+        ]
+    )
+
+
+def _build_table(calls: Mapping[str, Any]) -> Table:
+    columns = {"this run": calls.get("trigger")}
+    if calls.get("reference_with_itself"):
+        columns["the reference with itself"] = calls["reference_with_itself"]
+    accuracy = ["schema accuracy", _format_rate(calls["schema_accuracy"])]
+    rows = [[*accuracy, *[""] * (len(columns) - 1)]]
+    for key, label in TRIGGER_ROWS.items() if columns["this run"] else ():
+        values = [agreement[key] for agreement in columns.values() if agreement]
+        rows.append([label, *(_format_rate(v) if isinstance(v, dict) else str(v) for v in values)])
+    return Table([Column(h, wrap=True) for h in ("with 95% interval", *columns)], rows)
+
+
+def _format_rate(rate: Mapping[str, Any]) -> str:
+    share = f"{rate['count']}/{rate['n']}"
+    if rate["ci_low"] is None:
+        return f"–  {share}"
+    return f"{number(rate['value'])}  {interval(rate['ci_low'], rate['ci_high'])}  {share}"
