@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from heldout import Message
@@ -23,7 +23,7 @@ from heldout.cli._braille import Dot, Series, draw_curves, make_ticks
 from heldout.cli._curves import build_curve_table, format_age, format_n, read_curve
 from heldout.cli._load import find_curve, list_steps
 from heldout.cli._tables import Table, render_line, render_table
-from heldout.cli.curve import draw_screen
+from heldout.cli.curve import draw_screen, latest_verdicts
 from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.store.runs import find_run
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome, stop_requested
@@ -684,7 +684,7 @@ def test_a_curve_rises_where_its_values_do() -> None:
     assert bottom == 9
     assert left < right == 39
     assert lines[-1].split() == ["0", "50", "100"]
-    assert lines[0].startswith("1.0 ┤")
+    assert lines[0].startswith("  1 ┤")
 
 
 def test_hollow_points_and_skips_are_marked() -> None:
@@ -697,8 +697,10 @@ def test_the_band_lies_between_the_bounds() -> None:
     between = (0.4, 0.6)
     dots = [Dot(0, 0.5, between), Dot(90, 0.5, between), Dot(95, 0.0), Dot(100, 1.0)]
     lines = drawn(Series(dots), height=22)
-    rows = [row for row, line in enumerate(lines) if "\u2800" < line[10] <= "\u28ff"]
-    assert rows == [8, 9, 10, 11]  # of 20, from 1 at the top to 0
+    shaded = [row for row, line in enumerate(lines) if line[10] == "░"]
+    drawn_over = [row for row, line in enumerate(lines) if "\u2800" < line[10] <= "\u28ff"]
+    assert sorted(shaded + drawn_over) == [8, 9, 10, 11]  # of 20, from 1 at the top to 0
+    assert len(drawn_over) == 1
 
 
 @pytest.mark.parametrize("width", [1, 20, 40, 80, 200])
@@ -722,8 +724,13 @@ def test_every_drawing_fits(dots: list[Dot], width: int, height: int) -> None:
 
 
 def test_ticks_are_round_and_few() -> None:
-    assert [t for t, _ in make_ticks(0.0, 1.0, 5)] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    assert [t for t, _ in make_ticks(-30, 170, 4)] == [0, 50, 100, 150]
+    assert make_ticks(0.0, 1.0, 5) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert make_ticks(-30, 170, 4) == [0, 50, 100, 150]
+
+
+def picture(path: Path, metric: str, console: Console) -> RenderableType:
+    curve = read_curve(path)
+    return draw_screen(curve, metric, console, latest_verdicts(curve.points))
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 12), (40, 24), (80, 24), (200, 50), (15, 5)])
@@ -731,7 +738,7 @@ def test_the_picture_fits_the_terminal(run: Path, width: int, height: int) -> No
     append(*(point(200 + i, 0.5, label="b", skipped="x" * 500) for i in range(20)))
     console = Console(width=width, height=height, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
     with console.file:
-        lines = console.render_lines(draw_screen(read_curve(RUN), "reward", console))
+        lines = console.render_lines(picture(RUN, "reward", console))
     if width >= 40:
         assert len(lines) <= height
         assert "┤" in "".join(piece.text for line in lines for piece in line)
@@ -742,7 +749,7 @@ def seen(path: Path, width: int = 80, height: int = 24) -> list[str]:
     """The picture of a watch, line by line."""
     console = Console(width=width, height=height, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
     with console.file:
-        lines = console.render_lines(draw_screen(read_curve(path.parent), "reward", console))
+        lines = console.render_lines(picture(path.parent, "reward", console))
     return ["".join(piece.text for piece in line).rstrip() for line in lines]
 
 
@@ -760,7 +767,7 @@ def test_a_verdict_beside_another_metric_says_what_it_is_of(run: Path) -> None:
     append(*climb("rl_eval"))
     console = Console(width=100, height=24)
     with console.capture() as captured:
-        console.print(draw_screen(read_curve(RUN), "pass_rate", console))
+        console.print(picture(RUN, "pass_rate", console))
     assert "reward: improving: +0.385" in captured.get()
 
 

@@ -102,62 +102,53 @@ def watch(run: str, metric: str, interval: float, once: bool, as_json: bool) -> 
     prints one line per point, and ends when the training run does.
     """
     with suppress(KeyboardInterrupt):
+        path = _wait_for_curve(run, interval, once=once)
         if sys.stdout.isatty() and not as_json:
-            _watch_terminal(run, metric, interval, once=once)
+            _watch_terminal(path, metric, interval, once=once)
         else:
-            _watch_pipe(run, metric, interval, once=once, as_json=as_json)
+            _watch_pipe(path, metric, interval, once=once, as_json=as_json)
 
 
-def _find_or_wait(run: str, *, once: bool) -> Path | None:
-    """Return the directory of the curve, or None where there may be one later."""
+def _wait_for_curve(run: str, interval: float, *, once: bool) -> Path:
+    """Return the directory of a curve, once it exists where that may be later."""
     path = find_curve(run)
-    if path is None:
+    waiting = False
+    while path is None:
+        hint = ""
         try:
-            waiting = not RunDir(find_run(run)).journal.exists()
-        except HeldoutError:
-            waiting = True
-        if once or not waiting:
+            is_run = RunDir(find_run(run)).journal.exists()
+        except HeldoutError as problem:
+            is_run = False
+            if match := re.search(r"did you mean [^?]+\?", str(problem)):
+                hint = f" ({match[0]})"
+        if once or is_run:
             open_curve(run)  # raises: it says what is wrong
+        if not waiting:
+            text = f"Waiting for {run}/curve.jsonl; Ctrl-C ends{hint}"
+            click.echo(printable(text), err=True)
+        waiting = True
+        time.sleep(interval)
+        path = find_curve(run)
     return path
 
 
-def _describe_waiting(run: str) -> str:
-    """Say what is waited for, and which run may have been meant if the name is misspelled."""
-    hint = ""
-    try:
-        find_run(run)
-    except HeldoutError as problem:
-        if match := re.search(r"did you mean [^?]+\?", str(problem)):
-            hint = f" ({match[0]})"
-    return f"Waiting for {run}/curve.jsonl; Ctrl-C ends{hint}"
-
-
-def _watch_pipe(run: str, metric: str, interval: float, *, once: bool, as_json: bool) -> None:
-    path = _find_or_wait(run, once=once)
-    if path is None:
-        click.echo(printable(_describe_waiting(run)), err=True)
-    while path is None:
-        time.sleep(interval)
-        path = _find_or_wait(run, once=once)
+def _watch_pipe(path: Path, metric: str, interval: float, *, once: bool, as_json: bool) -> None:
     printed: set[tuple[object, ...]] = set()
     while True:
         curve = read_curve(path)
         check_metric(curve.points, metric)
         labelled = len(group_by_label(curve.points)) > 1
-        has_new = False
-        for point in curve.points:
-            # An eval in flight is printed once, though the hash of its weights may come later.
-            line = (*point.key, point.pending or point.time)
-            if line in printed:
-                continue
-            printed.add(line)
-            has_new = True
+        # An eval in flight is printed once, though the hash of its weights may come later.
+        lines = {(*point.key, point.pending or point.time): point for point in curve.points}
+        fresh = lines.keys() - printed
+        for point in (point for line, point in lines.items() if line in fresh):
             if as_json:
                 print_json(point_as_dict(point, outcomes=False))
             else:
                 click.echo(format_point(point, metric, labelled=labelled))
+        printed |= fresh
         finished = training_state(curve)["state"] == "finished"
-        if once or (finished and not has_new):
+        if once or (finished and not fresh):
             if as_json:
                 print_json({"training": training_state(curve)})
             return
@@ -165,46 +156,38 @@ def _watch_pipe(run: str, metric: str, interval: float, *, once: bool, as_json: 
             time.sleep(interval)
 
 
-def _watch_terminal(run: str, metric: str, interval: float, *, once: bool) -> None:
+def _watch_terminal(path: Path, metric: str, interval: float, *, once: bool) -> None:
     from rich.live import Live
 
     console = make_console()
-    if once:
-        console.print(draw_screen(open_curve(run), metric, console))
-        return
-    screen: RenderableType = as_line(_describe_waiting(run), "yellow")
-    path: Path | None = None
-    points: list[CurvePoint] = []
-    verdicts: dict[str, StepVerdict] = {}
-    try:
+    curve = read_curve(path)
+    verdicts = latest_verdicts(curve.points)
+    screen = draw_screen(curve, metric, console, verdicts)
+    if not once:
         # The alternate screen is redrawn as a whole when the terminal changes its size.
-        with Live(console=console, screen=True, auto_refresh=False) as live:
+        with (
+            suppress(KeyboardInterrupt),
+            Live(screen, console=console, screen=True, auto_refresh=False) as live,
+        ):
             while True:
-                path = _find_or_wait(run, once=False)
-                if path is not None:
-                    curve = read_curve(path)
-                    if curve.points != points:
-                        points, verdicts = curve.points, _judge(curve.points)
-                    screen = draw_screen(curve, metric, console, verdicts)
-                live.update(screen, refresh=True)
                 time.sleep(interval)
-    except KeyboardInterrupt:
-        if path is not None:
-            console.print(screen)  # the last picture stays when the alternate screen is gone
+                previous, curve = curve, read_curve(path)
+                if curve.points != previous.points:
+                    verdicts = latest_verdicts(curve.points)
+                screen = draw_screen(curve, metric, console, verdicts)
+                live.update(screen, refresh=True)
+    console.print(screen)  # the last picture stays when the alternate screen is gone
 
 
 def draw_screen(
-    run: CurveRun,
-    metric: str,
-    console: Console,
-    verdicts: Mapping[str, StepVerdict] | None = None,
+    run: CurveRun, metric: str, console: Console, verdicts: Mapping[str, StepVerdict]
 ) -> RenderableType:
     """Draw all that fits the terminal: title, status, verdicts, the curve and its last points."""
     check_metric(run.points, metric)
     groups = group_by_label(run.points)
     width = console.width
     head = [_build_title(list(groups), metric), render_line(describe_status(run))]
-    for label, verdict in (_judge(run.points) if verdicts is None else verdicts).items():
+    for label, verdict in verdicts.items():
         # It is on the reward, whatever is drawn.
         line = as_line(f"{label}: " * (len(groups) > 1) + "reward: " * (metric != "reward"))
         text = shorten_verdict(verdict, width - line.cell_len)
@@ -231,7 +214,7 @@ def _build_title(labels: list[str], metric: str) -> Text:
     return title.append_text(as_line(f"  {metric}, mean and 95% interval", "dim"))
 
 
-def _judge(points: Sequence[CurvePoint]) -> dict[str, StepVerdict]:
+def latest_verdicts(points: Sequence[CurvePoint]) -> dict[str, StepVerdict]:
     """Return the last verdict of each label that has one; `heldout show` explains the others."""
     from heldout.training.verdicts import terms_of, verdicts
 
