@@ -238,11 +238,12 @@ def _explain(problem: BaseException, arguments: list[str]) -> _Failure:
 def _explain_usage(problem: click.ClickException, kind: str) -> _Failure:
     context = problem.ctx if isinstance(problem, click.UsageError) else None
     if isinstance(problem, click.NoSuchOption) and context and context.info_name == "run":
-        from heldout.cli.run import explain_foreign_option
+        from heldout.cli.run import setting_types
 
-        if advice := explain_foreign_option(problem.option_name):
-            message = f"there is no option {problem.option_name}: {advice}"
-            problem = click.UsageError(message, context)
+        name = problem.option_name.lstrip("-").replace("-", "_")
+        if {name, f"sampling.{name}"} & setting_types().keys():
+            text = f"there is no option {problem.option_name}: write --set {name}=VALUE"
+            problem = click.UsageError(text, context)
     problem.show()
     kind = "no_such_option" if kind == "no_such_option" else "usage_error"
     hint = f"see `{context.command_path} --help`" if context else None

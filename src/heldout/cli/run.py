@@ -16,6 +16,7 @@ from contextlib import (
     redirect_stdout,
     suppress,
 )
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,7 @@ import heldout.examples
 from heldout._format import count
 from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
-from heldout.cli._options import parse_key_values, parse_value, renamed_option
+from heldout.cli._options import parse_key_values, parse_value
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.errors import (
     EvalFileError,
@@ -45,51 +46,6 @@ from heldout.types import Sample
 if TYPE_CHECKING:
     from heldout.rollout import EvalDefinition
     from heldout.store.report import EvalReport
-
-NAMES_COMPARED = 10_000
-"""Sample ids among which the nearest to a missing one is looked for."""
-FOREIGN_OPTIONS = {
-    ("--tasks", "--task"): "name the eval file itself: heldout run FILE",
-    ("--model_args", "--model-args", "-M"): (
-        "the model is one name, such as --model hf:PATH or openai:MODEL@http://host/v1; settings "
-        "are --set temperature=0.7, fields of the request --set sampling.extra_body.KEY=VALUE"
-    ),
-    ("--model-base-url", "--base-url", "--base_url"): "write --model openai:MODEL@http://host/v1",
-    ("--gen_kwargs",): "write --set temperature=0.7",
-    ("--num_fewshot", "--num-fewshot", "-f", "--system-message", "--system_instruction"): (
-        "put them into the messages: prepare_messages(sample) in FILE"
-    ),
-    ("--batch_size", "--batch-size", "--max-connections", "--num-workers"): (
-        "write --max-concurrent N"
-    ),
-    ("--max_samples", "-L"): "write --limit N",
-    ("--log-dir", "--output_path", "--output_dir"): "write --output-dir DIR",
-    ("--log_samples", "--log-samples"): (
-        "every item is saved; heldout show RUN --sample ID prints one"
-    ),
-    ("--use_cache", "--use-cache", "--cache_requests"): "write --cache",
-    ("--max-retries",): "write --set retries=N",
-    ("--fail-on-error", "--no-fail-on-error"): (
-        "write --set on_error=raise to stop at the first error, or --set max_error_rate=0.1"
-    ),
-    ("--time-limit",): "write --set timeout=SECONDS, for each item",
-    ("--message-limit",): "write --set max_turns=N",
-    ("--token-limit",): "write --set token_budget=N",
-    ("--solver", "--scorer", "--metrics"): (
-        "FILE defines score_fn; heldout rescore RUN --scorer file.py:score_fn scores a run again"
-    ),
-}
-"""Options of Inspect and lm-eval, with what to write here."""
-
-
-def explain_foreign_option(name: str) -> str | None:
-    """Say what to write instead of an option of another program; None if none is known."""
-    setting = name.lstrip("-").replace("-", "_")
-    if {setting, f"sampling.{setting}"} & _setting_types().keys():
-        return f"write --set {setting}=VALUE"
-    advice = {known: text for names, text in FOREIGN_OPTIONS.items() for known in names}
-    near = difflib.get_close_matches(name, advice, n=1, cutoff=0.85)
-    return advice[near[0]] if near else None
 
 
 class _RunCommand(click.Command):
@@ -110,26 +66,23 @@ class _RunCommand(click.Command):
     "a JSON list of strings.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@renamed_option(
+@click.option(
     "--model",
     "endpoint",
-    formerly=["--endpoint"],
     metavar="MODEL",
     help="PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2 (docs/models.md).",
 )
-@renamed_option(
+@click.option(
     "-n",
     "--limit",
     "max_samples",
-    formerly=["--max-samples"],
     type=click.IntRange(min=1),
     metavar="N",
     help="Only the first N samples.",
 )
-@renamed_option(
+@click.option(
     "--epochs",
     "repeats",
-    formerly=["--repeats"],
     type=click.IntRange(min=1),
     metavar="N",
     help="Attempts of each sample.",
@@ -190,6 +143,7 @@ def command(
     import asyncio
 
     from heldout.engine import evaluate
+    from heldout.store.runs import find_run
 
     if overwrite and resume:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
@@ -210,7 +164,10 @@ def command(
         config = apply_settings(eval_file.config, stored, settings, chosen)
         dataset |= parse_key_values(parameters, "-T")
         samples = eval_file.load_samples(dataset, ids)
-        earlier = _latest_run(config) if overwrite else None
+        earlier = None
+        if overwrite:
+            with suppress(RunDirectoryError):  # there is none
+                earlier = find_run(Path(config.output_dir) / (config.experiment_name or ""))
         with run_directory(config) as config:
             definition = replace(eval_file.definition, samples=samples)
             report = asyncio.run(evaluate(definition, config, executor=elsewhere.executor))
@@ -223,14 +180,6 @@ def command(
     if config.cache:
         _print_cache_use(report)
     print_run(report, as_json)
-
-
-def _latest_run(config: EvalConfig) -> Path | None:
-    from heldout.store.runs import find_run
-
-    with suppress(RunDirectoryError):
-        return find_run(Path(config.output_dir) / (config.experiment_name or ""))
-    return None
 
 
 @contextmanager
@@ -294,16 +243,12 @@ class EvalFile:
     """The eval without its samples."""
 
     def load_samples(self, parameters: dict[str, Any], ids: Sequence[str] = ()) -> Iterable[Sample]:
-        """Call `load_dataset`: a sequence stays one, anything else is streamed.
-
-        Args:
-            parameters: Its arguments by name.
-            ids: The samples to keep; all, if there are none.
-        """
+        """Call `load_dataset`, and pick `ids`; what is not a sequence is streamed."""
+        signature = inspect.signature(self.load_dataset)
         try:
-            inspect.signature(self.load_dataset).bind(**parameters)
+            signature.bind(**parameters)
         except TypeError as problem:
-            known = ", ".join(inspect.signature(self.load_dataset).parameters) or "none"
+            known = ", ".join(signature.parameters) or "none"
             raise InvalidInput(
                 f"-T: {problem}; the parameters of load_dataset are {known}"
             ) from None
@@ -331,14 +276,13 @@ def _pick_samples(samples: Iterable[Sample], ids: Sequence[str]) -> list[Sample]
     for sample in samples:
         if sample.id in ids:
             picked.append(sample)
-        elif len(others) < NAMES_COMPARED:
-            others.append(str(sample.id))
-    missing = {*ids} - {sample.id for sample in picked}
-    for id in (id for id in ids if id in missing):
-        near = difflib.get_close_matches(id, others, n=1)
-        hint = f"there is {', '.join(others[:3])}, …"
-        hint = f"did you mean {near[0]}?" if near else hint
-        raise InvalidInput(f"--sample-id {id}: the dataset has no such sample; {hint}")
+        elif len(others) < 10_000:  # among which the nearest is looked for
+            others.append(sample.id)
+    for id in ids:
+        if not any(sample.id == id for sample in picked):
+            near = difflib.get_close_matches(id, others, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(others[:3])}, …"
+            raise InvalidInput(f"--sample-id {id}: the dataset has no such sample; {hint}")
     return picked
 
 
@@ -446,13 +390,13 @@ EXTRA_BODY = "sampling.extra_body"
 
 
 @cache
-def _setting_types() -> dict[str, Any]:
-    """Return the type of each setting by its dotted key; the endpoint is set as text."""
+def setting_types() -> dict[str, Any]:
+    """Return the type of each setting by its dotted key."""
     types: dict[str, Any] = {}
     for prefix, owner in OWNERS.items():
         types |= {prefix + name: kind for name, kind in typing.get_type_hints(owner).items()}
     del types["sampling"], types["price"]
-    return types | {"endpoint": str}
+    return types | {"endpoint": str, "on_error": str}  # EvalConfig says what they can be
 
 
 def read_settings_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -466,13 +410,9 @@ def read_settings_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"--config {path} cannot be read: {problem}") from None
     dataset = tables.pop("dataset", {})
-    settings: dict[str, Any] = {}
-    for key, value in tables.items():
-        if isinstance(value, dict) and f"{key}." in OWNERS:
-            settings |= {f"{key}.{inner}": item for inner, item in value.items()}
-        else:
-            settings[key] = value
-    return settings, dataset
+    for part in ("sampling", "price"):
+        tables |= {f"{part}.{key}": value for key, value in tables.pop(part, {}).items()}
+    return tables, dataset
 
 
 def apply_settings(
@@ -493,55 +433,52 @@ def apply_settings(
     for name, value in stored.items():
         key = _find_setting(name, "--config")
         values[key] = _parse_setting(key, value, f"--config: {name}")
-    extra_body = dict(config.sampling.extra_body or {})
+    extra_body = deepcopy(config.sampling.extra_body or {})
     for setting in settings:
         name, equals, text = setting.partition("=")
         name = name.strip()
         if not equals:
             raise InvalidInput(f"--set takes KEY=VALUE, got {setting!r}")
         if match := re.fullmatch(r"(?:sampling\.)?extra_body\.(.+)", name):
-            _set_nested(extra_body, match[1], text)
+            target, (*outer, last) = extra_body, match[1].split(".")
+            for part in outer:
+                target = target.setdefault(part, {})
+            target[last] = parse_value(text)
             values[EXTRA_BODY] = extra_body
         else:
             key = _find_setting(name, "--set")
             values[key] = _parse_setting(key, text, f"--set {name}")
-    changes = {key: value for key, value in values.items() if "." not in key}
-    for part, current in (("sampling", config.sampling), ("price", config.price or Price(0, 0))):
-        inner = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{part}.")}
-        if inner:
-            changes[part] = replace(current, **inner)
+    parts: dict[str, dict[str, Any]] = {"": {}, "sampling": {}, "price": {}}
+    for key, value in values.items():
+        part, _, name = key.rpartition(".")
+        parts[part][name] = value
+    changes = parts[""]
+    if parts["sampling"]:
+        changes["sampling"] = replace(config.sampling, **parts["sampling"])
+    if parts["price"]:
+        changes["price"] = replace(config.price or Price(0, 0), **parts["price"])
     return replace(config, **{**changes, **options})
-
-
-def _set_nested(target: dict[str, Any], key: str, text: str) -> None:
-    """Set the value of a dotted key; it is JSON, or else the text itself."""
-    *outer, last = key.split(".")
-    for name in outer:
-        target = target.setdefault(name, {})
-        if not isinstance(target, dict):
-            raise InvalidInput(f"--set …{key}: {name} is set to a value, not to an object")
-    target[last] = parse_value(text)
 
 
 def _find_setting(name: str, option: str) -> str:
     """Find the whole key of a setting: max_tokens is short for sampling.max_tokens."""
     name = SETTING_NAMES.get(name, name)
-    known = _setting_types()
+    known = setting_types()
     for key in (name, f"sampling.{name}"):
         if key in known:
             return key
-    bare = {key.removeprefix("sampling."): key for key in known}
-    near = [key for key in known if key.startswith(name)]  # sampling.temp
-    near += difflib.get_close_matches(name, [*known, *bare], n=1, cutoff=0.6)
-    hint = (
-        f"did you mean {bare.get(near[0], near[0])}?" if near else f"there are {', '.join(known)}"
-    )
+    near = [
+        match
+        for word in (name, f"sampling.{name}")
+        for match in difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    ]
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     raise InvalidInput(f"{option} {name}: there is no such setting; {hint}")
 
 
 def _parse_setting(key: str, value: Any, where: str) -> Any:
     """Convert a value to the type of a setting: text of the command line, or a value of TOML."""
-    kind, parsed = _setting_types()[key], value
+    kind, parsed = setting_types()[key], value
     is_tuple = typing.get_origin(kind) is tuple
     if isinstance(value, str):
         if value.lower() in ("none", "null") and type(None) in typing.get_args(kind):
@@ -552,34 +489,26 @@ def _parse_setting(key: str, value: Any, where: str) -> Any:
             parsed = parse_value(value)
     try:
         return msgspec.convert(parsed, kind, strict=False)
-    except msgspec.MsgspecError:
-        name = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
-        raise InvalidInput(f"{where} takes {name.removeprefix('typing.')}, got {value!r}") from None
+    except msgspec.MsgspecError as problem:
+        raise InvalidInput(f"{where}={value}: {problem}") from None
 
 
 def list_settings() -> list[tuple[str, str]]:
     """Return each setting with its description and default."""
-    rows = []
-    defaults = {"": base_config, "sampling.": base_config.sampling, "price.": None}
-    for prefix, owner in OWNERS.items():
-        for name, text in field_docstrings(owner).items():
-            if prefix + name in _setting_types():
-                default = _format_default(getattr(defaults[prefix], name, ""))
-                if name == "experiment_name":  # load_eval_file fills it in
-                    default = "the name of FILE"
-                rows.append((prefix + name, text + (f" [default: {default}]" if default else "")))
-    return rows
-
-
-def _format_default(default: Any) -> str:
-    if default is None or isinstance(default, bool):
-        return str(default).lower()
-    return f"{default:g}" if isinstance(default, float) else str(default or default == 0 or "")
-
-
-def field_docstrings(owner: type) -> dict[str, str]:
-    """Return the docstring under each field of a class, on one line each."""
     from docstring_parser import parse_from_object
 
-    fields = parse_from_object(owner).params
-    return {field.arg_name: " ".join((field.description or "").split()) for field in fields}
+    rows = []
+    defaults = {"": base_config, "sampling.": base_config.sampling}
+    for prefix, owner in OWNERS.items():
+        for field in parse_from_object(owner).params:
+            key = prefix + field.arg_name
+            if key not in setting_types():
+                continue
+            text = " ".join((field.description or "").split())
+            default = getattr(defaults.get(prefix), field.arg_name, ())
+            if key == "experiment_name":  # load_eval_file fills it in
+                text += " [default: the name of FILE]"
+            elif default != ():
+                text += f" [default: {msgspec.json.encode(default).decode()}]".replace('"', "")
+            rows.append((key, text))
+    return rows
