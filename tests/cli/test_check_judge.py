@@ -171,7 +171,7 @@ def test_pairs_are_asked_about_in_both_orders(check: Any, server: FaultyServer) 
         {"question": "?", "first": f"a{i}", "second": "b", "label": "first"} for i in range(5)
     ]
     write_labels(labels)
-    outcome = check("--kind", "pairwise", "--repeats", "1", "--failures", "1")
+    outcome = check("--kind", "pairwise", "--epochs", "1", "--failures", "1")
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
     assert len(server.requests) == 10
     assert any(re.match(r"same in both orders 0\.000 .* 0 of 5 pairs", line) for line in lines)

@@ -629,12 +629,6 @@ def test_slices_are_of_the_report_and_not_of_items(finished: Outcome, heldout: H
         assert "do not go together" in outcome.err
 
 
-def test_slice_is_the_earlier_name_of_show_by(finished: Outcome, heldout: Heldout) -> None:
-    outcome = heldout("slice", "six", "--by", "topic")
-    assert outcome.out == heldout("show", "six", "--by", "topic").out
-    assert outcome.err == "`heldout slice` is now `heldout show RUN --by KEY`.\n"
-
-
 def test_items_without_the_key_come_last_and_show_as_a_dash(heldout: Heldout) -> None:
     save(result("a"), result("b", metadata={"level": 10}), result("c", metadata={"level": 9}))
     rows = cells(heldout("show", "made", "--by", "level").out)

@@ -11,7 +11,7 @@ import click
 
 from heldout._format import count, interval, number
 from heldout.cli._load import load_object
-from heldout.cli._options import json_option, renamed_option
+from heldout.cli._options import json_option
 from heldout.cli._tables import (
     Block,
     Column,
@@ -67,10 +67,9 @@ def command() -> None:
     show_default=True,
     help="What the judge is asked.",
 )
-@renamed_option(
+@click.option(
     "--epochs",
     "repeats",
-    formerly=["--repeats"],
     type=click.IntRange(1),
     default=2,
     show_default=True,
