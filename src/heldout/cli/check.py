@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heldout._format import count, interval, number
-from heldout.cli._load import load_object
-from heldout.cli._options import json_option
+from heldout._format import count, interval, list_some, number
+from heldout.cli._load import describe_error, load_object, user_code
+from heldout.cli._options import json_option, parse_value
 from heldout.cli._tables import (
     Block,
     Column,
@@ -30,11 +30,13 @@ from heldout.errors import InvalidInput
 from heldout.store.runs import describe_model
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from heldout.analysis.judge_check import JudgeCheck, JudgedAnswer, Kind, Label, LabelledAnswer
     from heldout.rendering.chat_templates import ChatRenderer
     from heldout.rendering.examine import Examination
     from heldout.scoring.judges import Judge
-    from heldout.stats import Agreement, Estimate, Interval, Rate
+    from heldout.stats import Agreement
 
 FEW_LABELS = 5
 """Labels of a class; with fewer, intervals cover less than they claim (docs/judge-check.md)."""
@@ -156,25 +158,18 @@ def _load_judge(name: str, settings: dict[str, Any]) -> Judge:
         if endpoint is None:
             raise InvalidInput(f"--judge: there is no {name}")
     if isinstance(endpoint, Judge):
-        if settings:
-            option = f"--{next(iter(settings)).replace('_', '-')}"
+        for option in settings:
+            option = f"--{option.replace('_', '-')}"
             raise InvalidInput(f"{name} is a Judge with settings of its own; leave out {option}")
         return endpoint
-    extra, max_tokens = settings.pop("extra", None), settings.pop("max_tokens", None)
-    if extra is not None:
-        if scheme not in (*SERVERS, "litellm"):
-            raise InvalidInput("--extra goes to a server: --judge openai:MODEL or openai:MODEL@URL")
-        extra = _parse_extra(extra)
-    return Judge(endpoint, sampling=Sampling(max_tokens=max_tokens, extra_body=extra), **settings)
-
-
-def _parse_extra(text: str) -> dict[str, Any]:
-    import msgspec
-
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as problem:
-        raise InvalidInput(f"--extra is a JSON object, got {text!r}: {problem}") from None
+    extra = settings.pop("extra", None)
+    if extra is not None and scheme not in (*SERVERS, "litellm"):
+        raise InvalidInput("--extra goes to a server: --judge openai:MODEL or openai:MODEL@URL")
+    sampling = Sampling(
+        max_tokens=settings.pop("max_tokens", None),
+        extra_body=None if extra is None else parse_value(extra),
+    )
+    return Judge(endpoint, sampling=sampling, **settings)
 
 
 def _run_check(
@@ -222,29 +217,29 @@ def _build_judge_report(check: JudgeCheck) -> Report:
 
 
 def _build_agreement_table(check: JudgeCheck) -> Table:
-    rows: list[list[str]] = []
-
-    def add(label: str, estimate: Rate | Estimate, of: str = "") -> None:
-        bounds: Interval | None = estimate.interval
-        text = interval(bounds.low, bounds.high) if bounds else "–"
-        rows.append([label, number(estimate.value), text, of])
-
-    def add_rate(label: str, rate: Rate, noun: str) -> None:
-        plural = "criteria" if noun == "criterion" else f"{noun}s"
-        add(label, rate, f"{rate.count} of {rate.n} {noun if rate.n == 1 else plural}")
-
     noun = "criterion" if check.kind == "criteria" else "answer"
     labels, itself, position = check.against_labels, check.against_itself, check.position
-    add_rate("agrees with labels", labels.agreement, noun)
-    add("kappa", labels.kappa)
-    add("balanced F1", labels.balanced_f1)
+    estimates: list[tuple[str, Any, str]] = [
+        ("agrees with labels", labels.agreement, noun),
+        ("kappa", labels.kappa, ""),
+        ("balanced F1", labels.balanced_f1, ""),
+    ]
     if itself is not None:
-        add_rate("agrees with itself", itself.agreement, noun if check.repeats == 2 else "pair")
-        add("kappa with itself", itself.kappa)
+        compared = noun if check.repeats == 2 else "pair"
+        estimates.append(("agrees with itself", itself.agreement, compared))
+        estimates.append(("kappa with itself", itself.kappa, ""))
     if position is not None:
-        add_rate("same in both orders", position.same, "pair")
-        add_rate("prefers the first position", position.first, "pair")
-        add_rate("prefers the second position", position.second, "pair")
+        estimates.append(("same in both orders", position.same, "pair"))
+        estimates.append(("prefers the first position", position.first, "pair"))
+        estimates.append(("prefers the second position", position.second, "pair"))
+    rows = []
+    for label, estimate, noun in estimates:
+        bounds, of = estimate.interval, ""
+        if noun:
+            items = count(estimate.n, noun).replace("criterions", "criteria")
+            of = f"{estimate.count} of {items}"
+        around = interval(bounds.low, bounds.high) if bounds else "–"
+        rows.append([label, number(estimate.value), around, of])
     columns = [Column(""), Column("value", "right"), Column("95% interval"), Column("of")]
     return Table(columns, rows)
 
@@ -281,10 +276,9 @@ def _describe_missing_verdicts(check: JudgeCheck) -> Iterator[Line]:
     for answer in missing:
         by_problem.setdefault(str(answer.draws[0].problem), []).append(answer.item.id)
     for problem, ids in list(by_problem.items())[:LISTED]:
-        more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
-        yield Line(f"  {', '.join(ids[:LISTED])}{more}: {problem}")
-    if rest := sum(len(ids) for ids in list(by_problem.values())[LISTED:]):
-        yield Line(f"  and {rest} more")
+        yield Line(f"  {list_some(ids, LISTED, ', ')}: {problem}")
+    if len(by_problem) > LISTED:
+        yield Line(f"  and {count(len(by_problem) - LISTED, 'other problem')}; --json has all")
     if check.later_without:
         yield Line(
             f"no verdict in later draws: {check.later_without}, which have no part in how far the "
@@ -354,30 +348,20 @@ def _print_differences(shown: Sequence[JudgedAnswer], total: int) -> None:
         console.print(Text("── ", "dim") + as_line(answer.item.id, "bold"), soft_wrap=True)
         for name, text in answer.item.texts.items():
             print_labelled(console, name, as_text(shorten(text)), "bold cyan")
-        disputed = _disputed_criteria(answer)
-        label = as_text(_format_label(answer.item.label, disputed))
-        print_labelled(console, "label", label, "bold green")
+        print_labelled(console, "label", _format_label(answer.item.label), "bold green")
         for draw in answer.draws:
             if draw.verdict is None:
                 print_labelled(console, "no verdict", as_text(draw.problem), "bold red")
                 continue
-            verdict = as_text(_format_label(draw.verdict, disputed))
-            print_labelled(console, "judge", verdict, "bold red")
+            print_labelled(console, "judge", _format_label(draw.verdict), "bold red")
             for part in draw.parts:
                 print_labelled(console, "", as_text(shorten(part.reply), "dim"))
 
 
-def _disputed_criteria(answer: JudgedAnswer) -> list[str]:
-    """Return the criteria on which label and verdicts are not all alike."""
-    labels = [answer.item.label, *(draw.verdict for draw in answer.draws)]
-    known = [label for label in labels if isinstance(label, dict)]
-    return [c.id for c in answer.item.criteria if len({label[c.id] for label in known}) > 1]
-
-
-def _format_label(label: Label, disputed: Sequence[str]) -> str:
+def _format_label(label: Label) -> Text:
     if isinstance(label, str):
-        return label
-    return ", ".join(f"{id}: {'met' if label[id] else 'not met'}" for id in disputed)
+        return as_text(label)
+    return as_text(", ".join(f"{id}: {'met' if met else 'not met'}" for id, met in label.items()))
 
 
 # --- check template -----------------------------------------------------------------------------
@@ -397,14 +381,13 @@ def template(tokenizer: str, template: str | None, as_json: bool) -> None:
     from heldout.rendering.examine import examine
     from heldout.types import Message
 
-    render = ChatRenderer(_load_tokenizer(tokenizer), chat_template=_read_template(template))
     try:
+        text = None if template is None else Path(template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidInput(f"cannot read the template {template}: {problem}") from None
+    render = ChatRenderer(_load_tokenizer(tokenizer), chat_template=text)
+    with user_code(f"the chat template of {template or tokenizer} cannot render a user's question"):
         render([Message("user", "?")], True)
-    except Exception as problem:  # noqa: BLE001 - templates raise what they like
-        raise InvalidInput(
-            f"the chat template of {template or tokenizer} cannot render a user's question: "
-            f"{type(problem).__name__}: {problem}"
-        ) from None
     examination = examine(render, render.decode)
     if as_json:
         print_json(
@@ -435,41 +418,31 @@ def _load_tokenizer(name: str) -> Any:
         # Local files alone: this command does not download gigabytes.
         return AutoTokenizer.from_pretrained(name, local_files_only=True)
     except Exception as problem:  # noqa: BLE001 - transformers raises many kinds of errors
-        if Path(name).is_dir():
-            first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-            raise InvalidInput(f"cannot load a tokenizer from {name}: {first}") from None
-        if Path(name).exists() or name.startswith(("/", ".", "~")):
-            raise InvalidInput(f"there is no directory with a tokenizer at {name}") from None
+        if Path(name).exists():
+            raise InvalidInput(
+                f"cannot load a tokenizer from {name}: {describe_error(problem)}"
+            ) from None
         raise InvalidInput(
             f"{name!r} is no directory, and no tokenizer of that name has been downloaded: "
             f"`hf download {name}` downloads it, if it is on the Hugging Face hub"
         ) from None
 
 
-def _read_template(template: str | None) -> str | None:
-    if template is None:
-        return None
-    try:
-        return Path(template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidInput(f"cannot read the template {template}: {problem}") from None
-
-
 def _build_template_report(
     tokenizer: str, examination: Examination, render: ChatRenderer
 ) -> Report:
-    modes = ("suffix", "boundary")
     states = {
         True: Span("works", "green"),
         False: Span("does not", "red"),
         None: Span("not supported", "dim"),
     }
-    rows: list[list[str | Span]] = []
-    for kind in dict.fromkeys(finding.kind for finding in examination.findings):
-        states_by_mode = {
-            str(f.segments): states[f.ok] for f in examination.findings if f.kind == kind
-        }
-        rows.append([kind, *(states_by_mode[mode] for mode in modes)])
+    modes = ("suffix", "boundary")
+    by_kind: dict[str, dict[str, Span]] = {}
+    for finding in examination.findings:
+        by_kind.setdefault(finding.kind, {})[finding.segments] = states[finding.ok]
+    rows: list[list[str | Span]] = [
+        [kind, *(by_mode[mode] for mode in modes)] for kind, by_mode in by_kind.items()
+    ]
     ends = " or ".join(render.spell([end]) for end in examination.ends)
     blocks: list[Block] = [
         Line(tokenizer, style="bold", wrap=False),
