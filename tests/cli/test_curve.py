@@ -494,8 +494,10 @@ def test_no_column_takes_the_place_of_one_that_matters_more() -> None:
 
 def test_steps_in_a_sentence_do_not_fill_the_screen() -> None:
     assert list_steps([]) == "no step has a result yet"
-    assert list_steps([5]) == "there is only 5"
-    assert list_steps(range(1000)).endswith("3, 4, 5, …, 995, 996, 997, 998, 999")
+    assert list_steps([point(5, 1.0)]) == "there is only 5"
+    assert list_steps(point(i, 1.0) for i in range(1000)).endswith(
+        "3, 4, 5, …, 995, 996, 997, 998, 999"
+    )
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,10 @@ class _Axis(NamedTuple):
 
     low: float
     high: float
-    count: int
+    size: int
 
     def locate(self, value: float) -> int:
-        return round((value - self.low) / (self.high - self.low) * (self.count - 1))
+        return round((value - self.low) / (self.high - self.low) * (self.size - 1))
 
 
 Cells = dict[tuple[int, int], tuple[str, str]]

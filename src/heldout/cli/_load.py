@@ -63,28 +63,22 @@ def load_report(run: str) -> EvalReport:
 def find_run_directory(run: str) -> Path:
     """Find the directory of RUN, RUN@3, RUN@STEP or RUN@last."""
     from heldout.store.runs import ROOT, find_run
+    from heldout.training.curve import current_points, read_points
 
     run = _to_local(run)
     # A directory may have an @ in its name.
     exists = Path(run).exists() or (Path(ROOT) / run).exists()
-    name, at, selector = run.partition("@")
-    curve = find_curve(name) if at and not exists else None
+    name, at, selector = (run, "", "") if exists else run.partition("@")
+    curve = find_curve(name)
     if curve is None:
-        curve = find_curve(run)
-        if curve is None:
-            return find_run(run)
-        raise InvalidInput(
-            f"{curve} is a curve of many evals. Name one by its step, {run}@STEP, or the last, "
-            f"{run}@{LAST}: {_known_steps(curve)}"
-        )
-    prefix, colon, step = selector.rpartition(":")
-    label = prefix if colon else None
-    if step == LAST:
-        return find_step(curve, None, label=label)
-    if re.fullmatch("[0-9]+", step):
-        return find_step(curve, int(step), label=label)
+        return find_run(run)
+    label, colon, step = selector.rpartition(":")
+    if at and re.fullmatch(f"[0-9]+|{LAST}", step):
+        return find_step(curve, None if step == LAST else int(step), label=label if colon else None)
+    steps = list_steps(current_points(read_points(curve / "curve.jsonl")))
     raise InvalidInput(
-        f"after the @ of {run} comes a step, or {LAST}; got {selector!r}: {_known_steps(curve)}"
+        f"{curve} is a curve of many evals. Name one by its step, {name}@STEP, or the last, "
+        f"{name}@{LAST}: {steps}"
     )
 
 
@@ -127,26 +121,28 @@ def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path
 
     written = read_points(path / "curve.jsonl")
     points = select_label(current_points(written), label)
-    results = [point for point in points if point.has_result]
-    if step is None:
-        if not results:
-            raise RunDirectoryError(f"{path} has no last eval: no step has a result yet")
-        _refuse_several_labels(results, LAST, f"{path} has several evals")
-        step = max(point.step for point in results)
     matches = [point for point in points if point.step == step]
-    _refuse_several_labels(matches, str(step), f"{path} has several evals at step {step}")
+    if step is None:
+        matches = [point for point in points if point.has_result]
+        if not matches:
+            raise RunDirectoryError(f"{path} has no last eval: no step has a result yet")
     if not matches:
-        if any(p.step == step and p.has_result for p in select_label(written, label)):
+        if any(point.step == step and point.has_result for point in select_label(written, label)):
             raise RunDirectoryError(
                 f"step {step} of {path} was superseded by a later attempt of the training run"
             )
-        raise RunDirectoryError(f"{path} has no eval at step {step}; {list_result_steps(points)}")
-    directory = saved_eval(path, matches[0])
+        raise RunDirectoryError(f"{path} has no eval at step {step}; {list_steps(points)}")
+    labels = sorted({point.label for point in matches})
+    if len(labels) > 1:
+        names = ", ".join(f"RUN@{label}:{LAST if step is None else step}" for label in labels)
+        raise InvalidInput(f"{path} has several evals: name one of them, {names}")
+    point = max(matches, key=lambda point: point.step)
+    directory = saved_eval(path, point)
     if directory is None:
-        why = f"; it was skipped: {matches[0].skipped}" if matches[0].skipped else ""
+        why = f"; it was skipped: {point.skipped}" if point.skipped else ""
         raise RunDirectoryError(
-            f"there is no {path / 'steps'}/{step:08d}: the conversations of step {step} were not "
-            f"saved{why}"
+            f"there is no {path / 'steps'}/{point.step:08d}: the conversations of step "
+            f"{point.step} were not saved{why}"
         )
     return directory
 
@@ -164,26 +160,14 @@ def saved_eval(path: Path, point: CurvePoint) -> Path | None:
     return directory if directory is not None and RunDir(directory).exists() else None
 
 
-def list_steps(steps: Iterable[int]) -> str:
-    """Return steps as the end of a sentence, the middle of a long list left out."""
-    known = sorted(set(steps))
-    if not known:
-        return "no step has a result yet"
-    shown = [str(step) for step in known]
-    if len(shown) > 12:
-        shown = [*shown[:6], "…", *shown[-5:]]
-    return f"there are {', '.join(shown)}" if len(known) > 1 else f"there is only {shown[0]}"
-
-
-def list_result_steps(points: Iterable[CurvePoint]) -> str:
-    """Return the steps of points that have a result, as the end of a sentence."""
-    return list_steps(point.step for point in points if point.has_result)
-
-
-def _known_steps(curve: Path) -> str:
-    from heldout.training.curve import current_points, read_points
-
-    return list_result_steps(current_points(read_points(curve / "curve.jsonl")))
+def list_steps(points: Iterable[CurvePoint]) -> str:
+    """Return the steps with a result as the end of a sentence, a long list without its middle."""
+    steps = [str(step) for step in sorted({p.step for p in points if p.has_result})]
+    if len(steps) < 2:
+        return f"there is only {steps[0]}" if steps else "no step has a result yet"
+    if len(steps) > 12:
+        steps = [*steps[:6], "…", *steps[-5:]]
+    return f"there are {', '.join(steps)}"
 
 
 def select_label(points: Sequence[CurvePoint], label: str | None) -> list[CurvePoint]:
@@ -193,13 +177,6 @@ def select_label(points: Sequence[CurvePoint], label: str | None) -> list[CurveP
         known = ", ".join(labels) or "none yet"
         raise InvalidInput(f"the curve has no eval {label!r:.100}; it has {known}")
     return [point for point in points if label in (None, point.label)]
-
-
-def _refuse_several_labels(points: Iterable[CurvePoint], selector: str, problem: str) -> None:
-    labels = sorted({point.label for point in points})
-    if len(labels) > 1:
-        names = ", ".join(f"RUN@{label}:{selector}" for label in labels)
-        raise InvalidInput(f"{problem}: name one of them, {names}")
 
 
 # --- Code ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -32,6 +32,7 @@ from heldout.cli._curves import (
     training_state,
 )
 from heldout.cli._load import find_curve, list_steps, saved_eval, select_label
+from heldout.cli._options import json_option
 from heldout.cli._tables import (
     Block,
     Flip,
@@ -41,6 +42,7 @@ from heldout.cli._tables import (
     build_flips,
     make_console,
     name,
+    pick,
     print_json,
     print_report,
     render_line,
@@ -52,8 +54,7 @@ from heldout.store.runs import find_run
 from heldout.training.curve import CurvePoint
 
 if TYPE_CHECKING:
-    from heldout.training.flips import Change, Flips
-    from heldout.training.plot import NamedCurve
+    from heldout.training.flips import Flips
     from heldout.training.verdicts import StepVerdict
 
 ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
@@ -282,12 +283,25 @@ def flips(
     labels = sorted({point.label for point in results})
     if label is None and len(labels) > 1:
         raise InvalidInput(f"of which eval? Add --label; there are {', '.join(labels)}")
-    results = select_label(results, label)
-    change = compare_steps(results, first, last, curve.pass_threshold)
-    before, after, changes, _ = change
+    change = compare_steps(select_label(results, label), first, last, curve.pass_threshold)
+    before, after, changes, pass_threshold = change
     listed = _list_flips(curve.path, change, None if as_json else limit)
     if as_json:
-        print_json(_flips_json(change, listed))
+        bounds = changes.interval
+        print_json(
+            {
+                "label": after.label,
+                "from": before.step,
+                "to": after.step,
+                "pass_threshold": pass_threshold,
+                **pick(changes, "compared", "stayed_passing", "stayed_failing", "unchanged"),
+                **pick(changes, "errored", "not_in_both", "difference", "stderr", "p_value"),
+                "ci_low": bounds.low if bounds else None,
+                "ci_high": bounds.high if bounds else None,
+                "gained": [f.as_dict("before", "after") for f in listed if f.kind == "gained"],
+                "lost": [f.as_dict("before", "after") for f in listed if f.kind == "lost"],
+            }
+        )
         return
     blocks: list[Block] = [Line(name(after.label), f", step {before.step} to {after.step}")]
     blocks += build_flips(listed, f"at {before.step}", f"at {after.step}")
@@ -322,13 +336,11 @@ def compare_steps(
 
 
 def _point_at(results: Sequence[CurvePoint], step: int | None, default: int) -> CurvePoint:
-    if step is None and results:
-        return results[default]
-    points = [point for point in results if point.step == step]
+    points = [point for point in results if step in (None, point.step)]
     if not points:
-        steps = list_steps(point.step for point in results)
+        steps = list_steps(results)
         raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
-    return points[0]
+    return points[default if step is None else 0]
 
 
 def _list_flips(path: Path, change: StepChange, limit: int | None) -> list[Flip]:
@@ -336,40 +348,17 @@ def _list_flips(path: Path, change: StepChange, limit: int | None) -> list[Flip]
     from heldout.cli._load import read_texts
     from heldout.store.report import EvalReport
 
-    shown: dict[str, Sequence[Change]] = {"gained": change.flips.gained, "lost": change.flips.lost}
-    if limit is not None:
-        for kind, changes in shown.items():
-            ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
-            shown[kind] = ordered[:limit]
-    ids = {flip.id for changes in shown.values() for flip in changes}
+    chosen = []
+    for kind, changes in (("gained", change.flips.gained), ("lost", change.flips.lost)):
+        ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
+        chosen += [(kind, flip) for flip in (changes if limit is None else ordered[:limit])]
+    ids = {flip.id for _, flip in chosen}
     directories = [saved_eval(path, point) for point in (change.before, change.after)]
     old, new = (read_texts(EvalReport.load(d), ids) if d else {} for d in directories)
     return [
         Flip(kind, flip.id, (flip.before, flip.after), (old.get(flip.id), new.get(flip.id)))
-        for kind, changes in shown.items()
-        for flip in changes
+        for kind, flip in chosen
     ]
-
-
-def _flips_json(change: StepChange, listed: Sequence[Flip]) -> dict[str, Any]:
-    before, after, flips, pass_threshold = change
-    numbers = ["compared", "stayed_passing", "stayed_failing", "errored", "not_in_both"]
-    numbers += ["difference", "stderr", "p_value"]
-    if pass_threshold is None:
-        numbers.append("unchanged")
-    return {
-        "label": after.label,
-        "from": before.step,
-        "to": after.step,
-        "pass_threshold": pass_threshold,
-        **{name: getattr(flips, name) for name in numbers},
-        "ci_low": flips.interval.low if flips.interval else None,
-        "ci_high": flips.interval.high if flips.interval else None,
-        **{
-            kind: [flip.as_dict("before", "after") for flip in listed if flip.kind == kind]
-            for kind in ("gained", "lost")
-        },
-    }
 
 
 def describe_flips(change: StepChange) -> list[Line]:
@@ -385,25 +374,22 @@ def describe_flips(change: StepChange) -> list[Line]:
         )
     lines = [Line(text)]
     if flips.difference is not None:
-        around = "no interval, all changed alike"
-        if flips.interval is not None:
-            around = interval(flips.interval.low, flips.interval.high)
-        difference = f"{flips.difference:+.3f} (95%, paired: {around})"
-        lines.append(Line(f"mean reward changed by {difference}"))
-    warnings = []
-    if flips.not_in_both:
-        warnings.append(f"run at only one of the steps: {samples(flips.not_in_both)}")
-    if flips.errored:
-        errored = samples(flips.errored)
-        warnings.append(f"not compared, without a score at one of the steps: {errored}")
-    if not flips.compared:
-        warnings.append("the curve has no scores of samples that both steps share")
+        bounds = flips.interval
+        around = interval(bounds.low, bounds.high) if bounds else "no interval, all changed alike"
+        lines.append(
+            Line(f"mean reward changed by {flips.difference:+.3f} (95%, paired: {around})")
+        )
     old, new = before.decoding or {}, after.decoding or {}
-    changed = [name for name in ANSWER_SETTINGS if old.get(name) != new.get(name)]
-    if changed:
-        settings = ", ".join(changed)
-        warnings.append(f"not the policy alone changed, but its decoding, too: {settings}")
-    return [*lines, *(Line(text, style="yellow") for text in warnings)]
+    changed = [setting for setting in ANSWER_SETTINGS if old.get(setting) != new.get(setting)]
+    warnings = {
+        f"run at only one of the steps: {samples(flips.not_in_both)}": flips.not_in_both,
+        f"not compared, without a score at one of the steps: {samples(flips.errored)}": (
+            flips.errored
+        ),
+        "the curve has no scores of samples that both steps share": not flips.compared,
+        f"not the policy alone changed, but its decoding, too: {', '.join(changed)}": changed,
+    }
+    return [*lines, *(Line(text, style="yellow") for text, holds in warnings.items() if holds)]
 
 
 # --- Plot and stop ------------------------------------------------------------------------------
@@ -422,30 +408,15 @@ def describe_flips(change: StepChange) -> list[Line]:
 )
 @metric_option
 @click.option("--pass-rate", is_flag=True, help="Add a panel with the pass rate.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+@json_option
 def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_json: bool) -> None:
     """Plot the curves of one RUN or several into one picture."""
     from heldout._plotting import format_of
     from heldout.store.run_dir import replace_file
+    from heldout.training.plot import NamedCurve
     from heldout.training.plot import plot as plot_curves
 
     format = format_of(output)
-    picture = plot_curves(
-        _name_curves(runs, metric),
-        metric,
-        pass_rate=pass_rate and metric != "pass_rate",
-        format=format,
-    )
-    replace_file(output, picture)
-    if as_json:
-        print_json({"path": str(output), "format": format, "runs": list(runs)})
-    else:
-        click.echo(printable(f"Wrote {output}."))
-
-
-def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
-    from heldout.training.plot import NamedCurve
-
     curves = []
     for run in runs:
         points = open_curve(run).points
@@ -457,7 +428,12 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
             parts = [run] if len(runs) > 1 else []
             parts += [label] if len(groups) > 1 or not parts else []
             curves.append(NamedCurve(printable(" ".join(parts).replace("\n", "\\n")), group))
-    return curves
+    with_passes = pass_rate and metric != "pass_rate"
+    replace_file(output, plot_curves(curves, metric, pass_rate=with_passes, format=format))
+    if as_json:
+        print_json({"path": str(output), "format": format, "runs": list(runs)})
+    else:
+        click.echo(printable(f"Wrote {output}."))
 
 
 @command.command("stop")
@@ -468,7 +444,7 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
     metavar="TEXT",
     help="Passed to the training run, and shown by `curve show`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+@json_option
 def stop(run: str, reason: str, as_json: bool) -> None:
     """Ask the training run that writes RUN to stop.
 
@@ -486,12 +462,9 @@ def stop(run: str, reason: str, as_json: bool) -> None:
         print_json({"path": str(path / STOP_NAME), "reason": reason, "alive": is_alive})
     else:
         click.echo(printable(f"Asked the training run that writes {path} to stop."))
-    if not is_alive:
-        # Not refused: some file systems have no locks.
-        click.echo(
-            printable(
-                "No process seems to be writing it now. If none is, the request has no effect: a "
-                f"training run that starts later removes {path / STOP_NAME}."
-            ),
-            err=True,
+    if not is_alive:  # not refused: some file systems have no locks
+        text = (
+            "No process seems to be writing it now. If none is, the request has no effect: a "
+            f"training run that starts later removes {path / STOP_NAME}."
         )
+        click.echo(printable(text), err=True)
