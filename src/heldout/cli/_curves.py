@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -124,22 +125,18 @@ def training_state(run: CurveRun) -> dict[str, Any]:
     from heldout.training.curve import stop_requested
 
     newest = max((point.time for point in run.points), default=None)
+    seconds = None
+    with suppress(TypeError, ValueError):  # no point, or one of another program
+        age = datetime.now(UTC) - datetime.fromisoformat(newest)  # type: ignore[arg-type]
+        seconds = max(0, int(age.total_seconds()))
     status = run.info.status if run.info else "running"
     return {
         "state": "alive" if run.live else "finished" if status == "complete" else "stale",
         "reason": run.info.reason if run.info else None,
         "last_point": newest,
-        "seconds_since_last_point": None if newest is None else _seconds_since(newest),
+        "seconds_since_last_point": seconds,
         "stop_requested": stop_requested(run.path),
     }
-
-
-def _seconds_since(time: str) -> int | None:
-    try:
-        written = datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return max(0, int((datetime.now(UTC) - written).total_seconds()))
 
 
 def format_age(seconds: int | None) -> str:
@@ -287,23 +284,17 @@ def judge_curve(
         judged, best = compute_verdicts(points, terms)
     except InvalidInput as problem:  # rewards that no verdict can be made of
         return list(points), [Line(f"no verdict: {problem}", style="yellow")]
-    lines = []
-    if judged:
-        lines.append(Line(judged[-1].sentence(), style=VERDICT_STYLES[judged[-1].kind]))
-    if best:
-        lines.append(Line(best.sentence()))
-    by_step = {verdict.step: verdict for verdict in judged}
+    # The best is known as of the last step alone.
+    bests = [best_as_dict(None)] * (len(judged) - 1) + [best_as_dict(best)]
+    fields = {v.step: {**v.as_dict(), **b} for v, b in zip(judged, bests, strict=False)}
     filled = []
     for point in points:
-        verdict = by_step.get(point.step) if point.has_result else None
-        if options or (point.verdict is None and verdict is not None):
-            # The best is known as of the last step alone.
-            is_last = verdict is not None and verdict is judged[-1]
-            best_fields = best_as_dict(best if is_last else None)
-            fields = None if verdict is None else {**verdict.as_dict(), **best_fields}
-            point = msgspec.structs.replace(point, verdict=fields)
+        if options or point.verdict is None:
+            verdict = fields.get(point.step) if point.has_result else None
+            point = msgspec.structs.replace(point, verdict=verdict)
         filled.append(point)
-    return filled, lines
+    lines = [Line(v.sentence(), style=VERDICT_STYLES[v.kind]) for v in judged[-1:]]
+    return filled, lines + ([Line(best.sentence())] if best else [])
 
 
 # --- Tables -------------------------------------------------------------------------------------
@@ -333,19 +324,18 @@ def _make_columns(points: Sequence[CurvePoint]) -> list[RankedColumn]:
 
     errors = [point.number("n_errors") for point in points]
     intervals = [interval(*(point.ci or (None, None))) for point in points]
-    columns = [
-        RankedColumn("step", [str(p.step) for p in points], 9),
-        RankedColumn("reward", [number(p.reward) for p in points], 8),
-        RankedColumn("95% interval", intervals, 7, "left"),
-        RankedColumn("passed", [number(p.number("pass_rate")) for p in points], 3),
-        RankedColumn("n", [format_n(p) for p in points], 5),
-        RankedColumn("errors", ["–" if e is None else f"{e:.0f}" for e in errors], 4),
-        RankedColumn("seconds", [f"{p.seconds:.1f}" for p in points], 2),
-    ]
     results = [point for point in points if point.has_result]
-    if results and all(point.number("n") is None for point in results):
-        # Metrics of an evaluator that gives no reward and no denominator.
-        columns = [column for column in columns if column.heading in ("step", "seconds")]
+    columns = [RankedColumn("step", [str(p.step) for p in points], 9)]
+    if not results or any(point.number("n") is not None for point in results):
+        # Else they are metrics of an evaluator that gives no reward and no denominator.
+        columns += [
+            RankedColumn("reward", [number(p.reward) for p in points], 8),
+            RankedColumn("95% interval", intervals, 7, "left"),
+            RankedColumn("passed", [number(p.number("pass_rate")) for p in points], 3),
+            RankedColumn("n", [format_n(p) for p in points], 5),
+            RankedColumn("errors", ["–" if e is None else f"{e:.0f}" for e in errors], 4),
+        ]
+    columns.append(RankedColumn("seconds", [f"{p.seconds:.1f}" for p in points], 2))
     kinds = [stored_kind(point) for point in points]
     if any(kinds):
         columns.append(RankedColumn("verdict", [kind or "–" for kind in kinds], 1, "left"))
