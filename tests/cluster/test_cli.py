@@ -71,7 +71,7 @@ def test_run_on_a_cluster_copies_the_run_and_the_copy_is_shown(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", "2"], "--workers goes with --on"),
+        (["--workers", "2"], "--workers, .* go with --on"),
         (["--on", "auto", "--gpu-id", "1"], "--on runs items on a cluster, --gpu-id the whole"),
         (["--on", "auto", "--remote", "h:8265"], "--on runs items on a cluster, --remote the"),
         (["--gpu-id", "any"], "--gpu-id is the number of a GPU of this machine"),

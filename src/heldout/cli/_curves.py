@@ -9,14 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from heldout._format import count, cut, interval, number, printable
 from heldout.cli._load import find_curve
 from heldout.cli._tables import Column, Line, RankedColumn, Span, Table, fit_columns
 from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.store.jsonl import has_writer
+from heldout.store.run_dir import RunDir, RunInfo
+from heldout.store.runs import find_run
+from heldout.training.curve import CurvePoint, current_points, read_points, stop_requested
 
 if TYPE_CHECKING:
-    from heldout.store.run_dir import RunInfo
-    from heldout.training.curve import CurvePoint
     from heldout.training.verdicts import Best, StepVerdict, Terms
 
 NOTE_CHARACTERS = 300
@@ -59,13 +63,7 @@ class CurveRun:
 
 
 def open_curve(run: str | Path) -> CurveRun:
-    """Read the curve of a training run by its directory, or its name under outputs/evals.
-
-    Raises:
-        RunDirectoryError: There is no such run, or it has no curve.
-    """
-    from heldout.store.runs import find_run
-
+    """Read the curve of a training run by its directory, or its name under outputs/evals."""
     path = find_curve(run)
     if path is None:
         path = find_run(run)
@@ -78,10 +76,6 @@ def open_curve(run: str | Path) -> CurveRun:
 
 def read_curve(path: Path) -> CurveRun:
     """Read the curve in a run directory."""
-    from heldout.store.jsonl import has_writer
-    from heldout.store.run_dir import RunDir
-    from heldout.training.curve import current_points, read_points
-
     run = RunDir(path)
     live = has_writer(run.curve)
     written = read_points(run.curve)
@@ -118,12 +112,8 @@ def check_metric(points: Iterable[CurvePoint], metric: str) -> None:
 def training_state(run: CurveRun) -> dict[str, Any]:
     """Return whether a training run is alive, finished or stale, as plain values.
 
-    Returns:
-        `state` is "alive" while a process writes the curve, "finished" once training has ended, and
-        "stale" where neither is so; with the time of the newest point, and a request to stop.
+    It is alive while a process writes the curve, and stale where it is neither alive nor finished.
     """
-    from heldout.training.curve import stop_requested
-
     newest = max((point.time for point in run.points), default=None)
     seconds = None
     with suppress(TypeError, ValueError):  # no point, or one of another program
@@ -224,8 +214,6 @@ def format_point(point: CurvePoint, metric: str = "reward", *, labelled: bool = 
 
 def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
     """Return every field of a point for JSON, the reward of each sample only if asked for."""
-    import msgspec
-
     from heldout.training.verdicts import stored_kind
 
     plain = msgspec.structs.asdict(point)
@@ -251,11 +239,7 @@ def shorten_verdict(verdict: StepVerdict, width: int) -> str:
 def compute_verdicts(
     points: Sequence[CurvePoint], terms: Terms
 ) -> tuple[list[StepVerdict], Best | None]:
-    """Compute a verdict per judged step, and the best eval, of a curve of one label.
-
-    Raises:
-        InvalidInput: No verdict can be made of its rewards.
-    """
+    """Compute a verdict per judged step, and the best eval, of a curve of one label."""
     from heldout.training.verdicts import best_checkpoint, verdicts
 
     judged = verdicts(points, **asdict(terms))
@@ -265,18 +249,10 @@ def compute_verdicts(
 def judge_curve(
     points: Sequence[CurvePoint], options: Mapping[str, Any]
 ) -> tuple[list[CurvePoint], list[Line]]:
-    """Judge a curve of one label.
+    """Fill in the verdicts of a curve of one label, and say its last one and the best eval.
 
-    Args:
-        points: Its points.
-        options: effect, alpha or window that replace those the curve was written with; then every
-            stored verdict is replaced, too.
-
-    Returns:
-        The points, with verdicts where they have none; lines with the last verdict and the best.
+    With `options`, the effect, alpha or window to judge by, stored verdicts are replaced, too.
     """
-    import msgspec
-
     from heldout.training.verdicts import best_as_dict, terms_of
 
     terms = replace(terms_of(points), **options)

@@ -31,11 +31,14 @@ from heldout.errors import (
     InvalidInput,
     RunDirectoryError,
 )
+from heldout.store.remote import fetch_run
+from heldout.store.run_dir import RunDir
+from heldout.store.runs import ROOT, TIMESTAMP, find_run
+from heldout.training.curve import CurvePoint, current_points, read_points
+from heldout.types import EvalResult
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
-    from heldout.training.curve import CurvePoint
-    from heldout.types import EvalResult
 
 LAST = "last"
 
@@ -50,7 +53,6 @@ def load_report(run: str) -> EvalReport:
     directory is named by a step, or a time.
     """
     from heldout.store.report import EvalReport
-    from heldout.store.runs import ROOT, TIMESTAMP
 
     path = find_run_directory(run)
     report = EvalReport.load(path)
@@ -62,9 +64,6 @@ def load_report(run: str) -> EvalReport:
 
 def find_run_directory(run: str) -> Path:
     """Find the directory of RUN, RUN@3, RUN@STEP or RUN@last."""
-    from heldout.store.runs import ROOT, find_run
-    from heldout.training.curve import current_points, read_points
-
     run = _to_local(run)
     # A directory may have an @ in its name.
     exists = Path(run).exists() or (Path(ROOT) / run).exists()
@@ -84,9 +83,6 @@ def find_run_directory(run: str) -> Path:
 
 def find_curve(run: str | Path) -> Path | None:
     """Find the directory of a training run; None for an ordinary run, or none at all."""
-    from heldout.store.run_dir import RunDir
-    from heldout.store.runs import ROOT
-
     run = _to_local(str(run))
     for path in (Path(run), Path(ROOT) / run):
         if RunDir(path).curve.exists():
@@ -100,8 +96,6 @@ def _to_local(run: str) -> str:
     """Copy a run that is named by a URL to this machine; RUN@STEP stays as it is."""
     if "://" not in run:
         return run
-    from heldout.store.remote import fetch_run
-
     folder, _, last = run.rstrip("/").rpartition("/")
     name, at, selector = last.partition("@")
     return f"{fetch_run(f'{folder}/{name}')}{at}{selector}"
@@ -111,14 +105,7 @@ def _to_local(run: str) -> str:
 
 
 def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path:
-    """Find where the eval at a step of a curve is saved; None is the last step with a result.
-
-    Raises:
-        InvalidInput: Evals of several labels match, or none has this label.
-        RunDirectoryError: The curve has no such step, or its conversations were not saved.
-    """
-    from heldout.training.curve import current_points, read_points
-
+    """Find where the eval at a step of a curve is saved; None is the last step with a result."""
     written = read_points(path / "curve.jsonl")
     points = select_label(current_points(written), label)
     matches = [point for point in points if point.step == step]
@@ -153,8 +140,6 @@ def saved_eval(path: Path, point: CurvePoint) -> Path | None:
     A curve file may come from anywhere, so what it names is one of the directories under steps/, or
     nothing.
     """
-    from heldout.store.run_dir import RunDir
-
     name = re.fullmatch(f"steps/({point.step:08d}(?:-[0-9]+)?)", point.run or "")
     directory = path / "steps" / name[1] if name else None
     return directory if directory is not None and RunDir(directory).exists() else None
@@ -196,12 +181,7 @@ def load_function(spec: str, option: str) -> Callable[..., Any]:
 
 
 def load_object(spec: str, option: str) -> Any:
-    """Load what an option names as module:name or file.py:name; None where there is no such name.
-
-    Raises:
-        InvalidInput: The module is not there or fails to load.
-        MissingDependency: The module needs a package that is not installed.
-    """
+    """Load what an option names as module:name or file.py:name; None if there is no such name."""
     module, _, name = spec.rpartition(":")
     if not module or not name:
         raise InvalidInput(f"{option} is module:function or file.py:function, got {spec!r}")
@@ -247,19 +227,12 @@ def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: s
         return InvalidInput(
             f"{subject}: there is no module {module!r} here or among the installed packages"
         )
-    if name:
-        return MissingDependency(f"{subject} needs {name}, which is missing; install it")
-    return MissingDependency(f"{subject} needs a module that is missing: {one_line(problem)}")
+    return MissingDependency(f"{subject} needs {name or 'a module'}, which is missing; install it")
 
 
 @contextmanager
 def user_code(subject: str, path: Path | None = None) -> Iterator[None]:
-    """Raise what the user's code raises as an InvalidInput that names the line.
-
-    Args:
-        subject: What failed, the beginning of the message.
-        path: An eval file, whose line is named rather than one of the code that it calls.
-    """
+    """Raise what the user's code raises as an InvalidInput that names the line (of `path`)."""
     try:
         yield
     except EvalFileError:  # it says where it comes from
@@ -334,13 +307,7 @@ def question_of(result: EvalResult) -> str:
 
 
 def select_results(report: EvalReport, where: str | None, option: str | None = None) -> EvalReport:
-    """Pick the results of a report that `--where` asks for.
-
-    Args:
-        report: The report.
-        where: A condition in SQL; None is all of them.
-        option: One that makes intervals, which results that were picked by outcome have not.
-    """
+    """Pick the results that `--where` asks for; `option` is one that needs intervals, if any."""
     if where is None:
         return report
     picked = report.where(where)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from heldout.errors import InvalidInput
 
@@ -38,6 +39,20 @@ def renamed_option(
     return click.option(*declarations, cls=RenamedOption, formerly=formerly, **attributes)
 
 
+def count_option(
+    *names: str, help: str, default: int | None = None
+) -> Callable[[Command], Command]:
+    """Add an option that takes a whole number of at least 1."""
+    return click.option(
+        *names,
+        type=click.IntRange(1),
+        metavar="N",
+        default=default,
+        show_default=default is not None,
+        help=help,
+    )
+
+
 def json_option(command: Command) -> Command:
     """Add --json, for one line of JSON."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")(command)
@@ -65,8 +80,6 @@ def parse_key_values(pairs: Iterable[str], option: str) -> dict[str, Any]:
 
 def parse_value(text: str) -> Any:
     """Parse a value of the command line: JSON (3, true, null, [1, 2]), or else the text itself."""
-    import msgspec
-
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

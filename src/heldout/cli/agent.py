@@ -31,6 +31,10 @@ from heldout.cli._load import (
 from heldout.cli._options import parse_key_values
 from heldout.cli._tables import print_json
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
+from heldout.isolation import untouched_random_state
+from heldout.store.journal import storage_error
+from heldout.store.run_dir import RunDir
+from heldout.vector import evaluate_env
 
 NO_DEVICE = re.compile(
     "not compiled with CUDA|no CUDA GPUs? (?:is|are) available|no NVIDIA driver"
@@ -101,9 +105,6 @@ def command(
 
     A policy that terminates an episode may have failed it, as in CartPole: --success decides.
     """
-    from heldout.isolation import untouched_random_state
-    from heldout.vector import evaluate_env
-
     arguments = parse_key_values(env_args, "--env-arg")
     directory = None if save is None else Path(save).absolute()  # a policy may change directory
     if directory is not None:
@@ -162,9 +163,6 @@ def command(
 
 def _check_writable(path: Path) -> None:
     """Refuse a run directory that cannot be written, before hours are spent on what goes there."""
-    from heldout.store.journal import storage_error
-    from heldout.store.run_dir import RunDir
-
     if RunDir(path).exists():
         raise InvalidInput(f"{path} already holds a run; save to another path")
     existing = next(folder for folder in (path, *path.parents) if folder.exists())

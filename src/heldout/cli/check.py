@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.text import Text
 
 from heldout._format import count, interval, list_some, number
+from heldout._providers import KINDS, SERVERS
+from heldout.analysis.judge_check import (
+    JudgeCheck,
+    JudgedAnswer,
+    Kind,
+    Label,
+    LabelledAnswer,
+    check_judge,
+    read_labels,
+)
 from heldout.cli._load import describe_error, load_object, user_code
-from heldout.cli._options import json_option, parse_value
+from heldout.cli._options import count_option, json_option, parse_value
 from heldout.cli._tables import (
     Block,
     Column,
@@ -26,17 +40,14 @@ from heldout.cli._tables import (
     print_report,
 )
 from heldout.cli.show import print_labelled, shorten
+from heldout.config import Sampling
 from heldout.errors import InvalidInput
+from heldout.rendering.chat_templates import ChatRenderer
+from heldout.rendering.examine import Examination, examine
+from heldout.scoring.judges import Judge
+from heldout.stats import Agreement
 from heldout.store.runs import describe_model
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from heldout.analysis.judge_check import JudgeCheck, JudgedAnswer, Kind, Label, LabelledAnswer
-    from heldout.rendering.chat_templates import ChatRenderer
-    from heldout.rendering.examine import Examination
-    from heldout.scoring.judges import Judge
-    from heldout.stats import Agreement
+from heldout.types import Message
 
 FEW_LABELS = 5
 """Labels of a class; with fewer, intervals cover less than they claim (docs/judge-check.md)."""
@@ -69,25 +80,16 @@ def command() -> None:
     show_default=True,
     help="What the judge is asked.",
 )
-@click.option(
+@count_option(
     "--epochs",
     "repeats",
-    type=click.IntRange(1),
     default=2,
-    show_default=True,
-    metavar="N",
     help="How often it is asked about each answer: agreement with itself takes two.",
 )
 @click.option(
     "--cache", type=click.Path(path_type=Path), metavar="FILE", help="Save verdicts here."
 )
-@click.option(
-    "--max-concurrent",
-    type=click.IntRange(1),
-    show_default="16",
-    metavar="N",
-    help="Requests in flight at once.",
-)
+@count_option("--max-concurrent", help="Requests in flight at once.  [default: 16]")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -95,17 +97,14 @@ def command() -> None:
     metavar="S",
     help="Seconds for one request before it is retried.",
 )
-@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Longest reply, in tokens.")
+@count_option("--max-tokens", help="Longest reply, in tokens.")
 @click.option(
     "--extra",
     metavar="JSON",
     help="Fields added to every request to a server: '{\"temperature\": 1}'.",
 )
-@click.option(
-    "--failures",
-    type=click.IntRange(1),
-    metavar="N",
-    help="N answers on which judge and label differ, with the judge's replies.",
+@count_option(
+    "--failures", help="N answers on which judge and label differ, with the judge's replies."
 )
 @json_option
 def judge(
@@ -125,8 +124,6 @@ def judge(
     "criteria", [{"id", "description"}], and label says true or false of each id. An "id" is
     optional.
     """
-    from heldout.analysis.judge_check import read_labels
-
     items = read_labels(labels, kind)
     judge = _load_judge(endpoint, {name: v for name, v in settings.items() if v is not None})
     try:
@@ -147,10 +144,6 @@ def judge(
 
 
 def _load_judge(name: str, settings: dict[str, Any]) -> Judge:
-    from heldout._providers import KINDS, SERVERS
-    from heldout.config import Sampling
-    from heldout.scoring.judges import Judge
-
     endpoint: Any = name
     scheme, colon, _ = name.partition(":")
     if colon and scheme not in KINDS:
@@ -175,13 +168,6 @@ def _load_judge(name: str, settings: dict[str, Any]) -> Judge:
 def _run_check(
     judge: Judge, items: Sequence[LabelledAnswer], kind: Kind, repeats: int
 ) -> JudgeCheck:
-    import asyncio
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from heldout.analysis.judge_check import check_judge
-
     console = Console(stderr=True)
     progress = Progress(console=console, transient=True, disable=not sys.stderr.isatty())
     task = progress.add_task("judging", total=len(items) * repeats)
@@ -337,8 +323,6 @@ def _judged_as_dict(answer: JudgedAnswer) -> dict[str, Any]:
 
 
 def _print_differences(shown: Sequence[JudgedAnswer], total: int) -> None:
-    from rich.text import Text
-
     console = make_console()
     if not shown:
         console.print("No differences: every verdict is the label.")
@@ -377,10 +361,6 @@ def template(tokenizer: str, template: str | None, as_json: bool) -> None:
     TOKENIZER is a directory, or a name on the Hugging Face hub that has been downloaded before.
     Exits with 1 if no mode supports all kinds of conversation that the template does.
     """
-    from heldout.rendering.chat_templates import ChatRenderer
-    from heldout.rendering.examine import examine
-    from heldout.types import Message
-
     try:
         text = None if template is None else Path(template).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:

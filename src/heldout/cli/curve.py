@@ -10,13 +10,15 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.text import Text
 
 from heldout._format import interval, printable, samples
+from heldout._plotting import format_of
 from heldout.cli._braille import COLOURS, Dot, Series, draw_curves
 from heldout.cli._curves import (
     VERDICT_STYLES,
@@ -31,8 +33,8 @@ from heldout.cli._curves import (
     shorten_verdict,
     training_state,
 )
-from heldout.cli._load import find_curve, list_steps, saved_eval, select_label
-from heldout.cli._options import json_option
+from heldout.cli._load import find_curve, list_steps, read_texts, saved_eval, select_label
+from heldout.cli._options import count_option, json_option
 from heldout.cli._tables import (
     Block,
     Flip,
@@ -49,13 +51,15 @@ from heldout.cli._tables import (
 )
 from heldout.cli.show import command as show_command
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.store.run_dir import RunDir
+from heldout.store.report import EvalReport
+from heldout.store.run_dir import RunDir, replace_file
 from heldout.store.runs import find_run
-from heldout.training.curve import CurvePoint
-
-if TYPE_CHECKING:
-    from heldout.training.flips import Flips
-    from heldout.training.verdicts import StepVerdict
+from heldout.training.curve import STOP_NAME, CurvePoint, is_fewer, most_asked, request_stop
+from heldout.training.flips import Flips
+from heldout.training.flips import flips as find_flips
+from heldout.training.plot import NamedCurve
+from heldout.training.plot import plot as plot_curves
+from heldout.training.verdicts import StepVerdict, terms_of, verdicts
 
 ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
 """Settings of decoding that can change answers; the others are about speed."""
@@ -158,8 +162,6 @@ def _watch_pipe(path: Path, metric: str, interval: float, *, once: bool, as_json
 
 
 def _watch_terminal(path: Path, metric: str, interval: float, *, once: bool) -> None:
-    from rich.live import Live
-
     console = make_console()
     curve = read_curve(path)
     verdicts = latest_verdicts(curve.points)
@@ -217,8 +219,6 @@ def _build_title(labels: list[str], metric: str) -> Text:
 
 def latest_verdicts(points: Sequence[CurvePoint]) -> dict[str, StepVerdict]:
     """Return the last verdict of each label that has one; `heldout show` explains the others."""
-    from heldout.training.verdicts import terms_of, verdicts
-
     latest: dict[str, StepVerdict] = {}
     for label, group in group_by_label(points).items():
         with suppress(InvalidInput):
@@ -228,8 +228,6 @@ def latest_verdicts(points: Sequence[CurvePoint]) -> dict[str, StepVerdict]:
 
 
 def _make_series(points: Sequence[CurvePoint], metric: str) -> Series:
-    from heldout.training.curve import is_fewer, most_asked
-
     dots, skipped, most = [], [], most_asked(points)
     for point in points:
         value, bounds = point.value_and_interval(metric)
@@ -260,15 +258,7 @@ def _make_series(points: Sequence[CurvePoint], metric: str) -> Series:
     help="Step to compare with.  [default: the last with a result]",
 )
 @click.option("--label", help="Which eval, where a curve has several.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="List N samples gained, and N lost.",
-)
+@count_option("-n", "--limit", default=10, help="List N samples gained, and N lost.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line, with all of them.")
 def flips(
     run: str, first: int | None, last: int | None, label: str | None, limit: int, as_json: bool
@@ -326,8 +316,6 @@ def compare_steps(
     results: Sequence[CurvePoint], first: int | None, last: int | None, pass_threshold: float
 ) -> StepChange:
     """Compare two steps of one label; by default the first with the last."""
-    from heldout.training.flips import flips as find_flips
-
     before, after = _point_at(results, first, 0), _point_at(results, last, -1)
     rates = before.number("pass_rate"), after.number("pass_rate")
     has_passes = not (before.outcomes and after.outcomes) or rates != (None, None)
@@ -345,9 +333,6 @@ def _point_at(results: Sequence[CurvePoint], step: int | None, default: int) -> 
 
 def _list_flips(path: Path, change: StepChange, limit: int | None) -> list[Flip]:
     """List the largest changes, with their texts where the conversations were saved."""
-    from heldout.cli._load import read_texts
-    from heldout.store.report import EvalReport
-
     chosen = []
     for kind, changes in (("gained", change.flips.gained), ("lost", change.flips.lost)):
         ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
@@ -411,11 +396,6 @@ def describe_flips(change: StepChange) -> list[Line]:
 @json_option
 def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_json: bool) -> None:
     """Plot the curves of one RUN or several into one picture."""
-    from heldout._plotting import format_of
-    from heldout.store.run_dir import replace_file
-    from heldout.training.plot import NamedCurve
-    from heldout.training.plot import plot as plot_curves
-
     format = format_of(output)
     curves = []
     for run in runs:
@@ -450,8 +430,6 @@ def stop(run: str, reason: str, as_json: bool) -> None:
 
     It stops at its next check, after an eval or a step. Remove RUN/stop to withdraw the request.
     """
-    from heldout.training.curve import STOP_NAME, request_stop
-
     curve = open_curve(run)
     path, state = curve.path, training_state(curve)["state"]
     if state == "finished":

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
@@ -25,12 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from docstring_parser import parse_from_object
 
 import heldout.examples
 from heldout._format import count
 from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
-from heldout.cli._options import parse_key_values, parse_value
+from heldout.cli._options import count_option, parse_key_values, parse_value
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.errors import (
     EvalFileError,
@@ -40,6 +42,7 @@ from heldout.errors import (
     RunDirectoryError,
 )
 from heldout.prices import Price
+from heldout.store import runs
 from heldout.store.run_dir import RunDir
 from heldout.types import Sample
 
@@ -72,21 +75,8 @@ class _RunCommand(click.Command):
     metavar="MODEL",
     help="PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2 (docs/models.md).",
 )
-@click.option(
-    "-n",
-    "--limit",
-    "max_samples",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Only the first N samples.",
-)
-@click.option(
-    "--epochs",
-    "repeats",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Attempts of each sample.",
-)
+@count_option("-n", "--limit", "max_samples", help="Only the first N samples.")
+@count_option("--epochs", "repeats", help="Attempts of each sample.")
 @click.option("--sample-id", "ids", multiple=True, metavar="ID", help="Only this sample.")
 @click.option(
     "-T",
@@ -95,9 +85,7 @@ class _RunCommand(click.Command):
     metavar="KEY=VALUE",
     help="A parameter of load_dataset in FILE: -T split=test.",
 )
-@click.option(
-    "--max-concurrent", type=click.IntRange(min=1), metavar="N", help="Items in flight at once."
-)
+@count_option("--max-concurrent", help="Items in flight at once.")
 @click.option("--name", metavar="NAME", help="Name of the run.  [default: the name of FILE]")
 @click.option("--tag", "tags", multiple=True, metavar="WORD", help="A tag; see heldout list --tag.")
 @click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")
@@ -143,7 +131,6 @@ def command(
     import asyncio
 
     from heldout.engine import evaluate
-    from heldout.store.runs import find_run
 
     if overwrite and resume:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
@@ -167,7 +154,7 @@ def command(
         earlier = None
         if overwrite:
             with suppress(RunDirectoryError):  # there is none
-                earlier = find_run(Path(config.output_dir) / (config.experiment_name or ""))
+                earlier = runs.find_run(Path(config.output_dir) / (config.experiment_name or ""))
         with run_directory(config) as config:
             definition = replace(eval_file.definition, samples=samples)
             report = asyncio.run(evaluate(definition, config, executor=elsewhere.executor))
@@ -185,8 +172,6 @@ def command(
 @contextmanager
 def run_directory(config: EvalConfig) -> Iterator[EvalConfig]:
     """Give a run a directory of its own, which the config that is yielded names: NAME/TIME."""
-    from heldout.store import runs
-
     root, name = config.output_dir, config.experiment_name or "eval"
     with runs.run_directory(root, name, resume=config.resume) as path:
         try:
@@ -303,12 +288,7 @@ def find_eval_file(name: Path) -> Path:
 
 
 def load_eval_file(path: Path) -> EvalFile:
-    """Load an eval file: a Python file, or a module that can be imported.
-
-    Raises:
-        EvalFileError: It cannot be loaded, or a name in it is missing, misspelled or of the wrong
-            type.
-    """
+    """Load an eval file: a Python file, or a module that can be imported."""
     from heldout.rollout import EvalDefinition
 
     path = find_eval_file(path)
@@ -401,8 +381,6 @@ def setting_types() -> dict[str, Any]:
 
 def read_settings_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a TOML file: settings by dotted key, and the table [dataset] for load_dataset."""
-    import tomllib
-
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -423,11 +401,8 @@ def apply_settings(
 ) -> EvalConfig:
     """Apply settings to a config, all at once: some are valid only together.
 
-    Args:
-        config: The config.
-        stored: Settings of a file, by dotted key.
-        settings: KEY=VALUE strings of the command line, which win over those.
-        options: Fields that win over both.
+    Settings of a file are `stored` by dotted key; `settings`, KEY=VALUE of the command line, win
+    over those, and `options`, fields of a config, over both.
     """
     values: dict[str, Any] = {}
     for name, value in stored.items():
@@ -495,8 +470,6 @@ def _parse_setting(key: str, value: Any, where: str) -> Any:
 
 def list_settings() -> list[tuple[str, str]]:
     """Return each setting with its description and default."""
-    from docstring_parser import parse_from_object
-
     rows = []
     defaults = {"": base_config, "sampling.": base_config.sampling}
     for prefix, owner in OWNERS.items():
