@@ -91,7 +91,7 @@ def test_against_adds_the_chance_to_beat_those(runs: list[str], heldout: Heldout
     worse = [f"old{i}" for i in range(5)]
     for seed, name in enumerate(worse):
         save_run(name, seed, worth=0.2)
-    against = [part for name in worse for part in ("--against", name)]
+    against = [part for name in worse for part in ("--baseline", name)]
     outcome = heldout("aggregate", *runs, "--tasks", "game", *against, *FEW)
     assert "against old0, old1, old2, old3, old4" in outcome.out
     value, low, high = numbers(outcome.out, "probability of improvement")
@@ -147,10 +147,10 @@ def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
         (["ppo0", "ppo1", "--seed", "-1"], "seed is 0 or more; got -1"),
         (["ppo0", "ppo1", "--optimum", "nan"], "optimum is a finite number"),
         (["ppo0", "ppo1", "--optimum", "inf"], "optimum is a finite number"),
-        (["ppo0", "ppo1", "--against", "ppo1"], "ppo1 is on both sides"),
+        (["ppo0", "ppo1", "--baseline", "ppo1"], "ppo1 is on both sides"),
         (["ppo0", "small"], "10 samples only in ppo0: 's20', 's21', 's22', …"),
         (["ppo0", "small"], "allow it: samples (--allow samples)"),
-        (["ppo0", "--against", "small"], "cannot be compared: samples: 10 samples only in ppo0"),
+        (["ppo0", "--baseline", "small"], "cannot be compared: samples: 10 samples only in ppo0"),
         (["ppo0", "--allow", "colour"], "allow takes some of samples, scorer"),
         ([], "Missing argument 'RUN"),
     ):
@@ -162,7 +162,7 @@ def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
 
 def test_what_is_allowed_to_differ_is_printed(runs: list[str], heldout: Heldout) -> None:
     save_run("small", 0, games=2)
-    arguments = ("ppo0", "small", "--against", "ppo1", "--allow", "samples", *FEW)
+    arguments = ("ppo0", "small", "--baseline", "ppo1", "--allow", "samples", *FEW)
     outcome = heldout("aggregate", *arguments)
     assert outcome.code == 0, outcome.err
     assert "allowed to differ: samples: 10 samples only in ppo0" in outcome.out

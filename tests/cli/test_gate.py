@@ -340,12 +340,6 @@ def test_an_error_of_our_own_is_no_verdict_either(
     assert (error["kind"], error["message"][:20]) == ("internal_error", "ZeroDivisionError: b")
 
 
-def test_the_earlier_name_of_by_is_slice(runs: None, heldout: Heldout) -> None:
-    named = heldout("gate", "after", *BASELINE, "--by", "difficulty")
-    assert heldout("gate", "after", *BASELINE, "--slice", "difficulty").out == named.out
-    assert "--slice " not in heldout("gate", "--help").out
-
-
 @pytest.mark.parametrize("arguments", [["gaet", "after"], ["--jsn", "gate", "after"], ["xyzzy"]])
 def test_what_may_have_been_meant_for_the_gate_exits_with_2(
     heldout: Heldout, arguments: list[str]

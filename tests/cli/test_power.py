@@ -53,7 +53,7 @@ def test_without_repeats_the_answer_is_a_range_and_says_why(runs: None, heldout:
 def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) -> None:
     outcome = heldout(
         *("power", "before", "--baseline", "after", "--detect", "0.05", "--json"),
-        *("--repeats", "3", "--repeats", "5", "--power", "0.9", "--alpha", "0.01"),
+        *("--epochs", "3", "--epochs", "5", "--power", "0.9", "--alpha", "0.01"),
     )
     assert outcome.out.count("\n") == 1
     found = plan(
@@ -78,7 +78,7 @@ def test_options_are_what_the_numbers_are_made_of(runs: None, heldout: Heldout) 
     plain = first_row()
     for more in (["--power", "0.9"], ["--alpha", "0.01"], ["--correlation", "0.5"]):
         assert first_row(*more)[1] != plain[1]
-    assert first_row("--repeats", "3")[0] == "3"
+    assert first_row("--epochs", "3")[0] == "3"
     out = heldout(*arguments, "--baseline", "after", "--power", "0.9", "--alpha", "0.01").out
     assert "\nvariance of its differences from after\n" in out
     assert "at 90% power and p < 0.01, two runs need:" in out
@@ -142,7 +142,7 @@ BAD_INPUT = [
     (["--detect", "0.1", "--power", "2"], "power is between 0.5 and 1"),
     (["--detect", "0.1", "--alpha", "0"], "alpha is between 0 and 1"),
     (["--detect", "0.1", "--correlation", "2"], "correlation is between -1 and 1"),
-    (["--detect", "0.1", "--repeats", "0"], "at least once"),
+    (["--detect", "0.1", "--epochs", "0"], "at least once"),
     (["--detect", "0.1", "--metric", "speed"], "no metric 'speed'"),
     (["--detect", "0.1", "--baseline", "nowhere"], "there is no run at nowhere"),
     ([], "Missing option '--detect'"),

@@ -101,11 +101,9 @@ def test_its_summary_is_one_line_of_json_on_request(heldout: Heldout) -> None:
 
 
 @pytest.mark.usefixtures("graders")
-def test_scoring_again_twice_makes_two_runs_and_the_earlier_name_of_the_option_still_works(
-    heldout: Heldout,
-) -> None:
+def test_scoring_again_twice_makes_two_runs(heldout: Heldout) -> None:
     assert heldout("rescore", "six", "--scorer", "graders:lenient").code == 0
-    again = heldout("rescore", "six", "--with", "graders:strict")
+    again = heldout("rescore", "six", "--scorer", "graders:strict")
     assert again.code == 0, again.err
     assert heldout("show", "six-rescored").out == again.out
     assert find_run("six-rescored@1") != find_run("six-rescored")

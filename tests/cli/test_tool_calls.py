@@ -127,7 +127,7 @@ def write_results(*rows: dict[str, Any], name: str = "reference.jsonl") -> str:
 @pytest.fixture
 def toolcalls(heldout: Heldout, server: FaultyServer) -> Callable[..., Outcome]:
     def run(*arguments: str) -> Outcome:
-        return heldout("tool-calls", *arguments, "--endpoint", f"openai:m@{server.url}")
+        return heldout("tool-calls", *arguments, "--model", f"openai:m@{server.url}")
 
     return run
 
@@ -240,13 +240,13 @@ def test_a_bad_line_is_named_before_anything_is_sent(
 
 def test_other_endpoints_an_empty_file_and_a_missing_one_are_refused(heldout: Heldout) -> None:
     write_requests("good")
-    outcome = heldout("tool-calls", "requests.jsonl", "--endpoint", "smollm2")
+    outcome = heldout("tool-calls", "requests.jsonl", "--model", "smollm2")
     assert outcome.code == 2
     assert "openai:MODEL@http://host/v1; got 'smollm2'" in outcome.err
     Path("empty.jsonl").write_text("\n")
-    outcome = heldout("tool-calls", "empty.jsonl", "--endpoint", "openai:m")
+    outcome = heldout("tool-calls", "empty.jsonl", "--model", "openai:m")
     assert "holds no requests" in outcome.err
-    outcome = heldout("tool-calls", "none.jsonl", "--endpoint", "openai:m")
+    outcome = heldout("tool-calls", "none.jsonl", "--model", "openai:m")
     assert (outcome.code, "there is no file" in outcome.err) == (2, True)
 
 
@@ -342,7 +342,7 @@ WORDS = ("good", "good2", "silent", "cut", "badjson", "empty")
 
 def test_the_table_against_results_of_the_verifier(toolcalls: Toolcalls) -> None:
     write_requests(*WORDS)
-    found = as_json(toolcalls("requests.jsonl", "--reference", reference(), "--json"))
+    found = as_json(toolcalls("requests.jsonl", "--baseline", reference(), "--json"))
     trigger = found["trigger"]
     assert [trigger[k] for k in ("tp", "fp", "fn", "tn")] == [2, 1, 1, 1]
     # "elsewhere" was not asked here, and "empty" failed there.
@@ -367,7 +367,7 @@ def test_the_reference_stands_beside_itself(toolcalls: Toolcalls) -> None:
         results_line("cut", "tool_calls", call()),
         name="again.jsonl",
     )
-    arguments = ("requests.jsonl", "--reference", reference(), "--reference", again)
+    arguments = ("requests.jsonl", "--baseline", reference(), "--baseline", again)
     itself = as_json(toolcalls(*arguments, "--json"))["reference_with_itself"]
     assert [itself[k] for k in ("tp", "fp", "fn", "tn")] == [2, 1, 1, 0]
     assert (itself["same_calls"]["count"], itself["unmatched"]) == (1, 2)
@@ -391,7 +391,7 @@ def test_a_run_is_a_reference_by_its_name_its_path_or_its_journal(
     other = [{**request(word), "model": "another"} for word in WORDS]
     write_requests(*other, name="other.jsonl")
     for place in ("official", "outputs/evals/official", "outputs/evals/official/results.jsonl"):
-        found = as_json(toolcalls("other.jsonl", "--reference", place, "--json"))
+        found = as_json(toolcalls("other.jsonl", "--baseline", place, "--json"))
         assert found["trigger"]["f1"]["value"] == 1.0
         assert found["trigger"]["unmatched"] == 0
     assert len(server.requests) == 2 * len(WORDS)
@@ -413,7 +413,7 @@ def test_a_reference_run_with_repeats_is_held_against_itself(
         await endpoint.close()
 
     anyio.run(run_twice)
-    found = as_json(toolcalls("requests.jsonl", "--reference", "twice", "--json"))
+    found = as_json(toolcalls("requests.jsonl", "--baseline", "twice", "--json"))
     itself = found["reference_with_itself"]
     assert [itself[k] for k in ("tp", "fp", "fn", "tn")] == [1, 0, 1, 0]
 
@@ -425,7 +425,7 @@ def test_results_without_requests_are_matched_by_their_line(toolcalls: Toolcalls
     rows = [results_line("", "tool_calls", call(), data_index=n) for n in (4, 2)]
     for row in rows:
         del row["request"]
-    found = as_json(toolcalls("requests.jsonl", "--reference", write_results(*rows), "--json"))
+    found = as_json(toolcalls("requests.jsonl", "--baseline", write_results(*rows), "--json"))
     assert [found["trigger"][k] for k in ("tp", "fp", "fn", "tn")] == [1, 0, 1, 0]
 
 
@@ -437,7 +437,7 @@ def test_a_request_that_failed_there_and_was_asked_again_counts_once(toolcalls: 
         results_line("good", "tool_calls", call(), data_index=1),
         results_line("silent", "stop", data_index=2),
     ]
-    found = as_json(toolcalls("requests.jsonl", "--reference", write_results(*rows), "--json"))
+    found = as_json(toolcalls("requests.jsonl", "--baseline", write_results(*rows), "--json"))
     assert found["references"][0] == {
         "name": "reference.jsonl",
         "requests": 2,
@@ -453,7 +453,7 @@ def test_identical_requests_are_matched_in_their_order(toolcalls: Toolcalls) -> 
         results_line("good", "tool_calls", call()),
         results_line("good", "stop"),
     ]
-    trigger = as_json(toolcalls("requests.jsonl", "--reference", write_results(*rows), "--json"))[
+    trigger = as_json(toolcalls("requests.jsonl", "--baseline", write_results(*rows), "--json"))[
         "trigger"
     ]
     assert [trigger[k] for k in ("tp", "fp", "fn", "tn", "unmatched")] == [1, 1, 0, 0, 1]
@@ -468,7 +468,7 @@ def test_the_order_of_identical_requests_is_that_of_their_file_and_not_of_the_re
         results_line("good", "stop", data_index=2),
         results_line("good", "tool_calls", call(), data_index=1),
     ]
-    arguments = ("--reference", write_results(*rows), "--max-concurrent", "1", "--json")
+    arguments = ("--baseline", write_results(*rows), "--max-concurrent", "1", "--json")
     trigger = as_json(toolcalls("requests.jsonl", *arguments))["trigger"]
     assert [trigger[k] for k in ("tp", "fp", "fn", "tn")] == [1, 0, 0, 1]
 
@@ -489,7 +489,7 @@ def test_a_reference_that_is_none_is_refused_before_anything_is_sent(
     toolcalls: Toolcalls, server: FaultyServer, rows: list[dict[str, Any]], said: str
 ) -> None:
     write_requests("good")
-    outcome = toolcalls("requests.jsonl", "--reference", write_results(*rows))
+    outcome = toolcalls("requests.jsonl", "--baseline", write_results(*rows))
     assert outcome.code == 2
     assert said in outcome.err
     assert server.requests == []
@@ -500,7 +500,7 @@ def test_lines_are_matched_only_where_both_sides_know_them(toolcalls: Toolcalls)
     numbered = results_line("", "stop", data_index=1)
     del numbered["request"]
     plain = write_results(results_line("good", "stop"), name="plain.jsonl")
-    references = ("--reference", write_results(numbered), "--reference", plain)
+    references = ("--baseline", write_results(numbered), "--baseline", plain)
     outcome = toolcalls("requests.jsonl", *references)
     assert outcome.code == 2
     assert "plain.jsonl does not say which line of the file each of its requests was" in outcome.err
@@ -515,7 +515,7 @@ def test_a_reference_that_is_not_complete_says_so(
     assert stopped.code == 4
     assert "Results so far are saved to outputs/evals/stopped" in stopped.err
     server.behave = by_word
-    outcome = toolcalls("requests.jsonl", "--name", "whole", "--reference", "stopped")
+    outcome = toolcalls("requests.jsonl", "--name", "whole", "--baseline", "stopped")
     assert outcome.code == 0
     assert "outputs/evals/stopped is not complete: it has 2 requests so far" in outcome.out
     assert "reference: outputs/evals/stopped, 2 requests, 1 errored" in outcome.out
@@ -532,10 +532,10 @@ def test_three_references_and_runs_of_other_evals_are_refused(
     toolcalls: Toolcalls, finished: Outcome
 ) -> None:
     write_requests("good")
-    three = ["--reference", "a"] * 3
+    three = ["--baseline", "a"] * 3
     assert "once, or twice" in toolcalls("requests.jsonl", *three).err
     assert "is no request, as `heldout tool-calls` stores them" in (
-        toolcalls("requests.jsonl", "--reference", "six").err
+        toolcalls("requests.jsonl", "--baseline", "six").err
     )
 
 
@@ -582,7 +582,7 @@ def test_lines_at_the_end_are_added_and_others_are_refused(
 
 def test_more_samples_go_on_with_the_first_ones(toolcalls: Toolcalls, server: FaultyServer) -> None:
     write_requests("good", "silent", "cut")
-    assert as_json(toolcalls("requests.jsonl", "--max-samples", "1", "--json"))["requests"] == 1
+    assert as_json(toolcalls("requests.jsonl", "--limit", "1", "--json"))["requests"] == 1
     assert as_json(toolcalls("requests.jsonl", "--json"))["requests"] == 3
     assert [r.text for r in server.requests] == ["good", "silent", "cut"]
 
@@ -602,9 +602,7 @@ def test_names_are_made_of_whatever_files_and_models_are_called(
     heldout: Heldout, server: FaultyServer
 ) -> None:
     path = write_requests("good", name=".hidden " + "x" * 200 + ".jsonl")
-    outcome = heldout(
-        "tool-calls", str(path), "--endpoint", f"openai:org/mod\u00e9l:v1@{server.url}"
-    )
+    outcome = heldout("tool-calls", str(path), "--model", f"openai:org/mod\u00e9l:v1@{server.url}")
     assert outcome.code == 0, outcome.err
     (run,) = Path("outputs/evals").iterdir()
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=@-]+", run.name)
@@ -642,7 +640,7 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_summary(
     )
     arguments = ("tool-calls", "requests.jsonl", "--name", "run")
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments, "--endpoint", f"openai:m@{server.url}"],
+        [sys.executable, "-c", program, *arguments, "--model", f"openai:m@{server.url}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONWARNINGS": "error"},
@@ -666,6 +664,6 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_summary(
 
 def test_a_run_is_not_held_against_itself(toolcalls: Toolcalls) -> None:
     write_requests("good")
-    asked = toolcalls("requests.jsonl", "--name", "mine", "--reference", "mine")
+    asked = toolcalls("requests.jsonl", "--name", "mine", "--baseline", "mine")
     assert asked.code == 2
     assert "'mine' is compared with itself" in asked.err

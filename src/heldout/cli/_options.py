@@ -1,8 +1,8 @@
-"""Options that several commands share, and names that options had before."""
+"""Options that several commands share, and how their values are parsed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -11,32 +11,6 @@ import msgspec
 from heldout.errors import InvalidInput
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class RenamedOption(click.Option):
-    """An option that also goes by names of an earlier version, which its help does not show."""
-
-    def __init__(
-        self, declarations: Sequence[str], formerly: Iterable[str] = (), **attributes: Any
-    ) -> None:
-        super().__init__([*declarations, *formerly], **attributes)
-        self._formerly = {*formerly}
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the names and the help of the option."""
-        names = self.opts
-        self.opts = [name for name in names if name not in self._formerly]
-        try:
-            return super().get_help_record(ctx)
-        finally:
-            self.opts = names
-
-
-def renamed_option(
-    *declarations: str, formerly: Sequence[str], **attributes: Any
-) -> Callable[[Command], Command]:
-    """Add an option that also goes by names of an earlier version."""
-    return click.option(*declarations, cls=RenamedOption, formerly=formerly, **attributes)
 
 
 def count_option(

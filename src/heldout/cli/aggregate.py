@@ -16,7 +16,7 @@ from heldout.analysis.aggregation import (
     score_matrix,
 )
 from heldout.cli._load import load_report
-from heldout.cli._options import format_options, renamed_option
+from heldout.cli._options import format_options
 from heldout.cli._tables import (
     Block,
     Column,
@@ -57,10 +57,9 @@ FEW_RUNS_FOR_MEDIAN = 50
 @click.option(
     "--optimum", default=1.0, show_default=True, help="Optimal score, for the optimality gap."
 )
-@renamed_option(
+@click.option(
     "--baseline",
     "against",
-    formerly=["--against"],
     multiple=True,
     metavar="RUN",
     help="A run to compare with; several are several runs.",

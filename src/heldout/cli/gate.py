@@ -16,7 +16,6 @@ from heldout._format import count, interval, list_some, number, percent
 from heldout.analysis import Check, Gate, Reading, Side, gate
 from heldout.cli import compare
 from heldout.cli._load import load_report
-from heldout.cli._options import renamed_option
 from heldout.cli._tables import (
     Block,
     Column,
@@ -62,10 +61,9 @@ WHY_ANOTHER_NUMBER = (
 @click.option("--min-mean", type=float, metavar="MEAN", help="The mean has to be at least this.")
 @click.option("--max-mean", type=float, metavar="MEAN", help="The mean has to be at most this.")
 @click.option("--lower-is-better", is_flag=True, help="For a metric such as a loss or a length.")
-@renamed_option(
+@click.option(
     "--by",
     "by",
-    formerly=["--slice"],
     multiple=True,
     metavar="KEY",
     help="Check every slice by this metadata key, too; several combine.",

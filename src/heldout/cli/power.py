@@ -12,7 +12,7 @@ from heldout._format import count, number, percent
 from heldout.analysis import Plan, plan
 from heldout.analysis.passes import FEW_CLUSTERS
 from heldout.cli._load import load_report
-from heldout.cli._options import format_options, renamed_option
+from heldout.cli._options import format_options
 from heldout.cli._tables import (
     Line,
     Report,
@@ -39,10 +39,9 @@ from heldout.store.report import EvalReport
 @click.option("--metric", default="reward", show_default=True, help="reward, passed, or a metric.")
 @click.option("--cluster", metavar="KEY", help="Cluster standard errors by this metadata key.")
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
-@renamed_option(
+@click.option(
     "--epochs",
     "repeats",
-    formerly=["--repeats"],
     type=int,
     multiple=True,
     metavar="K",

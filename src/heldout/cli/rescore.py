@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from heldout.cli._load import find_run_directory, load_function
-from heldout.cli._options import renamed_option
 from heldout.cli.run import print_run, run_directory, stdout_for_json
 from heldout.config import base_config
 from heldout.store.runs import TIMESTAMP
@@ -17,10 +16,9 @@ from heldout.store.runs import TIMESTAMP
 
 @click.command("rescore")
 @click.argument("run")
-@renamed_option(
+@click.option(
     "--scorer",
     "score_fn",
-    formerly=["--with"],
     required=True,
     metavar="F",
     help="module:score_fn or file.py:score_fn, a function (trajectory, sample) -> Score. Loading "

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import click
 
 from heldout._format import count, cut, interval, number
-from heldout.cli._options import json_option, renamed_option
+from heldout.cli._options import json_option
 from heldout.cli._tables import Block, Column, Line, Report, Span, Table, print_json, print_report
 from heldout.cli.show import describe_report
 from heldout.config import EvalConfig
@@ -40,18 +40,16 @@ LISTED = 10
 
 @click.command("tool-calls")
 @click.argument("file", type=click.Path(path_type=Path))
-@renamed_option(
+@click.option(
     "--model",
     "endpoint",
-    formerly=["--endpoint"],
     required=True,
     metavar="M",
     help="openai:MODEL or openai:MODEL@http://host/v1. MODEL replaces the model of each request.",
 )
-@renamed_option(
+@click.option(
     "--baseline",
     "references",
-    formerly=["--reference"],
     multiple=True,
     metavar="RESULTS",
     help="The reference: a run of this command, or a JSONL of results. Given twice, the second is "
@@ -67,11 +65,10 @@ LISTED = 10
     metavar="D",
     help="Where the run directory is made.",
 )
-@renamed_option(
+@click.option(
     "-n",
     "--limit",
     "max_samples",
-    formerly=["--max-samples"],
     type=click.IntRange(1),
     metavar="N",
     help="Only the first N lines.",
