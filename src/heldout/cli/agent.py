@@ -77,7 +77,9 @@ NO_DEVICE = re.compile(
     show_default=True,
     help="cpu, cuda, mps …: where sb3 puts the policy; another one has to put itself there.",
 )
-@click.option("--dump-trajectory", metavar="FILE", help="Write every step as a line of JSON.")
+@click.option(
+    "--dump-trajectory", "trajectory", metavar="FILE", help="Write every step as a line of JSON."
+)
 @click.option("--save", metavar="RUN", help="Write a run directory that other commands read.")
 @click.option(
     "--skip-missing",
@@ -89,17 +91,14 @@ def command(
     env: str,
     policy: str,
     env_args: tuple[str, ...],
-    episodes: int,
-    num_envs: int,
     seed: int,
-    max_steps: int | None,
     success: str | None,
     vec_normalize: str | None,
     device: str,
-    dump_trajectory: str | None,
     save: str | None,
     skip_missing: bool,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Evaluate a policy in ENV, a Gymnasium id such as CartPole-v1. Prints JSON.
 
@@ -121,16 +120,7 @@ def command(
                 success_fn = None if success is None else load_function(success, "--success")
                 # Last: the modules just imported may register the environment.
                 make_env = _find_environment(gymnasium, env, arguments)
-            report = evaluate_env(
-                make_env,
-                policy_fn,
-                episodes,
-                num_envs=num_envs,
-                seed=seed,
-                max_steps=max_steps,
-                success=success_fn,
-                trajectory=dump_trajectory,
-            )
+            report = evaluate_env(make_env, policy_fn, seed=seed, success=success_fn, **settings)
     except Exception as problem:
         missing = _find_missing(problem)
         if missing is not None and skip_missing:
@@ -143,16 +133,16 @@ def command(
     if arguments:
         about["env_args"] = arguments
     loss = None
-    if directory is not None:
-        try:
+    try:
+        if directory is not None:
             report.save(directory)
-        except (HeldoutError, OSError) as problem:  # the numbers are printed first
-            loss = (
-                "all episodes ran, and the numbers are printed, but not saved: "
-                f"{describe_error(problem)}. For a run directory, evaluate again with --save to "
-                "another path"
-            )
-            about["error"] = {"kind": "not_saved", "message": loss, "hint": None}
+    except (HeldoutError, OSError) as problem:  # the numbers are printed first
+        loss = (
+            "all episodes ran, and the numbers are printed, but not saved: "
+            f"{describe_error(problem)}. For a run directory, evaluate again with --save to "
+            "another path"
+        )
+        about["error"] = {"kind": "not_saved", "message": loss, "hint": None}
     print_json({**about, **report.summary})
     for note in report.notes:
         click.echo(f"Note: {note}", err=True)
@@ -206,17 +196,12 @@ def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Ca
     """Make the environment once, and return what makes it."""
     call = ", ".join([repr(env), *(f"{key}={value!r}" for key, value in arguments.items())])
     hint = "" if arguments else " (--env-arg KEY=VALUE gives it arguments)"
-    subject = f"gymnasium.make({call}) has to work{hint}"
-    with user_code(subject):
+    with user_code(f"gymnasium.make({call}) has to work{hint}"):
         try:
             gymnasium.make(env, **arguments).close()
         except ModuleNotFoundError as problem:
             raise explain_missing_module(problem, env.rpartition(":")[0], env) from None
         except gymnasium.error.DependencyNotInstalled as problem:
-            # Environments raise it for any ImportError, also of a package that is broken.
-            cause = problem.__cause__ or problem.__context__
-            if isinstance(cause, ImportError) and not isinstance(cause, ModuleNotFoundError):
-                raise InvalidInput(f"{subject}: {describe_error(cause)}") from None
             raise MissingDependency(
                 f"{env} needs a package that is missing: {one_line(problem)}"
             ) from None
@@ -226,12 +211,11 @@ def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Ca
 def _load_policy(spec: str, device: str, vec_normalize: str | None) -> Callable[[Any], Any]:
     kind, _, path = spec.partition(":")
     if kind != "sb3":
-        if vec_normalize is not None:
-            raise InvalidInput("--vec-normalize is for policies of stable-baselines3 (sb3:PATH)")
-        if device != "auto":
+        if vec_normalize is not None or device != "auto":
+            option = "--device" if vec_normalize is None else "--vec-normalize"
             raise InvalidInput(
-                "--device is for policies of stable-baselines3 (sb3:PATH); a function of your own "
-                f"chooses its device itself, so leave out --device {device}"
+                f"{option} is for policies of stable-baselines3 (sb3:PATH); a function of your own "
+                "chooses its device, and normalizes, itself"
             )
         return load_function(spec, "--policy")
     need = "sb3: needs stable-baselines3"
