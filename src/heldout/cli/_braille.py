@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import cycle
 from typing import NamedTuple
@@ -42,6 +41,9 @@ class _Axis(NamedTuple):
     def locate(self, value: float) -> int:
         return round((value - self.low) / (self.high - self.low) * (self.size - 1))
 
+    def value(self, dot: int) -> float:
+        return self.low + dot / (self.size - 1) * (self.high - self.low)
+
 
 Cells = dict[tuple[int, int], tuple[str, str]]
 """Characters with their styles by row, from below, and column."""
@@ -53,13 +55,11 @@ def draw_curves(series: Sequence[Series], width: int, height: int) -> Text:
     ys = [y for curve in series for dot in curve.dots for y in (dot.y, *(dot.bounds or ()))]
     if not ys:
         return Text("nothing to draw", "dim")
-    if width < 20 or height < 5:
+    if width < 30 or height < 5:
         return Text("no room to draw", "dim")
     rows = height - 2
     up = _Axis(*_widen(min(ys), max(ys), 0.05), rows * 4)
-    labels = {
-        up.locate(tick) // 4: f"{tick:.6g}" for tick in make_ticks(up.low, up.high, rows // 2)
-    }
+    labels = {row: f"{up.value(row * 4 + 2):.3g}" for row in (0, rows // 2, rows - 1)}
     margin = max(map(len, labels.values())) + 1
     columns = width - margin - 1
     across = _Axis(*_widen(min(xs), max(xs), 0.5), columns * 2)
@@ -81,7 +81,11 @@ def draw_curves(series: Sequence[Series], width: int, height: int) -> Text:
             text.append(*cells.get((row, column), (" ", "")))
         text.append("\n")
     skipped = {across.locate(x) // 2 for curve in series for x in curve.skipped}
-    return text.append_text(_draw_axis(across, margin, columns, skipped))
+    text.append(" " * margin + "└", "dim")
+    for column in range(columns):
+        text.append(*(("×", "red") if column in skipped else ("─", "dim")))
+    first, last = f"{min(xs):g}", f"{max(xs):g}"
+    return text.append(f"\n{'':{margin + 1}}{first}{last:>{columns - len(first)}}", "dim")
 
 
 def _draw_line(cells: Cells, dots: Sequence[Dot], across: _Axis, up: _Axis, colour: str) -> None:
@@ -104,35 +108,9 @@ def _draw_line(cells: Cells, dots: Sequence[Dot], across: _Axis, up: _Axis, colo
             cells[y // 4, x // 2] = (chr(bits | BITS[y % 4][x % 2]), colour)
 
 
-def make_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return round values from low to high, not many more than `most`."""
-    raw = (high - low) / max(most, 2)
-    size = 10.0 ** math.floor(math.log10(raw))
-    distance = next(size * m for m in (1, 2, 5, 10) if size * m >= raw * 0.999)
-    first = math.ceil(low / distance - 1e-9)
-    return [i * distance for i in range(first, math.floor(high / distance + 1e-9) + 1)]
-
-
 def _widen(low: float, high: float, least: float) -> tuple[float, float]:
     # Values that differ by rounding alone are one value.
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         least = max(least, abs(low) * 1e-6)
         return low - least, high + least
     return low, high
-
-
-def _draw_axis(across: _Axis, margin: int, columns: int, skipped: set[int]) -> Text:
-    line, under, free = ["─"] * columns, [" "] * (margin + 1 + columns), 0
-    for tick in make_ticks(across.low, across.high, columns // 10):
-        if tick != round(tick):
-            continue  # there are no half steps
-        column, label = across.locate(tick) // 2, f"{tick:.6g}"
-        line[column] = "┬"
-        start = min(margin + 1 + column - len(label) // 2, len(under) - len(label))
-        if start >= free:
-            under[start : start + len(label)] = label
-            free = start + len(label) + 1
-    text = Text(" " * margin + "└", "dim", no_wrap=True)
-    for column, character in enumerate(line):
-        text.append("×" if column in skipped else character, "red" if column in skipped else "dim")
-    return text.append("\n" + "".join(under).rstrip(), "dim")
