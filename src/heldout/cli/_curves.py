@@ -145,19 +145,19 @@ def describe_status(run: CurveRun) -> Line:
     last = "no point yet"
     if training["last_point"] is not None:
         last = f"the last point came {format_age(training['seconds_since_last_point'])}"
-    if training["state"] == "alive":
-        state = Span(f"Live; {last}.", "green")
-    elif training["state"] == "finished":
-        state = Span(f"Finished; {last}.", "dim")
-    else:
-        why = "no process is writing it now"
-        if run.info is not None and run.info.status != "running":
-            why = run.info.status + (f" ({run.info.reason})" if run.info.reason else "")
-        state = Span(f"Not finished: {why}; {last}.", "yellow")
-    request = training["stop_requested"]
-    if request is None:
-        return Line(state)
-    return Line(state, Span(f" Asked to stop: {cut(request, NOTE_CHARACTERS)}", "red"))
+    why = "no process is writing it now"
+    if run.info is not None and run.info.status != "running":
+        why = run.info.status + (f" ({run.info.reason})" if run.info.reason else "")
+    state, style = {
+        "alive": ("Live", "green"),
+        "finished": ("Finished", "dim"),
+        "stale": (f"Not finished: {why}", "yellow"),
+    }[training["state"]]
+    parts = [Span(f"{state}; {last}.", style)]
+    if training["stop_requested"] is not None:
+        request = cut(training["stop_requested"], NOTE_CHARACTERS)
+        parts.append(Span(f" Asked to stop: {request}", "red"))
+    return Line(*parts)
 
 
 def describe_point(point: CurvePoint) -> str:
@@ -212,28 +212,18 @@ def format_point(point: CurvePoint, metric: str = "reward", *, labelled: bool = 
     return printable(line.replace("\n", "\\n"))
 
 
-def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
-    """Return every field of a point for JSON, the reward of each sample only if asked for."""
+def point_as_dict(point: CurvePoint) -> dict[str, Any]:
+    """Return every field of a point for JSON, but the rewards of its samples."""
     from heldout.training.verdicts import stored_kind
 
     plain = msgspec.structs.asdict(point)
+    del plain["outcomes"]
     if point.verdict is not None and (kind := stored_kind(point)) is not None:
         plain["verdict"] = {**point.verdict, "kind": kind}
-    if outcomes:
-        plain["outcomes"] = [msgspec.structs.asdict(outcome) for outcome in point.outcomes]
-    else:
-        del plain["outcomes"]
     return plain
 
 
 # --- Verdicts -----------------------------------------------------------------------------------
-
-
-def shorten_verdict(verdict: StepVerdict, width: int) -> str:
-    """Return as much of a verdict's sentence as fits, rather than half a number."""
-    sentence = verdict.sentence()
-    texts = (sentence, sentence.partition(", paired on")[0])
-    return next((text for text in texts if len(text) <= width), verdict.short())
 
 
 def compute_verdicts(

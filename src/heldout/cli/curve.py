@@ -30,7 +30,6 @@ from heldout.cli._curves import (
     open_curve,
     point_as_dict,
     read_curve,
-    shorten_verdict,
     training_state,
 )
 from heldout.cli._load import find_curve, list_steps, read_texts, saved_eval, select_label
@@ -116,9 +115,8 @@ def watch(run: str, metric: str, interval: float, once: bool, as_json: bool) -> 
 
 def _wait_for_curve(run: str, interval: float, *, once: bool) -> Path:
     """Return the directory of a curve, once it exists where that may be later."""
-    path = find_curve(run)
-    waiting = False
-    while path is None:
+    announced = False
+    while (path := find_curve(run)) is None:
         hint = ""
         try:
             is_run = RunDir(find_run(run)).journal.exists()
@@ -128,12 +126,11 @@ def _wait_for_curve(run: str, interval: float, *, once: bool) -> Path:
                 hint = f" ({match[0]})"
         if once or is_run:
             open_curve(run)  # raises: it says what is wrong
-        if not waiting:
+        if not announced:
             text = f"Waiting for {run}/curve.jsonl; Ctrl-C ends{hint}"
             click.echo(printable(text), err=True)
-        waiting = True
+        announced = True
         time.sleep(interval)
-        path = find_curve(run)
     return path
 
 
@@ -148,7 +145,7 @@ def _watch_pipe(path: Path, metric: str, interval: float, *, once: bool, as_json
         fresh = lines.keys() - printed
         for point in (point for line, point in lines.items() if line in fresh):
             if as_json:
-                print_json(point_as_dict(point, outcomes=False))
+                print_json(point_as_dict(point))
             else:
                 click.echo(format_point(point, metric, labelled=labelled))
         printed |= fresh
@@ -193,7 +190,9 @@ def draw_screen(
     for label, verdict in verdicts.items():
         # It is on the reward, whatever is drawn.
         line = as_line(f"{label}: " * (len(groups) > 1) + "reward: " * (metric != "reward"))
-        text = shorten_verdict(verdict, width - line.cell_len)
+        text = verdict.sentence()
+        if line.cell_len + len(text) > width:
+            text = verdict.short()
         line.append_text(as_line(text, VERDICT_STYLES[verdict.kind]))
         line.no_wrap, line.overflow = True, "ellipsis"
         head.append(line)

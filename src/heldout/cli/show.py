@@ -639,7 +639,7 @@ def _show_curve(
             "training": _curves.training_state(run),
             "superseded": run.superseded,
             "verdicts": newest,
-            "points": [_curves.point_as_dict(point, outcomes=False) for point in points],
+            "points": [_curves.point_as_dict(point) for point in points],
         }
     )
 
