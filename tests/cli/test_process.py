@@ -105,8 +105,6 @@ def test_a_call_that_never_returns_does_not_keep_the_process_alive(write: Write)
         ["--help"],
         ["show", "six"],
         ["show", "six", "--json"],
-        ["show", "six", "--by", "topic"],
-        ["show", "six", "--failures", "9"],
     ],
 )
 def test_a_reader_that_has_gone_is_no_error(finished: Outcome, arguments: list[str]) -> None:

@@ -118,7 +118,6 @@ REFUSED = [
     (["curve", "watch", "six", "--once"], 2, "run_directory_error"),
     (["agent", "Nothing-v0", "--policy", "no:where"], 2, "invalid_input"),
     (["check", "judge", "none.jsonl", "--judge", "smollm2"], 2, "invalid_input"),
-    (["check", "template", "nowhere"], 2, "invalid_input"),
     (["tool-calls", "none.jsonl", "--model", "openai:m"], 2, "invalid_input"),
     (["rm", "six"], 2, "usage_error"),
     (["repair", "nowhere"], 2, "run_directory_error"),
