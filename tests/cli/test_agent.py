@@ -462,29 +462,6 @@ def test_arguments_of_the_environment_come_from_the_command_line(
     assert "--env-arg takes KEY=VALUE" in run(capsys, *CARTPOLE, "--env-arg", "wind")[2]
 
 
-@pytest.mark.parametrize(
-    ("top", "act"),
-    [
-        ("raise RuntimeError('Found no NVIDIA driver on your system')", "return 0"),
-        ("", "raise AssertionError('Torch not compiled with CUDA enabled')"),
-        ("", "import torch; torch.zeros(1).to('cuda')"),
-    ],
-)
-def test_a_missing_gpu_is_skipped_on_request_whatever_the_policy(
-    capsys: pytest.CaptureFixture[str], top: str, act: str
-) -> None:
-    Path("gpu_policy.py").write_text(f"{top}\ndef act(observations):\n    {act}\n")
-    sys.modules.pop("gpu_policy", None)
-    arguments = ("CartPole-v1", "--policy", "gpu_policy:act")
-    code, found, err = run(capsys, *arguments)
-    assert code in (2, 4), err
-    assert found == {}
-    sys.modules.pop("gpu_policy", None)
-    code, found, _ = run(capsys, *arguments, "--skip-missing")
-    assert code == 0
-    assert "needs a GPU that is not here" in found["skipped"]
-
-
 def test_a_device_that_is_not_here_is_skipped_for_a_function_too(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

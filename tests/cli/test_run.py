@@ -560,7 +560,7 @@ def test_only_the_samples_of_an_id_are_run(write: Write, heldout: Heldout) -> No
     assert calls() == ["word1", "word3"]
     refused = heldout("run", "eval.py", "--sample-id", "q33")
     assert refused.code == 2
-    assert "--sample-id q33: the dataset has no such sample; did you mean q3?" in refused.err
+    assert "--sample-id: the dataset has no q33" in refused.err
 
 
 PARAMETERS = "def load_dataset(count=6, *, word='word'):"
@@ -575,7 +575,6 @@ def test_parameters_of_load_dataset_come_from_the_command_line(
     refused = heldout("run", "eval.py", "-T", "cuont=3")
     assert refused.code == 2
     assert "unexpected keyword argument 'cuont'" in refused.err
-    assert "the parameters of load_dataset are count, word" in refused.err
     assert "-T takes KEY=VALUE, got 'count'" in heldout("run", "eval.py", "-T", "count").err
 
 

@@ -6,7 +6,6 @@ environments print, go to standard error.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -35,13 +34,6 @@ from heldout.isolation import untouched_random_state
 from heldout.store.journal import storage_error
 from heldout.store.run_dir import RunDir
 from heldout.vector import evaluate_env
-
-NO_DEVICE = re.compile(
-    "not compiled with CUDA|no CUDA GPUs? (?:is|are) available|no NVIDIA driver"
-    "|no CUDA-capable device|MPS backend is not available|not built with MPS|No GPU|no GPU",
-    re.IGNORECASE,
-)
-"""What torch and JAX say where there is no GPU."""
 
 
 @click.command("agent")
@@ -84,7 +76,7 @@ NO_DEVICE = re.compile(
 @click.option(
     "--skip-missing",
     is_flag=True,
-    help='Where a package or a GPU is missing, print {"skipped": …} and exit with 0.',
+    help='Where a package or the --device is missing, print {"skipped": …} and exit with 0.',
 )
 @click.option("--json", "as_json", is_flag=True, hidden=True, help="It always prints JSON.")
 def command(
@@ -122,9 +114,8 @@ def command(
                 make_env = _find_environment(gymnasium, env, arguments)
             report = evaluate_env(make_env, policy_fn, seed=seed, success=success_fn, **settings)
     except Exception as problem:
-        missing = _find_missing(problem)
-        if missing is not None and skip_missing:
-            print_json({"skipped": missing})
+        if skip_missing and isinstance(problem, MissingDependency):
+            print_json({"skipped": str(problem)})
             return
         if isinstance(problem, HeldoutError):
             raise
@@ -164,18 +155,6 @@ def _check_writable(path: Path) -> None:
         raise storage_error(
             path, problem, "; no episode was run. --save to another path"
         ) from problem
-
-
-def _find_missing(problem: BaseException) -> str | None:
-    """Return what is missing, where an error is of a package or a device that is not here."""
-    cause: BaseException | None = problem
-    while cause is not None:
-        if isinstance(cause, MissingDependency):
-            return str(cause)
-        if not isinstance(cause, HeldoutError) and NO_DEVICE.search(str(cause)):
-            return f"the policy needs a GPU that is not here: {one_line(cause)}"
-        cause = cause.__cause__ or cause.__context__
-    return None
 
 
 def _check_device(device: str) -> None:

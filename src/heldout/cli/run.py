@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import inspect
 import re
 import sys
 import tomllib
@@ -28,7 +27,6 @@ import click
 import msgspec
 from docstring_parser import parse_from_object
 
-import heldout.examples
 from heldout._format import count
 from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
@@ -229,14 +227,6 @@ class EvalFile:
 
     def load_samples(self, parameters: dict[str, Any], ids: Sequence[str] = ()) -> Iterable[Sample]:
         """Call `load_dataset`, and pick `ids`; what is not a sequence is streamed."""
-        signature = inspect.signature(self.load_dataset)
-        try:
-            signature.bind(**parameters)
-        except TypeError as problem:
-            known = ", ".join(signature.parameters) or "none"
-            raise InvalidInput(
-                f"-T: {problem}; the parameters of load_dataset are {known}"
-            ) from None
         with self._blame():
             samples = self.load_dataset(**parameters)
         if isinstance(samples, str | dict) or not isinstance(samples, Iterable):
@@ -244,7 +234,10 @@ class EvalFile:
                 f"{self.path}: load_dataset returns a list of samples, got {type(samples).__name__}"
             )
         if ids:
-            return _pick_samples(self._stream(samples), ids)
+            picked = [sample for sample in self._stream(samples) if sample.id in ids]
+            if missing := {*ids} - {sample.id for sample in picked}:
+                raise InvalidInput(f"--sample-id: the dataset has no {', '.join(sorted(missing))}")
+            return picked
         return samples if isinstance(samples, Sequence) else self._stream(samples)
 
     def _stream(self, samples: Iterable[Sample]) -> Iterator[Sample]:
@@ -255,36 +248,16 @@ class EvalFile:
         return user_code(f"{self.path}: load_dataset failed", self.path)
 
 
-def _pick_samples(samples: Iterable[Sample], ids: Sequence[str]) -> list[Sample]:
-    picked: list[Sample] = []
-    others: list[str] = []
-    for sample in samples:
-        if sample.id in ids:
-            picked.append(sample)
-        elif len(others) < 10_000:  # among which the nearest is looked for
-            others.append(sample.id)
-    for id in ids:
-        if not any(sample.id == id for sample in picked):
-            near = difflib.get_close_matches(id, others, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(others[:3])}, …"
-            raise InvalidInput(f"--sample-id {id}: the dataset has no such sample; {hint}")
-    return picked
-
-
 def find_eval_file(name: Path) -> Path:
     """Find the file of an eval that may be named as a module, such as heldout.examples.capitals."""
-    if name.exists() or name.suffix == ".py" or not re.fullmatch(r"\w+(\.\w+)*", str(name)):
-        return name
-    add_working_directory()
-    try:
-        spec = importlib.util.find_spec(str(name))
-    except ImportError:
-        spec = None
-    if spec is not None and spec.origin is not None and "." in str(name):
-        return Path(spec.origin)
-    example = Path(heldout.examples.__file__).with_name(f"{name}.py")
-    hint = f"; did you mean heldout.examples.{name}?" if example.exists() else ""
-    raise EvalFileError(f"there is no file {name}, nor a module of that name{hint}")
+    if not name.exists() and name.suffix != ".py" and re.fullmatch(r"\w+(\.\w+)+", str(name)):
+        add_working_directory()
+        with suppress(ImportError):
+            spec = importlib.util.find_spec(str(name))
+            if spec is not None and spec.origin is not None:
+                return Path(spec.origin)
+        raise EvalFileError(f"there is no file {name}, nor a module of that name")
+    return name
 
 
 def load_eval_file(path: Path) -> EvalFile:
