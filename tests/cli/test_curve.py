@@ -21,7 +21,7 @@ from rich.text import Text
 from heldout import Message
 from heldout.cli._braille import Dot, Series, draw_curves
 from heldout.cli._curves import build_curve_table, format_age, format_n, read_curve
-from heldout.cli._load import find_curve, list_steps
+from heldout.cli._load import find_curve, list_result_steps
 from heldout.cli._tables import Table, render_line, render_table
 from heldout.cli.curve import draw_screen, latest_verdicts
 from heldout.store.run_dir import RunDir, RunInfo, now
@@ -481,9 +481,9 @@ def test_no_column_takes_the_place_of_one_that_matters_more() -> None:
 
 
 def test_steps_in_a_sentence_do_not_fill_the_screen() -> None:
-    assert list_steps([]) == "no step has a result yet"
-    assert list_steps([point(5, 1.0)]) == "there is only 5"
-    assert list_steps(point(i, 1.0) for i in range(1000)).endswith(
+    assert list_result_steps([]) == "no step has a result yet"
+    assert list_result_steps([point(5, 1.0)]) == "there is only 5"
+    assert list_result_steps(point(i, 1.0) for i in range(1000)).endswith(
         "3, 4, 5, …, 995, 996, 997, 998, 999"
     )
 

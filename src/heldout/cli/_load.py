@@ -74,7 +74,7 @@ def find_run_directory(run: str) -> Path:
     label, colon, step = selector.rpartition(":")
     if at and re.fullmatch(f"[0-9]+|{LAST}", step):
         return find_step(curve, None if step == LAST else int(step), label=label if colon else None)
-    steps = list_steps(current_points(read_points(curve / "curve.jsonl")))
+    steps = list_result_steps(current_points(read_points(curve / "curve.jsonl")))
     raise InvalidInput(
         f"{curve} is a curve of many evals. Name one by its step, {name}@STEP, or the last, "
         f"{name}@{LAST}: {steps}"
@@ -118,7 +118,7 @@ def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path
             raise RunDirectoryError(
                 f"step {step} of {path} was superseded by a later attempt of the training run"
             )
-        raise RunDirectoryError(f"{path} has no eval at step {step}; {list_steps(points)}")
+        raise RunDirectoryError(f"{path} has no eval at step {step}; {list_result_steps(points)}")
     labels = sorted({point.label for point in matches})
     if len(labels) > 1:
         names = ", ".join(f"RUN@{label}:{LAST if step is None else step}" for label in labels)
@@ -145,7 +145,7 @@ def saved_eval(path: Path, point: CurvePoint) -> Path | None:
     return directory if directory is not None and RunDir(directory).exists() else None
 
 
-def list_steps(points: Iterable[CurvePoint]) -> str:
+def list_result_steps(points: Iterable[CurvePoint]) -> str:
     """Return the steps with a result as the end of a sentence, a long list without its middle."""
     steps = [str(step) for step in sorted({p.step for p in points if p.has_result})]
     if len(steps) < 2:
@@ -285,9 +285,7 @@ class SampleTexts(NamedTuple):
 def read_texts(report: EvalReport, ids: Collection[str]) -> dict[str, SampleTexts]:
     """Read the texts of some samples by id, of the first attempt each, where they have messages."""
     texts: dict[str, SampleTexts] = {}
-    if not ids:
-        return texts
-    for result in report.results:
+    for result in report.results if ids else ():
         if result.sample_id in ids and result.sample_id not in texts and result.trajectory.messages:
             target = result.sample.ground_truth
             texts[result.sample_id] = SampleTexts(

@@ -32,7 +32,7 @@ from heldout.cli._curves import (
     read_curve,
     training_state,
 )
-from heldout.cli._load import find_curve, list_steps, read_texts, saved_eval, select_label
+from heldout.cli._load import find_curve, list_result_steps, read_texts, saved_eval, select_label
 from heldout.cli._options import count_option, json_option
 from heldout.cli._tables import (
     Block,
@@ -325,7 +325,7 @@ def compare_steps(
 def _point_at(results: Sequence[CurvePoint], step: int | None, default: int) -> CurvePoint:
     points = [point for point in results if step in (None, point.step)]
     if not points:
-        steps = list_steps(results)
+        steps = list_result_steps(results)
         raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
     return points[default if step is None else 0]
 

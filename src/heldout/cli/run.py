@@ -84,7 +84,12 @@ class _RunCommand(click.Command):
     help="A parameter of load_dataset in FILE: -T split=test.",
 )
 @count_option("--max-concurrent", help="Items in flight at once.")
-@click.option("--name", metavar="NAME", help="Name of the run.  [default: the name of FILE]")
+@click.option(
+    "--name",
+    "experiment_name",
+    metavar="NAME",
+    help="Name of the run.  [default: the name of FILE]",
+)
 @click.option("--tag", "tags", multiple=True, metavar="WORD", help="A tag; see heldout list --tag.")
 @click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")
 @click.option("--output-dir", metavar="DIR", help="Where runs are made.  [default: outputs/evals]")
@@ -109,12 +114,8 @@ def command(
     settings: tuple[str, ...],
     parameters: tuple[str, ...],
     ids: tuple[str, ...],
-    cache: bool,
-    resume: bool,
     overwrite: bool,
     as_json: bool,
-    tags: tuple[str, ...],
-    name: str | None,
     **options: Any,
 ) -> None:
     """Run the eval in FILE and print its report.
@@ -130,19 +131,13 @@ def command(
 
     from heldout.engine import evaluate
 
-    if overwrite and resume:
+    if overwrite and options["resume"]:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
     elsewhere = Elsewhere(**{name: options.pop(name) for name in Elsewhere.__dataclass_fields__})
     elsewhere.check()
     if elsewhere.remote is not None:
         run_as_job(elsewhere, file)
-    options |= {
-        "experiment_name": name,
-        "tags": tags or None,
-        "cache": cache or None,
-        "resume": resume or None,
-    }
-    chosen = {option: value for option, value in options.items() if value is not None}
+    chosen = {name: value for name, value in options.items() if value not in (None, (), False)}
     with stdout_for_json(as_json):
         eval_file = load_eval_file(file)
         stored, dataset = ({}, {}) if config_file is None else read_settings_file(config_file)

@@ -614,7 +614,7 @@ def _show_curve(
 ) -> None:
     run = _curves.read_curve(path)
     if of_one_eval:
-        steps = _load.list_steps(run.points)
+        steps = _load.list_result_steps(run.points)
         raise InvalidInput(
             f"{of_one_eval[0]} of which eval? {path} is a curve of many: add --step N; {steps}"
         )
