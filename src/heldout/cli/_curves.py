@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from heldout._format import count, cut, interval, number, printable
+from heldout._format import cut, interval, number, printable
 from heldout.cli._load import find_curve
 from heldout.cli._tables import Column, Line, RankedColumn, Span, Table, fit_columns
 from heldout.errors import InvalidInput, RunDirectoryError
@@ -189,26 +189,13 @@ def format_n(point: CurvePoint) -> str:
     return " of ".join(map(str, counts))
 
 
-def format_point(point: CurvePoint, metric: str = "reward", *, labelled: bool = False) -> str:
-    """Return a point as a line for a pipe, with fields two spaces apart."""
-    from heldout.training.verdicts import stored_kind
-
-    fields = [point.label] if labelled else []
-    fields.append(f"step {point.step}")
-    if point.has_result:
-        value, bounds = point.value_and_interval(metric)
-        around = f" ({interval(*bounds)})" if bounds else ""
-        if value is None and metric == "reward" and point.metrics():
-            names = point.metrics()[:3]
-            fields += [f"{name} {number(point.number(f'metric_{name}'))}" for name in names]
-        else:
-            fields.append(f"{metric} {number(value)}{around}")
-        fields.append("n unknown" if format_n(point) == "–" else f"n {format_n(point)}")
-        errors = int(point.number("n_errors") or 0)
-        fields.append(count(errors, "error") if errors else "")
-    lag = f"{count(point.lag_steps, 'step')} late" if point.lag_steps else ""
-    fields += [f"{point.seconds:.1f} s", lag, stored_kind(point) or "", describe_point(point)]
-    line = "  ".join(text for text in fields if text)
+def format_point(point: CurvePoint, *, labelled: bool = False) -> str:
+    """Return a point as a line for a pipe: what the table has, each with its heading."""
+    columns = _make_columns([point])
+    columns.append(RankedColumn("note", [describe_point(point) or "–"], 1))
+    columns.sort(key=lambda column: column.rank == 0)  # metrics last: a screen may cut them off
+    texts = [f"{column.heading} {column.cells[0]}" for column in columns if column.cells[0] != "–"]
+    line = "  ".join([point.label, *texts] if labelled else texts)
     return printable(line.replace("\n", "\\n"))
 
 

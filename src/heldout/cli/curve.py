@@ -147,7 +147,7 @@ def _watch_pipe(path: Path, metric: str, interval: float, *, once: bool, as_json
             if as_json:
                 print_json(point_as_dict(point))
             else:
-                click.echo(format_point(point, metric, labelled=labelled))
+                click.echo(format_point(point, labelled=labelled))
         printed |= fresh
         finished = training_state(curve)["state"] == "finished"
         if once or (finished and not fresh):
@@ -198,7 +198,7 @@ def draw_screen(
         head.append(line)
     foot = [Text("")]
     for point in run.points[-max(1, min(6, (console.height - 4) // 6)) :]:
-        text = format_point(point, metric, labelled=len(groups) > 1)
+        text = format_point(point, labelled=len(groups) > 1)
         foot.append(
             Text(text, "" if point.has_result else "dim", no_wrap=True, overflow="ellipsis")
         )
