@@ -193,8 +193,7 @@ def _build_judge_report(check: JudgeCheck) -> Report:
     blocks: list[Block] = [
         Line(Span(describe_model(check.judge) or "judge", "bold", code=True), about),
         _build_agreement_table(check),
-        _build_class_table(check.against_labels),
-        _build_confusion_table(check.against_labels),
+        *_build_class_tables(check.against_labels),
         *_describe_missing_verdicts(check),
         *(Line(f"note: {note}", style="yellow") for note in make_judge_notes(check)),
         Line(_describe_usage(check), style="dim"),
@@ -230,7 +229,8 @@ def _build_agreement_table(check: JudgeCheck) -> Table:
     return Table(columns, rows)
 
 
-def _build_class_table(agreement: Agreement) -> Table:
+def _build_class_tables(agreement: Agreement) -> Iterator[Table]:
+    """Lay out precision and recall of each class, and how labels and verdicts meet."""
     headings = ("precision", "of verdicts", "recall", "of labels", "F1")
     rows = []
     for category in agreement.classes:
@@ -238,14 +238,10 @@ def _build_class_table(agreement: Agreement) -> Table:
         row = [str(category.name), number(precision.value), f"{precision.count} of {precision.n}"]
         row += [number(recall.value), f"{recall.count} of {recall.n}", number(category.f1)]
         rows.append(row)
-    return Table([Column("class"), *(Column(heading, "right") for heading in headings)], rows)
-
-
-def _build_confusion_table(agreement: Agreement) -> Table:
+    yield Table([Column("class"), *(Column(heading, "right") for heading in headings)], rows)
     names = [str(category) for category in agreement.categories]
-    rows = [[name, *map(str, row)] for name, row in zip(names, agreement.table, strict=True)]
-    columns = [Column("label ↓  verdict →"), *(Column(name, "right") for name in names)]
-    return Table(columns, rows)
+    counts = [[name, *map(str, row)] for name, row in zip(names, agreement.table, strict=True)]
+    yield Table([Column("label ↓  verdict →"), *(Column(name, "right") for name in names)], counts)
 
 
 def _describe_missing_verdicts(check: JudgeCheck) -> Iterator[Line]:
@@ -416,17 +412,20 @@ def _build_template_report(
         False: Span("does not", "red"),
         None: Span("not supported", "dim"),
     }
-    modes = ("suffix", "boundary")
-    by_kind: dict[str, dict[str, Span]] = {}
+    rows: dict[str, list[str | Span]] = {}
+    for finding in examination.findings:  # of each kind: suffix, then boundary
+        rows.setdefault(finding.kind, [finding.kind]).append(states[finding.ok])
+    reasons: dict[str, dict[str, None]] = {}
     for finding in examination.findings:
-        by_kind.setdefault(finding.kind, {})[finding.segments] = states[finding.ok]
-    rows: list[list[str | Span]] = [
-        [kind, *(by_mode[mode] for mode in modes)] for kind, by_mode in by_kind.items()
-    ]
+        if not finding.ok:
+            mode = f"{finding.segments}: " if finding.ok is False else ""
+            change = f", {finding.so_far!r} becomes {finding.rendered!r}"
+            reason = f"{mode}{finding.why}{change if finding.position is not None else ''}"
+            reasons.setdefault(reason, {})[finding.kind] = None
     ends = " or ".join(render.spell([end]) for end in examination.ends)
     blocks: list[Block] = [
         Line(tokenizer, style="bold", wrap=False),
-        Table([Column("", wrap=True), *map(Column, modes)], rows),
+        Table([Column("", wrap=True), Column("suffix"), Column("boundary")], [*rows.values()]),
         Line(f"A turn ends in {ends or 'nothing that could be detected'}"),
     ]
     if any(end != render.tokenizer.eos_token_id for end in examination.ends):
@@ -435,13 +434,6 @@ def _build_template_report(
     if render.dialect.as_text:
         parts = ", ".join(render.dialect.as_text)
         blocks.append(Line(f"Written as text, not by the template: {parts}"))
-    reasons: dict[str, dict[str, None]] = {}
-    for finding in examination.findings:
-        if not finding.ok:
-            mode = f"{finding.segments}: " if finding.ok is False else ""
-            change = f", {finding.so_far!r} becomes {finding.rendered!r}"
-            reason = f"{mode}{finding.why}{change if finding.position is not None else ''}"
-            reasons.setdefault(reason, {})[finding.kind] = None
     for reason, kinds in reasons.items():
         blocks.append(Line(f"{reason} ({', '.join(kinds)})", style="dim", wrap=False))
     style = "bold" if examination.recommended else "bold red"

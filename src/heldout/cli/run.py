@@ -351,8 +351,6 @@ def read_settings_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a TOML file: settings by dotted key, and the table [dataset] for load_dataset."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"--config: there is no file {path}") from None
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"--config {path} cannot be read: {problem}") from None
     dataset = tables.pop("dataset", {})
@@ -410,11 +408,8 @@ def _find_setting(name: str, option: str) -> str:
     for key in (name, f"sampling.{name}"):
         if key in known:
             return key
-    near = [
-        match
-        for word in (name, f"sampling.{name}")
-        for match in difflib.get_close_matches(word, known, n=1, cutoff=0.7)
-    ]
+    names = [*known, *(key.removeprefix("sampling.") for key in known)]
+    near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     raise InvalidInput(f"{option} {name}: there is no such setting; {hint}")
 
