@@ -185,16 +185,13 @@ def load_object(spec: str, option: str) -> Any:
     module, _, name = spec.rpartition(":")
     if not module or not name:
         raise InvalidInput(f"{option} is module:function or file.py:function, got {spec!r}")
-    is_file = module.endswith(".py")
-    if not is_file:
-        add_working_directory()
-    with user_code(f"{option}: {module} could not be loaded", Path(module) if is_file else None):
-        try:
+    subject = f"{option}: {module} could not be loaded"
+    if module.endswith(".py"):
+        with user_code(subject, Path(module)):
             return import_object(module, name)
-        except ModuleNotFoundError as problem:
-            if is_file:
-                raise
-            raise explain_missing_module(problem, module, f"{option}: {module}") from None
+    add_working_directory()
+    with user_code(subject, module=module):
+        return import_object(module, name)
 
 
 def load_module(path: Path) -> ModuleType:
@@ -219,20 +216,12 @@ def import_extra(name: str, need: str, extra: str) -> Any:
         ) from None
 
 
-def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: str) -> HeldoutError:
-    """Tell a misspelled module, the one asked for, from one that needs a missing package."""
-    # gymnasium raises it anew, without the name.
-    name = problem.name or getattr(problem.__cause__, "name", None)
-    if name and f"{module}.".startswith(f"{name}."):
-        return InvalidInput(
-            f"{subject}: there is no module {module!r} here or among the installed packages"
-        )
-    return MissingDependency(f"{subject} needs {name or 'a module'}, which is missing; install it")
-
-
 @contextmanager
-def user_code(subject: str, path: Path | None = None) -> Iterator[None]:
-    """Raise what the user's code raises as an InvalidInput that names the line (of `path`)."""
+def user_code(subject: str, path: Path | None = None, module: str | None = None) -> Iterator[None]:
+    """Raise what the user's code raises as an InvalidInput that names the line, of `path` if given.
+
+    With `module`, the one that is asked for, another module that is missing is a MissingDependency.
+    """
     try:
         yield
     except EvalFileError:  # it says where it comes from
@@ -240,6 +229,16 @@ def user_code(subject: str, path: Path | None = None) -> Iterator[None]:
     except Exception as problem:
         if path is None and isinstance(problem, HeldoutError):
             raise
+        if module is not None and isinstance(problem, ModuleNotFoundError):
+            # gymnasium raises it anew, without the name.
+            name = problem.name or getattr(problem.__cause__, "name", None) or "a module"
+            if not f"{module}.".startswith(f"{name}."):
+                raise MissingDependency(
+                    f"{subject}: it needs {name}, which is missing; install it"
+                ) from None
+            raise InvalidInput(
+                f"{subject}: there is no module {module!r} here, and none is installed"
+            ) from None
         kind = InvalidInput if path is None else EvalFileError
         raise kind(f"{subject}: {describe_error(problem, path)}") from problem
 

@@ -21,7 +21,6 @@ from heldout.cli._load import (
     MissingDependency,
     add_working_directory,
     describe_error,
-    explain_missing_module,
     import_extra,
     load_function,
     one_line,
@@ -175,11 +174,10 @@ def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Ca
     """Make the environment once, and return what makes it."""
     call = ", ".join([repr(env), *(f"{key}={value!r}" for key, value in arguments.items())])
     hint = "" if arguments else " (--env-arg KEY=VALUE gives it arguments)"
-    with user_code(f"gymnasium.make({call}) has to work{hint}"):
+    module = env.rpartition(":")[0]
+    with user_code(f"gymnasium.make({call}) has to work{hint}", module=module):
         try:
             gymnasium.make(env, **arguments).close()
-        except ModuleNotFoundError as problem:
-            raise explain_missing_module(problem, env.rpartition(":")[0], env) from None
         except gymnasium.error.DependencyNotInstalled as problem:
             raise MissingDependency(
                 f"{env} needs a package that is missing: {one_line(problem)}"
