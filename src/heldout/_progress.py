@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heldout._format import count
 from heldout.prices import Price
 from heldout.stats import Moments
 from heldout.types import Usage
@@ -56,13 +57,11 @@ class RunProgress:
         with self._lock:
             self.done += 1
             self.errors += not ok
-            if self._repeats == 1:
-                self._fresh.append((index, reward))
-            else:  # Error bars are clustered by sample, so its repeats go in together.
-                rewards = self._partial.setdefault(index, [])
-                rewards.append(reward)
-                if len(rewards) == self._repeats:
-                    self._fresh.extend((index, r) for r in self._partial.pop(index))
+            # Error bars are clustered by sample, so its repeats go in together.
+            rewards = self._partial.setdefault(index, [])
+            rewards.append(reward)
+            if len(rewards) == self._repeats:
+                self._fresh.extend((index, r) for r in self._partial.pop(index))
             if len(self._fresh) >= FOLD_AFTER:
                 self._fold()
 
@@ -76,17 +75,12 @@ class RunProgress:
         """Return the mean so far and errors: `mean 0.500 (0.299 … 0.701) over 20, 1 error`."""
         with self._lock:
             self._fold()
-            parts = []
-            mean = self._moments.mean
-            if mean is None or self.errors == self.done:
-                parts.append("mean –")
-            else:
+            text, mean = "mean –", self._moments.mean
+            if mean is not None and self.errors < self.done:
                 interval = None if self.has_copies else self._moments.interval()
                 bar = "" if interval is None else f" ({interval.low:.3f} … {interval.high:.3f})"
-                parts.append(f"mean {mean:.3f}{bar} over {self._moments.n}")
-            if self.errors:
-                parts.append(f"{self.errors} error{'s' * (self.errors > 1)}")
-            return ", ".join(parts)
+                text = f"mean {mean:.3f}{bar} over {self._moments.n}"
+            return f"{text}, {count(self.errors, 'error')}" if self.errors else text
 
     def details(self, elapsed: float) -> str:
         """Return the status, items in flight, tokens per second, and the cost where it is known."""
