@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ config = EvalConfig(endpoint=answer)
 @pytest.fixture
 def eval_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the eval file's folder comes first
     folder = tmp_path / "evals"
     folder.mkdir()
     (folder / "helper.py").write_text("def last_word(t):\n    return t.split()[-1].rstrip('?')\n")
