@@ -79,7 +79,7 @@ power run --detect 0.1 | power good --baseline run --detect 0.1 --json
 aggregate run good --repetitions 20 | aggregate run --runs level --tasks topic --repetitions 20
 rescore run --scorer eval.py:score_fn --name again | run eval.py --resume
 tool-calls requests.jsonl --model openai:m@http://127.0.0.1:9/v1 --baseline run
-check judge labels.jsonl --judge eval.py:judge --repeats 1 --cache run/verdicts.db
+check judge labels.jsonl --judge eval.py:judge --epochs 1 --cache run/verdicts.db
 """
 CURVES = """
 show run | show run --json | show run@last | show run --step 50 | repair run
@@ -190,7 +190,7 @@ def make_all(folder: Path) -> None:
     label = {"question": "q", "answer": "a", "target": "a", "label": True}
     (folder / "labels.jsonl").write_text(json.dumps(label) + "\n")
     with quiet(Stream(), Stream()), contextlib.chdir(folder):
-        check = "check judge labels.jsonl --judge eval.py:judge --repeats 1 --cache verdicts.db"
+        check = "check judge labels.jsonl --judge eval.py:judge --epochs 1 --cache verdicts.db"
         assert run_cli(check.split()) == 0
 
 

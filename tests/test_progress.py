@@ -37,7 +37,7 @@ def half_done() -> RunProgress:
 def test_it_says_counts_mean_with_its_denominator_errors_and_items_in_flight() -> None:
     assert half_done().status() == "mean 0.500 (0.299 … 0.701) over 20, 1 error"
     line = drawn(half_done(), width=140)
-    for part in ("capitals", "━", "20/100", "0:00:00", "8 in flight", "mean 0.500", "1 error"):
+    for part in ("capitals", "20/100", "0:00:00", "mean 0.500", "1 error", "8 in flight"):
         assert part in line
 
 
@@ -45,7 +45,7 @@ def test_before_the_first_result_there_is_no_mean() -> None:
     progress = RunProgress(1)
     progress.in_flight = 16
     assert progress.status() == "mean –"
-    assert "0/?" in drawn(progress)
+    assert "?" in drawn(progress)
     assert "16 in flight" in drawn(progress)
 
 
@@ -56,7 +56,7 @@ def test_where_everything_errored_there_is_no_mean() -> None:
     assert progress.status() == "mean –, 3 errors"
 
 
-@pytest.mark.parametrize("width", [50, 60, 80, 100, 129, 130, 200])
+@pytest.mark.parametrize("width", [50, 80, 119, 120, 200])
 def test_it_is_one_line_that_leaves_room_for_what_a_terminal_echoes(width: int) -> None:
     progress = half_done()
     progress.total = 1_000_000

@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heldout._format import cut
+from heldout._format import count
 from heldout.prices import Price
 from heldout.stats import Moments
 from heldout.types import Usage
@@ -23,6 +22,8 @@ from heldout.types import Usage
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+NARROW = 120
+"""Columns of a terminal that has no room for the name of a run and a bar."""
 FOLD_AFTER = 4096
 """Rewards that wait to be summed, at most, where nothing displays them."""
 
@@ -34,12 +35,6 @@ class RunProgress:
     """
 
     def __init__(self, repeats: int, price: Price | None = None) -> None:
-        """Begin with nothing.
-
-        Args:
-            repeats: Times each sample is run.
-            price: What tokens cost, where that is known.
-        """
         self.done = 0
         self.errors = 0
         self.in_flight = 0
@@ -58,62 +53,46 @@ class RunProgress:
         self._lock = threading.Lock()
 
     def add(self, index: int, reward: float, *, ok: bool = True) -> None:
-        """Count an item that has ended.
-
-        Args:
-            index: Position of its sample in the dataset.
-            reward: Its reward; 0 where it errored.
-            ok: Whether it was scored.
-        """
+        """Count an item of the sample at an index that has ended; `ok` where it was scored."""
         with self._lock:
             self.done += 1
             self.errors += not ok
-            if self._repeats == 1:
-                self._fresh.append((index, reward))
-            else:  # Error bars are clustered by sample, so its repeats go in together.
-                rewards = self._partial.setdefault(index, [])
-                rewards.append(reward)
-                if len(rewards) == self._repeats:
-                    self._fresh.extend((index, r) for r in self._partial.pop(index))
+            # Error bars are clustered by sample, so its repeats go in together.
+            rewards = self._partial.setdefault(index, [])
+            rewards.append(reward)
+            if len(rewards) == self._repeats:
+                self._fresh.extend((index, r) for r in self._partial.pop(index))
             if len(self._fresh) >= FOLD_AFTER:
                 self._fold()
 
     def add_turn(self, usage: Usage | None) -> None:
-        """Count the tokens of a model turn.
-
-        Args:
-            usage: As the endpoint reports them; None if it does not.
-        """
+        """Count the tokens of a model turn, where the endpoint reports them."""
         if usage is not None:
             self.prompt_tokens += usage.prompt_tokens
             self.completion_tokens += usage.completion_tokens
 
     def status(self) -> str:
-        """Say what is known so far: the mean with its interval and denominator, and errors.
-
-        Returns:
-            `mean 0.500 (0.299 … 0.701) over 20, 1 error`.
-        """
+        """Return the mean so far and errors: `mean 0.500 (0.299 … 0.701) over 20, 1 error`."""
         with self._lock:
             self._fold()
-            parts = []
-            mean = self._moments.mean
-            if mean is None or self.errors == self.done:
-                parts.append("mean –")
-            else:
+            text, mean = "mean –", self._moments.mean
+            if mean is not None and self.errors < self.done:
                 interval = None if self.has_copies else self._moments.interval()
                 bar = "" if interval is None else f" ({interval.low:.3f} … {interval.high:.3f})"
-                parts.append(f"mean {mean:.3f}{bar} over {self._moments.n}")
-            if self.errors:
-                parts.append(f"{self.errors} error{'s' * (self.errors > 1)}")
-            return ", ".join(parts)
+                text = f"mean {mean:.3f}{bar} over {self._moments.n}"
+            return f"{text}, {count(self.errors, 'error')}" if self.errors else text
 
-    @property
-    def cost(self) -> float | None:
-        """What the tokens so far cost; None without a price."""
-        if self._price is None:
-            return None
-        return self._price.cost(self.prompt_tokens, self.completion_tokens)
+    def details(self, elapsed: float) -> str:
+        """Return the status, items in flight, tokens per second, and the cost where it is known."""
+        parts = [self.status()]
+        if self.in_flight:
+            parts.append(f"{self.in_flight} in flight")
+        if self.completion_tokens and elapsed:
+            parts.append(f"{self.completion_tokens / elapsed:,.0f} tokens/s")
+        if self._price is not None:
+            cost = self._price.cost(self.prompt_tokens, self.completion_tokens)
+            parts.append(f"cost {cost:.4g}")
+        return ", ".join(parts)
 
     def _fold(self) -> None:
         if self._fresh:
@@ -124,16 +103,7 @@ class RunProgress:
 
 @contextmanager
 def show_progress(progress: RunProgress, name: str, *, wanted: bool) -> Iterator[None]:
-    """Show a line that redraws itself a few times a second, if there is a terminal.
-
-    Args:
-        progress: What to show.
-        name: Of the run.
-        wanted: False shows nothing.
-
-    Yields:
-        Nothing; the line stays in its last state afterwards.
-    """
+    """Show a line that redraws itself a few times a second, if there is a terminal."""
     if not wanted or not sys.stderr.isatty():
         yield
         return
@@ -157,74 +127,45 @@ def show_progress(progress: RunProgress, name: str, *, wanted: bool) -> Iterator
         display.stop()
 
 
-BAR = 20
-"""Columns of the bar."""
-PARTS = (
-    *("count", "status", "elapsed", "tokens", "in flight", "left", "cost"),
-    *("name", "speed", "bar"),
-)
-"""What a line shows, as far as there is room: the first matter most."""
-SPARE = 3
-"""Columns for the ^C that a terminal echoes: a line that wraps is not redrawn cleanly."""
-
-
 def make_line(
     progress: RunProgress, name: str, *, width: int, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], RenderableType]:
-    """Make the line of a run.
+    """Return a function that draws the line of a run as it is now.
 
-    Args:
-        progress: What to show.
-        name: Of the run.
-        width: Columns of the terminal: a narrow one gets the parts that matter most.
-        clock: Seconds that pass.
-
-    Returns:
-        Draws the line as it is now.
+    A terminal of less than `NARROW` columns gets no name and no bar; what is too long for it is cut
+    at the end.
     """
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
 
-    start = clock()
-    resumed_at = progress.done  # what a resumed run had already does not count as speed
+    columns: list[ProgressColumn] = [
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn(
+            "{task.fields[details]}",
+            markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
+        # For the ^C that a terminal echoes: a line that wraps is not redrawn cleanly.
+        TextColumn("", table_column=Column(width=2)),
+    ]
+    if width >= NARROW:
+        columns = [TextColumn("{task.description}", markup=False), BarColumn(20), *columns]
+    display = Progress(*columns, expand=True, get_time=clock)
+    task = display.add_task(name[:24], total=None, completed=progress.done, details="")
 
     def draw() -> RenderableType:
-        done, total = progress.done, progress.total
-        elapsed = clock() - start
-        # Over the whole run: a short stretch says little where answers take different times.
-        speed = (done - resumed_at) / elapsed if elapsed else 0.0
-        left = (total - done) / speed if total is not None and speed else 0.0
-        tokens = progress.completion_tokens / elapsed if elapsed else 0.0
-        texts = {
-            "name": name[:24],
-            "bar": " " * BAR,
-            "count": f"{done}/{'?' if total is None else total}",
-            "speed": _format_speed(speed),
-            "tokens": f"{tokens:,.0f} tokens/s" if tokens else "",
-            "elapsed": "in " * (done == total) + str(timedelta(seconds=int(elapsed))),
-            "left": f"{timedelta(seconds=int(left))} left" if left else "",
-            "in flight": f"{progress.in_flight} in flight" if progress.in_flight else "",
-            "status": progress.status(),
-            "cost": "" if progress.cost is None else f"cost {progress.cost:.4g}",
-        }
-        room, shown = width - SPARE, set()
-        texts["status"] = cut(texts["status"], max(1, room - len(texts["count"]) - 2))
-        for part in PARTS:
-            if texts[part] and len(texts[part]) + 1 <= room:
-                room -= len(texts[part]) + 1
-                shown.add(part)
-        bar = ProgressBar(total=total, completed=done, width=BAR)
-        line = Table.grid(padding=(0, 1, 0, 0))
-        line.add_row(
-            *(bar if part == "bar" else Text(texts[part]) for part in texts if part in shown)
-        )
-        return line
+        details = progress.details(display.tasks[0].elapsed or 0.0)
+        display.update(task, completed=progress.done, total=progress.total, details=details)
+        return display.get_renderable()
 
     return draw
-
-
-def _format_speed(speed: float) -> str:
-    if not speed:
-        return ""
-    return f"{speed:.1f}/s" if speed >= 1 else f"{speed * 60:.1f}/min"

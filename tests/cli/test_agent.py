@@ -190,19 +190,14 @@ def test_a_missing_device_is_code_2_or_a_skip(
 def test_a_saved_model_of_stable_baselines3_is_a_policy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from stable_baselines3 import A2C, DQN, PPO
+    from stable_baselines3 import A2C
 
-    for kind in (PPO, A2C, DQN):
-        model = kind("MlpPolicy", gymnasium.make("CartPole-v1"), seed=0, device="cpu")
-        model.save(f"{kind.__name__}.zip")
-        policy = f"sb3:{kind.__name__}.zip"
-        code, one, err = run(capsys, "CartPole-v1", "--policy", policy, "--episodes", "6")
-        assert code == 0, err
-        named = f"sb3:{kind.__name__.lower()}:{kind.__name__}.zip"
-        _, same, _ = run(
-            capsys, "CartPole-v1", "--policy", named, "--episodes", "6", "--num-envs", "3"
-        )
-        assert {**one, "num_envs": 3, "policy": named} == same
+    A2C("MlpPolicy", gymnasium.make("CartPole-v1"), seed=0, device="cpu").save("m.zip")
+    episodes = ("--episodes", "6")
+    code, one, err = run(capsys, "CartPole-v1", "--policy", "sb3:m.zip", *episodes)
+    assert code == 0, err
+    named = ("CartPole-v1", "--policy", "sb3:a2c:m.zip", *episodes, "--num-envs", "3")
+    assert {**one, "num_envs": 3, "policy": "sb3:a2c:m.zip"} == run(capsys, *named)[1]
 
 
 def test_a_policy_that_fails_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,12 +279,6 @@ def test_a_module_of_environments_that_is_not_there_is_a_slip(
 
 BROKEN = "from numpy import nothere"
 OTHERWISE = ("--policy", "my_policy:push", "--skip-missing")
-DEPENDENCY = """
-        try:
-            from numpy import nothere
-        except ImportError as problem:
-            raise gymnasium.error.DependencyNotInstalled("pip install numpy") from problem
-"""
 
 
 @pytest.mark.parametrize(
@@ -297,7 +286,6 @@ DEPENDENCY = """
     [
         (BROKEN, "...", ("envs:Q-v0", *OTHERWISE)),
         ("", BROKEN, ("envs:Q-v0", *OTHERWISE)),
-        ("", DEPENDENCY, ("envs:Q-v0", *OTHERWISE)),
         (BROKEN, "...", ("CartPole-v1", "--policy", "envs:act", "--skip-missing")),
         (BROKEN, "...", ("CartPole-v1", *OTHERWISE, "--success", "envs:yes")),
     ],
@@ -472,29 +460,6 @@ def test_arguments_of_the_environment_come_from_the_command_line(
     assert (code, found) == (2, {})
     assert "gymnasium.make('CartPole-v1', wind=1) has to work" in err
     assert "--env-arg takes KEY=VALUE" in run(capsys, *CARTPOLE, "--env-arg", "wind")[2]
-
-
-@pytest.mark.parametrize(
-    ("top", "act"),
-    [
-        ("raise RuntimeError('Found no NVIDIA driver on your system')", "return 0"),
-        ("", "raise AssertionError('Torch not compiled with CUDA enabled')"),
-        ("", "import torch; torch.zeros(1).to('cuda')"),
-    ],
-)
-def test_a_missing_gpu_is_skipped_on_request_whatever_the_policy(
-    capsys: pytest.CaptureFixture[str], top: str, act: str
-) -> None:
-    Path("gpu_policy.py").write_text(f"{top}\ndef act(observations):\n    {act}\n")
-    sys.modules.pop("gpu_policy", None)
-    arguments = ("CartPole-v1", "--policy", "gpu_policy:act")
-    code, found, err = run(capsys, *arguments)
-    assert code in (2, 4), err
-    assert found == {}
-    sys.modules.pop("gpu_policy", None)
-    code, found, _ = run(capsys, *arguments, "--skip-missing")
-    assert code == 0
-    assert "needs a GPU that is not here" in found["skipped"]
 
 
 def test_a_device_that_is_not_here_is_skipped_for_a_function_too(

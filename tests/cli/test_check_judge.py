@@ -143,7 +143,7 @@ def test_items_without_a_verdict_are_named_with_bounds(check: Any, server: Fault
         "labels would be 0.800 if the judge were wrong on all of them, 1.000 if right."
     ) in outcome.out
     # What is said of several is said once.
-    assert "  q1, q2, q3 and 1 more: NoVerdict: judge m gave no verdict in 3" in outcome.out
+    assert "  q1, q2, q3, 1 more: NoVerdict: judge m gave no verdict in 3" in outcome.out
     assert outcome.out.count("NoVerdict") == 1
     assert "no verdict in later draws: 4, which have no part in how far" in outcome.out
     asked = 32 + 8 * 3
@@ -171,7 +171,7 @@ def test_pairs_are_asked_about_in_both_orders(check: Any, server: FaultyServer) 
         {"question": "?", "first": f"a{i}", "second": "b", "label": "first"} for i in range(5)
     ]
     write_labels(labels)
-    outcome = check("--kind", "pairwise", "--repeats", "1", "--failures", "1")
+    outcome = check("--kind", "pairwise", "--epochs", "1", "--failures", "1")
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
     assert len(server.requests) == 10
     assert any(re.match(r"same in both orders 0\.000 .* 0 of 5 pairs", line) for line in lines)
@@ -194,8 +194,8 @@ def test_criteria_show_what_differs_and_why(check: Any, server: FaultyServer) ->
     outcome = check("--kind", "criteria", "--failures", "1")
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
     assert any(line.endswith("3 of 6 criteria") for line in lines)
-    assert "label cites: not met" in lines
-    assert "judge cites: met" in lines
+    assert "label cites: not met, short: met" in lines
+    assert "judge cites: met, short: met" in lines
     assert "it names a book" in outcome.out
 
 
@@ -222,7 +222,7 @@ def test_what_a_server_is_sent_can_be_added_to(check: Any, server: FaultyServer)
     assert outcome.code == 0, outcome.err
     body = server.requests[0].body
     assert (body["temperature"], body["reasoning_effort"], body["max_tokens"]) == (1, "low", 400)
-    for wrong, said in (("{", "--extra is a JSON object"), ("[1]", "--extra is a JSON object")):
+    for wrong, said in (("{", "extra_body is a dict of request fields"), ("[1]", "is a dict")):
         assert said in check("--extra", wrong).err
 
 

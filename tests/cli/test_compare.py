@@ -395,7 +395,7 @@ def test_a_name_that_means_no_run_is_refused_with_those_that_would(
         ("rl", "is a curve of many evals. Name one by its step, rl@STEP, or the last, rl@last: "),
         ("rl@70", "has no eval at step 70; there are 0, 50"),
         ("rl@100", "of step 100 were not saved; it was skipped: no memory"),
-        ("rl@first", "after the @ of rl@first comes a step, or last; got 'first': there are 0, 50"),
+        ("rl@first", "Name one by its step, rl@STEP, or the last, rl@last: there are 0, 50"),
         ("plain@50", "outputs/evals/plain is one run, so there is no @50 of it"),
         ("nowhere@50", "there is no run at nowhere"),
     ):

@@ -10,16 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import RUN, Heldout, Outcome, in_process_of_its_own
+from tests.cli.conftest import RUN, Heldout, Outcome
 from tests.fuzz_run_dirs import fuzz
 
-READ = [
-    "show six",
-    "show six --by topic",
-    "compare six other",
-    "power six --detect 0.1",
-]
-GATE = "gate six --baseline other --no-worse-than 0.9"
+READ = ["show six", "compare six other", "gate six --baseline other --no-worse-than 0.9"]
 
 
 def huge(path: Path) -> None:
@@ -51,12 +45,12 @@ def six(finished: Outcome) -> None:
     shutil.copytree(RUN, RUN.parent.with_name("other"))
 
 
-def test_a_few_hundred_spoiled_runs_raise_nothing_hang_nowhere_and_print_no_escape(
+def test_a_hundred_spoiled_runs_raise_nothing_hang_nowhere_and_print_no_escape(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("TERM", "COLUMNS", "LINES"):  # which it sets
         monkeypatch.setenv(name, "")
-    assert list(fuzz(200, 0, tmp_path_factory.mktemp("fuzz"))) == []
+    assert list(fuzz(100, 0, tmp_path_factory.mktemp("fuzz"))) == []
 
 
 @special
@@ -64,7 +58,7 @@ def test_what_stands_in_place_of_run_json_is_said_in_one_line(
     six: None, heldout: Heldout, kind: str
 ) -> None:
     put(kind, "run.json")
-    for command in (*READ, GATE):
+    for command in READ:
         outcome = heldout(*command.split())
         assert outcome.code == 2, command
         assert outcome.err.startswith("Error: "), command
@@ -77,17 +71,10 @@ def test_what_stands_in_place_of_run_json_is_said_in_one_line(
 def test_what_stands_in_place_of_a_derived_file_is_passed_over(
     six: None, heldout: Heldout, kind: str, name: str
 ) -> None:
-    before = [heldout(*command.split()) for command in (*READ, GATE)]
+    before = [heldout(*command.split()) for command in READ]
     put(kind, name)
-    assert [heldout(*command.split()) for command in (*READ, GATE)] == before
-    assert [outcome.code for outcome in before] == [0] * 5
-
-
-@pytest.mark.integration
-def test_a_pipe_that_nobody_writes_holds_no_command_up(six: None) -> None:
-    put("pipe", "results.parquet")
-    for command in ("show six", "compare six other", GATE):
-        assert in_process_of_its_own(*command.split()).returncode == 0
+    assert [heldout(*command.split()) for command in READ] == before
+    assert [outcome.code for outcome in before] == [0] * 3
 
 
 def test_a_file_of_its_own_name_is_not_written_through_when_a_journal_is_repaired(

@@ -6,10 +6,8 @@ import re
 from dataclasses import fields
 from importlib.metadata import version
 
-import pytest
-
 from heldout import EvalConfig, Sampling
-from heldout.cli.run import field_docstrings, list_settings
+from heldout.cli.run import list_settings
 from heldout.prices import Price
 from tests.cli.conftest import Heldout
 
@@ -33,15 +31,7 @@ def test_a_command_that_is_not_there_is_refused_with_the_nearest(heldout: Heldou
     assert outcome.code == 2
     assert "there is no command 'shwo'; did you mean show?" in outcome.err
     assert "there are run, list, show, compare" in heldout("xyzzy").err
-    assert "did you mean compare?" in heldout("diff").err
     assert "did you mean run quiz.py?" in heldout("quiz.py").err
-
-
-@pytest.mark.parametrize("owner", [EvalConfig, Sampling])
-def test_every_setting_has_a_text_where_it_is_defined(owner: type) -> None:
-    texts = field_docstrings(owner)
-    assert [*texts] == [f.name for f in fields(owner)]
-    assert all(texts.values())
 
 
 def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: Heldout) -> None:
@@ -54,12 +44,13 @@ def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: 
     names += [f"price.{f.name}" for f in fields(Price)]
     rows = dict(list_settings())
     assert [*rows] == names
+    assert all(text[0] != "[" for text in rows.values())
     for name, text in rows.items():
         assert f"{name} {text}" in flat
     assert rows["max_concurrent"] == "Items in flight at once. [default: 16]"
     assert rows["progress"].endswith("[default: true]")
-    assert rows["timeout"].endswith("[default: 600]")
+    assert rows["timeout"].endswith("[default: 600.0]")
     assert rows["sampling.temperature"].startswith("0 is greedy. ")
-    assert rows["sampling.temperature"].endswith("[default: 0]")
+    assert rows["sampling.temperature"].endswith("[default: 0.0]")
     assert rows["sampling.stop"] == "Texts that end a model turn."
     assert max(map(len, out.splitlines())) <= 80

@@ -105,8 +105,6 @@ def test_a_call_that_never_returns_does_not_keep_the_process_alive(write: Write)
         ["--help"],
         ["show", "six"],
         ["show", "six", "--json"],
-        ["show", "six", "--by", "topic"],
-        ["show", "six", "--failures", "9"],
     ],
 )
 def test_a_reader_that_has_gone_is_no_error(finished: Outcome, arguments: list[str]) -> None:
@@ -188,17 +186,14 @@ class Terminal:
         return bool(chunk)
 
 
-def test_a_terminal_shows_progress_in_one_line_that_ends_with_the_time_it_took(
+def test_a_terminal_shows_progress_in_one_line_that_stays_with_the_time_it_took(
     write: Write,
 ) -> None:
     write(**{"    return word": WAITING})
     terminal = Terminal("run", "eval.py")
     terminal.read_until("3/6")
-    terminal.read_until(" left")
     shown = terminal.written
-    assert "six" in shown
     assert "mean 1.000 (0.439 … 1.000)" in shown
-    assert "/s" in shown or "/min" in shown
     assert "error" not in shown
     Path("go").touch()
     assert terminal.read_all() == 0
@@ -206,7 +201,7 @@ def test_a_terminal_shows_progress_in_one_line_that_ends_with_the_time_it_took(
     progress, report = terminal.written.split(f"six/{run_dir.name}\x1b", 1)
     last = progress.split("\x1b[2K")[-1]
     assert "6/6" in last
-    assert "in 0:0" in last
+    assert "0:00:0" in last
     assert "mean 0.667 (0.300 … 0.903)" in last
     # Redrawn in place: only the last one is followed by a new line.
     assert progress.count("\n") == 1
@@ -298,7 +293,7 @@ def test_running_an_eval_of_a_function_loads_nothing_heavy(write: Write) -> None
 
 def test_the_module_is_the_command(write: Write) -> None:
     write()
-    done = in_process_of_its_own("run", "eval.py", "--max-samples", "1", "--json")
+    done = in_process_of_its_own("run", "eval.py", "--limit", "1", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["n"] == 1
 

@@ -62,9 +62,9 @@ def test_an_eval_file_may_have_its_eval_in_one_object(write: Write, heldout: Hel
     assert "both.py has a definition and load_dataset: give one of the two" in outcome.err
 
 
-def test_max_samples_takes_the_first_ones(write: Write, heldout: Heldout) -> None:
+def test_limit_takes_the_first_samples(write: Write, heldout: Heldout) -> None:
     write()
-    outcome = heldout("run", "eval.py", "--max-samples", "2")
+    outcome = heldout("run", "eval.py", "--limit", "2")
     assert "2 items: 2 scored" in outcome.out
     assert calls() == ["word0", "word1"]
 
@@ -189,7 +189,7 @@ def test_settings_that_are_valid_only_together_go_in_together(
 
 def test_an_option_of_its_own_wins_over_set(write: Write, heldout: Heldout) -> None:
     write()
-    heldout("run", "eval.py", "--set", "max_samples=5", "--max-samples", "1")
+    heldout("run", "eval.py", "--set", "max_samples=5", "--limit", "1")
     assert calls() == ["word0"]
 
 
@@ -200,16 +200,16 @@ def test_an_option_of_its_own_wins_over_set(write: Write, heldout: Heldout) -> N
         ("sampling.temprature=1", "did you mean sampling.temperature?"),
         ("xyzzy=1", "there is no such setting; there are endpoint, experiment_name, "),
         ("max_samples", "--set takes KEY=VALUE, got 'max_samples'"),
-        ("max_samples=ten", "--set max_samples takes int | None, got 'ten'"),
-        ("max_samples=1.5", "--set max_samples takes int | None, got '1.5'"),
+        ("max_samples=ten", "--set max_samples=ten: Expected `int | null`, got `str`"),
+        ("max_samples=1.5", "--set max_samples=1.5: Expected `int | null`"),
         ("max_samples=0", "max_samples is a whole number >= 1, got 0"),
-        ("repeats=none", "--set repeats takes int, got 'none'"),
-        ("timeout=soon", "--set timeout takes float | None, got 'soon'"),
+        ("repeats=none", "--set repeats=none: Expected `int`, got `str`"),
+        ("timeout=soon", "--set timeout=soon: Expected `float | null`, got `str`"),
         ("timeout=nan", "timeout is a finite number"),
-        ("progress=maybe", "--set progress takes bool, got 'maybe'"),
-        ("on_error=ignore", "--set on_error takes Literal['zero', 'raise'], got 'ignore'"),
+        ("progress=maybe", "--set progress=maybe: Expected `bool`, got `str`"),
+        ("on_error=ignore", "on_error is 'zero' or 'raise', got 'ignore'"),
         ("sampling.top_p=2", "sampling.top_p is a finite number from 0 to 1, got 2.0"),
-        ("sampling.stop=[1]", "--set sampling.stop takes tuple[str, ...]"),
+        ("sampling.stop=[1]", "--set sampling.stop=[1]: Expected `str`, got `int`"),
         ("experiment_name=../up", "experiment_name becomes a directory"),
         ("endpoint=nobody", "model 'nobody' is not one of openai:MODEL"),
         ("endpoint=eval.py:f", "set a function in the eval file: config = EvalConfig("),
@@ -231,7 +231,7 @@ def test_an_endpoint_of_the_wrong_form_is_refused_with_the_forms_there_are(
     write: Write, heldout: Heldout, endpoint: str
 ) -> None:
     write()
-    outcome = heldout("run", "eval.py", "--endpoint", endpoint)
+    outcome = heldout("run", "eval.py", "--model", endpoint)
     assert outcome.code == 2
     assert f"model {endpoint!r} is not one of openai:MODEL" in outcome.err
     assert "hf:PATH, smollm2" in outcome.err
@@ -240,8 +240,8 @@ def test_an_endpoint_of_the_wrong_form_is_refused_with_the_forms_there_are(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--max-samples", "many"], "'many' is not a valid integer"),
-        (["--limit", "-1"], "'--max-samples': -1 is not in the range x>=1"),
+        (["--limit", "many"], "'many' is not a valid integer"),
+        (["--limit", "-1"], "'--limit': -1 is not in the range x>=1"),
         (["--max-concurrent", "0"], "Invalid value for '--max-concurrent': 0 is not in the range"),
         (["--nonsense"], "No such option"),
     ],
@@ -531,24 +531,18 @@ def test_an_exit_of_the_eval_file_itself_is_no_success(
 # --- Options of the field -----------------------------------------------------------------------
 
 
-def test_limit_epochs_model_and_their_earlier_names(write: Write, heldout: Heldout) -> None:
+def test_limit_epochs_and_model_are_options_and_settings(write: Write, heldout: Heldout) -> None:
     write()
     for arguments in (
-        ("--limit", "2", "--epochs", "3"),
-        ("-n", "2", "--repeats", "3"),
-        ("--max-samples", "2", "--set", "epochs=3"),
-        ("--set", "limit=2", "--set", "repeats=3"),
+        ("-n", "2", "--epochs", "3"),
+        ("--set", "limit=2", "--set", "epochs=3"),
+        ("--set", "max_samples=2", "--set", "repeats=3"),
     ):
         outcome = heldout("run", "eval.py", *arguments)
         assert "6 items: 6 scored" in outcome.out, outcome.err
-    for option in ("--model", "--endpoint"):
-        refused = heldout("run", "eval.py", option, "gpt-4o")
-        assert refused.code == 2
-        assert "write openai:gpt-4o" in refused.err
-    out = heldout("run", "--help").out
-    assert "--model MODEL" in out
-    assert "--endpoint" not in out
-    assert "--max-samples" not in out
+    refused = heldout("run", "eval.py", "--model", "gpt-4o")
+    assert refused.code == 2
+    assert "write openai:gpt-4o" in refused.err
 
 
 def test_a_sampling_setting_needs_no_prefix(write: Write, heldout: Heldout) -> None:
@@ -566,7 +560,7 @@ def test_only_the_samples_of_an_id_are_run(write: Write, heldout: Heldout) -> No
     assert calls() == ["word1", "word3"]
     refused = heldout("run", "eval.py", "--sample-id", "q33")
     assert refused.code == 2
-    assert "--sample-id q33: the dataset has no such sample; did you mean q3?" in refused.err
+    assert "--sample-id: the dataset has no q33" in refused.err
 
 
 PARAMETERS = "def load_dataset(count=6, *, word='word'):"
@@ -581,7 +575,6 @@ def test_parameters_of_load_dataset_come_from_the_command_line(
     refused = heldout("run", "eval.py", "-T", "cuont=3")
     assert refused.code == 2
     assert "unexpected keyword argument 'cuont'" in refused.err
-    assert "the parameters of load_dataset are count, word" in refused.err
     assert "-T takes KEY=VALUE, got 'count'" in heldout("run", "eval.py", "-T", "count").err
 
 
@@ -606,10 +599,10 @@ def test_a_toml_file_has_settings_that_the_command_line_wins_over(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "--config: there is no file run.toml"),
+        (None, "--config run.toml cannot be read: "),
         ("a = ", "--config run.toml cannot be read: Invalid value"),
         ("epoch = 1", "--config epoch: there is no such setting"),
-        ('epochs = "two"', "--config: epochs takes int, got 'two'"),
+        ('epochs = "two"', "--config: epochs=two: Expected `int`, got `str`"),
     ],
 )
 def test_a_toml_file_that_is_wrong_is_refused(
@@ -623,28 +616,15 @@ def test_a_toml_file_that_is_wrong_is_refused(
     assert said in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("--model_args", "the model is one name"),
-        ("--tasks", "name the eval file itself: heldout run FILE"),
-        ("--num_fewshot", "prepare_messages(sample) in FILE"),
-        ("--batch_size", "write --max-concurrent N"),
-        ("--log-dir", "write --output-dir DIR"),
-        ("--temperature", "write --set temperature=VALUE\n"),
-        ("--max_tokens", "write --set max_tokens=VALUE\n"),
-        ("--max-connections", "write --max-concurrent N"),
-        ("--fail-on-error", "--set on_error=raise"),
-    ],
-)
-def test_options_of_other_programs_are_refused_with_what_to_write(
-    write: Write, heldout: Heldout, option: str, said: str
+@pytest.mark.parametrize("option", ["--temperature", "--max_tokens"])
+def test_an_option_that_is_a_setting_is_refused_with_what_to_write(
+    write: Write, heldout: Heldout, option: str
 ) -> None:
     write()
     outcome = heldout("run", "eval.py", option, "1")
     assert outcome.code == 2
-    assert f"there is no option {option}: " in outcome.err
-    assert said in outcome.err
+    name = option.removeprefix("--")
+    assert f"there is no option {option}: write --set {name}=VALUE\n" in outcome.err
 
 
 def test_a_name_groups_runs_and_resume_continues_the_latest(write: Write, heldout: Heldout) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from heldout.cli.main import ALIASES, COMMANDS, EXIT_CODES
+from heldout.cli.main import COMMANDS, EXIT_CODES
 from heldout.cli.schema import SCHEMAS, build_schema
 from heldout.training.curve import CurveWriter
 from tests.cli.conftest import Heldout, Outcome, Write
@@ -118,7 +118,6 @@ REFUSED = [
     (["curve", "watch", "six", "--once"], 2, "run_directory_error"),
     (["agent", "Nothing-v0", "--policy", "no:where"], 2, "invalid_input"),
     (["check", "judge", "none.jsonl", "--judge", "smollm2"], 2, "invalid_input"),
-    (["check", "template", "nowhere"], 2, "invalid_input"),
     (["tool-calls", "none.jsonl", "--model", "openai:m"], 2, "invalid_input"),
     (["rm", "six"], 2, "usage_error"),
     (["repair", "nowhere"], 2, "run_directory_error"),
@@ -145,21 +144,6 @@ def test_an_error_is_json_on_stdout_and_a_message_on_stderr(
 def test_an_error_has_the_hint_that_its_message_has(finished: Outcome, heldout: Heldout) -> None:
     error = json.loads(heldout("show", "sixx", "--json").out)["error"]
     assert error["hint"] == "did you mean six?"
-
-
-# --- Names of version 0.1 -----------------------------------------------------------------------
-
-
-def test_earlier_names_work_say_what_they_are_now_and_are_in_no_help(
-    run: Path, heldout: Heldout
-) -> None:
-    out = heldout("--help").out
-    for name in ALIASES:
-        assert f"\n  {name} " not in out
-        outcome = heldout(name, "--help")
-        assert outcome.code == 0
-        assert outcome.err == f"`heldout {name}` is now `heldout {ALIASES[name][1]}`.\n"
-    assert heldout("flips", "rl_eval").out == heldout("curve", "flips", "rl_eval").out
 
 
 def test_exit_codes_are_in_the_help(heldout: Heldout) -> None:

@@ -609,12 +609,6 @@ def test_a_report_its_slices_and_its_items_are_shown_one_at_a_time(
             assert "do not go together" in outcome.err
 
 
-def test_slice_is_the_earlier_name_of_show_by(finished: Outcome, heldout: Heldout) -> None:
-    outcome = heldout("slice", "six", "--by", "topic")
-    assert outcome.out == heldout("show", "six", "--by", "topic").out
-    assert outcome.err == "`heldout slice` is now `heldout show RUN --by KEY`.\n"
-
-
 def test_items_without_the_key_come_last_and_show_as_a_dash(heldout: Heldout) -> None:
     save(result("a"), result("b", metadata={"level": 10}), result("c", metadata={"level": 9}))
     rows = cells(heldout("show", "made", "--by", "level").out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ config = EvalConfig(endpoint=answer)
 @pytest.fixture
 def eval_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the eval file's folder comes first
     folder = tmp_path / "evals"
     folder.mkdir()
     (folder / "helper.py").write_text("def last_word(t):\n    return t.split()[-1].rstrip('?')\n")
@@ -71,7 +73,7 @@ def test_run_on_a_cluster_copies_the_run_and_the_copy_is_shown(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", "2"], "--workers goes with --on"),
+        (["--workers", "2"], "--workers, .* go with --on"),
         (["--on", "auto", "--gpu-id", "1"], "--on runs items on a cluster, --gpu-id the whole"),
         (["--on", "auto", "--remote", "h:8265"], "--on runs items on a cluster, --remote the"),
         (["--gpu-id", "any"], "--gpu-id is the number of a GPU of this machine"),

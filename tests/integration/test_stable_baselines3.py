@@ -735,7 +735,7 @@ def test_training_writes_the_curve_with_the_returns_that_were_measured(
     assert all(point.verdict is not None for point in points)
     assert points[-1].final
     for command in (["show"], ["flips"], ["watch", "--once"], ["plot", "-o", "curve.svg"]):
-        assert run_cli([command[0], str(tmp_path / "run"), *command[1:]]) == 0, command
+        assert run_cli(["curve", command[0], str(tmp_path / "run"), *command[1:]]) == 0, command
     assert "Finished" in capsys.readouterr().out
 
 
@@ -754,7 +754,7 @@ def test_a_request_to_stop_ends_the_training(
 
     class Asks(BaseCallback):
         def _on_step(self) -> bool:
-            return self.num_timesteps != 60 or run_cli(["stop", str(second.run_dir)]) == 0
+            return self.num_timesteps != 60 or run_cli(["curve", "stop", str(second.run_dir)]) == 0
 
     second = HeldoutEvalCallback(Walk, 50, episodes=2)
     # Between two evaluations, at the start of the next rollout of 64 steps.

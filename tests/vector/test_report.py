@@ -220,7 +220,7 @@ def test_show_and_slice_print_it(
     assert shown["summary"]["mean"] == report.summary["success_rate"]
     assert run_cli(["show", str(path)]) == 0
     assert run_cli(["show", str(path), "--failures", "2"]) == 0
-    assert run_cli(["slice", str(path), "--by", "ended"]) == 0
+    assert run_cli(["show", str(path), "--by", "ended"]) == 0
     assert "truncated" in capsys.readouterr().out
 
 

@@ -373,7 +373,7 @@ def test_the_curve_of_returns_has_intervals_verdicts_and_flips_and_no_pass_rate(
     assert points[-1].verdict["kind"] == "improving"
     assert [fields["step"] for name, fields in beats if name == "env_eval"] == [0, 2, 4, 6, 8, 9]
 
-    assert run_cli(["flips", str(tmp_path / "run"), "--json"]) == 0
+    assert run_cli(["curve", "flips", str(tmp_path / "run"), "--json"]) == 0
     changed = json.loads(capsys.readouterr().out)
     first, last = (
         np.array([e.ret for e in point.report.episodes])
@@ -391,7 +391,7 @@ def test_the_curve_of_returns_has_intervals_verdicts_and_flips_and_no_pass_rate(
         ["watch", "--once"],
         ["plot", "-o", str(tmp_path / "c.svg")],
     ):
-        assert run_cli([command[0], str(tmp_path / "run"), *command[1:]]) == 0, command
+        assert run_cli(["curve", command[0], str(tmp_path / "run"), *command[1:]]) == 0, command
     shown = capsys.readouterr().out
     assert "improving" in shown
     assert "Finished" in shown
@@ -478,7 +478,7 @@ def test_a_loop_is_told_to_stop_by_the_monitor_and_from_the_command_line() -> No
     evals = EvalEvery(1, Walk, good_policy, 2)
     evals.maybe_run(1)
     assert evals.stop_requested is None
-    assert run_cli(["stop", str(evals.run_dir), "--reason", "enough"]) == 0
+    assert run_cli(["curve", "stop", str(evals.run_dir), "--reason", "enough"]) == 0
     assert evals.stop_requested == "enough"
 
 

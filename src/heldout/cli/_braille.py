@@ -1,25 +1,21 @@
-"""Curves drawn in braille characters of 2 x 4 dots.
-
-The band of the interval shares no character with a line, whose dots would drown in it.
-"""
+"""Curves drawn with characters: a line of braille dots, its interval shaded, a mark per point."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import cycle, pairwise
+from collections.abc import Sequence
+from itertools import cycle
+from typing import NamedTuple
 
+import numpy as np
 from rich.text import Text
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 BITS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
-"""The bit of each dot in a braille character, by row from below and column."""
+"""The bit of each dot in a braille character of 2 x 4, by row from below and column."""
 BRAILLE = 0x2800
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(NamedTuple):
     """A point of a curve with its interval; a hollow one is of fewer samples than others."""
 
     x: float
@@ -28,25 +24,29 @@ class Dot:
     hollow: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """One curve: its points by x, and steps without a value."""
 
     dots: Sequence[Dot]
     skipped: Sequence[float] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
+class _Axis(NamedTuple):
     """Maps values to dots: `low` to the first, `high` to the last."""
 
     low: float
     high: float
-    count: int
+    size: int
 
-    def __call__(self, value: float) -> int:
-        share = (value - self.low) / (self.high - self.low)
-        return min(self.count - 1, max(0, round(share * (self.count - 1))))
+    def locate(self, value: float) -> int:
+        return round((value - self.low) / (self.high - self.low) * (self.size - 1))
+
+    def value(self, dot: int) -> float:
+        return self.low + dot / (self.size - 1) * (self.high - self.low)
+
+
+Cells = dict[tuple[int, int], tuple[str, str]]
+"""Characters with their styles by row, from below, and column."""
 
 
 def draw_curves(series: Sequence[Series], width: int, height: int) -> Text:
@@ -55,107 +55,57 @@ def draw_curves(series: Sequence[Series], width: int, height: int) -> Text:
     ys = [y for curve in series for dot in curve.dots for y in (dot.y, *(dot.bounds or ()))]
     if not ys:
         return Text("nothing to draw", "dim")
-    if width < 20 or height < 5:
+    if width < 30 or height < 5:
         return Text("no room to draw", "dim")
     rows = height - 2
-    low, high = _value_range(min(ys), max(ys))
-    labels = {tick: _format_tick(tick, step) for tick, step in make_ticks(low, high, rows // 2)}
+    up = _Axis(*_widen(min(ys), max(ys), 0.05), rows * 4)
+    labels = {row: f"{up.value(row * 4 + 2):.3g}" for row in (0, rows // 2, rows - 1)}
     margin = max(map(len, labels.values())) + 1
     columns = width - margin - 1
-    canvas = _Canvas(
-        _Scale(*_widen(min(xs), max(xs), 0.5), columns * 2), _Scale(low, high, rows * 4), {}
-    )
+    across = _Axis(*_widen(min(xs), max(xs), 0.5), columns * 2)
+    cells: Cells = {}
     for colour, curve in zip(cycle(COLOURS), series, strict=False):
-        canvas.draw_band(curve.dots, f"dim {colour}")
+        if curve.dots:
+            _draw_line(cells, curve.dots, across, up, colour)
     for colour, curve in zip(cycle(COLOURS), series, strict=False):
-        canvas.draw_line(curve.dots, colour, crowded=len(curve.dots) > columns / 3)
-    label_rows = {canvas.up(tick) // 4: label for tick, label in labels.items()}
+        crowded = len(curve.dots) > columns / 3
+        for dot in curve.dots:
+            if dot.hollow or not crowded:
+                cell = (up.locate(dot.y) // 4, across.locate(dot.x) // 2)
+                cells[cell] = ("○" if dot.hollow else "●", colour)
     text = Text(no_wrap=True)
     for row in reversed(range(rows)):
-        label = label_rows.get(row, "")
+        label = labels.get(row, "")
         text.append(f"{label:>{margin - 1}} {'┤' if label else '│'}", "dim")
         for column in range(columns):
-            text.append(*canvas.cells.get((row, column), (" ", "")))
+            text.append(*cells.get((row, column), (" ", "")))
         text.append("\n")
-    skipped = {canvas.across(x) // 2 for curve in series for x in curve.skipped}
-    return text.append_text(_draw_axis(canvas.across, margin, columns, skipped))
+    skipped = {across.locate(x) // 2 for curve in series for x in curve.skipped}
+    text.append(" " * margin + "└", "dim")
+    for column in range(columns):
+        text.append(*(("×", "red") if column in skipped else ("─", "dim")))
+    first, last = f"{min(xs):g}", f"{max(xs):g}"
+    return text.append(f"\n{'':{margin + 1}}{first}{last:>{columns - len(first)}}", "dim")
 
 
-@dataclass(frozen=True, slots=True)
-class _Canvas:
-    """Characters with their styles by row, from below, and column."""
-
-    across: _Scale
-    up: _Scale
-    cells: dict[tuple[int, int], tuple[str, str]]
-
-    def set_dots(self, x: int, low: int, high: int, style: str, every: int = 1) -> None:
-        """Set dots from low to high. A dot of another style takes the whole character over."""
-        for y in range(low + low % every, high + 1, every):
-            cell = (y // 4, x // 2)
-            character, owner = self.cells.get(cell, (chr(BRAILLE), style))
-            bits = ord(character) - BRAILLE if owner == style else 0
-            self.cells[cell] = (chr(BRAILLE + (bits | BITS[y % 4][x % 2])), style)
-
-    def draw_band(self, dots: Sequence[Dot], style: str) -> None:
-        """Fill the intervals between neighbours; one without a neighbour is a bar."""
-        joined: set[Dot] = set()
-        for dot, following in pairwise(dots):
-            if dot.bounds is None or following.bounds is None:
-                continue
-            joined |= {dot, following}
-            left, right = self.across(dot.x), self.across(following.x)
-            for x in range(left + left % 2, right + 1, 2):
-                ends = zip(dot.bounds, following.bounds, strict=True)
-                low, high = (_between(x, left, right, *end) for end in ends)
-                self.set_dots(x, self.up(low), self.up(high), style, every=2)
-        for dot in dots:
-            if dot.bounds is not None and dot not in joined:
-                low, high = dot.bounds
-                self.set_dots(self.across(dot.x), self.up(low), self.up(high), style)
-
-    def draw_line(self, dots: Sequence[Dot], style: str, *, crowded: bool) -> None:
-        """Join the points, and mark them; of crowded ones only those that are hollow."""
-        for dot, following in pairwise(dots):
-            left, right = self.across(dot.x), self.across(following.x)
-            previous = self.up(dot.y)
-            for x in range(left, right + 1):
-                y = self.up(_between(x, left, right, dot.y, following.y))
-                self.set_dots(x, min(y, previous), max(y, previous), style)
-                previous = y
-        for dot in dots:
-            if dot.hollow or not crowded:
-                cell = (self.up(dot.y) // 4, self.across(dot.x) // 2)
-                self.cells[cell] = ("○" if dot.hollow else "●", style)
-
-
-def _between(x: int, left: int, right: int, start: float, end: float) -> float:
-    share = (x - left) / (right - left) if right > left else 0.0
-    return start * (1 - share) + end * share
-
-
-def make_ticks(low: float, high: float, most: int) -> Iterator[tuple[float, float]]:
-    """Yield round values from low to high, not many more than `most`, with their distance."""
-    raw = (high - low) / max(most, 2)
-    size = 10.0 ** math.floor(math.log10(raw))
-    distance = next(size * m for m in (1, 2, 5, 10) if size * m >= raw * 0.999)
-    first = math.ceil(low / distance - 1e-9)
-    for i in range(first, math.floor(high / distance + 1e-9) + 1):
-        yield i * distance, distance
-
-
-def _format_tick(tick: float, distance: float) -> str:
-    if not 1e-6 < distance < 1e9:
-        return f"{tick:.3g}"
-    return f"{tick:.{max(0, -math.floor(math.log10(distance) + 1e-9))}f}"
-
-
-def _value_range(low: float, high: float) -> tuple[float, float]:
-    margin = 0.04 * (high - low)
-    bottom, top = _widen(low - margin, high + margin, 0.05)
-    if low >= 0 and high <= 1:
-        return max(0.0, bottom), min(1.0, top)
-    return bottom, top
+def _draw_line(cells: Cells, dots: Sequence[Dot], across: _Axis, up: _Axis, colour: str) -> None:
+    """Join the points of a curve, over the shade of its interval."""
+    xs = [across.locate(dot.x) for dot in dots]
+    values = [(dot.y, *(dot.bounds or (dot.y, dot.y))) for dot in dots]
+    track = range(xs[0], xs[-1] + 1)
+    line, low, high = (
+        np.rint(np.interp(track, xs, [*map(up.locate, part)])).astype(int).tolist()
+        for part in zip(*values, strict=True)
+    )
+    for i, x in enumerate(track):
+        for row in range(low[i] // 4, high[i] // 4 + 1):
+            cells.setdefault((row, x // 2), ("░", f"dim {colour}"))
+    for i, x in enumerate(track):
+        bottom, top = sorted((line[max(0, i - 1)], line[i]))
+        for y in range(bottom, top + 1):
+            character, style = cells.get((y // 4, x // 2), ("", ""))
+            bits = ord(character) if style == colour else BRAILLE
+            cells[y // 4, x // 2] = (chr(bits | BITS[y % 4][x % 2]), colour)
 
 
 def _widen(low: float, high: float, least: float) -> tuple[float, float]:
@@ -164,21 +114,3 @@ def _widen(low: float, high: float, least: float) -> tuple[float, float]:
         least = max(least, abs(low) * 1e-6)
         return low - least, high + least
     return low, high
-
-
-def _draw_axis(across: _Scale, margin: int, columns: int, skipped: set[int]) -> Text:
-    line, under, free = ["─"] * columns, [" "] * (margin + 1 + columns), 0
-    for tick, distance in make_ticks(across.low, across.high, columns // 10):
-        if tick != round(tick):
-            continue  # there are no half steps
-        column = across(tick) // 2
-        line[column] = "┬"
-        label = _format_tick(tick, distance)
-        start = min(margin + 1 + column - len(label) // 2, len(under) - len(label))
-        if start >= free:
-            under[start : start + len(label)] = label
-            free = start + len(label) + 1
-    text = Text(" " * margin + "└", "dim", no_wrap=True)
-    for column, character in enumerate(line):
-        text.append("×" if column in skipped else character, "red" if column in skipped else "dim")
-    return text.append("\n" + "".join(under).rstrip(), "dim")

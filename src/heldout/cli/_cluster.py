@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from heldout._format import printable
 from heldout.cli._options import Command, parse_key_values
 from heldout.errors import InvalidInput
+from heldout.store.remote import check_target, copy_run
 
 if TYPE_CHECKING:
     from heldout.cluster import RayExecutor
@@ -77,37 +77,30 @@ class Elsewhere:
 
     def check(self) -> None:
         """Refuse options that do not go together, and choose a GPU of this machine."""
-        of_workers = {
-            "--workers": self.workers,
-            "--gpus-per-worker": self.gpus_per_worker,
-            "--cpus-per-worker": self.cpus_per_worker,
-            "--resources": self.resources or None,
-        }
-        for name, value in of_workers.items():
-            if value is not None and self.on is None:
-                raise click.UsageError(f"{name} goes with --on, which names the cluster")
+        workers = (self.workers, self.gpus_per_worker, self.cpus_per_worker, self.resources or None)
+        if self.on is None and any(value is not None for value in workers):
+            raise click.UsageError(
+                "--workers, --gpus-per-worker, --cpus-per-worker and --resources go with --on, "
+                "which names the cluster"
+            )
         if self.on is not None and (self.remote is not None or self.gpu_id is not None):
             other = "--remote" if self.remote is not None else "--gpu-id"
             raise click.UsageError(f"--on runs items on a cluster, {other} the whole command")
         if self.gpu_id is not None and self.remote is None:
+            from heldout.cluster.remote import choose_local_gpu
+
             if not self.gpu_id.isdigit():
                 raise click.UsageError(
                     "--gpu-id is the number of a GPU of this machine; with --remote it names one "
                     "of a cluster"
                 )
-            from heldout.cluster.remote import choose_local_gpu
-
             choose_local_gpu(int(self.gpu_id))
         if self.copy_to is not None:
-            from heldout.store.remote import check_target
-
             check_target(self.copy_to)
 
     def copy(self, run_dir: Path | None) -> None:
         """Copy a run that is done to where it is wanted, too."""
         if self.copy_to is not None and run_dir is not None:
-            from heldout.store.remote import copy_run
-
             copy_run(run_dir, self.copy_to)
             click.echo(printable(f"Copied to {self.copy_to}"), err=True)
 
@@ -133,18 +126,13 @@ def run_as_job(elsewhere: Elsewhere, file: Path) -> None:
 
 def _given_options(context: click.Context) -> list[str]:
     """Write down again the options that the command line has, but those of this machine."""
-    own = ("file", "remote", "gpu_id", "copy_to")
     words: list[str] = []
     for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if name in own or source is not click.core.ParameterSource.COMMANDLINE:
+        source = context.get_parameter_source(parameter.name or "")
+        own = parameter.name in ("file", "remote", "gpu_id", "copy_to")
+        if own or source is not click.core.ParameterSource.COMMANDLINE:
             continue
-        value = context.params[name]
-        option = parameter.opts[0]
-        if isinstance(parameter, click.Option) and parameter.is_flag:
-            words.append(option)
-        else:
-            values: Sequence[Any] = value if isinstance(value, tuple | list) else (value,)
-            words += [word for item in values for word in (option, str(item))]
+        value = context.params[parameter.name or ""]
+        for item in value if isinstance(value, tuple) else (value,):
+            words += [parameter.opts[0]] if item is True else [parameter.opts[0], str(item)]
     return words

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heldout._format import count, cut, interval, number, printable
+import msgspec
+
+from heldout._format import cut, interval, number, printable
 from heldout.cli._load import find_curve
 from heldout.cli._tables import Column, Line, RankedColumn, Span, Table, fit_columns
 from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.store.jsonl import has_writer
+from heldout.store.run_dir import RunDir, RunInfo
+from heldout.store.runs import find_run
+from heldout.training.curve import CurvePoint, current_points, read_points, stop_requested
 
 if TYPE_CHECKING:
-    from heldout.store.run_dir import RunInfo
-    from heldout.training.curve import CurvePoint
     from heldout.training.verdicts import Best, StepVerdict, Terms
 
 NOTE_CHARACTERS = 300
@@ -58,13 +63,7 @@ class CurveRun:
 
 
 def open_curve(run: str | Path) -> CurveRun:
-    """Read the curve of a training run by its directory, or its name under outputs/evals.
-
-    Raises:
-        RunDirectoryError: There is no such run, or it has no curve.
-    """
-    from heldout.store.runs import find_run
-
+    """Read the curve of a training run by its directory, or its name under outputs/evals."""
     path = find_curve(run)
     if path is None:
         path = find_run(run)
@@ -77,10 +76,6 @@ def open_curve(run: str | Path) -> CurveRun:
 
 def read_curve(path: Path) -> CurveRun:
     """Read the curve in a run directory."""
-    from heldout.store.jsonl import has_writer
-    from heldout.store.run_dir import RunDir
-    from heldout.training.curve import current_points, read_points
-
     run = RunDir(path)
     live = has_writer(run.curve)
     written = read_points(run.curve)
@@ -117,29 +112,21 @@ def check_metric(points: Iterable[CurvePoint], metric: str) -> None:
 def training_state(run: CurveRun) -> dict[str, Any]:
     """Return whether a training run is alive, finished or stale, as plain values.
 
-    Returns:
-        `state` is "alive" while a process writes the curve, "finished" once training has ended, and
-        "stale" where neither is so; with the time of the newest point, and a request to stop.
+    It is alive while a process writes the curve, and stale where it is neither alive nor finished.
     """
-    from heldout.training.curve import stop_requested
-
     newest = max((point.time for point in run.points), default=None)
+    seconds = None
+    with suppress(TypeError, ValueError):  # no point, or one of another program
+        age = datetime.now(UTC) - datetime.fromisoformat(newest)  # type: ignore[arg-type]
+        seconds = max(0, int(age.total_seconds()))
     status = run.info.status if run.info else "running"
     return {
         "state": "alive" if run.live else "finished" if status == "complete" else "stale",
         "reason": run.info.reason if run.info else None,
         "last_point": newest,
-        "seconds_since_last_point": None if newest is None else _seconds_since(newest),
+        "seconds_since_last_point": seconds,
         "stop_requested": stop_requested(run.path),
     }
-
-
-def _seconds_since(time: str) -> int | None:
-    try:
-        written = datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return max(0, int((datetime.now(UTC) - written).total_seconds()))
 
 
 def format_age(seconds: int | None) -> str:
@@ -158,19 +145,19 @@ def describe_status(run: CurveRun) -> Line:
     last = "no point yet"
     if training["last_point"] is not None:
         last = f"the last point came {format_age(training['seconds_since_last_point'])}"
-    if training["state"] == "alive":
-        state = Span(f"Live; {last}.", "green")
-    elif training["state"] == "finished":
-        state = Span(f"Finished; {last}.", "dim")
-    else:
-        why = "no process is writing it now"
-        if run.info is not None and run.info.status != "running":
-            why = run.info.status + (f" ({run.info.reason})" if run.info.reason else "")
-        state = Span(f"Not finished: {why}; {last}.", "yellow")
-    request = training["stop_requested"]
-    if request is None:
-        return Line(state)
-    return Line(state, Span(f" Asked to stop: {cut(request, NOTE_CHARACTERS)}", "red"))
+    why = "no process is writing it now"
+    if run.info is not None and run.info.status != "running":
+        why = run.info.status + (f" ({run.info.reason})" if run.info.reason else "")
+    state, style = {
+        "alive": ("Live", "green"),
+        "finished": ("Finished", "dim"),
+        "stale": (f"Not finished: {why}", "yellow"),
+    }[training["state"]]
+    parts = [Span(f"{state}; {last}.", style)]
+    if training["stop_requested"] is not None:
+        request = cut(training["stop_requested"], NOTE_CHARACTERS)
+        parts.append(Span(f" Asked to stop: {request}", "red"))
+    return Line(*parts)
 
 
 def describe_point(point: CurvePoint) -> str:
@@ -202,63 +189,34 @@ def format_n(point: CurvePoint) -> str:
     return " of ".join(map(str, counts))
 
 
-def format_point(point: CurvePoint, metric: str = "reward", *, labelled: bool = False) -> str:
-    """Return a point as a line for a pipe, with fields two spaces apart."""
-    from heldout.training.verdicts import stored_kind
-
-    fields = [point.label] if labelled else []
-    fields.append(f"step {point.step}")
-    if point.has_result:
-        value, bounds = point.value_and_interval(metric)
-        around = f" ({interval(*bounds)})" if bounds else ""
-        if value is None and metric == "reward" and point.metrics():
-            names = point.metrics()[:3]
-            fields += [f"{name} {number(point.number(f'metric_{name}'))}" for name in names]
-        else:
-            fields.append(f"{metric} {number(value)}{around}")
-        fields.append("n unknown" if format_n(point) == "–" else f"n {format_n(point)}")
-        errors = int(point.number("n_errors") or 0)
-        fields.append(count(errors, "error") if errors else "")
-    lag = f"{count(point.lag_steps, 'step')} late" if point.lag_steps else ""
-    fields += [f"{point.seconds:.1f} s", lag, stored_kind(point) or "", describe_point(point)]
-    line = "  ".join(text for text in fields if text)
+def format_point(point: CurvePoint, *, labelled: bool = False) -> str:
+    """Return a point as a line for a pipe: what the table has, each with its heading."""
+    columns = _make_columns([point])
+    columns.append(RankedColumn("note", [describe_point(point) or "–"], 1))
+    columns.sort(key=lambda column: column.rank == 0)  # metrics last: a screen may cut them off
+    texts = [f"{column.heading} {column.cells[0]}" for column in columns if column.cells[0] != "–"]
+    line = "  ".join([point.label, *texts] if labelled else texts)
     return printable(line.replace("\n", "\\n"))
 
 
-def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
-    """Return every field of a point for JSON, the reward of each sample only if asked for."""
-    import msgspec
-
+def point_as_dict(point: CurvePoint) -> dict[str, Any]:
+    """Return every field of a point for JSON, but the rewards of its samples."""
     from heldout.training.verdicts import stored_kind
 
     plain = msgspec.structs.asdict(point)
+    del plain["outcomes"]
     if point.verdict is not None and (kind := stored_kind(point)) is not None:
         plain["verdict"] = {**point.verdict, "kind": kind}
-    if outcomes:
-        plain["outcomes"] = [msgspec.structs.asdict(outcome) for outcome in point.outcomes]
-    else:
-        del plain["outcomes"]
     return plain
 
 
 # --- Verdicts -----------------------------------------------------------------------------------
 
 
-def shorten_verdict(verdict: StepVerdict, width: int) -> str:
-    """Return as much of a verdict's sentence as fits, rather than half a number."""
-    sentence = verdict.sentence()
-    texts = (sentence, sentence.partition(", paired on")[0])
-    return next((text for text in texts if len(text) <= width), verdict.short())
-
-
 def compute_verdicts(
     points: Sequence[CurvePoint], terms: Terms
 ) -> tuple[list[StepVerdict], Best | None]:
-    """Compute a verdict per judged step, and the best eval, of a curve of one label.
-
-    Raises:
-        InvalidInput: No verdict can be made of its rewards.
-    """
+    """Compute a verdict per judged step, and the best eval, of a curve of one label."""
     from heldout.training.verdicts import best_checkpoint, verdicts
 
     judged = verdicts(points, **asdict(terms))
@@ -268,18 +226,10 @@ def compute_verdicts(
 def judge_curve(
     points: Sequence[CurvePoint], options: Mapping[str, Any]
 ) -> tuple[list[CurvePoint], list[Line]]:
-    """Judge a curve of one label.
+    """Fill in the verdicts of a curve of one label, and say its last one and the best eval.
 
-    Args:
-        points: Its points.
-        options: effect, alpha or window that replace those the curve was written with; then every
-            stored verdict is replaced, too.
-
-    Returns:
-        The points, with verdicts where they have none; lines with the last verdict and the best.
+    With `options`, the effect, alpha or window to judge by, stored verdicts are replaced, too.
     """
-    import msgspec
-
     from heldout.training.verdicts import best_as_dict, terms_of
 
     terms = replace(terms_of(points), **options)
@@ -287,23 +237,17 @@ def judge_curve(
         judged, best = compute_verdicts(points, terms)
     except InvalidInput as problem:  # rewards that no verdict can be made of
         return list(points), [Line(f"no verdict: {problem}", style="yellow")]
-    lines = []
-    if judged:
-        lines.append(Line(judged[-1].sentence(), style=VERDICT_STYLES[judged[-1].kind]))
-    if best:
-        lines.append(Line(best.sentence()))
-    by_step = {verdict.step: verdict for verdict in judged}
+    # The best is known as of the last step alone.
+    bests = [best_as_dict(None)] * (len(judged) - 1) + [best_as_dict(best)]
+    fields = {v.step: {**v.as_dict(), **b} for v, b in zip(judged, bests, strict=False)}
     filled = []
     for point in points:
-        verdict = by_step.get(point.step) if point.has_result else None
-        if options or (point.verdict is None and verdict is not None):
-            # The best is known as of the last step alone.
-            is_last = verdict is not None and verdict is judged[-1]
-            best_fields = best_as_dict(best if is_last else None)
-            fields = None if verdict is None else {**verdict.as_dict(), **best_fields}
-            point = msgspec.structs.replace(point, verdict=fields)
+        if options or point.verdict is None:
+            verdict = fields.get(point.step) if point.has_result else None
+            point = msgspec.structs.replace(point, verdict=verdict)
         filled.append(point)
-    return filled, lines
+    lines = [Line(v.sentence(), style=VERDICT_STYLES[v.kind]) for v in judged[-1:]]
+    return filled, lines + ([Line(best.sentence())] if best else [])
 
 
 # --- Tables -------------------------------------------------------------------------------------
@@ -333,19 +277,18 @@ def _make_columns(points: Sequence[CurvePoint]) -> list[RankedColumn]:
 
     errors = [point.number("n_errors") for point in points]
     intervals = [interval(*(point.ci or (None, None))) for point in points]
-    columns = [
-        RankedColumn("step", [str(p.step) for p in points], 9),
-        RankedColumn("reward", [number(p.reward) for p in points], 8),
-        RankedColumn("95% interval", intervals, 7, "left"),
-        RankedColumn("passed", [number(p.number("pass_rate")) for p in points], 3),
-        RankedColumn("n", [format_n(p) for p in points], 5),
-        RankedColumn("errors", ["–" if e is None else f"{e:.0f}" for e in errors], 4),
-        RankedColumn("seconds", [f"{p.seconds:.1f}" for p in points], 2),
-    ]
     results = [point for point in points if point.has_result]
-    if results and all(point.number("n") is None for point in results):
-        # Metrics of an evaluator that gives no reward and no denominator.
-        columns = [column for column in columns if column.heading in ("step", "seconds")]
+    columns = [RankedColumn("step", [str(p.step) for p in points], 9)]
+    if not results or any(point.number("n") is not None for point in results):
+        # Else they are metrics of an evaluator that gives no reward and no denominator.
+        columns += [
+            RankedColumn("reward", [number(p.reward) for p in points], 8),
+            RankedColumn("95% interval", intervals, 7, "left"),
+            RankedColumn("passed", [number(p.number("pass_rate")) for p in points], 3),
+            RankedColumn("n", [format_n(p) for p in points], 5),
+            RankedColumn("errors", ["–" if e is None else f"{e:.0f}" for e in errors], 4),
+        ]
+    columns.append(RankedColumn("seconds", [f"{p.seconds:.1f}" for p in points], 2))
     kinds = [stored_kind(point) for point in points]
     if any(kinds):
         columns.append(RankedColumn("verdict", [kind or "–" for kind in kinds], 1, "left"))

@@ -31,11 +31,14 @@ from heldout.errors import (
     InvalidInput,
     RunDirectoryError,
 )
+from heldout.store.remote import fetch_run
+from heldout.store.run_dir import RunDir
+from heldout.store.runs import ROOT, TIMESTAMP, find_run
+from heldout.training.curve import CurvePoint, current_points, read_points
+from heldout.types import EvalResult
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
-    from heldout.training.curve import CurvePoint
-    from heldout.types import EvalResult
 
 LAST = "last"
 
@@ -50,7 +53,6 @@ def load_report(run: str) -> EvalReport:
     directory is named by a step, or a time.
     """
     from heldout.store.report import EvalReport
-    from heldout.store.runs import ROOT, TIMESTAMP
 
     path = find_run_directory(run)
     report = EvalReport.load(path)
@@ -62,37 +64,25 @@ def load_report(run: str) -> EvalReport:
 
 def find_run_directory(run: str) -> Path:
     """Find the directory of RUN, RUN@3, RUN@STEP or RUN@last."""
-    from heldout.store.runs import ROOT, find_run
-
     run = _to_local(run)
     # A directory may have an @ in its name.
     exists = Path(run).exists() or (Path(ROOT) / run).exists()
-    name, at, selector = run.partition("@")
-    curve = find_curve(name) if at and not exists else None
+    name, at, selector = (run, "", "") if exists else run.partition("@")
+    curve = find_curve(name)
     if curve is None:
-        curve = find_curve(run)
-        if curve is None:
-            return find_run(run)
-        raise InvalidInput(
-            f"{curve} is a curve of many evals. Name one by its step, {run}@STEP, or the last, "
-            f"{run}@{LAST}: {_known_steps(curve)}"
-        )
-    prefix, colon, step = selector.rpartition(":")
-    label = prefix if colon else None
-    if step == LAST:
-        return find_step(curve, None, label=label)
-    if re.fullmatch("[0-9]+", step):
-        return find_step(curve, int(step), label=label)
+        return find_run(run)
+    label, colon, step = selector.rpartition(":")
+    if at and re.fullmatch(f"[0-9]+|{LAST}", step):
+        return find_step(curve, None if step == LAST else int(step), label=label if colon else None)
+    steps = list_result_steps(current_points(read_points(curve / "curve.jsonl")))
     raise InvalidInput(
-        f"after the @ of {run} comes a step, or {LAST}; got {selector!r}: {_known_steps(curve)}"
+        f"{curve} is a curve of many evals. Name one by its step, {name}@STEP, or the last, "
+        f"{name}@{LAST}: {steps}"
     )
 
 
 def find_curve(run: str | Path) -> Path | None:
     """Find the directory of a training run; None for an ordinary run, or none at all."""
-    from heldout.store.run_dir import RunDir
-    from heldout.store.runs import ROOT
-
     run = _to_local(str(run))
     for path in (Path(run), Path(ROOT) / run):
         if RunDir(path).curve.exists():
@@ -106,8 +96,6 @@ def _to_local(run: str) -> str:
     """Copy a run that is named by a URL to this machine; RUN@STEP stays as it is."""
     if "://" not in run:
         return run
-    from heldout.store.remote import fetch_run
-
     folder, _, last = run.rstrip("/").rpartition("/")
     name, at, selector = last.partition("@")
     return f"{fetch_run(f'{folder}/{name}')}{at}{selector}"
@@ -117,36 +105,31 @@ def _to_local(run: str) -> str:
 
 
 def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path:
-    """Find where the eval at a step of a curve is saved; None is the last step with a result.
-
-    Raises:
-        InvalidInput: Evals of several labels match, or none has this label.
-        RunDirectoryError: The curve has no such step, or its conversations were not saved.
-    """
-    from heldout.training.curve import current_points, read_points
-
+    """Find where the eval at a step of a curve is saved; None is the last step with a result."""
     written = read_points(path / "curve.jsonl")
     points = select_label(current_points(written), label)
-    results = [point for point in points if point.has_result]
-    if step is None:
-        if not results:
-            raise RunDirectoryError(f"{path} has no last eval: no step has a result yet")
-        _refuse_several_labels(results, LAST, f"{path} has several evals")
-        step = max(point.step for point in results)
     matches = [point for point in points if point.step == step]
-    _refuse_several_labels(matches, str(step), f"{path} has several evals at step {step}")
+    if step is None:
+        matches = [point for point in points if point.has_result]
+        if not matches:
+            raise RunDirectoryError(f"{path} has no last eval: no step has a result yet")
     if not matches:
-        if any(p.step == step and p.has_result for p in select_label(written, label)):
+        if any(point.step == step and point.has_result for point in select_label(written, label)):
             raise RunDirectoryError(
                 f"step {step} of {path} was superseded by a later attempt of the training run"
             )
         raise RunDirectoryError(f"{path} has no eval at step {step}; {list_result_steps(points)}")
-    directory = saved_eval(path, matches[0])
+    labels = sorted({point.label for point in matches})
+    if len(labels) > 1:
+        names = ", ".join(f"RUN@{label}:{LAST if step is None else step}" for label in labels)
+        raise InvalidInput(f"{path} has several evals: name one of them, {names}")
+    point = max(matches, key=lambda point: point.step)
+    directory = saved_eval(path, point)
     if directory is None:
-        why = f"; it was skipped: {matches[0].skipped}" if matches[0].skipped else ""
+        why = f"; it was skipped: {point.skipped}" if point.skipped else ""
         raise RunDirectoryError(
-            f"there is no {path / 'steps'}/{step:08d}: the conversations of step {step} were not "
-            f"saved{why}"
+            f"there is no {path / 'steps'}/{point.step:08d}: the conversations of step "
+            f"{point.step} were not saved{why}"
         )
     return directory
 
@@ -157,33 +140,19 @@ def saved_eval(path: Path, point: CurvePoint) -> Path | None:
     A curve file may come from anywhere, so what it names is one of the directories under steps/, or
     nothing.
     """
-    from heldout.store.run_dir import RunDir
-
     name = re.fullmatch(f"steps/({point.step:08d}(?:-[0-9]+)?)", point.run or "")
     directory = path / "steps" / name[1] if name else None
     return directory if directory is not None and RunDir(directory).exists() else None
 
 
-def list_steps(steps: Iterable[int]) -> str:
-    """Return steps as the end of a sentence, the middle of a long list left out."""
-    known = sorted(set(steps))
-    if not known:
-        return "no step has a result yet"
-    shown = [str(step) for step in known]
-    if len(shown) > 12:
-        shown = [*shown[:6], "…", *shown[-5:]]
-    return f"there are {', '.join(shown)}" if len(known) > 1 else f"there is only {shown[0]}"
-
-
 def list_result_steps(points: Iterable[CurvePoint]) -> str:
-    """Return the steps of points that have a result, as the end of a sentence."""
-    return list_steps(point.step for point in points if point.has_result)
-
-
-def _known_steps(curve: Path) -> str:
-    from heldout.training.curve import current_points, read_points
-
-    return list_result_steps(current_points(read_points(curve / "curve.jsonl")))
+    """Return the steps with a result as the end of a sentence, a long list without its middle."""
+    steps = [str(step) for step in sorted({p.step for p in points if p.has_result})]
+    if len(steps) < 2:
+        return f"there is only {steps[0]}" if steps else "no step has a result yet"
+    if len(steps) > 12:
+        steps = [*steps[:6], "…", *steps[-5:]]
+    return f"there are {', '.join(steps)}"
 
 
 def select_label(points: Sequence[CurvePoint], label: str | None) -> list[CurvePoint]:
@@ -193,13 +162,6 @@ def select_label(points: Sequence[CurvePoint], label: str | None) -> list[CurveP
         known = ", ".join(labels) or "none yet"
         raise InvalidInput(f"the curve has no eval {label!r:.100}; it has {known}")
     return [point for point in points if label in (None, point.label)]
-
-
-def _refuse_several_labels(points: Iterable[CurvePoint], selector: str, problem: str) -> None:
-    labels = sorted({point.label for point in points})
-    if len(labels) > 1:
-        names = ", ".join(f"RUN@{label}:{selector}" for label in labels)
-        raise InvalidInput(f"{problem}: name one of them, {names}")
 
 
 # --- Code ---------------------------------------------------------------------------------------
@@ -219,25 +181,17 @@ def load_function(spec: str, option: str) -> Callable[..., Any]:
 
 
 def load_object(spec: str, option: str) -> Any:
-    """Load what an option names as module:name or file.py:name; None where there is no such name.
-
-    Raises:
-        InvalidInput: The module is not there or fails to load.
-        MissingDependency: The module needs a package that is not installed.
-    """
+    """Load what an option names as module:name or file.py:name; None if there is no such name."""
     module, _, name = spec.rpartition(":")
     if not module or not name:
         raise InvalidInput(f"{option} is module:function or file.py:function, got {spec!r}")
-    is_file = module.endswith(".py")
-    if not is_file:
-        add_working_directory()
-    with user_code(f"{option}: {module} could not be loaded", Path(module) if is_file else None):
-        try:
+    subject = f"{option}: {module} could not be loaded"
+    if module.endswith(".py"):
+        with user_code(subject, Path(module)):
             return import_object(module, name)
-        except ModuleNotFoundError as problem:
-            if is_file:
-                raise
-            raise explain_missing_module(problem, module, f"{option}: {module}") from None
+    add_working_directory()
+    with user_code(subject, module=module):
+        return import_object(module, name)
 
 
 def load_module(path: Path) -> ModuleType:
@@ -262,26 +216,11 @@ def import_extra(name: str, need: str, extra: str) -> Any:
         ) from None
 
 
-def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: str) -> HeldoutError:
-    """Tell a misspelled module, the one asked for, from one that needs a missing package."""
-    # gymnasium raises it anew, without the name.
-    name = problem.name or getattr(problem.__cause__, "name", None)
-    if name and f"{module}.".startswith(f"{name}."):
-        return InvalidInput(
-            f"{subject}: there is no module {module!r} here or among the installed packages"
-        )
-    if name:
-        return MissingDependency(f"{subject} needs {name}, which is missing; install it")
-    return MissingDependency(f"{subject} needs a module that is missing: {one_line(problem)}")
-
-
 @contextmanager
-def user_code(subject: str, path: Path | None = None) -> Iterator[None]:
-    """Raise what the user's code raises as an InvalidInput that names the line.
+def user_code(subject: str, path: Path | None = None, module: str | None = None) -> Iterator[None]:
+    """Raise what the user's code raises as an InvalidInput that names the line, of `path` if given.
 
-    Args:
-        subject: What failed, the beginning of the message.
-        path: An eval file, whose line is named rather than one of the code that it calls.
+    With `module`, the one that is asked for, another module that is missing is a MissingDependency.
     """
     try:
         yield
@@ -290,6 +229,16 @@ def user_code(subject: str, path: Path | None = None) -> Iterator[None]:
     except Exception as problem:
         if path is None and isinstance(problem, HeldoutError):
             raise
+        if module is not None and isinstance(problem, ModuleNotFoundError):
+            # gymnasium raises it anew, without the name.
+            name = problem.name or getattr(problem.__cause__, "name", None) or "a module"
+            if not f"{module}.".startswith(f"{name}."):
+                raise MissingDependency(
+                    f"{subject}: it needs {name}, which is missing; install it"
+                ) from None
+            raise InvalidInput(
+                f"{subject}: there is no module {module!r} here, and none is installed"
+            ) from None
         kind = InvalidInput if path is None else EvalFileError
         raise kind(f"{subject}: {describe_error(problem, path)}") from problem
 
@@ -335,9 +284,7 @@ class SampleTexts(NamedTuple):
 def read_texts(report: EvalReport, ids: Collection[str]) -> dict[str, SampleTexts]:
     """Read the texts of some samples by id, of the first attempt each, where they have messages."""
     texts: dict[str, SampleTexts] = {}
-    if not ids:
-        return texts
-    for result in report.results:
+    for result in report.results if ids else ():
         if result.sample_id in ids and result.sample_id not in texts and result.trajectory.messages:
             target = result.sample.ground_truth
             texts[result.sample_id] = SampleTexts(
@@ -357,13 +304,7 @@ def question_of(result: EvalResult) -> str:
 
 
 def select_results(report: EvalReport, where: str | None, option: str | None = None) -> EvalReport:
-    """Pick the results of a report that `--where` asks for.
-
-    Args:
-        report: The report.
-        where: A condition in SQL; None is all of them.
-        option: One that makes intervals, which results that were picked by outcome have not.
-    """
+    """Pick the results that `--where` asks for; `option` is one that needs intervals, if any."""
     if where is None:
         return report
     picked = report.where(where)

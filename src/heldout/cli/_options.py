@@ -1,41 +1,30 @@
-"""Options that several commands share, and names that options had before."""
+"""Options that several commands share, and how their values are parsed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from heldout.errors import InvalidInput
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class RenamedOption(click.Option):
-    """An option that also goes by names of an earlier version, which its help does not show."""
-
-    def __init__(
-        self, declarations: Sequence[str], formerly: Iterable[str] = (), **attributes: Any
-    ) -> None:
-        super().__init__([*declarations, *formerly], **attributes)
-        self._formerly = {*formerly}
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the names and the help of the option."""
-        names = self.opts
-        self.opts = [name for name in names if name not in self._formerly]
-        try:
-            return super().get_help_record(ctx)
-        finally:
-            self.opts = names
-
-
-def renamed_option(
-    *declarations: str, formerly: Sequence[str], **attributes: Any
+def count_option(
+    *names: str, help: str, default: int | None = None
 ) -> Callable[[Command], Command]:
-    """Add an option that also goes by names of an earlier version."""
-    return click.option(*declarations, cls=RenamedOption, formerly=formerly, **attributes)
+    """Add an option that takes a whole number of at least 1."""
+    return click.option(
+        *names,
+        type=click.IntRange(1),
+        metavar="N",
+        default=default,
+        show_default=default is not None,
+        help=help,
+    )
 
 
 def json_option(command: Command) -> Command:
@@ -65,8 +54,6 @@ def parse_key_values(pairs: Iterable[str], option: str) -> dict[str, Any]:
 
 def parse_value(text: str) -> Any:
     """Parse a value of the command line: JSON (3, true, null, [1, 2]), or else the text itself."""
-    import msgspec
-
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

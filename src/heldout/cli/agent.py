@@ -6,7 +6,6 @@ environments print, go to standard error.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -22,7 +21,6 @@ from heldout.cli._load import (
     MissingDependency,
     add_working_directory,
     describe_error,
-    explain_missing_module,
     import_extra,
     load_function,
     one_line,
@@ -31,13 +29,10 @@ from heldout.cli._load import (
 from heldout.cli._options import parse_key_values
 from heldout.cli._tables import print_json
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
-
-NO_DEVICE = re.compile(
-    "not compiled with CUDA|no CUDA GPUs? (?:is|are) available|no NVIDIA driver"
-    "|no CUDA-capable device|MPS backend is not available|not built with MPS|No GPU|no GPU",
-    re.IGNORECASE,
-)
-"""What torch and JAX say where there is no GPU."""
+from heldout.isolation import untouched_random_state
+from heldout.store.journal import storage_error
+from heldout.store.run_dir import RunDir
+from heldout.vector import evaluate_env
 
 
 @click.command("agent")
@@ -73,37 +68,33 @@ NO_DEVICE = re.compile(
     show_default=True,
     help="cpu, cuda, mps …: where sb3 puts the policy; another one has to put itself there.",
 )
-@click.option("--dump-trajectory", metavar="FILE", help="Write every step as a line of JSON.")
+@click.option(
+    "--dump-trajectory", "trajectory", metavar="FILE", help="Write every step as a line of JSON."
+)
 @click.option("--save", metavar="RUN", help="Write a run directory that other commands read.")
 @click.option(
     "--skip-missing",
     is_flag=True,
-    help='Where a package or a GPU is missing, print {"skipped": …} and exit with 0.',
+    help='Where a package or the --device is missing, print {"skipped": …} and exit with 0.',
 )
 @click.option("--json", "as_json", is_flag=True, hidden=True, help="It always prints JSON.")
 def command(
     env: str,
     policy: str,
     env_args: tuple[str, ...],
-    episodes: int,
-    num_envs: int,
     seed: int,
-    max_steps: int | None,
     success: str | None,
     vec_normalize: str | None,
     device: str,
-    dump_trajectory: str | None,
     save: str | None,
     skip_missing: bool,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Evaluate a policy in ENV, a Gymnasium id such as CartPole-v1. Prints JSON.
 
     A policy that terminates an episode may have failed it, as in CartPole: --success decides.
     """
-    from heldout.isolation import untouched_random_state
-    from heldout.vector import evaluate_env
-
     arguments = parse_key_values(env_args, "--env-arg")
     directory = None if save is None else Path(save).absolute()  # a policy may change directory
     if directory is not None:
@@ -120,20 +111,10 @@ def command(
                 success_fn = None if success is None else load_function(success, "--success")
                 # Last: the modules just imported may register the environment.
                 make_env = _find_environment(gymnasium, env, arguments)
-            report = evaluate_env(
-                make_env,
-                policy_fn,
-                episodes,
-                num_envs=num_envs,
-                seed=seed,
-                max_steps=max_steps,
-                success=success_fn,
-                trajectory=dump_trajectory,
-            )
+            report = evaluate_env(make_env, policy_fn, seed=seed, success=success_fn, **settings)
     except Exception as problem:
-        missing = _find_missing(problem)
-        if missing is not None and skip_missing:
-            print_json({"skipped": missing})
+        if skip_missing and isinstance(problem, MissingDependency):
+            print_json({"skipped": str(problem)})
             return
         if isinstance(problem, HeldoutError):
             raise
@@ -142,16 +123,16 @@ def command(
     if arguments:
         about["env_args"] = arguments
     loss = None
-    if directory is not None:
-        try:
+    try:
+        if directory is not None:
             report.save(directory)
-        except (HeldoutError, OSError) as problem:  # the numbers are printed first
-            loss = (
-                "all episodes ran, and the numbers are printed, but not saved: "
-                f"{describe_error(problem)}. For a run directory, evaluate again with --save to "
-                "another path"
-            )
-            about["error"] = {"kind": "not_saved", "message": loss, "hint": None}
+    except (HeldoutError, OSError) as problem:  # the numbers are printed first
+        loss = (
+            "all episodes ran, and the numbers are printed, but not saved: "
+            f"{describe_error(problem)}. For a run directory, evaluate again with --save to "
+            "another path"
+        )
+        about["error"] = {"kind": "not_saved", "message": loss, "hint": None}
     print_json({**about, **report.summary})
     for note in report.notes:
         click.echo(f"Note: {note}", err=True)
@@ -162,9 +143,6 @@ def command(
 
 def _check_writable(path: Path) -> None:
     """Refuse a run directory that cannot be written, before hours are spent on what goes there."""
-    from heldout.store.journal import storage_error
-    from heldout.store.run_dir import RunDir
-
     if RunDir(path).exists():
         raise InvalidInput(f"{path} already holds a run; save to another path")
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -176,18 +154,6 @@ def _check_writable(path: Path) -> None:
         raise storage_error(
             path, problem, "; no episode was run. --save to another path"
         ) from problem
-
-
-def _find_missing(problem: BaseException) -> str | None:
-    """Return what is missing, where an error is of a package or a device that is not here."""
-    cause: BaseException | None = problem
-    while cause is not None:
-        if isinstance(cause, MissingDependency):
-            return str(cause)
-        if not isinstance(cause, HeldoutError) and NO_DEVICE.search(str(cause)):
-            return f"the policy needs a GPU that is not here: {one_line(cause)}"
-        cause = cause.__cause__ or cause.__context__
-    return None
 
 
 def _check_device(device: str) -> None:
@@ -208,17 +174,11 @@ def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Ca
     """Make the environment once, and return what makes it."""
     call = ", ".join([repr(env), *(f"{key}={value!r}" for key, value in arguments.items())])
     hint = "" if arguments else " (--env-arg KEY=VALUE gives it arguments)"
-    subject = f"gymnasium.make({call}) has to work{hint}"
-    with user_code(subject):
+    module = env.rpartition(":")[0]
+    with user_code(f"gymnasium.make({call}) has to work{hint}", module=module):
         try:
             gymnasium.make(env, **arguments).close()
-        except ModuleNotFoundError as problem:
-            raise explain_missing_module(problem, env.rpartition(":")[0], env) from None
         except gymnasium.error.DependencyNotInstalled as problem:
-            # Environments raise it for any ImportError, also of a package that is broken.
-            cause = problem.__cause__ or problem.__context__
-            if isinstance(cause, ImportError) and not isinstance(cause, ModuleNotFoundError):
-                raise InvalidInput(f"{subject}: {describe_error(cause)}") from None
             raise MissingDependency(
                 f"{env} needs a package that is missing: {one_line(problem)}"
             ) from None
@@ -228,12 +188,11 @@ def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Ca
 def _load_policy(spec: str, device: str, vec_normalize: str | None) -> Callable[[Any], Any]:
     kind, _, path = spec.partition(":")
     if kind != "sb3":
-        if vec_normalize is not None:
-            raise InvalidInput("--vec-normalize is for policies of stable-baselines3 (sb3:PATH)")
-        if device != "auto":
+        if vec_normalize is not None or device != "auto":
+            option = "--device" if vec_normalize is None else "--vec-normalize"
             raise InvalidInput(
-                "--device is for policies of stable-baselines3 (sb3:PATH); a function of your own "
-                f"chooses its device itself, so leave out --device {device}"
+                f"{option} is for policies of stable-baselines3 (sb3:PATH); a function of your own "
+                "chooses its device, and normalizes, itself"
             )
         return load_function(spec, "--policy")
     need = "sb3: needs stable-baselines3"

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.text import Text
 
-from heldout._format import count, interval, number
-from heldout.cli._load import load_object
-from heldout.cli._options import json_option, renamed_option
+from heldout._format import count, interval, list_some, number
+from heldout._providers import KINDS, SERVERS
+from heldout.analysis.judge_check import (
+    JudgeCheck,
+    JudgedAnswer,
+    Kind,
+    Label,
+    LabelledAnswer,
+    check_judge,
+    read_labels,
+)
+from heldout.cli._load import describe_error, load_object, user_code
+from heldout.cli._options import count_option, json_option, parse_value
 from heldout.cli._tables import (
     Block,
     Column,
@@ -26,15 +40,14 @@ from heldout.cli._tables import (
     print_report,
 )
 from heldout.cli.show import print_labelled, shorten
+from heldout.config import Sampling
 from heldout.errors import InvalidInput
+from heldout.rendering.chat_templates import ChatRenderer
+from heldout.rendering.examine import Examination, examine
+from heldout.scoring.judges import Judge
+from heldout.stats import Agreement
 from heldout.store.runs import describe_model
-
-if TYPE_CHECKING:
-    from heldout.analysis.judge_check import JudgeCheck, JudgedAnswer, Kind, Label, LabelledAnswer
-    from heldout.rendering.chat_templates import ChatRenderer
-    from heldout.rendering.examine import Examination
-    from heldout.scoring.judges import Judge
-    from heldout.stats import Agreement, Estimate, Interval, Rate
+from heldout.types import Message
 
 FEW_LABELS = 5
 """Labels of a class; with fewer, intervals cover less than they claim (docs/judge-check.md)."""
@@ -67,26 +80,16 @@ def command() -> None:
     show_default=True,
     help="What the judge is asked.",
 )
-@renamed_option(
+@count_option(
     "--epochs",
     "repeats",
-    formerly=["--repeats"],
-    type=click.IntRange(1),
     default=2,
-    show_default=True,
-    metavar="N",
     help="How often it is asked about each answer: agreement with itself takes two.",
 )
 @click.option(
     "--cache", type=click.Path(path_type=Path), metavar="FILE", help="Save verdicts here."
 )
-@click.option(
-    "--max-concurrent",
-    type=click.IntRange(1),
-    show_default="16",
-    metavar="N",
-    help="Requests in flight at once.",
-)
+@count_option("--max-concurrent", help="Requests in flight at once.  [default: 16]")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -94,17 +97,14 @@ def command() -> None:
     metavar="S",
     help="Seconds for one request before it is retried.",
 )
-@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Longest reply, in tokens.")
+@count_option("--max-tokens", help="Longest reply, in tokens.")
 @click.option(
     "--extra",
     metavar="JSON",
     help="Fields added to every request to a server: '{\"temperature\": 1}'.",
 )
-@click.option(
-    "--failures",
-    type=click.IntRange(1),
-    metavar="N",
-    help="N answers on which judge and label differ, with the judge's replies.",
+@count_option(
+    "--failures", help="N answers on which judge and label differ, with the judge's replies."
 )
 @json_option
 def judge(
@@ -124,8 +124,6 @@ def judge(
     "criteria", [{"id", "description"}], and label says true or false of each id. An "id" is
     optional.
     """
-    from heldout.analysis.judge_check import read_labels
-
     items = read_labels(labels, kind)
     judge = _load_judge(endpoint, {name: v for name, v in settings.items() if v is not None})
     try:
@@ -146,10 +144,6 @@ def judge(
 
 
 def _load_judge(name: str, settings: dict[str, Any]) -> Judge:
-    from heldout._providers import KINDS, SERVERS
-    from heldout.config import Sampling
-    from heldout.scoring.judges import Judge
-
     endpoint: Any = name
     scheme, colon, _ = name.partition(":")
     if colon and scheme not in KINDS:
@@ -157,37 +151,23 @@ def _load_judge(name: str, settings: dict[str, Any]) -> Judge:
         if endpoint is None:
             raise InvalidInput(f"--judge: there is no {name}")
     if isinstance(endpoint, Judge):
-        if settings:
-            option = f"--{next(iter(settings)).replace('_', '-')}"
+        for option in settings:
+            option = f"--{option.replace('_', '-')}"
             raise InvalidInput(f"{name} is a Judge with settings of its own; leave out {option}")
         return endpoint
-    extra, max_tokens = settings.pop("extra", None), settings.pop("max_tokens", None)
-    if extra is not None:
-        if scheme not in (*SERVERS, "litellm"):
-            raise InvalidInput("--extra goes to a server: --judge openai:MODEL or openai:MODEL@URL")
-        extra = _parse_extra(extra)
-    return Judge(endpoint, sampling=Sampling(max_tokens=max_tokens, extra_body=extra), **settings)
-
-
-def _parse_extra(text: str) -> dict[str, Any]:
-    import msgspec
-
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as problem:
-        raise InvalidInput(f"--extra is a JSON object, got {text!r}: {problem}") from None
+    extra = settings.pop("extra", None)
+    if extra is not None and scheme not in (*SERVERS, "litellm"):
+        raise InvalidInput("--extra goes to a server: --judge openai:MODEL or openai:MODEL@URL")
+    sampling = Sampling(
+        max_tokens=settings.pop("max_tokens", None),
+        extra_body=None if extra is None else parse_value(extra),
+    )
+    return Judge(endpoint, sampling=sampling, **settings)
 
 
 def _run_check(
     judge: Judge, items: Sequence[LabelledAnswer], kind: Kind, repeats: int
 ) -> JudgeCheck:
-    import asyncio
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from heldout.analysis.judge_check import check_judge
-
     console = Console(stderr=True)
     progress = Progress(console=console, transient=True, disable=not sys.stderr.isatty())
     task = progress.add_task("judging", total=len(items) * repeats)
@@ -213,8 +193,7 @@ def _build_judge_report(check: JudgeCheck) -> Report:
     blocks: list[Block] = [
         Line(Span(describe_model(check.judge) or "judge", "bold", code=True), about),
         _build_agreement_table(check),
-        _build_class_table(check.against_labels),
-        _build_confusion_table(check.against_labels),
+        *_build_class_tables(check.against_labels),
         *_describe_missing_verdicts(check),
         *(Line(f"note: {note}", style="yellow") for note in make_judge_notes(check)),
         Line(_describe_usage(check), style="dim"),
@@ -223,34 +202,35 @@ def _build_judge_report(check: JudgeCheck) -> Report:
 
 
 def _build_agreement_table(check: JudgeCheck) -> Table:
-    rows: list[list[str]] = []
-
-    def add(label: str, estimate: Rate | Estimate, of: str = "") -> None:
-        bounds: Interval | None = estimate.interval
-        text = interval(bounds.low, bounds.high) if bounds else "–"
-        rows.append([label, number(estimate.value), text, of])
-
-    def add_rate(label: str, rate: Rate, noun: str) -> None:
-        plural = "criteria" if noun == "criterion" else f"{noun}s"
-        add(label, rate, f"{rate.count} of {rate.n} {noun if rate.n == 1 else plural}")
-
     noun = "criterion" if check.kind == "criteria" else "answer"
     labels, itself, position = check.against_labels, check.against_itself, check.position
-    add_rate("agrees with labels", labels.agreement, noun)
-    add("kappa", labels.kappa)
-    add("balanced F1", labels.balanced_f1)
+    estimates: list[tuple[str, Any, str]] = [
+        ("agrees with labels", labels.agreement, noun),
+        ("kappa", labels.kappa, ""),
+        ("balanced F1", labels.balanced_f1, ""),
+    ]
     if itself is not None:
-        add_rate("agrees with itself", itself.agreement, noun if check.repeats == 2 else "pair")
-        add("kappa with itself", itself.kappa)
+        compared = noun if check.repeats == 2 else "pair"
+        estimates.append(("agrees with itself", itself.agreement, compared))
+        estimates.append(("kappa with itself", itself.kappa, ""))
     if position is not None:
-        add_rate("same in both orders", position.same, "pair")
-        add_rate("prefers the first position", position.first, "pair")
-        add_rate("prefers the second position", position.second, "pair")
+        estimates.append(("same in both orders", position.same, "pair"))
+        estimates.append(("prefers the first position", position.first, "pair"))
+        estimates.append(("prefers the second position", position.second, "pair"))
+    rows = []
+    for label, estimate, noun in estimates:
+        bounds, of = estimate.interval, ""
+        if noun:
+            items = count(estimate.n, noun).replace("criterions", "criteria")
+            of = f"{estimate.count} of {items}"
+        around = interval(bounds.low, bounds.high) if bounds else "–"
+        rows.append([label, number(estimate.value), around, of])
     columns = [Column(""), Column("value", "right"), Column("95% interval"), Column("of")]
     return Table(columns, rows)
 
 
-def _build_class_table(agreement: Agreement) -> Table:
+def _build_class_tables(agreement: Agreement) -> Iterator[Table]:
+    """Lay out precision and recall of each class, and how labels and verdicts meet."""
     headings = ("precision", "of verdicts", "recall", "of labels", "F1")
     rows = []
     for category in agreement.classes:
@@ -258,14 +238,10 @@ def _build_class_table(agreement: Agreement) -> Table:
         row = [str(category.name), number(precision.value), f"{precision.count} of {precision.n}"]
         row += [number(recall.value), f"{recall.count} of {recall.n}", number(category.f1)]
         rows.append(row)
-    return Table([Column("class"), *(Column(heading, "right") for heading in headings)], rows)
-
-
-def _build_confusion_table(agreement: Agreement) -> Table:
+    yield Table([Column("class"), *(Column(heading, "right") for heading in headings)], rows)
     names = [str(category) for category in agreement.categories]
-    rows = [[name, *map(str, row)] for name, row in zip(names, agreement.table, strict=True)]
-    columns = [Column("label ↓  verdict →"), *(Column(name, "right") for name in names)]
-    return Table(columns, rows)
+    counts = [[name, *map(str, row)] for name, row in zip(names, agreement.table, strict=True)]
+    yield Table([Column("label ↓  verdict →"), *(Column(name, "right") for name in names)], counts)
 
 
 def _describe_missing_verdicts(check: JudgeCheck) -> Iterator[Line]:
@@ -282,10 +258,9 @@ def _describe_missing_verdicts(check: JudgeCheck) -> Iterator[Line]:
     for answer in missing:
         by_problem.setdefault(str(answer.draws[0].problem), []).append(answer.item.id)
     for problem, ids in list(by_problem.items())[:LISTED]:
-        more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
-        yield Line(f"  {', '.join(ids[:LISTED])}{more}: {problem}")
-    if rest := sum(len(ids) for ids in list(by_problem.values())[LISTED:]):
-        yield Line(f"  and {rest} more")
+        yield Line(f"  {list_some(ids, LISTED, ', ')}: {problem}")
+    if len(by_problem) > LISTED:
+        yield Line(f"  and {count(len(by_problem) - LISTED, 'other problem')}; --json has all")
     if check.later_without:
         yield Line(
             f"no verdict in later draws: {check.later_without}, which have no part in how far the "
@@ -344,8 +319,6 @@ def _judged_as_dict(answer: JudgedAnswer) -> dict[str, Any]:
 
 
 def _print_differences(shown: Sequence[JudgedAnswer], total: int) -> None:
-    from rich.text import Text
-
     console = make_console()
     if not shown:
         console.print("No differences: every verdict is the label.")
@@ -355,30 +328,20 @@ def _print_differences(shown: Sequence[JudgedAnswer], total: int) -> None:
         console.print(Text("── ", "dim") + as_line(answer.item.id, "bold"), soft_wrap=True)
         for name, text in answer.item.texts.items():
             print_labelled(console, name, as_text(shorten(text)), "bold cyan")
-        disputed = _disputed_criteria(answer)
-        label = as_text(_format_label(answer.item.label, disputed))
-        print_labelled(console, "label", label, "bold green")
+        print_labelled(console, "label", _format_label(answer.item.label), "bold green")
         for draw in answer.draws:
             if draw.verdict is None:
                 print_labelled(console, "no verdict", as_text(draw.problem), "bold red")
                 continue
-            verdict = as_text(_format_label(draw.verdict, disputed))
-            print_labelled(console, "judge", verdict, "bold red")
+            print_labelled(console, "judge", _format_label(draw.verdict), "bold red")
             for part in draw.parts:
                 print_labelled(console, "", as_text(shorten(part.reply), "dim"))
 
 
-def _disputed_criteria(answer: JudgedAnswer) -> list[str]:
-    """Return the criteria on which label and verdicts are not all alike."""
-    labels = [answer.item.label, *(draw.verdict for draw in answer.draws)]
-    known = [label for label in labels if isinstance(label, dict)]
-    return [c.id for c in answer.item.criteria if len({label[c.id] for label in known}) > 1]
-
-
-def _format_label(label: Label, disputed: Sequence[str]) -> str:
+def _format_label(label: Label) -> Text:
     if isinstance(label, str):
-        return label
-    return ", ".join(f"{id}: {'met' if label[id] else 'not met'}" for id in disputed)
+        return as_text(label)
+    return as_text(", ".join(f"{id}: {'met' if met else 'not met'}" for id, met in label.items()))
 
 
 # --- check template -----------------------------------------------------------------------------
@@ -394,18 +357,13 @@ def template(tokenizer: str, template: str | None, as_json: bool) -> None:
     TOKENIZER is a directory, or a name on the Hugging Face hub that has been downloaded before.
     Exits with 1 if no mode supports all kinds of conversation that the template does.
     """
-    from heldout.rendering.chat_templates import ChatRenderer
-    from heldout.rendering.examine import examine
-    from heldout.types import Message
-
-    render = ChatRenderer(_load_tokenizer(tokenizer), chat_template=_read_template(template))
     try:
+        text = None if template is None else Path(template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidInput(f"cannot read the template {template}: {problem}") from None
+    render = ChatRenderer(_load_tokenizer(tokenizer), chat_template=text)
+    with user_code(f"the chat template of {template or tokenizer} cannot render a user's question"):
         render([Message("user", "?")], True)
-    except Exception as problem:  # noqa: BLE001 - templates raise what they like
-        raise InvalidInput(
-            f"the chat template of {template or tokenizer} cannot render a user's question: "
-            f"{type(problem).__name__}: {problem}"
-        ) from None
     examination = examine(render, render.decode)
     if as_json:
         print_json(
@@ -436,45 +394,38 @@ def _load_tokenizer(name: str) -> Any:
         # Local files alone: this command does not download gigabytes.
         return AutoTokenizer.from_pretrained(name, local_files_only=True)
     except Exception as problem:  # noqa: BLE001 - transformers raises many kinds of errors
-        if Path(name).is_dir():
-            first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-            raise InvalidInput(f"cannot load a tokenizer from {name}: {first}") from None
-        if Path(name).exists() or name.startswith(("/", ".", "~")):
-            raise InvalidInput(f"there is no directory with a tokenizer at {name}") from None
+        if Path(name).exists():
+            raise InvalidInput(
+                f"cannot load a tokenizer from {name}: {describe_error(problem)}"
+            ) from None
         raise InvalidInput(
             f"{name!r} is no directory, and no tokenizer of that name has been downloaded: "
             f"`hf download {name}` downloads it, if it is on the Hugging Face hub"
         ) from None
 
 
-def _read_template(template: str | None) -> str | None:
-    if template is None:
-        return None
-    try:
-        return Path(template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidInput(f"cannot read the template {template}: {problem}") from None
-
-
 def _build_template_report(
     tokenizer: str, examination: Examination, render: ChatRenderer
 ) -> Report:
-    modes = ("suffix", "boundary")
     states = {
         True: Span("works", "green"),
         False: Span("does not", "red"),
         None: Span("not supported", "dim"),
     }
-    rows: list[list[str | Span]] = []
-    for kind in dict.fromkeys(finding.kind for finding in examination.findings):
-        states_by_mode = {
-            str(f.segments): states[f.ok] for f in examination.findings if f.kind == kind
-        }
-        rows.append([kind, *(states_by_mode[mode] for mode in modes)])
+    rows: dict[str, list[str | Span]] = {}
+    for finding in examination.findings:  # of each kind: suffix, then boundary
+        rows.setdefault(finding.kind, [finding.kind]).append(states[finding.ok])
+    reasons: dict[str, dict[str, None]] = {}
+    for finding in examination.findings:
+        if not finding.ok:
+            mode = f"{finding.segments}: " if finding.ok is False else ""
+            change = f", {finding.so_far!r} becomes {finding.rendered!r}"
+            reason = f"{mode}{finding.why}{change if finding.position is not None else ''}"
+            reasons.setdefault(reason, {})[finding.kind] = None
     ends = " or ".join(render.spell([end]) for end in examination.ends)
     blocks: list[Block] = [
         Line(tokenizer, style="bold", wrap=False),
-        Table([Column("", wrap=True), *map(Column, modes)], rows),
+        Table([Column("", wrap=True), Column("suffix"), Column("boundary")], [*rows.values()]),
         Line(f"A turn ends in {ends or 'nothing that could be detected'}"),
     ]
     if any(end != render.tokenizer.eos_token_id for end in examination.ends):
@@ -483,13 +434,6 @@ def _build_template_report(
     if render.dialect.as_text:
         parts = ", ".join(render.dialect.as_text)
         blocks.append(Line(f"Written as text, not by the template: {parts}"))
-    reasons: dict[str, dict[str, None]] = {}
-    for finding in examination.findings:
-        if not finding.ok:
-            mode = f"{finding.segments}: " if finding.ok is False else ""
-            change = f", {finding.so_far!r} becomes {finding.rendered!r}"
-            reason = f"{mode}{finding.why}{change if finding.position is not None else ''}"
-            reasons.setdefault(reason, {})[finding.kind] = None
     for reason, kinds in reasons.items():
         blocks.append(Line(f"{reason} ({', '.join(kinds)})", style="dim", wrap=False))
     style = "bold" if examination.recommended else "bold red"

@@ -10,13 +10,15 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import click
 from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.text import Text
 
 from heldout._format import interval, printable, samples
+from heldout._plotting import format_of
 from heldout.cli._braille import COLOURS, Dot, Series, draw_curves
 from heldout.cli._curves import (
     VERDICT_STYLES,
@@ -28,10 +30,10 @@ from heldout.cli._curves import (
     open_curve,
     point_as_dict,
     read_curve,
-    shorten_verdict,
     training_state,
 )
-from heldout.cli._load import find_curve, list_steps, saved_eval, select_label
+from heldout.cli._load import find_curve, list_result_steps, read_texts, saved_eval, select_label
+from heldout.cli._options import count_option, json_option
 from heldout.cli._tables import (
     Block,
     Flip,
@@ -41,20 +43,22 @@ from heldout.cli._tables import (
     build_flips,
     make_console,
     name,
+    pick,
     print_json,
     print_report,
     render_line,
 )
 from heldout.cli.show import command as show_command
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.store.run_dir import RunDir
+from heldout.store.report import EvalReport
+from heldout.store.run_dir import RunDir, replace_file
 from heldout.store.runs import find_run
-from heldout.training.curve import CurvePoint
-
-if TYPE_CHECKING:
-    from heldout.training.flips import Change, Flips
-    from heldout.training.plot import NamedCurve
-    from heldout.training.verdicts import StepVerdict
+from heldout.training.curve import STOP_NAME, CurvePoint, is_fewer, most_asked, request_stop
+from heldout.training.flips import Flips
+from heldout.training.flips import flips as find_flips
+from heldout.training.plot import NamedCurve
+from heldout.training.plot import plot as plot_curves
+from heldout.training.verdicts import StepVerdict, terms_of, verdicts
 
 ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
 """Settings of decoding that can change answers; the others are about speed."""
@@ -102,62 +106,51 @@ def watch(run: str, metric: str, interval: float, once: bool, as_json: bool) -> 
     prints one line per point, and ends when the training run does.
     """
     with suppress(KeyboardInterrupt):
+        path = _wait_for_curve(run, interval, once=once)
         if sys.stdout.isatty() and not as_json:
-            _watch_terminal(run, metric, interval, once=once)
+            _watch_terminal(path, metric, interval, once=once)
         else:
-            _watch_pipe(run, metric, interval, once=once, as_json=as_json)
+            _watch_pipe(path, metric, interval, once=once, as_json=as_json)
 
 
-def _find_or_wait(run: str, *, once: bool) -> Path | None:
-    """Return the directory of the curve, or None where there may be one later."""
-    path = find_curve(run)
-    if path is None:
+def _wait_for_curve(run: str, interval: float, *, once: bool) -> Path:
+    """Return the directory of a curve, once it exists where that may be later."""
+    announced = False
+    while (path := find_curve(run)) is None:
+        hint = ""
         try:
-            waiting = not RunDir(find_run(run)).journal.exists()
-        except HeldoutError:
-            waiting = True
-        if once or not waiting:
+            is_run = RunDir(find_run(run)).journal.exists()
+        except HeldoutError as problem:
+            is_run = False
+            if match := re.search(r"did you mean [^?]+\?", str(problem)):
+                hint = f" ({match[0]})"
+        if once or is_run:
             open_curve(run)  # raises: it says what is wrong
+        if not announced:
+            text = f"Waiting for {run}/curve.jsonl; Ctrl-C ends{hint}"
+            click.echo(printable(text), err=True)
+        announced = True
+        time.sleep(interval)
     return path
 
 
-def _describe_waiting(run: str) -> str:
-    """Say what is waited for, and which run may have been meant if the name is misspelled."""
-    hint = ""
-    try:
-        find_run(run)
-    except HeldoutError as problem:
-        if match := re.search(r"did you mean [^?]+\?", str(problem)):
-            hint = f" ({match[0]})"
-    return f"Waiting for {run}/curve.jsonl; Ctrl-C ends{hint}"
-
-
-def _watch_pipe(run: str, metric: str, interval: float, *, once: bool, as_json: bool) -> None:
-    path = _find_or_wait(run, once=once)
-    if path is None:
-        click.echo(printable(_describe_waiting(run)), err=True)
-    while path is None:
-        time.sleep(interval)
-        path = _find_or_wait(run, once=once)
+def _watch_pipe(path: Path, metric: str, interval: float, *, once: bool, as_json: bool) -> None:
     printed: set[tuple[object, ...]] = set()
     while True:
         curve = read_curve(path)
         check_metric(curve.points, metric)
         labelled = len(group_by_label(curve.points)) > 1
-        has_new = False
-        for point in curve.points:
-            # An eval in flight is printed once, though the hash of its weights may come later.
-            line = (*point.key, point.pending or point.time)
-            if line in printed:
-                continue
-            printed.add(line)
-            has_new = True
+        # An eval in flight is printed once, though the hash of its weights may come later.
+        lines = {(*point.key, point.pending or point.time): point for point in curve.points}
+        fresh = lines.keys() - printed
+        for point in (point for line, point in lines.items() if line in fresh):
             if as_json:
-                print_json(point_as_dict(point, outcomes=False))
+                print_json(point_as_dict(point))
             else:
-                click.echo(format_point(point, metric, labelled=labelled))
+                click.echo(format_point(point, labelled=labelled))
+        printed |= fresh
         finished = training_state(curve)["state"] == "finished"
-        if once or (finished and not has_new):
+        if once or (finished and not fresh):
             if as_json:
                 print_json({"training": training_state(curve)})
             return
@@ -165,55 +158,47 @@ def _watch_pipe(run: str, metric: str, interval: float, *, once: bool, as_json: 
             time.sleep(interval)
 
 
-def _watch_terminal(run: str, metric: str, interval: float, *, once: bool) -> None:
-    from rich.live import Live
-
+def _watch_terminal(path: Path, metric: str, interval: float, *, once: bool) -> None:
     console = make_console()
-    if once:
-        console.print(draw_screen(open_curve(run), metric, console))
-        return
-    screen: RenderableType = as_line(_describe_waiting(run), "yellow")
-    path: Path | None = None
-    points: list[CurvePoint] = []
-    verdicts: dict[str, StepVerdict] = {}
-    try:
+    curve = read_curve(path)
+    verdicts = latest_verdicts(curve.points)
+    screen = draw_screen(curve, metric, console, verdicts)
+    if not once:
         # The alternate screen is redrawn as a whole when the terminal changes its size.
-        with Live(console=console, screen=True, auto_refresh=False) as live:
+        with (
+            suppress(KeyboardInterrupt),
+            Live(screen, console=console, screen=True, auto_refresh=False) as live,
+        ):
             while True:
-                path = _find_or_wait(run, once=False)
-                if path is not None:
-                    curve = read_curve(path)
-                    if curve.points != points:
-                        points, verdicts = curve.points, _judge(curve.points)
-                    screen = draw_screen(curve, metric, console, verdicts)
-                live.update(screen, refresh=True)
                 time.sleep(interval)
-    except KeyboardInterrupt:
-        if path is not None:
-            console.print(screen)  # the last picture stays when the alternate screen is gone
+                previous, curve = curve, read_curve(path)
+                if curve.points != previous.points:
+                    verdicts = latest_verdicts(curve.points)
+                screen = draw_screen(curve, metric, console, verdicts)
+                live.update(screen, refresh=True)
+    console.print(screen)  # the last picture stays when the alternate screen is gone
 
 
 def draw_screen(
-    run: CurveRun,
-    metric: str,
-    console: Console,
-    verdicts: Mapping[str, StepVerdict] | None = None,
+    run: CurveRun, metric: str, console: Console, verdicts: Mapping[str, StepVerdict]
 ) -> RenderableType:
     """Draw all that fits the terminal: title, status, verdicts, the curve and its last points."""
     check_metric(run.points, metric)
     groups = group_by_label(run.points)
     width = console.width
     head = [_build_title(list(groups), metric), render_line(describe_status(run))]
-    for label, verdict in (_judge(run.points) if verdicts is None else verdicts).items():
+    for label, verdict in verdicts.items():
         # It is on the reward, whatever is drawn.
         line = as_line(f"{label}: " * (len(groups) > 1) + "reward: " * (metric != "reward"))
-        text = shorten_verdict(verdict, width - line.cell_len)
+        text = verdict.sentence()
+        if line.cell_len + len(text) > width:
+            text = verdict.short()
         line.append_text(as_line(text, VERDICT_STYLES[verdict.kind]))
         line.no_wrap, line.overflow = True, "ellipsis"
         head.append(line)
     foot = [Text("")]
     for point in run.points[-max(1, min(6, (console.height - 4) // 6)) :]:
-        text = format_point(point, metric, labelled=len(groups) > 1)
+        text = format_point(point, labelled=len(groups) > 1)
         foot.append(
             Text(text, "" if point.has_result else "dim", no_wrap=True, overflow="ellipsis")
         )
@@ -231,10 +216,8 @@ def _build_title(labels: list[str], metric: str) -> Text:
     return title.append_text(as_line(f"  {metric}, mean and 95% interval", "dim"))
 
 
-def _judge(points: Sequence[CurvePoint]) -> dict[str, StepVerdict]:
+def latest_verdicts(points: Sequence[CurvePoint]) -> dict[str, StepVerdict]:
     """Return the last verdict of each label that has one; `heldout show` explains the others."""
-    from heldout.training.verdicts import terms_of, verdicts
-
     latest: dict[str, StepVerdict] = {}
     for label, group in group_by_label(points).items():
         with suppress(InvalidInput):
@@ -244,8 +227,6 @@ def _judge(points: Sequence[CurvePoint]) -> dict[str, StepVerdict]:
 
 
 def _make_series(points: Sequence[CurvePoint], metric: str) -> Series:
-    from heldout.training.curve import is_fewer, most_asked
-
     dots, skipped, most = [], [], most_asked(points)
     for point in points:
         value, bounds = point.value_and_interval(metric)
@@ -276,15 +257,7 @@ def _make_series(points: Sequence[CurvePoint], metric: str) -> Series:
     help="Step to compare with.  [default: the last with a result]",
 )
 @click.option("--label", help="Which eval, where a curve has several.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="List N samples gained, and N lost.",
-)
+@count_option("-n", "--limit", default=10, help="List N samples gained, and N lost.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line, with all of them.")
 def flips(
     run: str, first: int | None, last: int | None, label: str | None, limit: int, as_json: bool
@@ -299,12 +272,25 @@ def flips(
     labels = sorted({point.label for point in results})
     if label is None and len(labels) > 1:
         raise InvalidInput(f"of which eval? Add --label; there are {', '.join(labels)}")
-    results = select_label(results, label)
-    change = compare_steps(results, first, last, curve.pass_threshold)
-    before, after, changes, _ = change
+    change = compare_steps(select_label(results, label), first, last, curve.pass_threshold)
+    before, after, changes, pass_threshold = change
     listed = _list_flips(curve.path, change, None if as_json else limit)
     if as_json:
-        print_json(_flips_json(change, listed))
+        bounds = changes.interval
+        print_json(
+            {
+                "label": after.label,
+                "from": before.step,
+                "to": after.step,
+                "pass_threshold": pass_threshold,
+                **pick(changes, "compared", "stayed_passing", "stayed_failing", "unchanged"),
+                **pick(changes, "errored", "not_in_both", "difference", "stderr", "p_value"),
+                "ci_low": bounds.low if bounds else None,
+                "ci_high": bounds.high if bounds else None,
+                "gained": [f.as_dict("before", "after") for f in listed if f.kind == "gained"],
+                "lost": [f.as_dict("before", "after") for f in listed if f.kind == "lost"],
+            }
+        )
         return
     blocks: list[Block] = [Line(name(after.label), f", step {before.step} to {after.step}")]
     blocks += build_flips(listed, f"at {before.step}", f"at {after.step}")
@@ -329,8 +315,6 @@ def compare_steps(
     results: Sequence[CurvePoint], first: int | None, last: int | None, pass_threshold: float
 ) -> StepChange:
     """Compare two steps of one label; by default the first with the last."""
-    from heldout.training.flips import flips as find_flips
-
     before, after = _point_at(results, first, 0), _point_at(results, last, -1)
     rates = before.number("pass_rate"), after.number("pass_rate")
     has_passes = not (before.outcomes and after.outcomes) or rates != (None, None)
@@ -339,54 +323,26 @@ def compare_steps(
 
 
 def _point_at(results: Sequence[CurvePoint], step: int | None, default: int) -> CurvePoint:
-    if step is None and results:
-        return results[default]
-    points = [point for point in results if point.step == step]
+    points = [point for point in results if step in (None, point.step)]
     if not points:
-        steps = list_steps(point.step for point in results)
+        steps = list_result_steps(results)
         raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
-    return points[0]
+    return points[default if step is None else 0]
 
 
 def _list_flips(path: Path, change: StepChange, limit: int | None) -> list[Flip]:
     """List the largest changes, with their texts where the conversations were saved."""
-    from heldout.cli._load import read_texts
-    from heldout.store.report import EvalReport
-
-    shown: dict[str, Sequence[Change]] = {"gained": change.flips.gained, "lost": change.flips.lost}
-    if limit is not None:
-        for kind, changes in shown.items():
-            ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
-            shown[kind] = ordered[:limit]
-    ids = {flip.id for changes in shown.values() for flip in changes}
+    chosen = []
+    for kind, changes in (("gained", change.flips.gained), ("lost", change.flips.lost)):
+        ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
+        chosen += [(kind, flip) for flip in (changes if limit is None else ordered[:limit])]
+    ids = {flip.id for _, flip in chosen}
     directories = [saved_eval(path, point) for point in (change.before, change.after)]
     old, new = (read_texts(EvalReport.load(d), ids) if d else {} for d in directories)
     return [
         Flip(kind, flip.id, (flip.before, flip.after), (old.get(flip.id), new.get(flip.id)))
-        for kind, changes in shown.items()
-        for flip in changes
+        for kind, flip in chosen
     ]
-
-
-def _flips_json(change: StepChange, listed: Sequence[Flip]) -> dict[str, Any]:
-    before, after, flips, pass_threshold = change
-    numbers = ["compared", "stayed_passing", "stayed_failing", "errored", "not_in_both"]
-    numbers += ["difference", "stderr", "p_value"]
-    if pass_threshold is None:
-        numbers.append("unchanged")
-    return {
-        "label": after.label,
-        "from": before.step,
-        "to": after.step,
-        "pass_threshold": pass_threshold,
-        **{name: getattr(flips, name) for name in numbers},
-        "ci_low": flips.interval.low if flips.interval else None,
-        "ci_high": flips.interval.high if flips.interval else None,
-        **{
-            kind: [flip.as_dict("before", "after") for flip in listed if flip.kind == kind]
-            for kind in ("gained", "lost")
-        },
-    }
 
 
 def describe_flips(change: StepChange) -> list[Line]:
@@ -402,25 +358,22 @@ def describe_flips(change: StepChange) -> list[Line]:
         )
     lines = [Line(text)]
     if flips.difference is not None:
-        around = "no interval, all changed alike"
-        if flips.interval is not None:
-            around = interval(flips.interval.low, flips.interval.high)
-        difference = f"{flips.difference:+.3f} (95%, paired: {around})"
-        lines.append(Line(f"mean reward changed by {difference}"))
-    warnings = []
-    if flips.not_in_both:
-        warnings.append(f"run at only one of the steps: {samples(flips.not_in_both)}")
-    if flips.errored:
-        errored = samples(flips.errored)
-        warnings.append(f"not compared, without a score at one of the steps: {errored}")
-    if not flips.compared:
-        warnings.append("the curve has no scores of samples that both steps share")
+        bounds = flips.interval
+        around = interval(bounds.low, bounds.high) if bounds else "no interval, all changed alike"
+        lines.append(
+            Line(f"mean reward changed by {flips.difference:+.3f} (95%, paired: {around})")
+        )
     old, new = before.decoding or {}, after.decoding or {}
-    changed = [name for name in ANSWER_SETTINGS if old.get(name) != new.get(name)]
-    if changed:
-        settings = ", ".join(changed)
-        warnings.append(f"not the policy alone changed, but its decoding, too: {settings}")
-    return [*lines, *(Line(text, style="yellow") for text in warnings)]
+    changed = [setting for setting in ANSWER_SETTINGS if old.get(setting) != new.get(setting)]
+    warnings = {
+        f"run at only one of the steps: {samples(flips.not_in_both)}": flips.not_in_both,
+        f"not compared, without a score at one of the steps: {samples(flips.errored)}": (
+            flips.errored
+        ),
+        "the curve has no scores of samples that both steps share": not flips.compared,
+        f"not the policy alone changed, but its decoding, too: {', '.join(changed)}": changed,
+    }
+    return [*lines, *(Line(text, style="yellow") for text, holds in warnings.items() if holds)]
 
 
 # --- Plot and stop ------------------------------------------------------------------------------
@@ -439,30 +392,10 @@ def describe_flips(change: StepChange) -> list[Line]:
 )
 @metric_option
 @click.option("--pass-rate", is_flag=True, help="Add a panel with the pass rate.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+@json_option
 def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_json: bool) -> None:
     """Plot the curves of one RUN or several into one picture."""
-    from heldout._plotting import format_of
-    from heldout.store.run_dir import replace_file
-    from heldout.training.plot import plot as plot_curves
-
     format = format_of(output)
-    picture = plot_curves(
-        _name_curves(runs, metric),
-        metric,
-        pass_rate=pass_rate and metric != "pass_rate",
-        format=format,
-    )
-    replace_file(output, picture)
-    if as_json:
-        print_json({"path": str(output), "format": format, "runs": list(runs)})
-    else:
-        click.echo(printable(f"Wrote {output}."))
-
-
-def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
-    from heldout.training.plot import NamedCurve
-
     curves = []
     for run in runs:
         points = open_curve(run).points
@@ -474,7 +407,12 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
             parts = [run] if len(runs) > 1 else []
             parts += [label] if len(groups) > 1 or not parts else []
             curves.append(NamedCurve(printable(" ".join(parts).replace("\n", "\\n")), group))
-    return curves
+    with_passes = pass_rate and metric != "pass_rate"
+    replace_file(output, plot_curves(curves, metric, pass_rate=with_passes, format=format))
+    if as_json:
+        print_json({"path": str(output), "format": format, "runs": list(runs)})
+    else:
+        click.echo(printable(f"Wrote {output}."))
 
 
 @command.command("stop")
@@ -485,14 +423,12 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
     metavar="TEXT",
     help="Passed to the training run, and shown by `curve show`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+@json_option
 def stop(run: str, reason: str, as_json: bool) -> None:
     """Ask the training run that writes RUN to stop.
 
     It stops at its next check, after an eval or a step. Remove RUN/stop to withdraw the request.
     """
-    from heldout.training.curve import STOP_NAME, request_stop
-
     curve = open_curve(run)
     path, state = curve.path, training_state(curve)["state"]
     if state == "finished":
@@ -503,12 +439,9 @@ def stop(run: str, reason: str, as_json: bool) -> None:
         print_json({"path": str(path / STOP_NAME), "reason": reason, "alive": is_alive})
     else:
         click.echo(printable(f"Asked the training run that writes {path} to stop."))
-    if not is_alive:
-        # Not refused: some file systems have no locks.
-        click.echo(
-            printable(
-                "No process seems to be writing it now. If none is, the request has no effect: a "
-                f"training run that starts later removes {path / STOP_NAME}."
-            ),
-            err=True,
+    if not is_alive:  # not refused: some file systems have no locks
+        text = (
+            "No process seems to be writing it now. If none is, the request has no effect: a "
+            f"training run that starts later removes {path / STOP_NAME}."
         )
+        click.echo(printable(text), err=True)

@@ -51,20 +51,6 @@ COMMANDS = {
 }
 """The module of each command in this package, with the function's name unless it is `command`, and
 its help on one line: the module is imported when the command runs."""
-ALIASES = {
-    "slice": ("show", "show RUN --by KEY"),
-    "watch": ("curve:watch", "curve watch"),
-    "flips": ("curve:flips", "curve flips"),
-    "plot": ("curve:plot", "curve plot"),
-    "stop": ("curve:stop", "curve stop"),
-    "env": ("agent", "agent"),
-    "toolcalls": ("tool_calls", "tool-calls"),
-    "judge-check": ("check:judge", "check judge"),
-    "doctor": ("check:template", "check template"),
-}
-"""Names of version 0.1 with the command they are now; they go with the next version."""
-FOREIGN_COMMANDS = {"eval": "run", "ls": "list", "logs": "list", "diff": "compare"}
-"""Commands of other programs, with ours."""
 EXIT_CODES = {
     0: "fine",
     1: "the answer is no: the gate fails, the check does not pass",
@@ -75,10 +61,6 @@ EXIT_CODES = {
 }
 OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)
 """Errors of standard output: a full disk, or a stream that was closed."""
-REFUSAL_CHARACTERS = 3000
-"""Characters of a refusal in Markdown: its end says what to do."""
-JSON_COMMANDS = ("agent", "env")
-"""Commands that print JSON without being asked."""
 
 
 class LazyGroup(click.Group):
@@ -90,10 +72,9 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import a command; None if there is none of that name."""
-        target = COMMANDS.get(name) or ALIASES.get(name)
-        if target is None:
+        if name not in COMMANDS:
             return None
-        module, _, function = target[0].partition(":")
+        module, _, function = COMMANDS[name][0].partition(":")
         command = getattr(import_module(f"heldout.cli.{module}"), function or "command")
         assert isinstance(command, click.Command)
         return command
@@ -103,14 +84,10 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command in the arguments, or fail with the nearest name."""
         name = args[0]
-        if name in ALIASES:
-            click.echo(f"`heldout {name}` is now `heldout {ALIASES[name][1]}`.", err=True)
-        elif name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and not name.startswith("-"):
             near = difflib.get_close_matches(name, COMMANDS, n=1)
             if name.endswith(".py"):
                 near = [f"run {printable(name)}"]
-            elif name in FOREIGN_COMMANDS:
-                near = [FOREIGN_COMMANDS[name]]
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
             ctx.fail(f"there is no command {printable(name)!r}; {hint}")
         return super().resolve_command(ctx, args)
@@ -184,7 +161,7 @@ def run_cli(arguments: list[str]) -> int:
     for line in lines:  # a line break in a name could pass for a message of its own
         click.echo(printable(line.replace("\n", "\\n")), err=True)
     with suppress(OSError, ValueError):  # the problem may be that nothing can be written
-        if "--json" in arguments or (arguments and arguments[0] in JSON_COMMANDS):
+        if "--json" in arguments or arguments[:1] == ["agent"]:  # which always prints JSON
             from heldout.cli._tables import print_json
 
             error = {"kind": failure.kind, "message": failure.message, "hint": failure.hint}
@@ -206,7 +183,7 @@ def _explain(problem: BaseException, arguments: list[str]) -> _Failure:
         case click.ClickException():
             return _explain_usage(problem, kind)
         case EvalFailed() | StorageFull():
-            noun = "Check" if arguments[0] in ("check", "judge-check") else "Eval"
+            noun = "Check" if arguments[0] == "check" else "Eval"
             run_dir = problem.run_dir if isinstance(problem, EvalFailed) else None
             saved = [f"Results so far are saved to {run_dir}"] if run_dir else []
             return _Failure(
@@ -238,11 +215,12 @@ def _explain(problem: BaseException, arguments: list[str]) -> _Failure:
 def _explain_usage(problem: click.ClickException, kind: str) -> _Failure:
     context = problem.ctx if isinstance(problem, click.UsageError) else None
     if isinstance(problem, click.NoSuchOption) and context and context.info_name == "run":
-        from heldout.cli.run import explain_foreign_option
+        from heldout.cli.run import setting_types
 
-        if advice := explain_foreign_option(problem.option_name):
-            message = f"there is no option {problem.option_name}: {advice}"
-            problem = click.UsageError(message, context)
+        name = problem.option_name.lstrip("-").replace("-", "_")
+        if {name, f"sampling.{name}"} & setting_types().keys():
+            text = f"there is no option {problem.option_name}: write --set {name}=VALUE"
+            problem = click.UsageError(text, context)
     problem.show()
     kind = "no_such_option" if kind == "no_such_option" else "usage_error"
     hint = f"see `{context.command_path} --help`" if context else None
@@ -256,7 +234,7 @@ def _print_refusal(failure: _Failure) -> None:
     reason = failure.message
     if failure.kind == "internal_error":
         reason = "an internal error of heldout, which the log has"
-    click.echo(f"### No verdict\n\n{escape_markdown(reason, longest=REFUSAL_CHARACTERS)}")
+    click.echo(f"### No verdict\n\n{escape_markdown(reason, longest=3000)}")
 
 
 def forget_stdout() -> None:

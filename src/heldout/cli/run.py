@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import inspect
 import re
 import sys
+import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
@@ -16,6 +16,7 @@ from contextlib import (
     redirect_stdout,
     suppress,
 )
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from docstring_parser import parse_from_object
 
-import heldout.examples
 from heldout._format import count
 from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
-from heldout.cli._options import parse_key_values, parse_value, renamed_option
+from heldout.cli._options import count_option, parse_key_values, parse_value
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.errors import (
     EvalFileError,
@@ -39,57 +40,13 @@ from heldout.errors import (
     RunDirectoryError,
 )
 from heldout.prices import Price
+from heldout.store import runs
 from heldout.store.run_dir import RunDir
 from heldout.types import Sample
 
 if TYPE_CHECKING:
     from heldout.rollout import EvalDefinition
     from heldout.store.report import EvalReport
-
-NAMES_COMPARED = 10_000
-"""Sample ids among which the nearest to a missing one is looked for."""
-FOREIGN_OPTIONS = {
-    ("--tasks", "--task"): "name the eval file itself: heldout run FILE",
-    ("--model_args", "--model-args", "-M"): (
-        "the model is one name, such as --model hf:PATH or openai:MODEL@http://host/v1; settings "
-        "are --set temperature=0.7, fields of the request --set sampling.extra_body.KEY=VALUE"
-    ),
-    ("--model-base-url", "--base-url", "--base_url"): "write --model openai:MODEL@http://host/v1",
-    ("--gen_kwargs",): "write --set temperature=0.7",
-    ("--num_fewshot", "--num-fewshot", "-f", "--system-message", "--system_instruction"): (
-        "put them into the messages: prepare_messages(sample) in FILE"
-    ),
-    ("--batch_size", "--batch-size", "--max-connections", "--num-workers"): (
-        "write --max-concurrent N"
-    ),
-    ("--max_samples", "-L"): "write --limit N",
-    ("--log-dir", "--output_path", "--output_dir"): "write --output-dir DIR",
-    ("--log_samples", "--log-samples"): (
-        "every item is saved; heldout show RUN --sample ID prints one"
-    ),
-    ("--use_cache", "--use-cache", "--cache_requests"): "write --cache",
-    ("--max-retries",): "write --set retries=N",
-    ("--fail-on-error", "--no-fail-on-error"): (
-        "write --set on_error=raise to stop at the first error, or --set max_error_rate=0.1"
-    ),
-    ("--time-limit",): "write --set timeout=SECONDS, for each item",
-    ("--message-limit",): "write --set max_turns=N",
-    ("--token-limit",): "write --set token_budget=N",
-    ("--solver", "--scorer", "--metrics"): (
-        "FILE defines score_fn; heldout rescore RUN --scorer file.py:score_fn scores a run again"
-    ),
-}
-"""Options of Inspect and lm-eval, with what to write here."""
-
-
-def explain_foreign_option(name: str) -> str | None:
-    """Say what to write instead of an option of another program; None if none is known."""
-    setting = name.lstrip("-").replace("-", "_")
-    if {setting, f"sampling.{setting}"} & _setting_types().keys():
-        return f"write --set {setting}=VALUE"
-    advice = {known: text for names, text in FOREIGN_OPTIONS.items() for known in names}
-    near = difflib.get_close_matches(name, advice, n=1, cutoff=0.85)
-    return advice[near[0]] if near else None
 
 
 class _RunCommand(click.Command):
@@ -110,30 +67,14 @@ class _RunCommand(click.Command):
     "a JSON list of strings.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@renamed_option(
+@click.option(
     "--model",
     "endpoint",
-    formerly=["--endpoint"],
     metavar="MODEL",
     help="PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2 (docs/models.md).",
 )
-@renamed_option(
-    "-n",
-    "--limit",
-    "max_samples",
-    formerly=["--max-samples"],
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Only the first N samples.",
-)
-@renamed_option(
-    "--epochs",
-    "repeats",
-    formerly=["--repeats"],
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Attempts of each sample.",
-)
+@count_option("-n", "--limit", "max_samples", help="Only the first N samples.")
+@count_option("--epochs", "repeats", help="Attempts of each sample.")
 @click.option("--sample-id", "ids", multiple=True, metavar="ID", help="Only this sample.")
 @click.option(
     "-T",
@@ -142,10 +83,13 @@ class _RunCommand(click.Command):
     metavar="KEY=VALUE",
     help="A parameter of load_dataset in FILE: -T split=test.",
 )
+@count_option("--max-concurrent", help="Items in flight at once.")
 @click.option(
-    "--max-concurrent", type=click.IntRange(min=1), metavar="N", help="Items in flight at once."
+    "--name",
+    "experiment_name",
+    metavar="NAME",
+    help="Name of the run.  [default: the name of FILE]",
 )
-@click.option("--name", metavar="NAME", help="Name of the run.  [default: the name of FILE]")
 @click.option("--tag", "tags", multiple=True, metavar="WORD", help="A tag; see heldout list --tag.")
 @click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")
 @click.option("--output-dir", metavar="DIR", help="Where runs are made.  [default: outputs/evals]")
@@ -170,12 +114,8 @@ def command(
     settings: tuple[str, ...],
     parameters: tuple[str, ...],
     ids: tuple[str, ...],
-    cache: bool,
-    resume: bool,
     overwrite: bool,
     as_json: bool,
-    tags: tuple[str, ...],
-    name: str | None,
     **options: Any,
 ) -> None:
     """Run the eval in FILE and print its report.
@@ -191,26 +131,23 @@ def command(
 
     from heldout.engine import evaluate
 
-    if overwrite and resume:
+    if overwrite and options["resume"]:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
     elsewhere = Elsewhere(**{name: options.pop(name) for name in Elsewhere.__dataclass_fields__})
     elsewhere.check()
     if elsewhere.remote is not None:
         run_as_job(elsewhere, file)
-    options |= {
-        "experiment_name": name,
-        "tags": tags or None,
-        "cache": cache or None,
-        "resume": resume or None,
-    }
-    chosen = {option: value for option, value in options.items() if value is not None}
+    chosen = {name: value for name, value in options.items() if value not in (None, (), False)}
     with stdout_for_json(as_json):
         eval_file = load_eval_file(file)
         stored, dataset = ({}, {}) if config_file is None else read_settings_file(config_file)
         config = apply_settings(eval_file.config, stored, settings, chosen)
         dataset |= parse_key_values(parameters, "-T")
         samples = eval_file.load_samples(dataset, ids)
-        earlier = _latest_run(config) if overwrite else None
+        earlier = None
+        if overwrite:
+            with suppress(RunDirectoryError):  # there is none
+                earlier = runs.find_run(Path(config.output_dir) / (config.experiment_name or ""))
         with run_directory(config) as config:
             definition = replace(eval_file.definition, samples=samples)
             report = asyncio.run(evaluate(definition, config, executor=elsewhere.executor))
@@ -225,19 +162,9 @@ def command(
     print_run(report, as_json)
 
 
-def _latest_run(config: EvalConfig) -> Path | None:
-    from heldout.store.runs import find_run
-
-    with suppress(RunDirectoryError):
-        return find_run(Path(config.output_dir) / (config.experiment_name or ""))
-    return None
-
-
 @contextmanager
 def run_directory(config: EvalConfig) -> Iterator[EvalConfig]:
     """Give a run a directory of its own, which the config that is yielded names: NAME/TIME."""
-    from heldout.store import runs
-
     root, name = config.output_dir, config.experiment_name or "eval"
     with runs.run_directory(root, name, resume=config.resume) as path:
         try:
@@ -294,19 +221,7 @@ class EvalFile:
     """The eval without its samples."""
 
     def load_samples(self, parameters: dict[str, Any], ids: Sequence[str] = ()) -> Iterable[Sample]:
-        """Call `load_dataset`: a sequence stays one, anything else is streamed.
-
-        Args:
-            parameters: Its arguments by name.
-            ids: The samples to keep; all, if there are none.
-        """
-        try:
-            inspect.signature(self.load_dataset).bind(**parameters)
-        except TypeError as problem:
-            known = ", ".join(inspect.signature(self.load_dataset).parameters) or "none"
-            raise InvalidInput(
-                f"-T: {problem}; the parameters of load_dataset are {known}"
-            ) from None
+        """Call `load_dataset`, and pick `ids`; what is not a sequence is streamed."""
         with self._blame():
             samples = self.load_dataset(**parameters)
         if isinstance(samples, str | dict) or not isinstance(samples, Iterable):
@@ -314,7 +229,10 @@ class EvalFile:
                 f"{self.path}: load_dataset returns a list of samples, got {type(samples).__name__}"
             )
         if ids:
-            return _pick_samples(self._stream(samples), ids)
+            picked = [sample for sample in self._stream(samples) if sample.id in ids]
+            if missing := {*ids} - {sample.id for sample in picked}:
+                raise InvalidInput(f"--sample-id: the dataset has no {', '.join(sorted(missing))}")
+            return picked
         return samples if isinstance(samples, Sequence) else self._stream(samples)
 
     def _stream(self, samples: Iterable[Sample]) -> Iterator[Sample]:
@@ -325,46 +243,20 @@ class EvalFile:
         return user_code(f"{self.path}: load_dataset failed", self.path)
 
 
-def _pick_samples(samples: Iterable[Sample], ids: Sequence[str]) -> list[Sample]:
-    picked: list[Sample] = []
-    others: list[str] = []
-    for sample in samples:
-        if sample.id in ids:
-            picked.append(sample)
-        elif len(others) < NAMES_COMPARED:
-            others.append(str(sample.id))
-    missing = {*ids} - {sample.id for sample in picked}
-    for id in (id for id in ids if id in missing):
-        near = difflib.get_close_matches(id, others, n=1)
-        hint = f"there is {', '.join(others[:3])}, …"
-        hint = f"did you mean {near[0]}?" if near else hint
-        raise InvalidInput(f"--sample-id {id}: the dataset has no such sample; {hint}")
-    return picked
-
-
 def find_eval_file(name: Path) -> Path:
     """Find the file of an eval that may be named as a module, such as heldout.examples.capitals."""
-    if name.exists() or name.suffix == ".py" or not re.fullmatch(r"\w+(\.\w+)*", str(name)):
-        return name
-    add_working_directory()
-    try:
-        spec = importlib.util.find_spec(str(name))
-    except ImportError:
-        spec = None
-    if spec is not None and spec.origin is not None and "." in str(name):
-        return Path(spec.origin)
-    example = Path(heldout.examples.__file__).with_name(f"{name}.py")
-    hint = f"; did you mean heldout.examples.{name}?" if example.exists() else ""
-    raise EvalFileError(f"there is no file {name}, nor a module of that name{hint}")
+    if not name.exists() and name.suffix != ".py" and re.fullmatch(r"\w+(\.\w+)+", str(name)):
+        add_working_directory()
+        with suppress(ImportError):
+            spec = importlib.util.find_spec(str(name))
+            if spec is not None and spec.origin is not None:
+                return Path(spec.origin)
+        raise EvalFileError(f"there is no file {name}, nor a module of that name")
+    return name
 
 
 def load_eval_file(path: Path) -> EvalFile:
-    """Load an eval file: a Python file, or a module that can be imported.
-
-    Raises:
-        EvalFileError: It cannot be loaded, or a name in it is missing, misspelled or of the wrong
-            type.
-    """
+    """Load an eval file: a Python file, or a module that can be imported."""
     from heldout.rollout import EvalDefinition
 
     path = find_eval_file(path)
@@ -446,33 +338,25 @@ EXTRA_BODY = "sampling.extra_body"
 
 
 @cache
-def _setting_types() -> dict[str, Any]:
-    """Return the type of each setting by its dotted key; the endpoint is set as text."""
+def setting_types() -> dict[str, Any]:
+    """Return the type of each setting by its dotted key."""
     types: dict[str, Any] = {}
     for prefix, owner in OWNERS.items():
         types |= {prefix + name: kind for name, kind in typing.get_type_hints(owner).items()}
     del types["sampling"], types["price"]
-    return types | {"endpoint": str}
+    return types | {"endpoint": str, "on_error": str}  # EvalConfig says what they can be
 
 
 def read_settings_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a TOML file: settings by dotted key, and the table [dataset] for load_dataset."""
-    import tomllib
-
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"--config: there is no file {path}") from None
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"--config {path} cannot be read: {problem}") from None
     dataset = tables.pop("dataset", {})
-    settings: dict[str, Any] = {}
-    for key, value in tables.items():
-        if isinstance(value, dict) and f"{key}." in OWNERS:
-            settings |= {f"{key}.{inner}": item for inner, item in value.items()}
-        else:
-            settings[key] = value
-    return settings, dataset
+    for part in ("sampling", "price"):
+        tables |= {f"{part}.{key}": value for key, value in tables.pop(part, {}).items()}
+    return tables, dataset
 
 
 def apply_settings(
@@ -483,65 +367,56 @@ def apply_settings(
 ) -> EvalConfig:
     """Apply settings to a config, all at once: some are valid only together.
 
-    Args:
-        config: The config.
-        stored: Settings of a file, by dotted key.
-        settings: KEY=VALUE strings of the command line, which win over those.
-        options: Fields that win over both.
+    Settings of a file are `stored` by dotted key; `settings`, KEY=VALUE of the command line, win
+    over those, and `options`, fields of a config, over both.
     """
     values: dict[str, Any] = {}
     for name, value in stored.items():
         key = _find_setting(name, "--config")
         values[key] = _parse_setting(key, value, f"--config: {name}")
-    extra_body = dict(config.sampling.extra_body or {})
+    extra_body = deepcopy(config.sampling.extra_body or {})
     for setting in settings:
         name, equals, text = setting.partition("=")
         name = name.strip()
         if not equals:
             raise InvalidInput(f"--set takes KEY=VALUE, got {setting!r}")
         if match := re.fullmatch(r"(?:sampling\.)?extra_body\.(.+)", name):
-            _set_nested(extra_body, match[1], text)
+            target, (*outer, last) = extra_body, match[1].split(".")
+            for part in outer:
+                target = target.setdefault(part, {})
+            target[last] = parse_value(text)
             values[EXTRA_BODY] = extra_body
         else:
             key = _find_setting(name, "--set")
             values[key] = _parse_setting(key, text, f"--set {name}")
-    changes = {key: value for key, value in values.items() if "." not in key}
-    for part, current in (("sampling", config.sampling), ("price", config.price or Price(0, 0))):
-        inner = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{part}.")}
-        if inner:
-            changes[part] = replace(current, **inner)
+    parts: dict[str, dict[str, Any]] = {"": {}, "sampling": {}, "price": {}}
+    for key, value in values.items():
+        part, _, name = key.rpartition(".")
+        parts[part][name] = value
+    changes = parts[""]
+    if parts["sampling"]:
+        changes["sampling"] = replace(config.sampling, **parts["sampling"])
+    if parts["price"]:
+        changes["price"] = replace(config.price or Price(0, 0), **parts["price"])
     return replace(config, **{**changes, **options})
-
-
-def _set_nested(target: dict[str, Any], key: str, text: str) -> None:
-    """Set the value of a dotted key; it is JSON, or else the text itself."""
-    *outer, last = key.split(".")
-    for name in outer:
-        target = target.setdefault(name, {})
-        if not isinstance(target, dict):
-            raise InvalidInput(f"--set …{key}: {name} is set to a value, not to an object")
-    target[last] = parse_value(text)
 
 
 def _find_setting(name: str, option: str) -> str:
     """Find the whole key of a setting: max_tokens is short for sampling.max_tokens."""
     name = SETTING_NAMES.get(name, name)
-    known = _setting_types()
+    known = setting_types()
     for key in (name, f"sampling.{name}"):
         if key in known:
             return key
-    bare = {key.removeprefix("sampling."): key for key in known}
-    near = [key for key in known if key.startswith(name)]  # sampling.temp
-    near += difflib.get_close_matches(name, [*known, *bare], n=1, cutoff=0.6)
-    hint = (
-        f"did you mean {bare.get(near[0], near[0])}?" if near else f"there are {', '.join(known)}"
-    )
+    names = [*known, *(key.removeprefix("sampling.") for key in known)]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     raise InvalidInput(f"{option} {name}: there is no such setting; {hint}")
 
 
 def _parse_setting(key: str, value: Any, where: str) -> Any:
     """Convert a value to the type of a setting: text of the command line, or a value of TOML."""
-    kind, parsed = _setting_types()[key], value
+    kind, parsed = setting_types()[key], value
     is_tuple = typing.get_origin(kind) is tuple
     if isinstance(value, str):
         if value.lower() in ("none", "null") and type(None) in typing.get_args(kind):
@@ -552,34 +427,24 @@ def _parse_setting(key: str, value: Any, where: str) -> Any:
             parsed = parse_value(value)
     try:
         return msgspec.convert(parsed, kind, strict=False)
-    except msgspec.MsgspecError:
-        name = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
-        raise InvalidInput(f"{where} takes {name.removeprefix('typing.')}, got {value!r}") from None
+    except msgspec.MsgspecError as problem:
+        raise InvalidInput(f"{where}={value}: {problem}") from None
 
 
 def list_settings() -> list[tuple[str, str]]:
     """Return each setting with its description and default."""
     rows = []
-    defaults = {"": base_config, "sampling.": base_config.sampling, "price.": None}
+    defaults = {"": base_config, "sampling.": base_config.sampling}
     for prefix, owner in OWNERS.items():
-        for name, text in field_docstrings(owner).items():
-            if prefix + name in _setting_types():
-                default = _format_default(getattr(defaults[prefix], name, ""))
-                if name == "experiment_name":  # load_eval_file fills it in
-                    default = "the name of FILE"
-                rows.append((prefix + name, text + (f" [default: {default}]" if default else "")))
+        for field in parse_from_object(owner).params:
+            key = prefix + field.arg_name
+            if key not in setting_types():
+                continue
+            text = " ".join((field.description or "").split())
+            default = getattr(defaults.get(prefix), field.arg_name, ())
+            if key == "experiment_name":  # load_eval_file fills it in
+                text += " [default: the name of FILE]"
+            elif default != ():
+                text += f" [default: {msgspec.json.encode(default).decode()}]".replace('"', "")
+            rows.append((key, text))
     return rows
-
-
-def _format_default(default: Any) -> str:
-    if default is None or isinstance(default, bool):
-        return str(default).lower()
-    return f"{default:g}" if isinstance(default, float) else str(default or default == 0 or "")
-
-
-def field_docstrings(owner: type) -> dict[str, str]:
-    """Return the docstring under each field of a class, on one line each."""
-    from docstring_parser import parse_from_object
-
-    fields = parse_from_object(owner).params
-    return {field.arg_name: " ".join((field.description or "").split()) for field in fields}

@@ -585,7 +585,7 @@ def _show_curve(
             "training": _curves.training_state(run),
             "superseded": run.superseded,
             "verdicts": {p.label: {"step": p.step, **p.verdict} for p in shown if p.verdict},
-            "points": [_curves.point_as_dict(point, outcomes=False) for point in shown],
+            "points": [_curves.point_as_dict(point) for point in shown],
         }
     )
 

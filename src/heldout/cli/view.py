@@ -9,6 +9,8 @@ import click
 
 from heldout._format import printable
 from heldout.errors import InvalidInput
+from heldout.store.run_dir import replace_file
+from heldout.store.runs import find_run
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -56,7 +58,6 @@ def command(
     Nothing leaves this machine, and nothing can be changed from the page.
     """
     if export is not None:
-        from heldout.store.run_dir import replace_file
         from heldout.viewer.export import export_runs
 
         page = export_runs(
@@ -94,8 +95,6 @@ def command(
 
 def find_roots(runs: tuple[str, ...]) -> list[Path]:
     """Find the folders that arguments name, or outputs/evals where there are none."""
-    from heldout.store.runs import find_run
-
     if not runs:
         return [Path("outputs/evals")]
     return [path if (path := Path(run)).is_dir() else find_run(run) for run in runs]
