@@ -7,11 +7,12 @@ stepped in drivers.py, what the numbers mean in report.py.
 from __future__ import annotations
 
 import copy
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,14 +36,13 @@ from heldout.vector.episodes import (
     check_whole,
     episode_seed,
 )
-from heldout.vector.report import EpisodeTable, VectorReport, summarize
+from heldout.vector.report import Episode, VectorReport, summarize
 from heldout.vector.trajectory import TrajectoryFile, distance
 
 PolicyFn = Callable[[Any], Any]
 SuccessFn = Callable[[Mapping[str, Any], bool, bool, float, int], bool]
 """`success(info, terminated, truncated, ret, steps)` of an episode's last step."""
 
-NOT_SAID = -1
 REPLAYED = 16
 """How many steps are replayed at the end, to see whether environments follow their seeds."""
 
@@ -93,14 +93,14 @@ def evaluate_env(
         stack.enter_context(_closing(driver))
         if driver.normalizes and getattr(policy_fn, "normalizes", False):
             raise InvalidInput(NORMALISED_TWICE)
-        if max_steps is not None and not driver.cuts:
+        if max_steps is not None and not driver.restarts:
             raise InvalidInput(
                 "max_steps needs environments that can be restarted in the middle of an episode, "
                 f"and {driver.name} cannot; let make_env return a plain environment, or limit its "
                 "episodes there"
             )
         if file is not None:
-            file.prepare(driver.action_space, several=max(num_envs, driver.num_envs) > 1)
+            file.several = max(num_envs, driver.num_envs) > 1
             stack.enter_context(file)
         evaluation = _Evaluation(driver, episodes, int(seed), max_steps, success)
         evaluation.play(policy_fn, file)
@@ -171,22 +171,23 @@ class _Evaluation:
         success: SuccessFn | None,
     ) -> None:
         self._driver, self._seed, self._max_steps = driver, seed, max_steps
-        self._success = success
+        self._episodes, self._success = episodes, success
         self._seeded = driver.restarts
-        self._table = EpisodeTable(episodes)
-        self._said = np.full(episodes, NOT_SAID, dtype=np.int8)
-        """What `success` or the environment said of each episode: 1, 0 or nothing."""
+        self._ended: dict[int, _EpisodeEnd] = {}
         self._info_keys: set[str] = set()
-        """Where the environment said it."""
+        """Where the environment said which episodes succeeded."""
         self._replay: _Replay | None = None
 
     def play(self, policy_fn: PolicyFn, file: TrajectoryFile | None) -> None:
         driver, max_steps = self._driver, self._max_steps
-        slots = begin(driver.num_envs, len(self._table))
+        slots = begin(driver.num_envs, self._episodes)
         policy_begin = getattr(policy_fn, "begin", None)
         try:
-            self._replay = self._start(slots)
-            recording = self._replay if driver.cuts else None
+            seeds = [episode_seed(self._seed, slot) for slot in range(driver.num_envs)]
+            driver.reset(seeds)
+            recording = None
+            if driver.restarts:
+                recording = self._replay = _Replay(driver, seeds, slots.playing)
             while not slots.finished:
                 if policy_begin is not None:
                     _announce_episodes(policy_begin, slots)
@@ -210,59 +211,41 @@ class _Evaluation:
             problem.add_note(f"heldout: episodes {in_flight} were in flight; no number is reported")
             raise
 
-    def _start(self, slots: Slots) -> _Replay | None:
-        """Begin the first episodes: episode i in slot i."""
-        driver = self._driver
-        seeds = [episode_seed(self._seed, slot) for slot in range(driver.num_envs)]
-        driver.reset(seeds)
-        if not driver.restarts:
-            return None
-        self._table.seed[: slots.started] = seeds[: slots.started]
-        return _Replay(driver, seeds, slots.playing)
-
     def _restart(self, ended: Ended) -> None:
         goes_on = ended.following >= 0
         following = ended.following[goes_on].tolist()
         if following:
             seeds = [episode_seed(self._seed, episode) for episode in following]
             self._driver.restart(ended.slots[goes_on].tolist(), seeds)
-            self._table.seed[following] = seeds
 
     def _record(self, ended: Ended) -> None:
-        table, episodes = self._table, ended.episode
-        finite = np.isfinite(ended.ret)
-        if not finite.all():
-            bad = int(np.flatnonzero(~finite)[0])
-            raise EnvironmentFailed(
-                f"episode {episodes[bad]} has the return {ended.ret[bad]}: a reward was not a "
-                "finite number, and no mean can be made of it"
+        columns = [column.tolist() for column in ended[:6]]
+        for slot, episode, ret, steps, terminated, truncated in zip(*columns, strict=True):
+            if not math.isfinite(ret):
+                raise EnvironmentFailed(
+                    f"episode {episode} has the return {ret}: a reward was not a finite number, "
+                    "and no mean can be made of it"
+                )
+            info = self._driver.info(slot)
+            success = self._judge(info, terminated, truncated, ret, steps)
+            self._ended[episode] = _EpisodeEnd(
+                steps, ret, success, terminated, truncated, distance(info)
             )
-        table.ret[episodes], table.steps[episodes] = ended.ret, ended.steps
-        table.terminated[episodes], table.truncated[episodes] = ended.terminated, ended.truncated
-        for row, episode in enumerate(episodes.tolist()):
-            info = self._driver.info(int(ended.slots[row]))
-            dist = distance(info)
-            if dist is not None:
-                table.dist[episode] = dist
-            self._said[episode] = self._judge(info, ended, row)
 
-    def _judge(self, info: Mapping[str, Any], ended: Ended, row: int) -> int:
+    def _judge(
+        self, info: Mapping[str, Any], terminated: bool, truncated: bool, ret: float, steps: int
+    ) -> bool | None:
+        """Decide whether an episode succeeded; None where nothing says so."""
         if self._success is not None:
-            verdict: Any = self._success(
-                info,
-                bool(ended.terminated[row]),
-                bool(ended.truncated[row]),
-                float(ended.ret[row]),
-                int(ended.steps[row]),
-            )
+            verdict: Any = self._success(info, terminated, truncated, ret, steps)
             if verdict is None:
                 raise InvalidInput("success() returned None; it says True or False")
-            return int(bool(verdict))
+            return bool(verdict)
         for key in ("is_success", "success"):
             if info.get(key) is not None and info[key] == info[key]:  # a NaN says nothing
                 self._info_keys.add(f"info[{key!r}]")
-                return int(bool(info[key]))
-        return NOT_SAID
+                return bool(info[key])
+        return None
 
     def check_seeding(self) -> None:
         """Replay the first steps: what goes differently then was not seeded."""
@@ -282,16 +265,29 @@ class _Evaluation:
                 f"could not be replayed: {type(problem).__name__}: {problem}"
             )
         self._seeded = False
-        self._table.seed[:] = -1
         self._driver.notes.append(note)
 
     def report(self) -> VectorReport:
-        driver, table = self._driver, self._table
-        success_is = self._decide_successes()
+        driver = self._driver
+        success_is = self._name_success()
+        episodes = [
+            Episode(
+                index,
+                episode_seed(self._seed, index) if self._seeded else None,
+                end.steps,
+                end.ret,
+                # An environment that speaks of success only where there is one means no by silence.
+                end.terminated if success_is == "terminated" else bool(end.success),
+                end.terminated,
+                end.truncated,
+                end.dist,
+            )
+            for index, end in sorted(self._ended.items())
+        ]
         config = {
             "kind": "episodes",
             "env": driver.name,
-            "episodes": len(table),
+            "episodes": self._episodes,
             "num_envs": driver.num_envs,
             "seed": self._seed,
             "seeded": self._seeded,
@@ -299,32 +295,38 @@ class _Evaluation:
             "success_is": success_is,
             "notes": list(driver.notes),
         }
-        return VectorReport(summarize(table, config), table, config, tuple(driver.notes))
+        return VectorReport(summarize(episodes, config), episodes, config, tuple(driver.notes))
 
-    def _decide_successes(self) -> str:
-        """Fill in which episodes succeeded (clause 9), and return what decided it."""
-        table, said = self._table, self._said
+    def _name_success(self) -> str:
+        """Name what decided which episodes succeeded (clause 9), and note what is doubtful."""
         if self._success is not None:
-            table.success[:] = said == 1
             return "success function"
+        ends, notes = self._ended.values(), self._driver.notes
         if self._info_keys:
-            # An environment that speaks of success only where there is one means no by silence.
-            table.success[:] = said == 1
-            silent = int((said == NOT_SAID).sum())
+            silent = sum(end.success is None for end in ends)
             if silent:
-                self._driver.notes.append(
-                    f"{silent} of {len(table)} episodes said nothing of success where others did: "
+                notes.append(
+                    f"{silent} of {len(ends)} episodes said nothing of success where others did: "
                     "they count as failures"
                 )
             return ", ".join(sorted(self._info_keys))
-        table.success[:] = table.terminated
-        both = table.terminated & table.truncated
-        if both.any() and (both == table.truncated).all():
-            self._driver.notes.append(
-                f"all {int(both.sum())} truncated episodes were reported as terminated too, and "
+        truncated = [end for end in ends if end.truncated]
+        if truncated and all(end.terminated for end in truncated):
+            notes.append(
+                f"all {len(truncated)} truncated episodes were reported as terminated too, and "
                 "count as successes; if `done` means any end here, say with success= what one is"
             )
         return "terminated"
+
+
+class _EpisodeEnd(NamedTuple):
+    steps: int
+    ret: float
+    success: bool | None
+    """What `success` or the environment said; None for nothing."""
+    terminated: bool
+    truncated: bool
+    dist: float | None
 
 
 def _announce_episodes(policy_begin: Callable[[list[int]], object], slots: Slots) -> None:

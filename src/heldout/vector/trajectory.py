@@ -2,7 +2,7 @@
 
 One environment writes `{t, action, reward, done, trunc, dist}`, `t` from 0 in every episode;
 several write `{episode, env, t, …}`. `done` is terminated; `dist` is null where the environment
-does not say how far it is from its goal. What has no such form is refused before anything runs.
+does not say how far it is from its goal. Actions without such a form are refused before a step.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from heldout.vector.episodes import Slots
 
 DISTANCES = ("dist", "distance", "dist_to_goal", "distance_to_goal")
 """Keys under which environments put it in their infos."""
-
-FLAT = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
-"""Action spaces whose actions are a number or an array."""
 
 
 def distance(info: Mapping[str, Any]) -> float | None:
@@ -49,8 +46,9 @@ class TrajectoryFile:
     """
 
     def __init__(self, path: str | Path) -> None:
+        self.several = False
+        """Whether lines say whose step it is."""
         self._path = Path(path)
-        self._several = False
         self._lines = 0
         self._encode = msgspec.json.Encoder().encode
         if self._path.suffix != ".jsonl":
@@ -62,18 +60,8 @@ class TrajectoryFile:
         if not self._path.parent.is_dir():
             raise InvalidInput(f"there is no directory {self._path.parent} to write {path} in")
 
-    def prepare(self, action_space: Any, *, several: bool) -> None:
-        """Choose the form of the lines, and refuse actions that are neither number nor array."""
-        self._several = several
-        kinds = [kind.__name__ for kind in type(action_space).__mro__]
-        if hasattr(action_space, "sample") and not any(kind in FLAT for kind in kinds):
-            raise InvalidInput(
-                f"a trajectory holds actions that are a number or an array; those of a {kinds[0]} "
-                "space have no form in it. Leave trajectory out"
-            )
-
     def check(self, actions: Any) -> None:
-        """Refuse such actions where no action space says so."""
+        """Refuse actions that are neither numbers nor arrays, before the first step."""
         if self._lines == 0 and (
             isinstance(actions, dict | tuple) or as_numpy(actions).dtype.kind not in "biuf"
         ):
@@ -110,7 +98,7 @@ class TrajectoryFile:
             t, done = int(slots.steps[slot]), bool(step.terminated[slot])
             cut = max_steps is not None and t + 1 >= max_steps and not done
             line = {
-                **({"episode": episode, "env": slot} if self._several else {}),
+                **({"episode": episode, "env": slot} if self.several else {}),
                 "t": t,
                 "action": actions[slot].tolist(),
                 "reward": float(step.reward[slot]),
