@@ -70,7 +70,7 @@ def scored(environment: FileSystem) -> dict[str, float]:
 def test_a_file_system_keeps_the_contract() -> None:
     steps = [move("/old.log", "/archive/old.log"), read("/nothing")]
     turns: list[str | Message] = [*(call(*step) for step in steps), "Done."]
-    assert check_environment(lambda: FileSystem(FILES, GOAL), turns=turns)
+    check_environment(lambda: FileSystem(FILES, GOAL), turns=turns)
 
 
 def test_the_model_sees_five_typed_tools() -> None:

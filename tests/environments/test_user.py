@@ -329,7 +329,7 @@ def test_a_simulated_user_keeps_the_contract_with_tools_and_without() -> None:
         "bye",
     ]
     for factory in (with_tools, lambda: SimulatedUser(patient, first_message="Hi.")):
-        assert "goes on from" in "\n".join(check_environment(factory, turns=turns))
+        check_environment(factory, turns=turns)
 
 
 def test_tools_without_snapshots_are_named() -> None:
