@@ -323,7 +323,7 @@ def with_tools() -> SimulatedUser:
 def test_a_simulated_user_keeps_the_contract_with_tools_and_without() -> None:
     turns: list[str | Message] = [
         "hello",
-        calling(("write_file", '{"path": "b/", "text": ""}')),
+        calling(("write_file", '{"path": "b", "text": ""}')),
         "done",
         calling(("list_files", "{}"), ("nope", "{}")),
         "bye",

@@ -137,7 +137,7 @@ async def factory_of_a_coroutine() -> Counter:
         (Bare, {}),
         (Bare, {"turns": ["hello"]}),
         (Calculator, {}),
-        (lambda: FileSystem({"/a": "x"}, {"/a": None, "/A/": ""}), {}),
+        (lambda: FileSystem({"/a": "x"}, {"/a": None, "/A": ""}), {}),
         (lambda: ToolEnvironment([]), {}),
         (lambda: SimulatedUser(user, tools=Calculator()), {"turns": ["a", "b", "c"]}),
         (lambda: SimulatedUser(user, tools=Bare()), {"turns": ["a", "b", "c"]}),
