@@ -146,7 +146,7 @@ class _Search:
         text, names = _read_once(
             code,
             self._docstrings,
-            lambda: (_function_source(function, self._docstrings), _names_in(code)),
+            lambda: (_describe_code(function, self._docstrings), _names_in(code)),
         )
         self.parts.append(text)
         used = {n: function.__globals__[n] for n in names.read if n in function.__globals__}
@@ -205,9 +205,9 @@ class _Search:
     def _add_class(self, kind: type) -> None:
         if not self._enters(kind):
             return
-        self.parts += _read_once(
-            kind, self._docstrings, lambda: _class_source(kind, self._docstrings)
-        )
+        source = _read_once(kind, self._docstrings, lambda: _read_source(kind, self._docstrings))
+        if source is not None:  # built in, or typed at a prompt: then only its name
+            self.parts.append(source)
         for member in vars(kind).values():
             function = getattr(member, "__func__", member)
             if inspect.isfunction(function) and function.__module__ == kind.__module__:
@@ -329,15 +329,12 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-# The last two: the file was edited since, and is no longer Python.
-_NO_SOURCE = (OSError, TypeError, SyntaxError, tokenize.TokenError)
-
-
-def _function_source(function: FunctionType, docstrings: bool) -> str:
-    if function.__code__.co_name != "<lambda>":
-        with suppress(*_NO_SOURCE):
-            return _normalize(inspect.getsource(function), docstrings)
+def _describe_code(function: FunctionType, docstrings: bool) -> str:
     # The source of a lambda is the line it stands in, whatever else is there.
+    is_lambda = function.__code__.co_name == "<lambda>"
+    source = None if is_lambda else _read_source(function, docstrings)
+    if source is not None:
+        return source
     lines = []
     for code in _codes(function.__code__):
         constants = [_constant(c, may_grow=True) for c in code.co_consts]
@@ -345,34 +342,31 @@ def _function_source(function: FunctionType, docstrings: bool) -> str:
     return "\n".join(lines)
 
 
-def _class_source(kind: type, docstrings: bool) -> list[str]:
-    with suppress(*_NO_SOURCE):  # built in, or typed at a prompt: then only its name
-        return [_normalize(inspect.getsource(kind), docstrings)]
-    return []
-
-
-def _normalize(source: str, docstrings: bool) -> str:
+def _read_source(thing: Any, docstrings: bool) -> str | None:
     """Return the source as every layout of it comes out; as it is where it cannot be parsed."""
-    indented = source[:1].isspace()
+    try:
+        source = inspect.getsource(thing)
+    # The last two: the file was edited since, and is no longer Python.
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
+        return None
+    # Not dedented, which would change what is in strings of many lines.
+    text = f"if True:\n{source}" if source[:1].isspace() else source
     try:
         with warnings.catch_warnings(action="ignore"):  # said when the module was compiled
-            # Not dedented, which would change what is in strings of many lines.
-            tree = ast.parse(f"if True:\n{source}" if indented else source)
+            tree: Any = ast.parse(text)
     except (SyntaxError, ValueError):
         return source
     if not docstrings:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 node.body = [s for s in node.body if not _is_text(s)] or [ast.Pass()]
-    statements = tree.body
-    if indented and isinstance(statements[0], ast.If):
-        statements = statements[0].body
-    return "\n".join(map(ast.unparse, statements))
+    return "\n".join(map(ast.unparse, tree.body if text is source else tree.body[0].body))
 
 
-def _is_text(statement: ast.stmt) -> bool:
-    value = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+def _is_text(statement: Any) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(
+        getattr(statement.value, "value", None), str
+    )
 
 
 _readings: dict[tuple[int, bool], tuple[weakref.ref[Any], Any]] = {}

@@ -26,7 +26,7 @@ from heldout.cli._tables import (
     print_report,
 )
 from heldout.cli.show import print_labelled, shorten
-from heldout.errors import InvalidInput
+from heldout.errors import InvalidInput, RenderMismatch
 from heldout.store.runs import describe_model
 
 if TYPE_CHECKING:
@@ -401,10 +401,9 @@ def template(tokenizer: str, template: str | None, as_json: bool) -> None:
     render = ChatRenderer(_load_tokenizer(tokenizer), chat_template=_read_template(template))
     try:
         render([Message("user", "?")], True)
-    except Exception as problem:  # noqa: BLE001 - templates raise what they like
+    except RenderMismatch as problem:
         raise InvalidInput(
-            f"the chat template of {template or tokenizer} cannot render a user's question: "
-            f"{type(problem).__name__}: {problem}"
+            f"{template or tokenizer} cannot render a user's question: {problem}"
         ) from None
     examination = examine(render, render.decode)
     if as_json:

@@ -289,7 +289,9 @@ class Function:
             decoded = self._decoder.decode(text if text.strip() else "{}")
         except UNREADABLE as problem:
             schema = self.spec.parameters
-            names = [n if n in schema["required"] else f"{n} (optional)" for n in schema["properties"]]
+            names = [
+                n if n in schema["required"] else f"{n} (optional)" for n in schema["properties"]
+            ]
             takes = f"a JSON object with {', '.join(names)}" if names else "no arguments: give {}"
             raise BadArguments(
                 f"the arguments of {self.name} do not fit: {str(problem)[:200] or repr(problem)}; "

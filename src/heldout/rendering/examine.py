@@ -12,6 +12,7 @@ boundary    the segment is what the template ends the conversation in; and all t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -157,9 +158,10 @@ def examine(render: Render, decode: Decode | None = None) -> Examination:
     for conversation in CONVERSATIONS:
         try:
             simulated = _simulate(Template(render, decode=decode), conversation)
-        except _Unsupported as error:
-            why = f"not supported by the template: {error}"
-            findings += [Finding(conversation.kind, mode, None, why) for mode in get_args(Segments)]
+        except RenderMismatch as error:
+            findings += [
+                Finding(conversation.kind, mode, None, str(error)) for mode in get_args(Segments)
+            ]
             continue
         if not conversation.truncated:
             ends[simulated.so_far[-1]] = None
@@ -173,10 +175,6 @@ def examine(render: Render, decode: Decode | None = None) -> Examination:
 
 _Ids = Callable[[Sequence[Message], bool], list[int]]
 """Renders messages behind the opening of a conversation, with or without a generation prompt."""
-
-
-class _Unsupported(Exception):
-    """The template does not support a kind of conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,22 +197,18 @@ def _simulate(template: Template, conversation: Conversation) -> _Simulated:
     def ids(messages: Sequence[Message], prompt: bool) -> list[int]:
         return template.ids([*conversation.opening, *messages], conversation.tools, prompt)
 
-    try:
-        if turn.tool_calls:
-            renamed = tuple(replace(call, name="subtract") for call in turn.tool_calls)
-            other = replace(turn, tool_calls=renamed)
-            if ids([turn, *reply], True) == ids([other, *reply], True):
-                # Where calls are left out, models are told to write them as text.
-                calls = "".join(map(write_tool_call, turn.tool_calls))
-                turn = replace(turn, content=turn.text + calls, tool_calls=())
-        full = ids([turn, *reply], True)
-        with_tools = template.with_tools(conversation.tools)
-        with_tools.check_shown([*conversation.opening, turn], reply, full)
-        without_reasoning = ids([_without_reasoning(turn), *reply], True)
-        written, end = _render_turn(ids, turn, reply)
-    except Exception as error:
-        # Jinja templates raise anything for what they do not support.
-        raise _Unsupported(str(error) or type(error).__name__) from error
+    if turn.tool_calls:
+        renamed = tuple(replace(call, name="subtract") for call in turn.tool_calls)
+        other = replace(turn, tool_calls=renamed)
+        if ids([turn, *reply], True) == ids([other, *reply], True):
+            # Where calls are left out, models are told to write them as text.
+            calls = "".join(map(write_tool_call, turn.tool_calls))
+            turn = replace(turn, content=turn.text + calls, tool_calls=())
+    full = ids([turn, *reply], True)
+    with_tools = template.with_tools(conversation.tools)
+    with_tools.check_shown([*conversation.opening, turn], reply, full)
+    without_reasoning = ids([_without_reasoning(turn), *reply], True)
+    written, end = _render_turn(ids, turn, reply)
     so_far = ids([], True) + written + ([] if conversation.truncated else end)
     return _Simulated(so_far, turn, full, without_reasoning)
 
@@ -263,12 +257,10 @@ def _compare(template: Template, conversation: Conversation, simulated: _Simulat
         segment = with_tools.segment(seen, conversation.reply, so_far, conversation.turn)
     except RenderMismatch as mismatch:
         if mode == "suffix":
-            try:
+            with suppress(RenderMismatch):
                 again = template.ids([*seen, *conversation.reply], conversation.tools)
-            except Exception:  # noqa: BLE001 - Jinja templates raise anything
-                return Finding(kind, mode, False, str(mismatch))
-            position = common_prefix(so_far, again)
-            return differs("an earlier turn is rendered otherwise", position, so_far, again)
+                position = common_prefix(so_far, again)
+                return differs("an earlier turn is rendered otherwise", position, so_far, again)
         return Finding(kind, mode, False, str(mismatch))
     ours = so_far + segment
     if full[: len(so_far)] == so_far and ours != full:

@@ -109,9 +109,13 @@ class Template:
         add_generation_prompt: bool = True,
     ) -> list[int]:
         """Render a conversation, with a generation prompt if the next turn is the model's."""
-        if self._takes_tools:
-            return list(self._render(list(messages), add_generation_prompt, tools=tools))
-        return list(self._render(list(messages), add_generation_prompt))
+        keywords = {"tools": tools} if self._takes_tools else {}
+        try:
+            return list(self._render(list(messages), add_generation_prompt, **keywords))
+        except RenderMismatch:
+            raise
+        except Exception as error:  # a user's template
+            raise refusal(error) from error
 
     def read(
         self,
@@ -241,14 +245,7 @@ class TemplateWithTools:
     def _suffix(
         self, seen: Sequence[Message], new: Sequence[Message], so_far: list[int]
     ) -> list[int]:
-        try:
-            full = self._ids([*seen, *new])
-        except Exception as error:
-            raise RenderMismatch(
-                "the template refuses the conversation with the model's turns as they were "
-                f"written: {type(error).__name__}: {error}. segments='boundary' renders no "
-                "turn twice"
-            ) from error
+        full = self._ids([*seen, *new])
         if full[: len(so_far)] != so_far:
             position = common_prefix(so_far, full)
             raise RenderMismatch(
@@ -293,26 +290,18 @@ class TemplateWithTools:
             full = self._ids([_QUESTION, _placeholder(_MARKS[0], calls), *new])
             if full[: len(boundary.before)] == boundary.before:
                 return self._without_end(so_far, full[len(boundary.before) :], boundary.header)
-        error: Exception | None = None
-        # Some templates render a tool message only behind a call of it, others only know text.
-        for variant in (calls, ()) if calls else ((),):
-            try:
-                boundary, tail = self._find_boundary(variant, new, so_far)
-            except Exception as raised:  # noqa: BLE001 - Jinja templates raise anything
-                if error is None or isinstance(error, _LeftOut):
-                    error = raised
-                continue
-            if variant == calls:
-                if len(self._boundaries) >= MAX_BOUNDARIES:  # calls end in ever new tokens
-                    self._boundaries.clear()
-                self._boundaries[key] = boundary
-            return self._without_end(so_far, tail, boundary.header)
-        if isinstance(error, RenderMismatch):
-            raise error
-        raise RenderMismatch(
-            "the template cannot render the reply behind a model turn: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        try:
+            boundary, tail = self._find_boundary(calls, new, so_far)
+        except RenderMismatch:
+            if not calls:
+                raise
+            # Some templates render a tool message only behind a call of it, others only know text.
+            boundary, tail = self._find_boundary((), new, so_far)
+        else:
+            if len(self._boundaries) >= MAX_BOUNDARIES:  # calls end in ever new tokens
+                self._boundaries.clear()
+            self._boundaries[key] = boundary
+        return self._without_end(so_far, tail, boundary.header)
 
     def _find_boundary(
         self, calls: tuple[ToolCall, ...], new: Sequence[Message], so_far: list[int]
@@ -321,7 +310,7 @@ class TemplateWithTools:
         renders = [self._ids([_QUESTION, _placeholder(mark, calls), *new]) for mark in _MARKS]
         full = renders[0]
         if full in renders[1:]:
-            raise _LeftOut("the template leaves out what the model's turn says")
+            raise RenderMismatch("the template leaves out what the model's turn says")
         lengths = {common_suffix(a, b) for a, b in combinations(renders, 2)}
         length = min(lengths)
         if len(lengths) > 1 or length == 0:
@@ -366,8 +355,11 @@ class TemplateWithTools:
         return shared_tail([self._template.ids(turn, self.tools, False) for turn in turns])
 
 
-class _LeftOut(RenderMismatch):
-    """The template leaves the model's turn out."""
+def refusal(error: Exception) -> RenderMismatch:
+    """Make the error of a template that does not render a conversation: Jinja's raise anything."""
+    return RenderMismatch(
+        f"the chat template refuses the conversation: {type(error).__name__}: {error}"
+    )
 
 
 def _changed(message: Message) -> Message:
