@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import Message, Sample, Trajectory
@@ -364,6 +364,7 @@ notes = st.tuples(st.just("note"), st.dictionaries(st.text("xy"), values, max_si
 restarts = st.tuples(st.just("restart"), st.just(None))
 
 
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 9),
     seed=st.integers(0, 2**63 - 1),
