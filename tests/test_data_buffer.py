@@ -323,7 +323,6 @@ def test_what_is_held_out_is_checked_when_a_buffer_is_loaded_too(tmp_path: Path)
         DataBuffer.load(tmp_path / "b.json", make_samples(3), held_out=make_samples(9)[2:])
 
 
-
 # --- Saving and loading -------------------------------------------------------------------------
 
 

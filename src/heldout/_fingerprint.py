@@ -14,25 +14,17 @@ import sysconfig
 import threading
 import tokenize
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple, TypeVar, cast
-
-_T = TypeVar("_T")
+from typing import Any, NamedTuple
 
 _VERSION = "__heldout_version__"
 
 
 def set_version(function: Callable[..., Any], version: int | str | Callable[[], int | str]) -> None:
-    """Make a function known by name and version, whatever its code.
-
-    Args:
-        function: The function.
-        version: Its version, or a function that finds it, where that takes work.
-    """
+    """Make a function known by name and version (or what returns it), whatever its code."""
     setattr(function, _VERSION, version)
 
 
@@ -51,16 +43,9 @@ def describe_callable(
     The fingerprint covers its source, that of functions and classes that it uses, of the same
     module and of others that are not installed packages, and the constants, so that a changed
     helper or threshold is noticed too. Comments and layout do not count, nor what a function
-    rebinds itself, which is a counter or a cache.
-
-    Args:
-        function: The function, or an object with `__call__` or `identity()`.
-        docstrings: Whether docstrings count: where functions are tools, a model reads them.
-        weights: Whether the weights of torch models that it uses count, which are what a function
-            that answers is known by.
-
-    Returns:
-        `name` and `source`; `unknown` names the weights that cannot be read. None for None.
+    rebinds itself, which is a counter or a cache. Docstrings count where functions are tools, which
+    a model reads, and `weights` of torch models where a function answers; `unknown` names those
+    that cannot be read. An object may have `identity()` instead.
     """
     if function is None:
         return None
@@ -143,11 +128,7 @@ class _Search:
 
     def _add_function(self, function: FunctionType) -> None:
         code = function.__code__
-        text, names = _read_once(
-            code,
-            self._docstrings,
-            lambda: (_describe_code(function, self._docstrings), _names_in(code)),
-        )
+        text, names = _read_once(code, self._docstrings, lambda: self._read_code(function))
         self.parts.append(text)
         used = {n: function.__globals__[n] for n in names.read if n in function.__globals__}
         for name, module in list(used.items()):
@@ -163,6 +144,9 @@ class _Search:
             used[f"default {key}"] = default
         for name, value in sorted(used.items(), key=lambda item: item[0]):
             self._add_used(name, value, function.__module__)
+
+    def _read_code(self, function: FunctionType) -> tuple[str, _Names]:
+        return _describe_code(function, self._docstrings), _names_in(function.__code__)
 
     def _add_used(
         self, name: str, value: Any, home: str | None, *, is_constant: bool = False
@@ -369,21 +353,20 @@ def _is_text(statement: Any) -> bool:
     )
 
 
-_readings: dict[tuple[int, bool], tuple[weakref.ref[Any], Any]] = {}
+_readings: dict[tuple[int, bool], tuple[Any, Any]] = {}
+"""With the code itself, whose id is then nobody else's."""
 _reading = threading.RLock()
 """Held while source is parsed: `ast` of Python 3.11 counts its recursion once for all threads, and
 raises SystemError where two of them parse at a time."""
 
 
-def _read_once(thing: Any, docstrings: bool, read: Callable[[], _T]) -> _T:
+def _read_once(thing: Any, docstrings: bool, read: Callable[[], Any]) -> Any:
     """Read code once: it takes milliseconds, and must not see what was edited after its import.
 
-    Kept by identity: code objects are equal to others that differ in their decorators.
+    By identity: code objects are equal to others that differ in their decorators.
     """
     key = (id(thing), docstrings)
-    known = _readings.get(key)
-    if known is None or known[0]() is not thing:
-        gone = weakref.ref(thing, lambda _: _readings.pop(key, None))
-        with _reading:
-            known = _readings[key] = (gone, read())
-    return cast("_T", known[1])
+    with _reading:
+        if key not in _readings:
+            _readings[key] = (thing, read())
+        return _readings[key][1]

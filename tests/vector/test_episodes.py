@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout.errors import InvalidInput
 from heldout.vector.episodes import IDLE, Ended, Slots, advance, begin, episode_seed
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 7), st.booleans()), min_size=1, max_size=25)
@@ -151,12 +150,6 @@ def test_rewards_of_any_type_are_added_up_in_double_precision() -> None:
     for _ in range(1000):
         slots, _ = advance(slots, np.array([0.1], dtype=np.float32), never, never)
     assert slots.ret[0] == pytest.approx(1000 * float(np.float32(0.1)), abs=1e-9)
-
-
-@pytest.mark.parametrize(("num_envs", "requested"), [(0, 1), (1, 0), (-1, 5), (2.0, 5), (1, True)])
-def test_counts_that_are_none_are_refused(num_envs: Any, requested: Any) -> None:
-    with pytest.raises(InvalidInput, match="is a whole number of at least 1"):
-        begin(num_envs, requested)
 
 
 def test_an_episodes_seed_depends_on_the_seed_and_its_index_alone() -> None:

@@ -185,8 +185,6 @@ def test_a_wrong_number_of_actions_is_refused(actions: Any) -> None:
         ({"seed": 0.5}, "seed is a whole number"),
         ({"max_steps": 0}, "max_steps is a whole number"),
         ({"make_env": Walk()}, "make_env is a function"),
-        ({"policy_fn": None}, "policy_fn is a function"),
-        ({"success": True}, "success is a function"),
     ],
 )
 def test_arguments_that_could_not_be_meant_are_refused(settings: Any, says: str) -> None:

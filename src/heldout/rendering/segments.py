@@ -198,17 +198,10 @@ class TemplateWithTools:
         *,
         truncated: bool = False,
     ) -> list[int]:
-        """Make the ids between a model's turn and its next one.
+        """Make the ids between a model's turn and its next one, without guessing.
 
-        Args:
-            seen: The conversation up to that turn, which is there as it was written.
-            new: The environment's reply.
-            so_far: The ids of the conversation, up to the end of that turn.
-            parsed: That turn as it was parsed.
-            truncated: Whether that turn was cut off.
-
-        Raises:
-            RenderMismatch: If they cannot be found without guessing.
+        `seen` ends in that turn as it was written and `so_far` in its ids; `parsed` is that turn,
+        `new` the environment's reply to it.
         """
         if self._template.segments == "suffix":
             segment = self._suffix(seen, new, so_far)

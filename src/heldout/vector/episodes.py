@@ -59,14 +59,12 @@ class Ended(NamedTuple):
 
 def check_whole(name: str, value: Any, *, least: int, note: str = "") -> None:
     """Refuse what is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+    if not isinstance(value, int | np.integer) or value < least:
         raise InvalidInput(f"{name} is a whole number of at least {least}{note}, got {value!r}")
 
 
 def begin(num_envs: int, requested: int) -> Slots:
     """The first episodes given out, none played."""
-    check_whole("num_envs", num_envs, least=1)
-    check_whole("episodes", requested, least=1)
     started = min(num_envs, requested)
     episode = np.where(np.arange(num_envs) < started, np.arange(num_envs), IDLE)
     playing = None if started == num_envs else episode >= 0

@@ -12,8 +12,9 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+import msgspec
 import numpy as np
 
 from heldout.errors import EnvironmentFailed, InvalidInput
@@ -24,7 +25,6 @@ from heldout.vector.drivers import (
     Step,
     as_numpy,
     check_actions,
-    is_tensor,
     make_driver,
 )
 from heldout.vector.episodes import (
@@ -37,7 +37,6 @@ from heldout.vector.episodes import (
     episode_seed,
 )
 from heldout.vector.report import Episode, VectorReport, summarize
-from heldout.vector.trajectory import TrajectoryFile, distance
 
 PolicyFn = Callable[[Any], Any]
 SuccessFn = Callable[[Mapping[str, Any], bool, bool, float, int], bool]
@@ -85,8 +84,8 @@ def evaluate_env(
         InvalidInput: An argument, or what `make_env` or `policy_fn` returned, cannot be used.
         EnvironmentFailed: A reward was not finite, or observations do not fit together.
     """
-    check_arguments(make_env, policy_fn, episodes, num_envs, seed, max_steps, success)
-    file = TrajectoryFile(trajectory) if trajectory is not None else None
+    check_arguments(make_env, episodes, num_envs, seed, max_steps)
+    file = _TrajectoryFile(trajectory) if trajectory is not None else None
     modules, generators = held_by(policy_fn)
     with isolated(modules, seed=int(seed), generators=generators), ExitStack() as stack:
         driver = make_driver(make_env, num_envs, episodes)
@@ -109,28 +108,13 @@ def evaluate_env(
 
 
 def check_arguments(
-    make_env: Any,
-    policy_fn: Any,
-    episodes: Any,
-    num_envs: Any,
-    seed: Any,
-    max_steps: Any,
-    success: Any,
+    make_env: Any, episodes: int, num_envs: int, seed: int, max_steps: int | None
 ) -> None:
     """Check the arguments of `evaluate_env` before anything is made."""
     if not callable(make_env):
         raise InvalidInput(
             f"make_env is a function that makes an environment, got {make_env!r:.200}; "
             "lambda: gymnasium.make(…) is one. A training environment is not to be used here"
-        )
-    if not callable(policy_fn):
-        raise InvalidInput(
-            f"policy_fn is a function of a batch of observations, got {policy_fn!r:.200}"
-        )
-    if success is not None and not callable(success):
-        raise InvalidInput(
-            "success is a function (info, terminated, truncated, ret, steps) -> bool, got "
-            f"{success!r:.200}"
         )
     check_whole("num_envs", num_envs, least=1)
     check_whole("episodes", episodes, least=1)
@@ -142,21 +126,17 @@ def check_arguments(
 @contextmanager
 def _closing(driver: Driver) -> Iterator[None]:
     """Close the environments at the end, without losing an error or the numbers over it."""
-    error: BaseException | None = None
+    add_note = driver.notes.append
     try:
         yield
-    except BaseException as raised:
-        error = raised
+    except BaseException as error:
+        add_note = error.add_note
         raise
     finally:
         try:
             driver.close()
         except Exception as problem:  # noqa: BLE001 - the environment's code; it is reported
-            text = f"closing the environments failed: {type(problem).__name__}: {problem}"
-            if error is not None:
-                error.add_note(f"heldout: {text}")
-            else:  # all episodes were played
-                driver.notes.append(text)
+            add_note(f"closing the environments failed: {type(problem).__name__}: {problem}")
 
 
 class _Evaluation:
@@ -178,7 +158,7 @@ class _Evaluation:
         """Where the environment said which episodes succeeded."""
         self._replay: _Replay | None = None
 
-    def play(self, policy_fn: PolicyFn, file: TrajectoryFile | None) -> None:
+    def play(self, policy_fn: PolicyFn, file: _TrajectoryFile | None) -> None:
         driver, max_steps = self._driver, self._max_steps
         slots = begin(driver.num_envs, self._episodes)
         policy_begin = getattr(policy_fn, "begin", None)
@@ -195,7 +175,8 @@ class _Evaluation:
                 check_actions(actions, driver.num_envs)
                 if file is not None:
                     file.check(actions)
-                copied = None if recording is None else _copy_actions(actions)
+                # A copy: environments may change actions in place.
+                copied = None if recording is None else copy.deepcopy(actions)
                 step = driver.step(actions, slots.playing)
                 if file is not None:
                     file.write(slots, actions, step, driver.info, max_steps)
@@ -229,7 +210,7 @@ class _Evaluation:
             info = self._driver.info(slot)
             success = self._judge(info, terminated, truncated, ret, steps)
             self._ended[episode] = _EpisodeEnd(
-                steps, ret, success, terminated, truncated, distance(info)
+                steps, ret, success, terminated, truncated, _distance(info)
             )
 
     def _judge(
@@ -374,10 +355,93 @@ def _checksum(values: Any) -> int:
     return 0 if array.dtype.hasobject else zlib.crc32(np.ascontiguousarray(array).tobytes())
 
 
-def _copy_actions(actions: Any) -> Any:
-    """Copy actions, which environments may change in place."""
-    if isinstance(actions, Mapping):
-        return {key: _copy_actions(part) for key, part in actions.items()}
-    if isinstance(actions, tuple | list):
-        return type(actions)(map(_copy_actions, actions))
-    return actions.detach().clone() if is_tensor(actions) else copy.deepcopy(actions)
+# --- Steps as JSON lines -------------------------------------------------------------------------
+
+DISTANCES = ("dist", "distance", "dist_to_goal", "distance_to_goal")
+"""Keys under which environments put it in their infos."""
+
+
+def _distance(info: Mapping[str, Any]) -> float | None:
+    """Return the distance to the goal that an info states, if it is a finite number."""
+    for name in DISTANCES:
+        value = info.get(name)
+        if value is None:
+            continue
+        array = as_numpy(value)
+        if array.size == 1 and array.dtype.kind in "biuf":
+            number = float(array.reshape(()))
+            return number if math.isfinite(number) else None
+    return None
+
+
+class _TrajectoryFile:
+    """A new file with one JSON line for every step of an episode; a context manager.
+
+    One environment writes `{t, action, reward, done, trunc, dist}`, `t` from 0 in every episode;
+    several write `{episode, env, t, …}`. `done` is terminated; `dist` is null where the environment
+    does not say how far it is from its goal. Actions without such a form are refused before a step.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.several = False
+        """Whether lines say whose step it is."""
+        self._path = Path(path)
+        self._lines = 0
+        self._encode = msgspec.json.Encoder().encode
+        if self._path.suffix != ".jsonl":
+            raise InvalidInput(
+                f"a trajectory is written as JSON lines: name the file ….jsonl, not {self._path}"
+            )
+        if self._path.exists():
+            raise InvalidInput(f"{self._path} is already there; remove it, or name another file")
+        if not self._path.parent.is_dir():
+            raise InvalidInput(f"there is no directory {self._path.parent} to write {path} in")
+
+    def check(self, actions: Any) -> None:
+        """Refuse actions that are neither numbers nor arrays, before the first step."""
+        if self._lines == 0 and (
+            isinstance(actions, dict | tuple) or as_numpy(actions).dtype.kind not in "biuf"
+        ):
+            raise InvalidInput(
+                "a trajectory holds actions that are numbers or arrays of numbers; policy_fn "
+                f"returned {actions!r:.120}. Leave trajectory out"
+            )
+
+    def __enter__(self) -> Self:
+        self._file = self._path.open("xb")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+        if self._lines == 0:
+            self._path.unlink()
+
+    def write(
+        self,
+        slots: Slots,
+        actions: Any,
+        step: Step,
+        info: Callable[[int], Mapping[str, Any]],
+        max_steps: int | None,
+    ) -> None:
+        """Write one step of all environments that play an episode.
+
+        `slots` are as they were before the step, `max_steps` is where episodes are truncated.
+        """
+        actions = as_numpy(actions)
+        for slot, episode in enumerate(slots.episode.tolist()):
+            if slots.playing is not None and not slots.playing[slot]:
+                continue
+            t, done = int(slots.steps[slot]), bool(step.terminated[slot])
+            cut = max_steps is not None and t + 1 >= max_steps and not done
+            line = {
+                **({"episode": episode, "env": slot} if self.several else {}),
+                "t": t,
+                "action": actions[slot].tolist(),
+                "reward": float(step.reward[slot]),
+                "done": done,
+                "trunc": bool(step.truncated[slot]) or cut,
+                "dist": _distance(info(slot)),
+            }
+            self._file.write(self._encode(line) + b"\n")
+            self._lines += 1

@@ -114,14 +114,7 @@ class VectorReport:
 def episode_sample(index: int, seed: int | None, env: str | None = None) -> Sample:
     """Make the sample of an episode: the same at every evaluation that plays it.
 
-    Args:
-        index: Which episode it is. No two samples are of equal content, also where the environment
-            cannot be seeded.
-        seed: What it is reset with.
-        env: The environment's name, where it is known.
-
-    Returns:
-        The sample, named `episode-<index>`.
+    The index is part of its input, so that no two are equal where nothing can be seeded.
     """
     return Sample(f"episode-{index}", {"env": env, "index": index, "seed": seed})
 
@@ -161,15 +154,7 @@ def _read_result(index: int, result: EvalResult) -> Episode:
 
 
 def summarize(episodes: Sequence[Episode], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the summary (clause 10).
-
-    Args:
-        episodes: All that were asked for, so denominators are their number.
-        config: What else the summary repeats: num_envs, seed, seeded, success_is and notes.
-
-    Returns:
-        The numbers, always under the same keys in the same order.
-    """
+    """Compute the summary (clause 10) of all episodes that were asked for."""
     ret = np.array([episode.ret for episode in episodes])
     steps = np.array([episode.steps for episode in episodes])
     success = np.array([episode.success for episode in episodes])

@@ -119,7 +119,7 @@ class EvalEvery:
         from heldout.training.settings import Settings
 
         check_whole("every_steps", every_steps, least=0, note=" (0: only where run() is called)")
-        check_arguments(make_env, policy_fn, episodes, num_envs, seed, max_steps, success)
+        check_arguments(make_env, episodes, num_envs, seed, max_steps)
         if reward not in (None, "success", "return"):
             raise InvalidInput(f"reward is 'success' or 'return', got {reward!r}")
         outside = Settings.from_environment()
