@@ -142,8 +142,8 @@ class DataBuffer:
         """
         if n < 0:
             raise InvalidInput(f"n is a whole number >= 0, got {n!r}")
-        again, self._waiting = self._waiting[:n], self._waiting[n:]
-        prompts = [self._restore(prompt) for prompt in again]
+        returned, self._waiting = self._waiting[:n], self._waiting[n:]
+        prompts = [self._restore(prompt) for prompt in returned]
         while len(prompts) < n:
             order = self._order_epoch(self.epoch)
             part = order[self.position : self.position + n - len(prompts)]

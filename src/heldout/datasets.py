@@ -325,13 +325,13 @@ def _parquet_rows(path: Path) -> Rows:
 
 def distinct(samples: Iterable[Sample], *, wanted: str) -> Iterator[Sample]:
     """Pass samples on one by one; refuse two of one id, and (`wanted`) what is no sample."""
-    seen: set[str] = set()
+    ids: set[str] = set()
     for position, sample in enumerate(samples):
         if not isinstance(sample, Sample):
             raise InvalidInput(f"{wanted}, got {sample!r:.200}")
-        if sample.id in seen:
+        if sample.id in ids:
             raise DuplicateSampleId(sample.id, position)
-        seen.add(sample.id)
+        ids.add(sample.id)
         yield sample
 
 

@@ -124,7 +124,7 @@ def _drop_blocks(text: str) -> str:
     low = lowered(text)
     if not (_BEGINNING.search(low) or "think]" in low or "◁" in low):
         return text
-    kept: list[str] = []
+    parts: list[str] = []
     start = search = checks = 0
     while tag := _OPEN.search(low, search):
         checks += 1
@@ -133,7 +133,7 @@ def _drop_blocks(text: str) -> str:
         if checks <= _MAX_CODE_CHECKS and (code_end := _end_of_code_around(text, start, tag)):
             search = code_end
             continue
-        kept.append(text[start : tag.start()])
+        parts.append(text[start : tag.start()])
         close = f"</{tag['tag']}>" if tag["tag"] else _PAIRS[tag[0]]
         end = low.find(close, tag.end())
         while end >= 0 and checks <= _MAX_CODE_CHECKS and _is_inline_code(text, end, len(close)):
@@ -142,8 +142,8 @@ def _drop_blocks(text: str) -> str:
         if end < 0:
             return ""
         start = search = end + len(close)
-    kept.append(text[start:])
-    return _after_last_close("".join(kept))
+    parts.append(text[start:])
+    return _after_last_close("".join(parts))
 
 
 def _after_last_close(text: str) -> str:

@@ -95,9 +95,11 @@ class _Format(NamedTuple):
     """False if nothing closes a call: it ends with its JSON."""
 
 
-def _format(close: str, *others: str, header: str | None = None, closes: bool = True) -> _Format:
+def _format(
+    close: str, *interruptions: str, header: str | None = None, closes: bool = True
+) -> _Format:
     # The end of reasoning ends a call, too: it was a draft in it, and does not count.
-    ends = re.compile("|".join([f"(?P<close>{close})", rf"</{_THINK}>", *others]))
+    ends = re.compile("|".join([f"(?P<close>{close})", rf"</{_THINK}>", *interruptions]))
     return _Format(ends, re.compile(header) if header else None, closes)
 
 
@@ -201,11 +203,11 @@ class _Parser:
                 self._reasoning.append(self.content[-1])
             elif kind != "wrapper":
                 self.calls += self._parse_calls(kind, opener.start())
-        rest = self.text[self.position :]
-        self.content = [self.text[:reasoning_end], *self.content, rest]
+        tail = self.text[self.position :]
+        self.content = [self.text[:reasoning_end], *self.content, tail]
         if not self.calls:
             self._reasoning.insert(0, self.text[:reasoning_end])
-            self._parse_unmarked("".join([*outside, rest]))
+            self._parse_unmarked("".join([*outside, tail]))
 
     def _parse_calls(self, kind: str, start: int) -> list[_Call]:
         """Parse the calls behind an opening marker, and move `position` behind them."""

@@ -307,11 +307,11 @@ _READ: WeakKeyDictionary[Any, dict[tuple[Any, ...], Function]] = WeakKeyDictiona
 def read_function(function: Tool, injected: Collection[str]) -> Function:
     """Read a function once for all environments that use it, which takes some 2 ms."""
     inner = getattr(function, "__func__", function)
-    known = _READ.setdefault(inner, {}) if inspect.isfunction(inner) else {}
+    readings = _READ.setdefault(inner, {}) if inspect.isfunction(inner) else {}
     key = (inner is function, *injected)
-    if key not in known:
-        known[key] = Function(function, injected)
-    return known[key]
+    if key not in readings:
+        readings[key] = Function(function, injected)
+    return readings[key]
 
 
 def json_value(value: Any) -> Any:
@@ -357,9 +357,9 @@ def _read_parameters(name: str, function: Tool) -> dict[str, inspect.Parameter]:
         ) from None
     for parameter in parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            shown = str(parameter).partition(":")[0]
+            text = str(parameter).partition(":")[0]
             raise InvalidInput(
-                f"tool {name!r}: a model passes arguments by name, which {shown} does not allow; "
+                f"tool {name!r}: a model passes arguments by name, which {text} does not allow; "
                 "write out the parameters one by one, without /, * and **"
             )
     return parameters
@@ -381,10 +381,10 @@ def _resolve_annotation(tool: str, function: Tool, parameter: inspect.Parameter)
         msgspec.json.schema(annotation)
         msgspec.json.Decoder(annotation)
     except (TypeError, ValueError, NameError, AttributeError, SyntaxError) as problem:
-        shown = inspect.formatannotation(parameter.annotation).strip("'")
+        text = inspect.formatannotation(parameter.annotation).strip("'")
         reason = (str(problem).strip().splitlines() or [type(problem).__name__])[-1]
         raise InvalidInput(
-            f"tool {tool!r}: parameter {parameter.name!r} is annotated {shown}, which has no JSON "
+            f"tool {tool!r}: parameter {parameter.name!r} is annotated {text}, which has no JSON "
             f"schema ({reason}); use str, int, float, bool, list, dict, Literal, an Enum, a "
             "TypedDict or a dataclass of these, or inject it"
         ) from problem

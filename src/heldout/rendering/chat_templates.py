@@ -178,16 +178,16 @@ class ChatRenderer:
         cuts = [match.start() for match in matches if match.group() in self._separators]
         chunks = [text[start:end] for start, end in pairwise([0, *cuts, len(text)]) if start < end]
         with self._lock:
-            known = {chunk: self._chunks[chunk] for chunk in chunks if chunk in self._chunks}
-            for chunk in known:
+            cached = {chunk: self._chunks[chunk] for chunk in chunks if chunk in self._chunks}
+            for chunk in cached:
                 self._chunks.move_to_end(chunk)
-            missing = [chunk for chunk in dict.fromkeys(chunks) if chunk not in known]
+            missing = [chunk for chunk in dict.fromkeys(chunks) if chunk not in cached]
             for chunk, new in zip(missing, self._tokenize_chunks(missing), strict=True):
-                known[chunk] = self._chunks[chunk] = array("l", new)
+                cached[chunk] = self._chunks[chunk] = array("l", new)
                 self._room -= len(chunk)
             while self._room < 0:
                 self._room += len(self._chunks.popitem(last=False)[0])
-        return [id for chunk in chunks for id in known[chunk]]
+        return [id for chunk in chunks for id in cached[chunk]]
 
     def _tokenize_chunks(self, chunks: list[str]) -> list[list[int]]:
         if not chunks:
@@ -241,14 +241,14 @@ class ChatRenderer:
         question, result = Message("user", "?"), Message("tool", "#", tool_call_id=call_id(0))
         turns = [Message("assistant", mark) for mark in ("1", "x")]
         with suppress(RenderMismatch):
-            for rest in ([], [question]):
-                a, b = (self([question, turn, *rest], False) for turn in turns)
+            for following in ([], [question]):
+                a, b = (self([question, turn, *following], False) for turn in turns)
                 ends.update(self._first_special(a, common_suffix(a, b)))
         with suppress(RenderMismatch):
             call = Message("assistant", "", (ToolCall(call_id(0), "f", '{"a": "1"}'),))
-            answered = self([question, turns[0]], False)
+            text_turn = self([question, turns[0]], False)
             called = self([question, call], False)
-            shared = common_suffix(answered, called)
+            shared = common_suffix(text_turn, called)
             continued = self([question, call, result], False)
             if shared:
                 ends.update(self._first_special(called, shared))
@@ -305,7 +305,7 @@ def _match_longest(words: Iterable[str]) -> str:
             optional = True
     if not suffixes:
         return "" if optional else "(?!)"
-    branches = [re.escape(first) + _match_longest(rest) for first, rest in suffixes.items()]
+    branches = [re.escape(first) + _match_longest(tails) for first, tails in suffixes.items()]
     return f"(?:{'|'.join(branches)})" + ("?" if optional else "")
 
 
@@ -411,8 +411,8 @@ class Dialect:
         """What is written as text if there are tools: of `tools`, `calls` and `results`."""
         if not self.tools:
             return ("tools", "calls", "results")
-        written = {"calls": self.calls == "written", "results": not self.results}
-        return tuple(part for part, is_written in written.items() if is_written)
+        flags = {"calls": self.calls == "written", "results": not self.results}
+        return tuple(part for part, is_written in flags.items() if is_written)
 
     def convert_tools(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
         """Convert tools to chat-API form; None if the template does not take any."""

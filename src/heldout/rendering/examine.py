@@ -199,8 +199,8 @@ def _simulate(template: Template, conversation: Conversation) -> _Simulated:
 
     if turn.tool_calls:
         renamed = tuple(replace(call, name="subtract") for call in turn.tool_calls)
-        other = replace(turn, tool_calls=renamed)
-        if ids([turn, *reply], True) == ids([other, *reply], True):
+        renamed_turn = replace(turn, tool_calls=renamed)
+        if ids([turn, *reply], True) == ids([renamed_turn, *reply], True):
             # Where calls are left out, models are told to write them as text.
             calls = "".join(map(write_tool_call, turn.tool_calls))
             turn = replace(turn, content=turn.text + calls, tool_calls=())
@@ -208,8 +208,8 @@ def _simulate(template: Template, conversation: Conversation) -> _Simulated:
     with_tools = template.with_tools(conversation.tools)
     with_tools.check_shown([*conversation.opening, turn], reply, full)
     without_reasoning = ids([_without_reasoning(turn), *reply], True)
-    written, end = _render_turn(ids, turn, reply)
-    so_far = ids([], True) + written + ([] if conversation.truncated else end)
+    turn_ids, end = _render_turn(ids, turn, reply)
+    so_far = ids([], True) + turn_ids + ([] if conversation.truncated else end)
     return _Simulated(so_far, turn, full, without_reasoning)
 
 
@@ -220,22 +220,22 @@ def _without_reasoning(turn: Message) -> Message:
 def _render_turn(ids: _Ids, turn: Message, reply: Sequence[Message]) -> tuple[list[int], list[int]]:
     """Return what the template renders for a model's turn, and the token that ends it."""
     prompt, final = ids([], True), ids([turn], False)
-    written = final[common_prefix(prompt, final) :]
+    turn_ids = final[common_prefix(prompt, final) :]
     if turn != _without_reasoning(turn) and final == ids([_without_reasoning(turn)], False):
         # It drops reasoning at once. The model has written it all the same, and its tokens can be
         # had as the text of a user.
-        quoted, other = (ids([turn, Message("user", t)], False) for t in (_REASONING, "?"))
-        tail = common_suffix(quoted, other)
-        written = quoted[common_prefix(quoted, other) : len(quoted) - tail] + written
+        quoted, quoted_mark = (ids([turn, Message("user", t)], False) for t in (_REASONING, "?"))
+        tail = common_suffix(quoted, quoted_mark)
+        turn_ids = quoted[common_prefix(quoted, quoted_mark) : len(quoted) - tail] + turn_ids
     # What follows a turn follows turns of any text.
     marks = [Message("assistant", mark) for mark in ("1", "x", ".")]
     closing = shared_tail([ids([mark], False) for mark in marks])
     if not closing:
         # GLM's turns end in the token that begins the next message.
-        return written, shared_tail([ids([mark, *reply], False) for mark in marks])[:1]
-    if written[-len(closing) :] == closing:
-        return written[: -len(closing)], closing[:1]
-    return written[:-1], written[-1:]  # a call that ends otherwise than text does
+        return turn_ids, shared_tail([ids([mark, *reply], False) for mark in marks])[:1]
+    if turn_ids[-len(closing) :] == closing:
+        return turn_ids[: -len(closing)], closing[:1]
+    return turn_ids[:-1], turn_ids[-1:]  # a call that ends otherwise than text does
 
 
 def _compare(template: Template, conversation: Conversation, simulated: _Simulated) -> Finding:
@@ -251,16 +251,16 @@ def _compare(template: Template, conversation: Conversation, simulated: _Simulat
     if template.decode is not None:
         prompt = template.ids(conversation.opening, conversation.tools)
         turn = Message("assistant", template.decode(so_far[len(prompt) :]))
-    seen = [*conversation.opening, turn]
+    history = [*conversation.opening, turn]
     with_tools = template.with_tools(conversation.tools)
     try:
-        segment = with_tools.segment(seen, conversation.reply, so_far, conversation.turn)
+        segment = with_tools.segment(history, conversation.reply, so_far, conversation.turn)
     except RenderMismatch as mismatch:
         if mode == "suffix":
             with suppress(RenderMismatch):
-                again = template.ids([*seen, *conversation.reply], conversation.tools)
-                position = common_prefix(so_far, again)
-                return differs("an earlier turn is rendered otherwise", position, so_far, again)
+                rendered = template.ids([*history, *conversation.reply], conversation.tools)
+                position = common_prefix(so_far, rendered)
+                return differs("an earlier turn is rendered otherwise", position, so_far, rendered)
         return Finding(kind, mode, False, str(mismatch))
     ours = so_far + segment
     if full[: len(so_far)] == so_far and ours != full:

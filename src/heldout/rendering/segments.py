@@ -191,7 +191,7 @@ class TemplateWithTools:
 
     def segment(
         self,
-        seen: Sequence[Message],
+        history: Sequence[Message],
         new: Sequence[Message],
         so_far: list[int],
         parsed: Message,
@@ -200,11 +200,11 @@ class TemplateWithTools:
     ) -> list[int]:
         """Make the ids between a model's turn and its next one, without guessing.
 
-        `seen` ends in that turn as it was written and `so_far` in its ids; `parsed` is that turn,
+        `history` ends in that turn as it was written and `so_far` in its ids; `parsed` is that turn,
         `new` the environment's reply to it.
         """
         if self._template.segments == "suffix":
-            segment = self._suffix(seen, new, so_far)
+            segment = self._suffix(history, new, so_far)
         else:
             ends = self._template.ends
             truncated = truncated or (bool(ends) and so_far[-1] not in ends)
@@ -236,9 +236,9 @@ class TemplateWithTools:
     # --- suffix ---
 
     def _suffix(
-        self, seen: Sequence[Message], new: Sequence[Message], so_far: list[int]
+        self, history: Sequence[Message], new: Sequence[Message], so_far: list[int]
     ) -> list[int]:
-        full = self._ids([*seen, *new])
+        full = self._ids([*history, *new])
         if full[: len(so_far)] != so_far:
             position = common_prefix(so_far, full)
             raise RenderMismatch(
@@ -256,7 +256,7 @@ class TemplateWithTools:
                     "the model's turn as text holds the token that ends it, so that it would end "
                     "twice: leave it out of Generated.message, or of what decode gives"
                 )
-            self.check_shown(seen, new, full)
+            self.check_shown(history, new, full)
         return segment
 
     def _excerpt(self, ids: list[int], position: int) -> str:
@@ -319,12 +319,14 @@ class TemplateWithTools:
         if calls:
             # The brackets of the call's arguments come first. The turn ends where the model's did:
             # in the same token, and of several in the one with the most before it in common.
-            places = [place for place in range(start, reply) if full[place] == so_far[-1]]
-            if not places:
+            positions = [
+                position for position in range(start, reply) if full[position] == so_far[-1]
+            ]
+            if not positions:
                 raise RenderMismatch(
                     "the model's turn ends in another token than the template's tool calls do"
                 )
-            start = max(places, key=lambda place: common_suffix(full[: place + 1], so_far))
+            start = max(positions, key=lambda position: common_suffix(full[: position + 1], so_far))
         return _Boundary(full[:start], max(0, reply - start)), full[start:]
 
     def _without_end(self, so_far: list[int], tail: list[int], header: int) -> list[int]:
@@ -368,8 +370,8 @@ def _placeholder(mark: str, calls: tuple[ToolCall, ...]) -> Message:
 
 
 def _answered_calls(turn: Message, reply: Sequence[Message]) -> tuple[ToolCall, ...]:
-    answered = {message.tool_call_id for message in reply if message.role == "tool"}
-    return tuple(replace(c, arguments="{}") for c in turn.tool_calls if c.id in answered)
+    answered_ids = {message.tool_call_id for message in reply if message.role == "tool"}
+    return tuple(replace(c, arguments="{}") for c in turn.tool_calls if c.id in answered_ids)
 
 
 def before_stop(text: str, stops: Sequence[str]) -> str:

@@ -177,9 +177,9 @@ class _Check:
         async with self._make("right after it was made") as episode:
             environment = episode.environment
         if not isinstance(environment, HasSnapshots):
-            for method, other in (("snapshot", "restore"), ("restore", "snapshot")):
+            for method, missing in (("snapshot", "restore"), ("restore", "snapshot")):
                 if callable(getattr(environment, method, None)):
-                    raise _Violation(f"snapshots: there is {method}(), but no {other}()")
+                    raise _Violation(f"snapshots: there is {method}(), but no {missing}()")
             return
         try:
             for count in range(len(self._turns) + 1):
@@ -260,15 +260,15 @@ class _Episode:
         if not isinstance(reply, Reply):
             raise _Violation(f"{name}: is a Reply, got {reply!r:.200}")
         expected = [call.id for call in before[-1].tool_calls]
-        answered = [m.tool_call_id for m in reply.messages if m.role == "tool"]
+        answer_ids = [m.tool_call_id for m in reply.messages if m.role == "tool"]
         first = [m.tool_call_id for m in reply.messages[: len(expected)] if m.role == "tool"]
-        if not reply.done and (first != expected or answered != expected):
+        if not reply.done and (first != expected or answer_ids != expected):
             raise _Violation(
-                f"{name}: calls {expected} were answered for {answered}; every call is answered "
+                f"{name}: calls {expected} were answered for {answer_ids}; every call is answered "
                 "by a tool message with its id, in order, before anything else"
             )
-        if not set(answered) <= set(expected):
-            raise _Violation(f"{name}: answers calls {answered}, of which only {expected} exist")
+        if not set(answer_ids) <= set(expected):
+            raise _Violation(f"{name}: answers calls {answer_ids}, of which only {expected} exist")
         return reply
 
     async def outcome(self, where: str) -> Any:
@@ -334,16 +334,16 @@ def _mistakes(tools: list[ToolSpec]) -> Iterator[tuple[str, Message]]:
     yield "an unknown tool", _calling(("no_such_tool", "{}"))
     yield "two unknown tools", _calling(("no_such_tool", "{}"), ("nor_this", "{}"))
     for tool in tools:
-        for what, text in _BAD_ARGUMENTS.items():
-            yield f"a call of {tool.name} with {what}", _calling((tool.name, text))
+        for name, text in _BAD_ARGUMENTS.items():
+            yield f"a call of {tool.name} with {name}", _calling((tool.name, text))
         right = _plausible_json(tool)
         for argument, schema in tool.parameters.get("properties", {}).items():
             for kind, value in _VALUES.items():
                 if schema.get("type") == kind:
                     continue
                 text = json.dumps({**json.loads(right), argument: value})
-                what = f"a call of {tool.name} with {argument}={json.dumps(value)}"
-                yield what, _calling((tool.name, text))
+                name = f"a call of {tool.name} with {argument}={json.dumps(value)}"
+                yield name, _calling((tool.name, text))
         yield (
             f"three calls, of {tool.name} and of an unknown tool between",
             _calling((tool.name, right), ("no_such_tool", "{}"), (tool.name, '{"a": ')),

@@ -100,7 +100,7 @@ def make_driver(make_env: Callable[[], Any], num_envs: int, episodes: int) -> Dr
             envs = [_check_env(first)]
             while len(envs) < min(num_envs, episodes):
                 env = _check_env(make_env())
-                if any(env is other for other in envs):
+                if any(env is earlier for earlier in envs):
                     raise InvalidInput(
                         "make_env() returned the same environment twice; it must make a new one at "
                         "every call: make_env=lambda: gymnasium.make(…)"
@@ -234,10 +234,10 @@ def check_actions(actions: Any, num_envs: int) -> None:
     """Refuse a batch without one action per environment; dicts and tuples are checked later."""
     if not isinstance(actions, dict | tuple) and _length(actions) != num_envs:
         shape = getattr(actions, "shape", None)
-        shown = f"{actions!r:.80}" if shape is None else f"of shape {tuple(shape)}"
+        value = f"{actions!r:.80}" if shape is None else f"of shape {tuple(shape)}"
         raise InvalidInput(
             f"policy_fn was given {num_envs} observations and returned {type(actions).__name__} "
-            f"{shown}; it returns one action for each: an array or list of {num_envs}"
+            f"{value}; it returns one action for each: an array or list of {num_envs}"
         )
 
 
@@ -596,9 +596,9 @@ class _GymVector(_BatchEnv):
             seed=[seeds.get(slot) for slot in range(self.num_envs)],
             options={"reset_mask": mask.copy()},
         )
-        for layer, counted in zip(self._counters, counts, strict=True):
+        for layer, saved in zip(self._counters, counts, strict=True):
             # By the time it looks for the mask, the environment has taken that out of the options.
-            for name, values in counted.items():
+            for name, values in saved.items():
                 getattr(layer, name)[~mask] = values[~mask]
         self._over = self._over & ~mask
         if not self._mask_works and not mask.all():

@@ -104,9 +104,9 @@ def advance(
         return Slots(slots.episode, ret, steps, playing, slots.started, slots.requested), None
 
     ends = np.flatnonzero(over)
-    given = min(len(ends), slots.requested - slots.started)
+    count = min(len(ends), slots.requested - slots.started)
     following = np.full(len(ends), IDLE)
-    following[:given] = np.arange(slots.started, slots.started + given)
+    following[:count] = np.arange(slots.started, slots.started + count)
     ended = Ended(
         ends,
         slots.episode[ends],
@@ -124,7 +124,7 @@ def advance(
     if rests:
         playing[ends] = False
     everybody = None if playing.all() else playing
-    return Slots(episode, ret, steps, everybody, slots.started + given, slots.requested), ended
+    return Slots(episode, ret, steps, everybody, slots.started + count, slots.requested), ended
 
 
 def episode_seed(seed: int, index: int) -> int:

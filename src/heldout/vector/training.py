@@ -316,8 +316,8 @@ def _model_getter(policy_fn: PolicyFn, model: Any) -> Callable[[], Any]:
     """
     if callable(model) and not callable(getattr(model, "modules", None)):
         return model  # type: ignore[no-any-return]
-    named = _modules_of(model)  # once: an iterator of modules would be used up
-    return lambda: _outermost([*held_by(policy_fn)[0], *named]) or policy_fn
+    modules = _modules_of(model)  # once: an iterator of modules would be used up
+    return lambda: _outermost([*held_by(policy_fn)[0], *modules]) or policy_fn
 
 
 def _outermost(modules: list[Any]) -> list[Any]:
