@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import Message, Sample, Trajectory
@@ -249,6 +249,7 @@ STEPS = st.one_of(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(STEPS, max_size=8))
 def test_any_state_comes_back_from_its_snapshot(steps: list[Step]) -> None:
     environment = FileSystem(FILES, GOAL)

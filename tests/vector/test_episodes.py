@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout.vector.episodes import IDLE, Ended, Slots, advance, begin, episode_seed
@@ -79,6 +79,7 @@ def truth(plan: list[tuple[int, bool]]) -> dict[int, tuple[float, int, bool, boo
     return found
 
 
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 9), st.booleans())
 def test_exactly_the_requested_episodes_are_counted_each_once_and_right(
     plan: list[tuple[int, bool]], num_envs: int, rests: bool
@@ -106,6 +107,7 @@ def test_max_steps_truncates_and_says_so(plan: list[tuple[int, bool]], most: int
         assert (terminated, truncated) == (length <= most, length > most)
 
 
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 9))
 def test_an_episode_is_given_to_a_slot_before_it_starts_and_in_order(
     plan: list[tuple[int, bool]], num_envs: int

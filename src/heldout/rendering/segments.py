@@ -200,8 +200,8 @@ class TemplateWithTools:
     ) -> list[int]:
         """Make the ids between a model's turn and its next one, without guessing.
 
-        `history` ends in that turn as it was written and `so_far` in its ids; `parsed` is that turn,
-        `new` the environment's reply to it.
+        `history` ends in that turn as it was written and `so_far` in its ids; `parsed` is that
+        turn, `new` the environment's reply to it.
         """
         if self._template.segments == "suffix":
             segment = self._suffix(history, new, so_far)
