@@ -328,4 +328,3 @@ def _outermost(modules: list[Any]) -> list[Any]:
     """Leave out modules that are part of others."""
     inner = {id(part) for module in modules for part in module.modules() if part is not module}
     return list({id(module): module for module in modules if id(module) not in inner}.values())
-
