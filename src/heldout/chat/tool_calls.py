@@ -142,20 +142,17 @@ class _Tags(NamedTuple):
     open: re.Pattern[str]
     close: re.Pattern[str]
     """The end of a value; or the start of the next, which shows that the end is missing."""
-    end: re.Pattern[str]
     strip_newlines: bool
 
 
 _FUNCTION_TAGS = _Tags(
     re.compile(r"\s*<parameter=([^<>\n]*)>"),
     re.compile(r"(?P<close></parameter>)|<parameter=|<function="),
-    re.compile(r"\s*</function>(?:\s*</tool_call>)?"),
     strip_newlines=True,
 )
 _GLM_TAGS = _Tags(
     re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>"),
     re.compile(r"(?P<close></arg_value>)|<arg_key>|<tool_call>"),
-    re.compile(r"\s*</tool_call>"),
     strip_newlines=False,
 )
 _GLM = re.compile(r"([\w.-]+)\s*(?=<arg_key>|</tool_call>)")
@@ -244,12 +241,11 @@ class _Parser:
             key = argument[1].strip()
             arguments[key] = self._typed(name, key, value)
             self.position = close.end()
-        if end := tags.end.match(self.text, self.position):
-            self.position = end.end()
-        elif _skip(_SPACE, self.text, self.position) < len(self.text):
-            return _Call(name, self.text[start : self._find_end(form)].strip())
-        else:  # the closing tag is missing at the end of the text, but no argument is
-            self.position = len(self.text)
+        # At the end of the text the closing tag may be missing: no argument is.
+        arguments_end = _skip(_SPACE, self.text, self.position)
+        stop = self._find_end(form)
+        if stop > arguments_end:
+            return _Call(name, self.text[start:stop].strip())
         return _Call(name, _dump_json(arguments))
 
     def _parse_unmarked(self, reply: str) -> bool:
