@@ -68,9 +68,7 @@ def archive(task: re.Match[str]) -> Calls:
 def copy(task: re.Match[str]) -> Calls:
     listing = yield "list_files", {"path": task[1]}
     for path in listing.splitlines():
-        text = ""
-        if not path.endswith("/"):
-            text = yield "read_file", {"path": path}
+        text = yield "read_file", {"path": path}
         yield "write_file", {"path": task[2] + path.removeprefix(task[1]), "text": text}
 
 
@@ -84,11 +82,10 @@ def delete_all(task: re.Match[str]) -> Calls:
 def find_text(task: re.Match[str]) -> Calls:
     listing = yield "list_files", {}
     for path in listing.splitlines():
-        if not path.endswith("/"):
-            text = yield "read_file", {"path": path}
-            if task[1] in text:
-                yield "move_file", {"path": path, "new_path": task[2]}
-                return
+        text = yield "read_file", {"path": path}
+        if task[1] in text:
+            yield "move_file", {"path": path, "new_path": task[2]}
+            return
 
 
 def count_lines(task: re.Match[str]) -> Calls:
@@ -130,12 +127,12 @@ def load_dataset() -> list[Sample]:
                {"/log/changes.txt": "written\nread\n"},
                {"/log/changes.txt": "written\nread\nreviewed\n"}),
         puzzle("archive", "medium", "Move /report.csv into a new directory /backup/2024",
-               {"/report.csv": "a,b\n1,2\n", "/backup/": ""},
+               {"/report.csv": "a,b\n1,2\n", "/backup/2023/report.csv": "a,b\n0,1\n"},
                {"/report.csv": None, "/backup/2024/report.csv": "a,b\n1,2\n"}),
         puzzle("copy", "medium", "Copy the directory /src to /src.bak",
-               {"/src/main.c": "int main() {}\n", "/src/lib/list.c": "\n", "/src/tests/": ""},
+               {"/src/main.c": "int main() {}\n", "/src/lib/list.c": "\n"},
                {"/src/main.c": "int main() {}\n", "/src.bak/main.c": "int main() {}\n",
-                "/src.bak/lib/list.c": "\n", "/src.bak/tests/": ""}),
+                "/src.bak/lib/list.c": "\n"}),
         puzzle("delete_all", "medium",
                "Delete every file whose name ends in .tmp, wherever it is",
                {"/a.tmp": "", "/lab/b.tmp": "", "/lab/deep/c.tmp": "", "/lab/tmp.txt": "t\n"},

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import Message, Sample, Trajectory
@@ -250,7 +250,6 @@ def test_metadata_that_says_the_same_is_the_datasets_own() -> None:
         (lambda s: replace(s, metadata={"x": object()}), "JSON cannot.*: .* object"),
         (lambda s: replace(s, metadata={"x": float("nan")}), "JSON cannot hold"),
         (lambda s: replace(s, metadata={"x": "\ud800"}), "JSON cannot"),
-        (lambda s: s.id, "add takes Samples, got str: hand back the sample"),
     ],
 )
 def test_what_cannot_be_handed_back_is_refused_and_nothing_of_it_is_added(
@@ -261,12 +260,6 @@ def test_what_cannot_be_handed_back_is_refused_and_nothing_of_it_is_added(
     with pytest.raises(InvalidInput, match=said):
         buffer.add([second, change(first)])
     assert buffer.waiting == 0
-
-
-def test_a_single_sample_is_not_several() -> None:
-    buffer = DataBuffer(make_samples(2))
-    with pytest.raises(InvalidInput, match="put a single one in a list"):
-        buffer.add(buffer.get_prompts(1)[0])  # type: ignore[arg-type]
 
 
 # --- What a buffer is made of -------------------------------------------------------------------
@@ -303,7 +296,7 @@ def test_a_held_out_input_is_refused_under_whichever_id() -> None:
 
 def test_a_held_out_id_is_refused_and_may_be_only_a_name_used_twice() -> None:
     held_out = [Sample("s1", {"question": "something else"})]
-    with pytest.raises(InvalidInput, match="though another input: 's1' .*ids of their own"):
+    with pytest.raises(InvalidInput, match="though another input .*ids of their own.*: 's1'"):
         DataBuffer(make_samples(3), held_out=held_out)
 
 
@@ -328,11 +321,6 @@ def test_what_is_held_out_is_checked_when_a_buffer_is_loaded_too(tmp_path: Path)
     DataBuffer(make_samples(3)).save(tmp_path / "b.json")
     with pytest.raises(InvalidInput, match="with the input of a held-out one: 's2'"):
         DataBuffer.load(tmp_path / "b.json", make_samples(3), held_out=make_samples(9)[2:])
-
-
-def test_held_out_samples_are_samples() -> None:
-    with pytest.raises(InvalidInput, match="held_out takes Samples"):
-        DataBuffer(make_samples(3), held_out=["s0"])  # type: ignore[list-item]
 
 
 # --- Saving and loading -------------------------------------------------------------------------
@@ -364,6 +352,7 @@ notes = st.tuples(st.just("note"), st.dictionaries(st.text("xy"), values, max_si
 restarts = st.tuples(st.just("restart"), st.just(None))
 
 
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 9),
     seed=st.integers(0, 2**63 - 1),
@@ -515,7 +504,7 @@ def test_a_damaged_file_is_refused_by_name(spoil: Callable[[bytes], bytes], tmp_
     path = tmp_path / "buffer.json"
     DataBuffer(make_samples(5)).save(path)
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(RunDirectoryError, match="buffer.json is not a buffer that was saved"):
+    with pytest.raises(RunDirectoryError, match="buffer.json cannot be read: "):
         DataBuffer.load(path, make_samples(5))
 
 

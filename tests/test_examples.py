@@ -74,7 +74,10 @@ def test_an_eval_is_run_by_the_name_of_its_module(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("capitals", "capitals does not exist; name a file, or a module as in heldout.examples."),
+        (
+            "capitals",
+            "capitals does not exist; name a file, or a module: heldout.examples.capitals",
+        ),
         ("no.such", "there is no file no.such, nor a module of that name"),
     ],
 )

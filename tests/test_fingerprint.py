@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import linecache
 import os
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import heldout._fingerprint
 from heldout import Sample, Score, Trajectory
 from heldout._fingerprint import describe_callable
 from heldout.errors import ResumeMismatch
@@ -431,21 +429,6 @@ def test_a_source_that_is_no_longer_python_stops_nothing(
 def test_functions_of_equal_code_and_other_decorators_are_told_apart(described: Any) -> None:
     text = "def a(f): return f\ndef b(f): return f\n@a\ndef score(trajectory, sample): return 1"
     assert described(text) != described(text.replace("@a", "@b"))
-
-
-def test_what_is_remembered_of_a_function_goes_with_it() -> None:
-    def made() -> Any:
-        space: dict[str, Any] = {}
-        exec("def score(trajectory, sample): return 1", space)
-        return space["score"]
-
-    before = len(heldout._fingerprint._readings)
-    function = made()
-    describe_callable(function)
-    assert len(heldout._fingerprint._readings) == before + 1
-    del function
-    gc.collect()
-    assert len(heldout._fingerprint._readings) <= before
 
 
 class Within:

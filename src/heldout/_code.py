@@ -22,9 +22,7 @@ def import_file(path: Path) -> ModuleType:
     """
     if not path.is_file():
         problem = "is a directory, not a Python file" if path.is_dir() else "does not exist"
-        example = (
-            "" if path.suffix else "; name a file, or a module as in heldout.examples.capitals"
-        )
+        example = "" if path.suffix else "; name a file, or a module: heldout.examples.capitals"
         raise EvalFileError(f"{path} {problem}{example}")
     name = PREFIX + path.stem
     spec = importlib.util.spec_from_file_location(name, path)

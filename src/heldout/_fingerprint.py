@@ -14,25 +14,17 @@ import sysconfig
 import threading
 import tokenize
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple, TypeVar, cast
-
-_T = TypeVar("_T")
+from typing import Any, NamedTuple
 
 _VERSION = "__heldout_version__"
 
 
 def set_version(function: Callable[..., Any], version: int | str | Callable[[], int | str]) -> None:
-    """Make a function known by name and version, whatever its code.
-
-    Args:
-        function: The function.
-        version: Its version, or a function that finds it, where that takes work.
-    """
+    """Make a function known by name and version (or what returns it), whatever its code."""
     setattr(function, _VERSION, version)
 
 
@@ -51,16 +43,9 @@ def describe_callable(
     The fingerprint covers its source, that of functions and classes that it uses, of the same
     module and of others that are not installed packages, and the constants, so that a changed
     helper or threshold is noticed too. Comments and layout do not count, nor what a function
-    rebinds itself, which is a counter or a cache.
-
-    Args:
-        function: The function, or an object with `__call__` or `identity()`.
-        docstrings: Whether docstrings count: where functions are tools, a model reads them.
-        weights: Whether the weights of torch models that it uses count, which are what a function
-            that answers is known by.
-
-    Returns:
-        `name` and `source`; `unknown` names the weights that cannot be read. None for None.
+    rebinds itself, which is a counter or a cache. Docstrings count where functions are tools, which
+    a model reads, and `weights` of torch models where a function answers; `unknown` names those
+    that cannot be read. An object may have `identity()` instead.
     """
     if function is None:
         return None
@@ -143,11 +128,7 @@ class _Search:
 
     def _add_function(self, function: FunctionType) -> None:
         code = function.__code__
-        text, names = _read_once(
-            code,
-            self._docstrings,
-            lambda: (_function_source(function, self._docstrings), _names_in(code)),
-        )
+        text, names = _read_once(code, self._docstrings, lambda: self._read_code(function))
         self.parts.append(text)
         used = {n: function.__globals__[n] for n in names.read if n in function.__globals__}
         for name, module in list(used.items()):
@@ -163,6 +144,9 @@ class _Search:
             used[f"default {key}"] = default
         for name, value in sorted(used.items(), key=lambda item: item[0]):
             self._add_used(name, value, function.__module__)
+
+    def _read_code(self, function: FunctionType) -> tuple[str, _Names]:
+        return _describe_code(function, self._docstrings), _names_in(function.__code__)
 
     def _add_used(
         self, name: str, value: Any, home: str | None, *, is_constant: bool = False
@@ -205,9 +189,9 @@ class _Search:
     def _add_class(self, kind: type) -> None:
         if not self._enters(kind):
             return
-        self.parts += _read_once(
-            kind, self._docstrings, lambda: _class_source(kind, self._docstrings)
-        )
+        source = _read_once(kind, self._docstrings, lambda: _read_source(kind, self._docstrings))
+        if source is not None:  # built in, or typed at a prompt: then only its name
+            self.parts.append(source)
         for member in vars(kind).values():
             function = getattr(member, "__func__", member)
             if inspect.isfunction(function) and function.__module__ == kind.__module__:
@@ -329,15 +313,12 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-# The last two: the file was edited since, and is no longer Python.
-_NO_SOURCE = (OSError, TypeError, SyntaxError, tokenize.TokenError)
-
-
-def _function_source(function: FunctionType, docstrings: bool) -> str:
-    if function.__code__.co_name != "<lambda>":
-        with suppress(*_NO_SOURCE):
-            return _normalize(inspect.getsource(function), docstrings)
+def _describe_code(function: FunctionType, docstrings: bool) -> str:
     # The source of a lambda is the line it stands in, whatever else is there.
+    is_lambda = function.__code__.co_name == "<lambda>"
+    source = None if is_lambda else _read_source(function, docstrings)
+    if source is not None:
+        return source
     lines = []
     for code in _codes(function.__code__):
         constants = [_constant(c, may_grow=True) for c in code.co_consts]
@@ -345,51 +326,47 @@ def _function_source(function: FunctionType, docstrings: bool) -> str:
     return "\n".join(lines)
 
 
-def _class_source(kind: type, docstrings: bool) -> list[str]:
-    with suppress(*_NO_SOURCE):  # built in, or typed at a prompt: then only its name
-        return [_normalize(inspect.getsource(kind), docstrings)]
-    return []
-
-
-def _normalize(source: str, docstrings: bool) -> str:
+def _read_source(thing: Any, docstrings: bool) -> str | None:
     """Return the source as every layout of it comes out; as it is where it cannot be parsed."""
-    indented = source[:1].isspace()
+    try:
+        source = inspect.getsource(thing)
+    # The last two: the file was edited since, and is no longer Python.
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
+        return None
+    # Not dedented, which would change what is in strings of many lines.
+    text = f"if True:\n{source}" if source[:1].isspace() else source
     try:
         with warnings.catch_warnings(action="ignore"):  # said when the module was compiled
-            # Not dedented, which would change what is in strings of many lines.
-            tree = ast.parse(f"if True:\n{source}" if indented else source)
+            tree: Any = ast.parse(text)
     except (SyntaxError, ValueError):
         return source
     if not docstrings:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 node.body = [s for s in node.body if not _is_text(s)] or [ast.Pass()]
-    statements = tree.body
-    if indented and isinstance(statements[0], ast.If):
-        statements = statements[0].body
-    return "\n".join(map(ast.unparse, statements))
+    return "\n".join(map(ast.unparse, tree.body if text is source else tree.body[0].body))
 
 
-def _is_text(statement: ast.stmt) -> bool:
-    value = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+def _is_text(statement: Any) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(
+        getattr(statement.value, "value", None), str
+    )
 
 
-_readings: dict[tuple[int, bool], tuple[weakref.ref[Any], Any]] = {}
+_readings: dict[tuple[int, bool], tuple[Any, Any]] = {}
+"""With the code itself, whose id is then nobody else's."""
 _reading = threading.RLock()
 """Held while source is parsed: `ast` of Python 3.11 counts its recursion once for all threads, and
 raises SystemError where two of them parse at a time."""
 
 
-def _read_once(thing: Any, docstrings: bool, read: Callable[[], _T]) -> _T:
+def _read_once(thing: Any, docstrings: bool, read: Callable[[], Any]) -> Any:
     """Read code once: it takes milliseconds, and must not see what was edited after its import.
 
-    Kept by identity: code objects are equal to others that differ in their decorators.
+    By identity: code objects are equal to others that differ in their decorators.
     """
     key = (id(thing), docstrings)
-    known = _readings.get(key)
-    if known is None or known[0]() is not thing:
-        gone = weakref.ref(thing, lambda _: _readings.pop(key, None))
-        with _reading:
-            known = _readings[key] = (gone, read())
-    return cast("_T", known[1])
+    with _reading:
+        if key not in _readings:
+            _readings[key] = (thing, read())
+        return _readings[key][1]

@@ -23,9 +23,9 @@ from typing import Annotated, Any
 import msgspec
 
 from heldout.datasets import copy_sample, distinct, ordered_by_id
-from heldout.errors import UNREADABLE, InvalidInput, ResumeMismatch, RunDirectoryError
+from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError
 from heldout.store.journal import content_of
-from heldout.store.jsonl import read_whole, refuse_unknown, storage_error
+from heldout.store.jsonl import read_document, storage_error
 from heldout.store.resume import decode_sample, encode_sample
 from heldout.store.run_dir import replace_file
 from heldout.types import Sample, refuse_nonfinite
@@ -142,8 +142,8 @@ class DataBuffer:
         """
         if n < 0:
             raise InvalidInput(f"n is a whole number >= 0, got {n!r}")
-        again, self._waiting = self._waiting[:n], self._waiting[n:]
-        prompts = [self._restore(prompt) for prompt in again]
+        returned, self._waiting = self._waiting[:n], self._waiting[n:]
+        prompts = [self._restore(prompt) for prompt in returned]
         while len(prompts) < n:
             order = self._order_epoch(self.epoch)
             part = order[self.position : self.position + n - len(prompts)]
@@ -166,33 +166,24 @@ class DataBuffer:
             InvalidInput: One is not of this buffer, has another input, or metadata that JSON cannot
                 hold; then none is added.
         """
-        if isinstance(samples, Sample):
-            raise InvalidInput("add takes several Samples; put a single one in a list")
         # All or none: a list of which half was added could not be handed back again.
         self._waiting += [self._take_back(sample) for sample in samples]
 
     def _take_back(self, sample: Sample) -> HandedBack:
-        if not isinstance(sample, Sample):
-            raise InvalidInput(
-                f"add takes Samples, got {type(sample).__name__}: hand back the sample, with what "
-                "should be kept of its rollout in its metadata"
-            )
-        known = self._by_id.get(sample.id)
-        if known is None:
+        original = self._by_id.get(sample.id)
+        if original is None:
             raise InvalidInput(f"sample {sample.id!r} is handed back, but is not of this buffer")
         for name in ("input", "ground_truth"):
-            if not _is_equal(getattr(sample, name), getattr(known, name)):
+            if not _is_equal(getattr(sample, name), getattr(original, name)):
                 raise InvalidInput(
                     f"sample {sample.id!r} is handed back with another {name} than it was given "
                     "out with; what is to be kept with it goes into its metadata"
                 )
-        if _is_equal(sample.metadata, known.metadata):
+        if _is_equal(sample.metadata, original.metadata):
             return HandedBack(sample.id)
         refuse_nonfinite(sample.metadata, f"sample {sample.id!r}: metadata")
-        return HandedBack(
-            sample.id,
-            decode_sample(encode_sample(Sample(sample.id, {}, None, sample.metadata))).metadata,
-        )
+        stored = encode_sample(Sample(sample.id, {}, None, sample.metadata))
+        return HandedBack(sample.id, decode_sample(stored).metadata)
 
     def _restore(self, prompt: HandedBack) -> Sample:
         sample = copy_sample(self._by_id[prompt.id])
@@ -254,9 +245,21 @@ class DataBuffer:
             RunDirectoryError: There is no such file, or it cannot be read.
         """
         path = Path(path)
-        state = _read_file(path)
+        try:
+            state = read_document(path, BufferFile, FORMAT, VERSION)
+        except FileNotFoundError:
+            raise RunDirectoryError(f"there is no buffer at {path}; `save` makes one") from None
         buffer = cls(samples, state.seed, shuffle=state.shuffle, held_out=held_out)
-        if difference := buffer._compare(state):
+        difference = None
+        if len(buffer._samples) != state.samples:
+            difference = f"there were {state.samples}, and now there are {len(buffer._samples)}"
+        elif buffer._ids_digest != state.ids:
+            difference = "their ids are others"
+            if not state.shuffle:
+                difference += ", or in another order"
+        elif buffer._content_digest != state.content:
+            difference = "with the same ids, some input, ground truth or metadata is another"
+        if difference is not None:
             raise ResumeMismatch(
                 f"{path} cannot be resumed with these samples: {difference}. Give it the samples "
                 "that it was saved with, or begin anew with a new DataBuffer"
@@ -264,16 +267,6 @@ class DataBuffer:
         buffer._taken = state.epoch * state.samples + state.position
         buffer._waiting = state.waiting
         return buffer
-
-    def _compare(self, state: BufferFile) -> str | None:
-        """Say in what these samples are not those that it was saved with."""
-        if len(self._samples) != state.samples:
-            return f"there were {state.samples}, and now there are {len(self._samples)}"
-        if self._ids_digest != state.ids:
-            return "their ids are others" + ("" if self._shuffle else ", or in another order")
-        if self._content_digest != state.content:
-            return "their ids are the same, but some input, ground truth or metadata is another"
-        return None
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -297,21 +290,6 @@ def _is_equal(a: Any, b: Any) -> bool:
         return False
 
 
-def _read_file(path: Path) -> BufferFile:
-    try:
-        raw = read_whole(path)
-    except FileNotFoundError:
-        raise RunDirectoryError(f"there is no buffer at {path}; `save` makes one") from None
-    refuse_unknown(path, raw, FORMAT, VERSION)
-    try:
-        return msgspec.json.decode(raw, type=BufferFile)
-    except UNREADABLE as problem:
-        raise RunDirectoryError(
-            f"{path} is not a buffer that was saved: {problem}. Go back to an older one, or begin "
-            "anew"
-        ) from None
-
-
 # --- Overlaps with the held-out set -------------------------------------------------------------
 
 
@@ -320,8 +298,6 @@ def refuse_overlaps(samples: Iterable[Sample], held_out: Iterable[Sample]) -> No
     ids: set[str] = set()
     by_input: dict[int | None, str] = {}
     for sample in held_out:
-        if not isinstance(sample, Sample):
-            raise InvalidInput(f"held_out takes Samples, got {sample!r:.200}")
         ids.add(sample.id)
         by_input.setdefault(_hash_input(sample), sample.id)
     by_input.pop(None, None)
@@ -335,25 +311,18 @@ def refuse_overlaps(samples: Iterable[Sample], held_out: Iterable[Sample]) -> No
         elif sample.id in ids:
             same_id.append(repr(sample.id))
     reasons = []
-    if same_input:
-        reasons.append(
-            f"{len(same_input)} with the input of a held-out one: {_list_some(same_input)}"
-        )
-    if same_id:
-        reasons.append(
-            f"{len(same_id)} with the id of a held-out one, though another input: "
-            f"{_list_some(same_id)} (if they are other questions, give them ids of their own)"
-        )
+    for names, reason in (
+        (same_input, "the input of a held-out one"),
+        (same_id, "the id of a held-out one, though another input (give them ids of their own)"),
+    ):
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            reasons.append(f"{len(names)} with {reason}: {', '.join(names[:5])}{more}")
     if reasons:
         raise InvalidInput(
             f"training samples are in the held-out set: {'; '.join(reasons)}. Leave them out of "
             "one of the two"
         )
-
-
-def _list_some(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:5])
-    return listed if len(names) <= 5 else f"{listed} and {len(names) - 5} more"
 
 
 def _hash_input(sample: Sample) -> int | None:

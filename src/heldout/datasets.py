@@ -86,7 +86,7 @@ def load_parquet(path: str | Path) -> list[Row]: ...
 @overload
 def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]: ...
 def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Row] | list[Sample]:
-    """Load a Parquet file; needs the extra `parquet`.
+    """Load a Parquet file.
 
     Args:
         path: The file.
@@ -151,12 +151,12 @@ def _saved_dataset(folder: Path) -> Any:
         )
     try:
         import datasets
+
+        return datasets.load_from_disk(str(folder))
     except ImportError:
         raise InvalidInput(
             "a dataset folder needs the package datasets: pip install 'heldout[datasets]'"
         ) from None
-    try:
-        return datasets.load_from_disk(str(folder))
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"{folder} is not a folder that save_to_disk made: {problem}") from None
 
@@ -286,50 +286,37 @@ def jsonl_rows(path: str | Path) -> Rows:
 
 def _csv_rows(path: Path) -> Rows:
     csv.field_size_limit(2**31 - 1)  # by default 128 KiB, too little for a long prompt
-    header: list[str] | None = None
     reader = csv.reader(map(bytes.decode, _lines(path)), strict=True)
-    while True:
-        # The line a record begins on: with line breaks in quotes it may end much later.
-        where = f"{path}, line {reader.line_num + 1}"
-        try:
-            row = next(reader, None)
-        except csv.Error as problem:
-            raise InvalidInput(f"{where}: {problem}") from None
-        except UnicodeDecodeError as problem:
-            raise InvalidInput(f"{where}: not UTF-8: {problem}") from None
-        if row is None:
-            return
-        if not row:
-            continue
-        if header is None:
-            header = row
-            twice = {name for name in header if header.count(name) > 1}
-            if twice:
-                raise InvalidInput(f"{where}: the header has {sorted(twice)} more than once")
-        elif len(row) != len(header):
-            raise InvalidInput(
-                f"{where}: {len(row)} fields, where the header has {len(header)}: {header}"
-            )
-        else:
-            yield where, dict(zip(header, row, strict=True))
+    header: list[str] = []
+    # The line a record begins on: with line breaks in quotes it may end much later.
+    where = f"{path}, line 1"
+    try:
+        for row in reader:
+            if row and not header:
+                header = row
+                if twice := {name for name in header if header.count(name) > 1}:
+                    raise InvalidInput(f"{where}: the header has {sorted(twice)} more than once")
+            elif row:
+                if len(row) != len(header):
+                    raise InvalidInput(
+                        f"{where}: {len(row)} fields, where the header has {len(header)}: {header}"
+                    )
+                yield where, dict(zip(header, row, strict=True))
+            where = f"{path}, line {reader.line_num + 1}"
+    except (csv.Error, UnicodeDecodeError) as problem:
+        raise InvalidInput(f"{where}: {problem}") from None
 
 
 def _parquet_rows(path: Path) -> Rows:
+    import duckdb
+
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InvalidInput(
-            f"{path} needs the package pyarrow: pip install 'heldout[parquet]'"
-        ) from None
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            number = 0
-            for batch in file.iter_batches():
-                for row in batch.to_pylist():
-                    yield f"{path}, row {number}", row
-                    number += 1
-    except (pyarrow.ArrowException, OSError) as problem:
+        with duckdb.connect() as connection:
+            result = connection.execute("FROM read_parquet(?)", [str(path)])
+            names = [column[0] for column in result.description]
+            for number, row in enumerate(iter(result.fetchone, None)):
+                yield f"{path}, row {number}", dict(zip(names, row, strict=True))
+    except duckdb.Error as problem:
         raise InvalidInput(f"{path} is not a readable Parquet file: {problem}") from None
 
 
@@ -338,13 +325,13 @@ def _parquet_rows(path: Path) -> Rows:
 
 def distinct(samples: Iterable[Sample], *, wanted: str) -> Iterator[Sample]:
     """Pass samples on one by one; refuse two of one id, and (`wanted`) what is no sample."""
-    seen: set[str] = set()
+    ids: set[str] = set()
     for position, sample in enumerate(samples):
         if not isinstance(sample, Sample):
             raise InvalidInput(f"{wanted}, got {sample!r:.200}")
-        if sample.id in seen:
+        if sample.id in ids:
             raise DuplicateSampleId(sample.id, position)
-        seen.add(sample.id)
+        ids.add(sample.id)
         yield sample
 
 

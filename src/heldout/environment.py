@@ -37,13 +37,13 @@ class Reply:
         check_messages(self.messages, "Reply takes Messages")
 
 
-def check_messages(messages: Any, what: str) -> None:
-    """Refuse what user code returned in place of messages; `what` says what it should have."""
+def check_messages(messages: Any, expected: str) -> None:
+    """Refuse what user code returned in place of messages; `expected` says what it should be."""
     if not isinstance(messages, Iterable) or isinstance(messages, str):
-        raise InvalidInput(f"{what}, got {messages!r:.200}")
+        raise InvalidInput(f"{expected}, got {messages!r:.200}")
     for message in messages:
         if not isinstance(message, Message):
-            raise InvalidInput(f"{what}, got {message!r:.200}")
+            raise InvalidInput(f"{expected}, got {message!r:.200}")
 
 
 def check_environment_shape(environment: Any) -> None:

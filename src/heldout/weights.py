@@ -74,8 +74,8 @@ def fingerprint(model: Any) -> str | None:
         return None
     try:
         with torch.no_grad():
-            named = named_tensors(model)
-            return None if named is None else _hash(torch, named, adapter_states(model))
+            tensors = named_tensors(model)
+            return None if tensors is None else _hash(torch, tensors, adapter_states(model))
     except _UNREADABLE as error:
         log.debug("weights have no fingerprint: %s: %s", type(error).__name__, error)
         return None
@@ -104,7 +104,7 @@ def named_tensors(model: Any, prefix: str = "") -> list[Named] | None:
     parts = [named_tensors(part, f"{prefix}{key}.") for key, part in _parts(model)]
     if all(part is None for part in parts):
         return None
-    return [named for part in parts for named in part or ()]
+    return [pair for part in parts for pair in part or ()]
 
 
 def _module_tensors(model: Any, prefix: str) -> Iterator[Named]:
@@ -206,17 +206,17 @@ def why_not_whole(model: Any) -> str | None:
 # --- Hashing ------------------------------------------------------------------------------------
 
 
-def _hash(torch: Any, named: list[Named], states: Mapping[str, Any]) -> str | None:
+def _hash(torch: Any, tensors: list[Named], states: Mapping[str, Any]) -> str | None:
     headers: list[tuple[str, list[int], str, int]] = []
     sums: list[Any] = []
     owners: list[int] = []
-    seen: set[int] = set()
-    for name, tensor in sorted(named, key=lambda item: item.name):
+    hashed: set[int] = set()
+    for name, tensor in sorted(tensors, key=lambda item: item.name):
         local = readable(tensor)
         if local is None:
             return None
-        if id(tensor) not in seen:  # tied weights have several names
-            seen.add(id(tensor))
+        if id(tensor) not in hashed:  # tied weights have several names
+            hashed.add(id(tensor))
             factors = _constants_on(local.device)
             parts = [_row_sums(torch, piece, factors) for piece in _pieces(local)]
             sums += parts
@@ -355,10 +355,10 @@ def _totals(torch: Any, tensor: Any) -> list[Any]:
         full = len(bits) // 8 * 8
         lines = [bits[full:].to(torch.int64)]
         for words in bits[:full].view(torch.int64).split(WIDTH * ROW):
-            whole = len(words) // WIDTH * WIDTH
-            lines.append(words[whole:])
-            if whole:
-                table = words[:whole].view(-1, WIDTH)
+            table_size = len(words) // WIDTH * WIDTH
+            lines.append(words[table_size:])
+            if table_size:
+                table = words[:table_size].view(-1, WIDTH)
                 lines += [table.sum(1), table.sum(0)]
         # The highest bit is a sign. An even number of odd multiples of it is 0, so it is spread.
         mixed = [line ^ (line >> 29) for line in lines if len(line)]

@@ -16,7 +16,7 @@ from heldout.cli.aggregate import make_notes
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
 from heldout.stats import bootstrap, bootstrap_improvement
 from heldout.store.columns import summarize_results
-from heldout.vector.report import EpisodeTable, VectorReport
+from heldout.vector.report import Episode, VectorReport
 from tests.analysis.runs import by_hand, exact, knows, lenient, run
 
 GAMES = {"pong": 0.9, "chess": 0.5, "go": 0.1}
@@ -47,8 +47,7 @@ EXPECTED = np.array([[v + seed / 100 for v in GAMES.values()] for seed in range(
 
 
 def episodes(env: str, returns: list[float], name: str, **settings: Any) -> EvalReport:
-    table = EpisodeTable(len(returns))
-    table.ret[:] = returns
+    table = [Episode(i, None, 0, ret, False, False, False) for i, ret in enumerate(returns)]
     config = {"kind": "episodes", "env": env, "experiment_name": name, **settings}
     return VectorReport({}, table, config).as_eval()
 

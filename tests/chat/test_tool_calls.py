@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heldout.chat.tool_calls import call_id, next_call_number, parse_tool_calls
@@ -151,6 +151,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 @pytest.mark.parametrize("convention", IN_JSON)
+@settings(max_examples=40)
 @given(name=names, arguments=st.dictionaries(st.text() | babble, values, max_size=4))
 def test_a_call_in_json_is_read_as_it_was_meant(
     convention: str, name: str, arguments: dict[str, Any]

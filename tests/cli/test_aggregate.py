@@ -12,7 +12,7 @@ import pytest
 
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Trajectory
 from heldout.store.columns import summarize_results
-from heldout.vector.report import EpisodeTable, VectorReport
+from heldout.vector.report import Episode, VectorReport
 from tests.cli.conftest import Heldout
 
 FEW = ("--repetitions", "500")
@@ -37,8 +37,7 @@ def save_run(
 
 
 def save_episodes(name: str, returns: list[float], env: str = "CartPole-v1") -> None:
-    table = EpisodeTable(len(returns))
-    table.ret[:] = returns
+    table = [Episode(i, None, 0, ret, False, False, False) for i, ret in enumerate(returns)]
     VectorReport({}, table, {"kind": "episodes", "env": env}).save(f"outputs/evals/{name}")
 
 

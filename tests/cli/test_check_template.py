@@ -50,7 +50,7 @@ def test_it_recommends_boundary_and_says_why(heldout: Heldout) -> None:
 def test_what_a_template_has_not_is_no_failure(heldout: Heldout) -> None:
     outcome = heldout("check", "template", saved("gemma"))
     assert outcome.code == 0
-    assert "not supported by the template: System role not supported" in outcome.out
+    assert "System role not supported" in outcome.out
     assert "the tokenizer's own end token is <eos>" in outcome.out
 
 
@@ -140,7 +140,8 @@ def test_a_template_that_cannot_render_a_question_is_refused(heldout: Heldout) -
     Path("broken.jinja").write_text("{% if %}")
     outcome = heldout("check", "template", saved("qwen2_5"), "--template", "broken.jinja")
     assert outcome.code == 2
-    assert "broken.jinja cannot render a user's question: TemplateSyntaxError" in outcome.err
+    assert "broken.jinja cannot render a user's question: " in outcome.err
+    assert "TemplateSyntaxError" in outcome.err
 
 
 def test_without_transformers_it_says_what_to_install(

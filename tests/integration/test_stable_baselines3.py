@@ -173,7 +173,7 @@ def test_dones_that_are_numbers_are_read_as_booleans(kind: Any) -> None:
         return [(e.ret, e.steps, e.terminated, e.truncated) for e in report.episodes]
 
     assert ends(Numbers) == ends(DummyVecEnv) == [(10.0, 10, False, True)] * 6
-    with pytest.raises(InvalidInput, match="done of shape \\(3, 1\\)"):
+    with pytest.raises(InvalidInput, match="terminated of shape \\(3, 1\\)"):
         ends(Column)
 
 

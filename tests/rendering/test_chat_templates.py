@@ -296,17 +296,6 @@ def test_what_a_template_refuses_is_told_as_text_in_prompts_alone() -> None:
     assert render.prompt(talk[:1]) == render(talk[:1], True)
 
 
-def test_what_a_template_refuses_either_way_is_told_in_its_first_words() -> None:
-    refusing = (
-        "{% for m in messages %}{% if '<tool_call>' in m.content %}"
-        "{{ raise_exception('nor as text') }}{% endif %}{% endfor %}"
-    )
-    template = refusing + CALLING.replace("ONE", ONE_AT_A_TIME)
-    render = ChatRenderer(awkward(byte_level, template))
-    with pytest.raises(Exception, match="one at a time"):
-        render.prompt([Message("user", "?"), Message("assistant", "", (CALL, CALL))])
-
-
 def test_what_a_template_knows_of_tools_is_found_out_once_and_only_if_there_are_any() -> None:
     class Listening(Counting):
         told = 0

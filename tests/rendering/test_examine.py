@@ -94,7 +94,10 @@ def test_a_template_that_refuses_a_kind_of_message_is_no_failure() -> None:
     found = examined(CHATML.replace(TURN, refusing + TURN))
     for kind in ("user reply with system prompt", "tool reply with system prompt"):
         assert finding(found, kind, "suffix") == Finding(
-            kind, "suffix", None, "not supported by the template: not here"
+            kind,
+            "suffix",
+            None,
+            "the chat template refuses the conversation: TemplateError: not here",
         )
     # Tools are told as text.
     for kind in ("user reply", "tool reply", "two tool replies"):

@@ -493,7 +493,7 @@ def test_a_mode_that_is_not_allowed_says_so_and_makes_no_mask(name: str) -> None
     for rollout, sampled in zip(rollouts, engine.sampled, strict=True):
         assert rollout.error is not None
         if name == "gptoss":
-            assert "the template refuses the conversation" in rollout.error
+            assert "the chat template refuses the conversation" in rollout.error
         else:
             assert "differs from its" in rollout.error
             assert "tokens so far at position" in rollout.error

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from heldout.chat.messages import tool_to_chat_api
 from heldout.chat.tool_calls import parse_tool_calls
 from heldout.rendering.chat_templates import Dialect, describe_tools, write_tool_call
+from heldout.rendering.segments import refusal
 from heldout.types import Message, ToolCall, ToolSpec
 from tests.chat.test_tool_calls import dumps, names, values
 
@@ -54,6 +55,16 @@ CONVERSATION = [
     Message("tool", "2", tool_call_id="call00001"),
     Message("user", "And?"),
 ]
+
+
+def detect(template: Any) -> Dialect:
+    def apply(messages: list[dict[str, Any]], tools: Any) -> str:
+        try:
+            return str(template(messages, tools))
+        except (ValueError, TypeError) as error:
+            raise refusal(error) from error
+
+    return Dialect.detect(apply)
 
 
 def plain(messages: list[dict[str, Any]], tools: Any) -> str:
@@ -116,29 +127,27 @@ def unlisted(messages: list[dict[str, Any]], tools: Any) -> str:
 
 
 def test_what_a_template_takes_is_found_by_trying() -> None:
-    assert Dialect.detect(plain) == Dialect(False, "written", False, True)
-    assert Dialect.detect(alternating) == Dialect(False, "written", False, False)
-    assert Dialect.detect(native) == Dialect(True, "mapping", True, True)
-    assert Dialect.detect(native_text) == Dialect(True, "text", True, True)
-    assert Dialect.detect(forgetful) == Dialect(True, "mapping", False, True)
-    assert Dialect.detect(any_role) == Dialect(False, "written", False, True)
-    assert Dialect.detect(unlisted) == Dialect(False, "text", True, True)
-    assert Dialect.detect(tailored) == Dialect(True, "written", True, True)
+    assert detect(plain) == Dialect(False, "written", False, True)
+    assert detect(alternating) == Dialect(False, "written", False, False)
+    assert detect(native) == Dialect(True, "mapping", True, True)
+    assert detect(native_text) == Dialect(True, "text", True, True)
+    assert detect(forgetful) == Dialect(True, "mapping", False, True)
+    assert detect(any_role) == Dialect(False, "written", False, True)
+    assert detect(unlisted) == Dialect(False, "text", True, True)
+    assert detect(tailored) == Dialect(True, "written", True, True)
 
 
 def test_it_says_what_is_written_as_text() -> None:
-    assert Dialect.detect(native).as_text == ()
-    assert Dialect.detect(forgetful).as_text == ("results",)
-    assert Dialect.detect(plain).as_text == ("tools", "calls", "results")
-    assert Dialect.detect(unlisted).as_text == ("tools", "calls", "results")
+    assert detect(native).as_text == ()
+    assert detect(forgetful).as_text == ("results",)
+    assert detect(plain).as_text == ("tools", "calls", "results")
+    assert detect(unlisted).as_text == ("tools", "calls", "results")
     assert Dialect(True, "written", True, True).as_text == ("calls",)
 
 
 def test_where_tools_are_described_calls_and_results_are_as_was_asked_for() -> None:
-    dialect = Dialect.detect(unlisted)
-    assert dialect.convert(CONVERSATION, [ADD]) == Dialect.detect(plain).convert(
-        CONVERSATION, [ADD]
-    )
+    dialect = detect(unlisted)
+    assert dialect.convert(CONVERSATION, [ADD]) == detect(plain).convert(CONVERSATION, [ADD])
     # If others have described them, they may have asked for what the template does.
     told = dialect.convert(CONVERSATION, ())
     assert told[2]["tool_calls"][0]["function"]["arguments"] == '{"x": 1}'
@@ -146,20 +155,18 @@ def test_where_tools_are_described_calls_and_results_are_as_was_asked_for() -> N
 
 
 def test_tools_are_given_where_the_template_lists_them_and_there_are_any() -> None:
-    assert Dialect.detect(native).convert_tools([ADD]) == [tool_to_chat_api(ADD)]
-    assert Dialect.detect(native).convert_tools([]) is None
-    assert Dialect.detect(plain).convert_tools([ADD]) is None
+    assert detect(native).convert_tools([ADD]) == [tool_to_chat_api(ADD)]
+    assert detect(native).convert_tools([]) is None
+    assert detect(plain).convert_tools([ADD]) is None
 
 
 def test_a_native_conversation_is_told_natively() -> None:
-    told = Dialect.detect(native).convert(CONVERSATION, [ADD])
+    told = detect(native).convert(CONVERSATION, [ADD])
     assert [body["role"] for body in told] == [m.role for m in CONVERSATION]
     assert told[2]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"x": 1}}
     assert (told[3]["content"], told[3]["name"]) == ("two", "add")
     assert "name" not in told[4]
-    assert Dialect.detect(native_text).convert(CONVERSATION, [ADD])[2]["tool_calls"][0][
-        "function"
-    ] == {
+    assert detect(native_text).convert(CONVERSATION, [ADD])[2]["tool_calls"][0]["function"] == {
         "name": "add",
         "arguments": '{"x": 1}',
     }
@@ -168,17 +175,17 @@ def test_a_native_conversation_is_told_natively() -> None:
 def test_arguments_that_are_no_object_stay_as_they_were_written() -> None:
     for written in ("{x}", "[1]", "4", ""):
         turn = Message("assistant", "", tool_calls=(ToolCall("a", "f", written),))
-        [body] = Dialect.detect(native).convert([turn], ())
+        [body] = detect(native).convert([turn], ())
         assert body["tool_calls"][0]["function"]["arguments"] == written
 
 
 def test_reasoning_is_told_under_the_names_templates_know() -> None:
-    [body] = Dialect.detect(native).convert([Message("assistant", "4", reasoning="2 + 2")], ())
+    [body] = detect(native).convert([Message("assistant", "4", reasoning="2 + 2")], ())
     assert body["reasoning_content"] == body["thinking"] == "2 + 2"
 
 
 def test_what_a_template_does_not_take_is_written_into_the_messages() -> None:
-    told = Dialect.detect(plain).convert(CONVERSATION, [ADD])
+    told = detect(plain).convert(CONVERSATION, [ADD])
     assert told == [
         {"role": "system", "content": f"Be brief.\n\n{describe_tools([ADD])}"},
         {"role": "user", "content": "1 + 1?"},
@@ -196,7 +203,7 @@ def test_what_a_template_does_not_take_is_written_into_the_messages() -> None:
 
 
 def test_without_a_system_role_the_tools_stand_before_the_question() -> None:
-    dialect = Dialect.detect(alternating)
+    dialect = detect(alternating)
     told = dialect.convert(CONVERSATION[1:], [ADD])
     assert told[0]["content"] == f"{describe_tools([ADD])}\n\n1 + 1?"
     alternating(told, None)
@@ -205,7 +212,7 @@ def test_without_a_system_role_the_tools_stand_before_the_question() -> None:
 
 
 def test_a_system_message_is_made_where_there_is_none_and_parts_stay_parts() -> None:
-    dialect = Dialect.detect(plain)
+    dialect = detect(plain)
     assert dialect.convert([Message("user", "x")], [ADD])[0] == {
         "role": "system",
         "content": describe_tools([ADD]),
@@ -220,6 +227,4 @@ def test_a_system_message_is_made_where_there_is_none_and_parts_stay_parts() -> 
 
 
 def test_without_tools_nothing_is_described() -> None:
-    assert Dialect.detect(plain).convert([Message("user", "x")], ()) == [
-        {"role": "user", "content": "x"}
-    ]
+    assert detect(plain).convert([Message("user", "x")], ()) == [{"role": "user", "content": "x"}]

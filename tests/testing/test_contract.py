@@ -137,7 +137,7 @@ async def factory_of_a_coroutine() -> Counter:
         (Bare, {}),
         (Bare, {"turns": ["hello"]}),
         (Calculator, {}),
-        (lambda: FileSystem({"/a": "x"}, {"/a": None, "/A/": ""}), {}),
+        (lambda: FileSystem({"/a": "x"}, {"/a": None, "/A": ""}), {}),
         (lambda: ToolEnvironment([]), {}),
         (lambda: SimulatedUser(user, tools=Calculator()), {"turns": ["a", "b", "c"]}),
         (lambda: SimulatedUser(user, tools=Bare()), {"turns": ["a", "b", "c"]}),
@@ -146,18 +146,7 @@ async def factory_of_a_coroutine() -> Counter:
 def test_environments_that_keep_the_contract_pass(
     factory: Callable[[], Any], options: dict[str, Any]
 ) -> None:
-    assert check_environment(factory, **options)
-
-
-def test_what_was_checked_is_listed() -> None:
-    checked = "\n".join(check_environment(Counter, turns=TURNS))
-    for subject in ("factory", "tools", "close", "reply", "outcome", "instances", "snapshots"):
-        assert subject in checked
-    assert "reply: to the 3 turns of an episode" in checked
-    assert "goes on from 3 point(s)" in checked
-    bare = "\n".join(check_environment(Bare))
-    assert "snapshots: none" in bare
-    assert "outcome" not in bare
+    check_environment(factory, **options)
 
 
 # --- Every way of breaking it -------------------------------------------------------------------
@@ -328,16 +317,15 @@ class SharedCount(Counter):
         self.shared["count"] = max(value, self.shared["count"])
 
 
-class SharedSecret(Bare):
+class SharedSecret(Counter):
     """Shares state that shows in its replies only."""
 
     turns: list[int] = []  # noqa: RUF012 - the mistake
 
-    def reply(self, messages: Sequence[Message]) -> Reply:
+    def reply(self, messages: Sequence[Message]) -> Any:
         self.turns.append(1)
-        return (
-            Reply((Message("user", f"turn {len(self.turns)}"),)) if len(messages) < 4 else Reply()
-        )
+        answers = super().reply(messages).messages
+        return Reply((*answers, Message("user", f"turn {len(self.turns)}")))
 
 
 def with_snapshot(change: Callable[[Counter], Any]) -> type[Counter]:
@@ -481,7 +469,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
         ClosesOnlyBeforeATurn,
         "close after an episode raised RuntimeError: too late",
     ),
-    "state is shared": (SharedCount, "instances share state: one changed while another was used"),
+    "state is shared": (SharedCount, "instances share state, or act by chance"),
     "secrets are shared": (SharedSecret, "instances share state, or act by chance"),
     "snapshot fails": (
         with_snapshot(fail_to_take_a_snapshot),

@@ -33,7 +33,6 @@ MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLE
 KINDS = {
     "sync": SyncVectorEnv,
     "async": AsyncVectorEnv,
-    "async without shared memory": partial(AsyncVectorEnv, shared_memory=False),
 }
 
 
@@ -73,8 +72,17 @@ def test_max_steps_cuts_off_in_every_mode(mode: AutoresetMode) -> None:
     assert played(report) == alone(20, max_steps=4)
 
 
-def test_max_steps_is_refused_where_an_episode_cannot_be_cut_off() -> None:
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_workers_without_shared_memory_restart_in_these_modes(mode: AutoresetMode) -> None:
+    make = partial(AsyncVectorEnv, [Walk] * 4, shared_memory=False, autoreset_mode=mode)
+    assert played(evaluate_env(make, good_policy, 12)) == alone(12)
+
+
+def test_workers_without_shared_memory_reset_themselves_in_the_next_step_and_are_unseeded() -> None:
     make = partial(AsyncVectorEnv, [Walk] * 2, shared_memory=False)
+    report = evaluate_env(make, good_policy, 12)
+    assert report.notes == (f"{UNSEEDED} (AsyncVectorEnv without shared memory stands in the way)",)
+    assert (report.summary["episodes"], report.summary["seeded"]) == (12, False)
     with pytest.raises(InvalidInput, match="max_steps needs environments"):
         evaluate_env(make, good_policy, 4, max_steps=4)
 

@@ -131,7 +131,7 @@ def test_every_module_of_a_model_is_in_eval_mode_each_time_however_it_was_given(
         seen.append(net[1].training)
         return np.zeros(len(observations))
 
-    for model in (net, {"actor": net}, net.children(), [net]):
+    for model in (net, {"actor": net}, [net]):
         seen.clear()
         every = EvalEvery(0, Drawn, policy, 2, model=model)
         every.run(1)

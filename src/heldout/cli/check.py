@@ -24,7 +24,7 @@ from heldout.analysis.judge_check import (
     check_judge,
     read_labels,
 )
-from heldout.cli._load import describe_error, load_object, user_code
+from heldout.cli._load import describe_error, load_object
 from heldout.cli._options import count_option, json_option, parse_value
 from heldout.cli._tables import (
     Block,
@@ -41,7 +41,7 @@ from heldout.cli._tables import (
 )
 from heldout.cli.show import print_labelled, shorten
 from heldout.config import Sampling
-from heldout.errors import InvalidInput
+from heldout.errors import InvalidInput, RenderMismatch
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import Examination, examine
 from heldout.scoring.judges import Judge
@@ -362,8 +362,12 @@ def template(tokenizer: str, template: str | None, as_json: bool) -> None:
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidInput(f"cannot read the template {template}: {problem}") from None
     render = ChatRenderer(_load_tokenizer(tokenizer), chat_template=text)
-    with user_code(f"the chat template of {template or tokenizer} cannot render a user's question"):
+    try:
         render([Message("user", "?")], True)
+    except RenderMismatch as problem:
+        raise InvalidInput(
+            f"{template or tokenizer} cannot render a user's question: {problem}"
+        ) from None
     examination = examine(render, render.decode)
     if as_json:
         print_json(

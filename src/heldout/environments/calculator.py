@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -113,17 +112,8 @@ def _round(value: int | float, digits: int | None = None) -> int | float:
 
 def _make_evaluator() -> Any:
     """Make an evaluator of arithmetic alone: no texts, attributes, indices or comparisons."""
-    operators: dict[type[ast.AST], Callable[..., Any]] = {
-        ast.Add: operator.add,
-        ast.Sub: operator.sub,
-        ast.Mult: operator.mul,
-        ast.Div: operator.truediv,
-        ast.FloorDiv: operator.floordiv,
-        ast.Mod: operator.mod,
-        ast.Pow: _power,
-        ast.USub: operator.neg,
-        ast.UAdd: operator.pos,
-    }
+    kinds = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)
+    operators = {kind: simpleeval.DEFAULT_OPERATORS[kind] for kind in kinds} | {ast.Pow: _power}
     functions: dict[str, Callable[..., Any]] = {
         "sqrt": math.sqrt,
         "abs": abs,
@@ -136,8 +126,8 @@ def _make_evaluator() -> Any:
         {name: _checked(function) for name, function in functions.items()},
         names={},
     )
-    kinds = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name)
-    evaluator.nodes = {kind: evaluator.nodes[kind] for kind in kinds}
+    nodes = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name)
+    evaluator.nodes = {kind: evaluator.nodes[kind] for kind in nodes}
     evaluator.nodes[ast.Constant] = lambda node: _check_number(node.value)
     return evaluator
 

@@ -17,26 +17,21 @@ from heldout.environments.tools import Tool, ToolEnvironment
 from heldout.errors import InvalidInput
 from heldout.types import Metric, Sample, Score, Trajectory
 
-Nodes = dict[str, str | None]
-"""Absolute paths to texts; None is a directory. The root is always there."""
-
 
 class FileSystem(ToolEnvironment):
     """A file tree in memory with five tools: list, read, write, move and remove.
 
-    No real file is ever touched. Paths are absolute, with or without the `/` in front. A turn that
-    calls no tool ends the rollout.
+    No real file is ever touched. Paths are absolute, with or without the `/` in front. A directory
+    exists as long as there is a file in it. A turn that calls no tool ends the rollout.
     """
 
     def __init__(self, files: Mapping[str, str], goal: Mapping[str, str | None]) -> None:
         """Make the tree of one rollout.
 
         Args:
-            files: Path to text of the files at the start. Their directories come with them; an
-                empty directory is a path that ends in `/` with the text "".
+            files: Path to text of the files at the start.
             goal: What must hold at the end: the exact text of a file, or None for a path that must
-                not exist. A path that ends in `/` is a directory that must exist ("") or must not
-                (None). Paths that are not named are free.
+                not exist, neither as a file nor as a directory. Paths that are not named are free.
 
         Raises:
             InvalidInput: If the files are no tree, or if no tree satisfies the goal.
@@ -45,7 +40,7 @@ class FileSystem(ToolEnvironment):
         tools += [self.move_file, self.remove_file]
         super().__init__(tools, in_threads=False)  # none of them can block
         puzzle = _parse_puzzle({"files": files, "goal": goal})
-        self._nodes = _make_tree(puzzle.files, "files")
+        self._files = _make_tree(puzzle.files, "files")
         self._goal = _check_goal(puzzle.goal)
         self._calls = 0
 
@@ -65,23 +60,13 @@ class FileSystem(ToolEnvironment):
     # --- Tools: the docstrings are for the model ---
 
     def list_files(self, path: str = "/") -> str:
-        """List all files and directories below a directory, one path per line.
-
-        Directories end in /.
+        """List all files below a directory, one path per line.
 
         Args:
             path: The directory.
         """
         self._calls += 1
-        path = self._find(path)
-        if self._nodes[path] is not None:
-            raise NotADirectoryError(f"{path!r} is a file")
-        below = [
-            node if text is not None else f"{node}/"
-            for node, text in self._nodes.items()
-            if node != path and _is_within(node, path)
-        ]
-        return "\n".join(sorted(below)) or f"{path!r} is empty"
+        return "\n".join(sorted(self._find(path))) or "there are no files"
 
     def read_file(self, path: str) -> str:
         """Return the text of a file.
@@ -90,11 +75,10 @@ class FileSystem(ToolEnvironment):
             path: The file.
         """
         self._calls += 1
-        path = self._find(path)
-        text = self._nodes[path]
-        if text is None:
+        path = _normalise(path)
+        if path not in self._find(path):
             raise IsADirectoryError(f"{path!r} is a directory")
-        return text
+        return self._files[path]
 
     def write_file(self, path: str, text: str) -> str:
         """Create a file, or replace the whole text of one.
@@ -102,13 +86,11 @@ class FileSystem(ToolEnvironment):
         Missing directories are created.
 
         Args:
-            path: The file. A path that ends in / creates an empty directory.
-            text: The text, exactly as it shall be in the file; "" for a directory.
+            path: The file.
+            text: The text, exactly as it shall be in the file.
         """
         self._calls += 1
-        nodes = dict(self._nodes)
-        _put(nodes, path, text)
-        self._nodes = nodes
+        _write(self._files, path, text)
         return f"wrote {_normalise(path)}"
 
     def move_file(self, path: str, new_path: str) -> str:
@@ -121,16 +103,15 @@ class FileSystem(ToolEnvironment):
             new_path: Its whole new path, where nothing may exist yet.
         """
         self._calls += 1
-        path, new_path = self._find(path), _normalise(new_path)
+        moved, path, new_path = self._find(path), _normalise(path), _normalise(new_path)
         if _is_within(new_path, path):
             raise ValueError(f"{path!r} cannot be moved to {new_path!r}, into itself")
-        if new_path in self._nodes:
+        if _exists(self._files, new_path):
             raise FileExistsError(f"{new_path!r} exists; give the whole new path, or remove it")
-        nodes = {node: text for node, text in self._nodes.items() if not _is_within(node, path)}
-        _put_parents(nodes, new_path)
-        for node in self._nodes.keys() - nodes.keys():
-            nodes[new_path + node.removeprefix(path)] = self._nodes[node]
-        self._nodes = nodes
+        files = {name: text for name, text in self._files.items() if name not in moved}
+        for name in moved:
+            _write(files, new_path + name.removeprefix(path), self._files[name])
+        self._files = files
         return f"moved {path} to {new_path}"
 
     def remove_file(self, path: str) -> str:
@@ -140,29 +121,23 @@ class FileSystem(ToolEnvironment):
             path: The file or directory.
         """
         self._calls += 1
-        path = self._find(path)
-        if path == "/":
-            raise PermissionError("the root cannot be removed")
-        self._nodes = {n: text for n, text in self._nodes.items() if not _is_within(n, path)}
-        return f"removed {path}"
+        for name in self._find(path):
+            del self._files[name]
+        return f"removed {_normalise(path)}"
 
-    def _find(self, path: str) -> str:
+    def _find(self, path: str) -> list[str]:
+        """List a file, or the files in a directory."""
         path = _normalise(path)
-        if path not in self._nodes:
+        if path != "/" and not _exists(self._files, path):
             raise FileNotFoundError(f"there is no file or directory {path!r}")
-        return path
+        return [name for name in self._files if _is_within(name, path)]
 
     # --- Score ---
 
     def outcome(self) -> dict[str, Any]:
         """Return the final tree, the number of tool calls, and the goal."""
-        nodes = sorted(self._nodes.items())
-        return {
-            "files": {path: text for path, text in nodes if text is not None},
-            "directories": [path for path, text in nodes if text is None],
-            "calls": self._calls,
-            "goal": dict(self._goal),
-        }
+        files = dict(sorted(self._files.items()))
+        return {"files": files, "calls": self._calls, "goal": dict(self._goal)}
 
     @staticmethod
     def score(trajectory: Trajectory, sample: Sample) -> Score:
@@ -186,8 +161,7 @@ class FileSystem(ToolEnvironment):
                 f"sample {sample.id!r}: there is no final tree to score; run it with "
                 "environment_factory=FileSystem.for_sample"
             ) from None
-        nodes = {**outcome.files, **dict.fromkeys(outcome.directories)}
-        met = [_meets(nodes, path, text) for path, text in outcome.goal.items()]
+        met = [_meets(outcome.files, path, text) for path, text in outcome.goal.items()]
         return Score(
             (
                 Metric("solved", all(met), weight=1.0),
@@ -200,11 +174,11 @@ class FileSystem(ToolEnvironment):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the tree and the number of tool calls so far."""
-        return {"nodes": dict(self._nodes), "calls": self._calls}
+        return {"files": dict(self._files), "calls": self._calls}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take up the tree of a snapshot."""
-        self._nodes, self._calls = dict(snapshot["nodes"]), snapshot["calls"]
+        self._files, self._calls = dict(snapshot["files"]), snapshot["calls"]
 
 
 class _Puzzle(msgspec.Struct):
@@ -213,7 +187,6 @@ class _Puzzle(msgspec.Struct):
 
 
 class _Outcome(_Puzzle):
-    directories: list[str]
     calls: int
 
 
@@ -227,54 +200,40 @@ def _parse_puzzle(value: Any) -> _Puzzle:
         ) from None
 
 
-def _make_tree(files: Mapping[str, str], name: str) -> Nodes:
-    nodes: Nodes = {"/": None}
+def _make_tree(files: Mapping[str, str], name: str) -> dict[str, str]:
+    tree: dict[str, str] = {}
     for path, text in files.items():
         try:
-            if nodes.get(_normalise(path)) is not None:
-                raise FileExistsError("a file of that path is there already")
-            _put(nodes, path, text)
+            _write(tree, path, text)
         except (OSError, ValueError) as problem:
             raise InvalidInput(f"{name}[{path!r}]: {problem}") from None
-    return nodes
+    return tree
 
 
 def _check_goal(goal: dict[str, str | None]) -> dict[str, str | None]:
     if not goal:
         raise InvalidInput("the goal is empty, so every tree would satisfy it")
-    wanted = {path: text for path, text in goal.items() if text is not None}
-    smallest = _make_tree(wanted, "goal")
+    smallest = _make_tree({p: text for p, text in goal.items() if text is not None}, "goal")
     for path, text in goal.items():
         if not _meets(smallest, path, text):
-            raise InvalidInput(
-                f"no tree satisfies the goal: {path!r} must not exist, and another path needs it"
-            )
+            raise InvalidInput(f"no tree satisfies the goal: {path!r} contradicts another path")
     return goal
 
 
-def _meets(nodes: Mapping[str, str | None], path: str, text: str | None) -> bool:
-    """Tell whether one path of a goal is as it should be."""
+def _meets(files: Mapping[str, str], path: str, text: str | None) -> bool:
+    path = _normalise(path)
+    return not _exists(files, path) if text is None else files.get(path) == text
+
+
+def _write(files: dict[str, str], path: str, text: str) -> None:
     is_directory, path = path.endswith("/"), _normalise(path)
-    if text is None:
-        return nodes.get(path, "") is not None if is_directory else path not in nodes
-    return path in nodes and nodes[path] == (None if is_directory else text)
-
-
-def _put(nodes: Nodes, path: str, text: str) -> None:
-    """Write a file, or make a directory if the path ends in `/`, with all directories above."""
-    is_directory, path = path.endswith("/"), _normalise(path)
-    if is_directory and text:
-        raise IsADirectoryError(f"{path!r} is a directory, since it ends in /, and has no text")
-    _put_parents(nodes, path)
-    if path in nodes and (nodes[path] is None) != is_directory:
-        raise FileExistsError(f"{path!r} is a {'file' if is_directory else 'directory'}")
-    nodes[path] = None if is_directory else text
-
-
-def _put_parents(nodes: Nodes, path: str) -> None:
-    while (path := posixpath.dirname(path)) != "/":
-        if nodes.setdefault(path, None) is not None:
-            raise NotADirectoryError(f"{path!r} is a file, so nothing can be in it")
+    if is_directory or (path not in files and _exists(files, path)):
+        raise IsADirectoryError(f"{path!r} is a directory")
+    parent = path
+    while (parent := posixpath.dirname(parent)) != "/":
+        if parent in files:
+            raise NotADirectoryError(f"{parent!r} is a file, so nothing can be in it")
+    files[path] = text
 
 
 def _normalise(path: str) -> str:
@@ -282,6 +241,11 @@ def _normalise(path: str) -> str:
     if not path:
         raise ValueError("the path is empty")
     return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def _exists(files: Mapping[str, str], path: str) -> bool:
+    """Whether there is such a file, or a file in such a directory."""
+    return any(_is_within(name, path) for name in files)
 
 
 def _is_within(path: str, directory: str) -> bool:

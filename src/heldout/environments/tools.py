@@ -175,7 +175,20 @@ class ToolEnvironment:
             raise NotImplementedError(
                 f"{type(self).__name__} may have state of its own; define snapshot() and restore()"
             )
-        return {name: self._to_json(name, value) for name, value in self._inject.items()}
+        snapshot = {}
+        for name, value in self._inject.items():
+            try:
+                snapshot[name] = json_value(value)
+                is_same = bool(msgspec.convert(snapshot[name], type(value)) == value)
+            except (ValueError, TypeError, msgspec.ValidationError):
+                is_same = False
+            if not is_same:
+                raise InvalidInput(
+                    f"the injected {name!r}, a {type(value).__name__}, would not come back from a "
+                    "snapshot as it is, since that is JSON; keep it in plain dicts and lists, or "
+                    "in a dataclass of them"
+                )
+        return snapshot
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take up the state of a snapshot.
@@ -183,40 +196,17 @@ class ToolEnvironment:
         Raises:
             InvalidInput: It is not a snapshot of what is injected here.
         """
-        if snapshot.keys() != self._inject.keys():
-            raise InvalidInput(
-                f"the snapshot holds {sorted(snapshot)}, and {type(self).__name__} has "
-                f"{sorted(self._inject)} injected; a subclass defines both snapshot() and restore()"
-            )
-        self._inject.update(self._from_json(snapshot))
-
-    def _from_json(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert injected values to the types that the tools' parameters have."""
-        types: dict[str, Any] = dict.fromkeys(snapshot, Any)
-        for function in self._functions.values():
-            types |= {name: kind for name, kind in function.injected.items() if kind is not Any}
         try:
-            return {n: msgspec.convert(v, types[n], str_keys=True) for n, v in snapshot.items()}
-        except msgspec.ValidationError as problem:
+            restored = {
+                name: msgspec.convert(snapshot[name], type(value))
+                for name, value in self._inject.items()
+            }
+        except (KeyError, msgspec.ValidationError) as problem:
             raise InvalidInput(
-                f"what the snapshot holds does not fit the tools' parameters: {problem}"
+                f"this is no snapshot of what is injected here, {sorted(self._inject)}: "
+                f"{problem!r}; a subclass defines both snapshot() and restore()"
             ) from None
-
-    def _to_json(self, name: str, value: Any) -> Any:
-        """Convert an injected value, if the same value will come back."""
-        try:
-            plain = json_value(value)
-            restored = self._from_json({name: plain})[name]
-            is_same = type(restored) is type(value) and bool(restored == value)
-        except ValueError:
-            is_same = False
-        if not is_same:
-            raise InvalidInput(
-                f"the injected {name!r}, a {type(value).__name__}, would not come back from a "
-                f"snapshot as it is, since that is JSON; annotate the parameter {name!r} of the "
-                "tools with its type (a dataclass, say), or keep it in plain dicts and lists"
-            )
-        return plain
+        self._inject.update(restored)
 
 
 def _as_text(tool: str, result: Any) -> str:
@@ -247,30 +237,24 @@ class Function:
     Attributes:
         name: Its name as a tool.
         is_async: Whether it must be awaited.
-        injected: The parameters that the model does not set, with their types.
+        injected: The parameters that the model does not set.
         spec: The tool as the model sees it.
     """
 
     def __init__(self, function: Tool, injected: Collection[str] = ()) -> None:
         self.name = _tool_name(function)
         self.is_async = is_async(function)
-        self.injected: dict[str, Any] = {}
-        self._fields: dict[str, str] = {}
-        """Parameters to fields of the struct, which may not have all names."""
         parameters = _read_parameters(self.name, function)
+        self.injected = [name for name in parameters if name in injected]
         fields: list[tuple[str, Any, Any]] = []
         for name, parameter in parameters.items():
-            is_injected = name in injected
-            annotation = _resolve_annotation(self.name, function, parameter, is_injected)
-            if is_injected:
-                self.injected[name] = annotation
+            if name in injected:
                 continue
-            self._fields[name] = f"argument_{len(fields)}"
+            annotation = _resolve_annotation(self.name, function, parameter)
             # A missing argument stays unset: its default is the function's to fill in.
-            default: dict[str, Any] = {"default_factory": lambda: msgspec.UNSET}
-            if parameter.default is parameter.empty:
-                default = {}
-            fields.append((self._fields[name], annotation, msgspec.field(name=name, **default)))
+            is_required = parameter.default is parameter.empty
+            default = msgspec.field() if is_required else msgspec.field(default=msgspec.UNSET)
+            fields.append((name, annotation, default))
         struct = msgspec.defstruct(self.name, fields, kw_only=True, forbid_unknown_fields=True)
         self._decoder = msgspec.json.Decoder(struct)
         self.spec = self._make_spec(struct, parameters, inspect.getdoc(function) or "")
@@ -304,14 +288,16 @@ class Function:
         try:
             decoded = self._decoder.decode(text if text.strip() else "{}")
         except UNREADABLE as problem:
-            required = self.spec.parameters["required"]
-            names = [name if name in required else f"{name} (optional)" for name in self._fields]
+            schema = self.spec.parameters
+            names = [
+                n if n in schema["required"] else f"{n} (optional)" for n in schema["properties"]
+            ]
             takes = f"a JSON object with {', '.join(names)}" if names else "no arguments: give {}"
             raise BadArguments(
                 f"the arguments of {self.name} do not fit: {str(problem)[:200] or repr(problem)}; "
                 f"{self.name} takes {takes}"
             ) from None
-        values = {name: getattr(decoded, field) for name, field in self._fields.items()}
+        values = msgspec.structs.asdict(decoded)
         return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 
 
@@ -321,11 +307,11 @@ _READ: WeakKeyDictionary[Any, dict[tuple[Any, ...], Function]] = WeakKeyDictiona
 def read_function(function: Tool, injected: Collection[str]) -> Function:
     """Read a function once for all environments that use it, which takes some 2 ms."""
     inner = getattr(function, "__func__", function)
-    known = _READ.setdefault(inner, {}) if inspect.isfunction(inner) else {}
+    readings = _READ.setdefault(inner, {}) if inspect.isfunction(inner) else {}
     key = (inner is function, *injected)
-    if key not in known:
-        known[key] = Function(function, injected)
-    return known[key]
+    if key not in readings:
+        readings[key] = Function(function, injected)
+    return readings[key]
 
 
 def json_value(value: Any) -> Any:
@@ -371,18 +357,16 @@ def _read_parameters(name: str, function: Tool) -> dict[str, inspect.Parameter]:
         ) from None
     for parameter in parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            shown = str(parameter).partition(":")[0]
+            text = str(parameter).partition(":")[0]
             raise InvalidInput(
-                f"tool {name!r}: a model passes arguments by name, which {shown} does not allow; "
+                f"tool {name!r}: a model passes arguments by name, which {text} does not allow; "
                 "write out the parameters one by one, without /, * and **"
             )
     return parameters
 
 
-def _resolve_annotation(
-    tool: str, function: Tool, parameter: inspect.Parameter, is_injected: bool
-) -> Any:
-    """Find the type that msgspec decodes a parameter with; any, for an injected one it cannot."""
+def _resolve_annotation(tool: str, function: Tool, parameter: inspect.Parameter) -> Any:
+    """Find the type that msgspec decodes a parameter with."""
     annotation = parameter.annotation
     if annotation in (parameter.empty, object, "object", Any, "Any"):
         return Any
@@ -397,12 +381,10 @@ def _resolve_annotation(
         msgspec.json.schema(annotation)
         msgspec.json.Decoder(annotation)
     except (TypeError, ValueError, NameError, AttributeError, SyntaxError) as problem:
-        if is_injected:
-            return Any
-        shown = inspect.formatannotation(parameter.annotation).strip("'")
+        text = inspect.formatannotation(parameter.annotation).strip("'")
         reason = (str(problem).strip().splitlines() or [type(problem).__name__])[-1]
         raise InvalidInput(
-            f"tool {tool!r}: parameter {parameter.name!r} is annotated {shown}, which has no JSON "
+            f"tool {tool!r}: parameter {parameter.name!r} is annotated {text}, which has no JSON "
             f"schema ({reason}); use str, int, float, bool, list, dict, Literal, an Enum, a "
             "TypedDict or a dataclass of these, or inject it"
         ) from problem

@@ -28,8 +28,8 @@ from typing import Any, Literal
 from heldout.chat.messages import to_chat_api, tool_to_chat_api
 from heldout.chat.reasoning import is_reasoning_tag
 from heldout.chat.tool_calls import INVALID, call_id, parse_json, parse_tool_calls
-from heldout.errors import InvalidInput
-from heldout.rendering.segments import common_suffix
+from heldout.errors import InvalidInput, RenderMismatch
+from heldout.rendering.segments import common_suffix, refusal
 from heldout.types import Message, ToolCall, ToolSpec
 
 CACHED_CHARACTERS = 16_000_000
@@ -136,15 +136,13 @@ class ChatRenderer:
         """
         try:
             return self(messages, True, tools)
-        except Exception:
+        except RenderMismatch:
             # Some templates take one call per turn, or only an object as arguments, or only ids of
-            # their own format. As text they take anything. If not, the first error is the one.
-            with suppress(Exception):
-                if _uses_tools(messages, tools):
-                    chat = self.dialect.text_only().convert(messages, tools)
-                    text = self._apply(chat, self.dialect.convert_tools(tools), True)
-                    return self._tokenize(text)
-            raise
+            # their own format. As text they take anything.
+            if not _uses_tools(messages, tools):
+                raise
+            chat = self.dialect.text_only().convert(messages, tools)
+            return self._tokenize(self._apply(chat, self.dialect.convert_tools(tools), True))
 
     @cached_property
     def dialect(self) -> Dialect:
@@ -157,15 +155,17 @@ class ChatRenderer:
         tools: list[dict[str, Any]] | None,
         add_generation_prompt: bool,
     ) -> str:
-        text = self.tokenizer.apply_chat_template(
-            messages,
-            tools=tools,
-            chat_template=self._chat_template,
-            add_generation_prompt=add_generation_prompt,
-            tokenize=False,
-            **self._kwargs,
-        )
-        assert isinstance(text, str)
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                messages,
+                tools=tools,
+                chat_template=self._chat_template,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+                **self._kwargs,
+            )
+        except Exception as error:  # Jinja templates raise anything
+            raise refusal(error) from error
         return text
 
     # --- Text to ids ---
@@ -178,16 +178,16 @@ class ChatRenderer:
         cuts = [match.start() for match in matches if match.group() in self._separators]
         chunks = [text[start:end] for start, end in pairwise([0, *cuts, len(text)]) if start < end]
         with self._lock:
-            known = {chunk: self._chunks[chunk] for chunk in chunks if chunk in self._chunks}
-            for chunk in known:
+            cached = {chunk: self._chunks[chunk] for chunk in chunks if chunk in self._chunks}
+            for chunk in cached:
                 self._chunks.move_to_end(chunk)
-            missing = [chunk for chunk in dict.fromkeys(chunks) if chunk not in known]
+            missing = [chunk for chunk in dict.fromkeys(chunks) if chunk not in cached]
             for chunk, new in zip(missing, self._tokenize_chunks(missing), strict=True):
-                known[chunk] = self._chunks[chunk] = array("l", new)
+                cached[chunk] = self._chunks[chunk] = array("l", new)
                 self._room -= len(chunk)
             while self._room < 0:
                 self._room += len(self._chunks.popitem(last=False)[0])
-        return [id for chunk in chunks for id in known[chunk]]
+        return [id for chunk in chunks for id in cached[chunk]]
 
     def _tokenize_chunks(self, chunks: list[str]) -> list[list[int]]:
         if not chunks:
@@ -229,10 +229,9 @@ class ChatRenderer:
 
     def spell(self, ids: Sequence[int]) -> str:
         """Decode ids as text, special tokens included."""
-        text = self.tokenizer.decode(
+        text: str = self.tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
-        assert isinstance(text, str)
         return text
 
     @cached_property
@@ -241,15 +240,15 @@ class ChatRenderer:
         ends = {self.tokenizer.eos_token_id} - {None}
         question, result = Message("user", "?"), Message("tool", "#", tool_call_id=call_id(0))
         turns = [Message("assistant", mark) for mark in ("1", "x")]
-        with suppress(Exception):  # Jinja templates raise anything
-            for rest in ([], [question]):
-                a, b = (self([question, turn, *rest], False) for turn in turns)
+        with suppress(RenderMismatch):
+            for following in ([], [question]):
+                a, b = (self([question, turn, *following], False) for turn in turns)
                 ends.update(self._first_special(a, common_suffix(a, b)))
-        with suppress(Exception):
+        with suppress(RenderMismatch):
             call = Message("assistant", "", (ToolCall(call_id(0), "f", '{"a": "1"}'),))
-            answered = self([question, turns[0]], False)
+            text_turn = self([question, turns[0]], False)
             called = self([question, call], False)
-            shared = common_suffix(answered, called)
+            shared = common_suffix(text_turn, called)
             continued = self([question, call, result], False)
             if shared:
                 ends.update(self._first_special(called, shared))
@@ -306,7 +305,7 @@ def _match_longest(words: Iterable[str]) -> str:
             optional = True
     if not suffixes:
         return "" if optional else "(?!)"
-    branches = [re.escape(first) + _match_longest(rest) for first, rest in suffixes.items()]
+    branches = [re.escape(first) + _match_longest(tails) for first, tails in suffixes.items()]
     return f"(?:{'|'.join(branches)})" + ("?" if optional else "")
 
 
@@ -371,7 +370,7 @@ class Dialect:
         def try_apply(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
             try:
                 return apply(messages, tools)
-            except Exception:  # noqa: BLE001 - Jinja templates raise anything
+            except RenderMismatch:
                 return ""
 
         # It need not name the tool: a template may be made for the tools it has.
@@ -412,8 +411,8 @@ class Dialect:
         """What is written as text if there are tools: of `tools`, `calls` and `results`."""
         if not self.tools:
             return ("tools", "calls", "results")
-        written = {"calls": self.calls == "written", "results": not self.results}
-        return tuple(part for part, is_written in written.items() if is_written)
+        flags = {"calls": self.calls == "written", "results": not self.results}
+        return tuple(part for part, is_written in flags.items() if is_written)
 
     def convert_tools(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
         """Convert tools to chat-API form; None if the template does not take any."""

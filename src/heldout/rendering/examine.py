@@ -12,6 +12,7 @@ boundary    the segment is what the template ends the conversation in; and all t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -157,9 +158,10 @@ def examine(render: Render, decode: Decode | None = None) -> Examination:
     for conversation in CONVERSATIONS:
         try:
             simulated = _simulate(Template(render, decode=decode), conversation)
-        except _Unsupported as error:
-            why = f"not supported by the template: {error}"
-            findings += [Finding(conversation.kind, mode, None, why) for mode in get_args(Segments)]
+        except RenderMismatch as error:
+            findings += [
+                Finding(conversation.kind, mode, None, str(error)) for mode in get_args(Segments)
+            ]
             continue
         if not conversation.truncated:
             ends[simulated.so_far[-1]] = None
@@ -173,10 +175,6 @@ def examine(render: Render, decode: Decode | None = None) -> Examination:
 
 _Ids = Callable[[Sequence[Message], bool], list[int]]
 """Renders messages behind the opening of a conversation, with or without a generation prompt."""
-
-
-class _Unsupported(Exception):
-    """The template does not support a kind of conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,23 +197,19 @@ def _simulate(template: Template, conversation: Conversation) -> _Simulated:
     def ids(messages: Sequence[Message], prompt: bool) -> list[int]:
         return template.ids([*conversation.opening, *messages], conversation.tools, prompt)
 
-    try:
-        if turn.tool_calls:
-            renamed = tuple(replace(call, name="subtract") for call in turn.tool_calls)
-            other = replace(turn, tool_calls=renamed)
-            if ids([turn, *reply], True) == ids([other, *reply], True):
-                # Where calls are left out, models are told to write them as text.
-                calls = "".join(map(write_tool_call, turn.tool_calls))
-                turn = replace(turn, content=turn.text + calls, tool_calls=())
-        full = ids([turn, *reply], True)
-        with_tools = template.with_tools(conversation.tools)
-        with_tools.check_shown([*conversation.opening, turn], reply, full)
-        without_reasoning = ids([_without_reasoning(turn), *reply], True)
-        written, end = _render_turn(ids, turn, reply)
-    except Exception as error:
-        # Jinja templates raise anything for what they do not support.
-        raise _Unsupported(str(error) or type(error).__name__) from error
-    so_far = ids([], True) + written + ([] if conversation.truncated else end)
+    if turn.tool_calls:
+        renamed = tuple(replace(call, name="subtract") for call in turn.tool_calls)
+        renamed_turn = replace(turn, tool_calls=renamed)
+        if ids([turn, *reply], True) == ids([renamed_turn, *reply], True):
+            # Where calls are left out, models are told to write them as text.
+            calls = "".join(map(write_tool_call, turn.tool_calls))
+            turn = replace(turn, content=turn.text + calls, tool_calls=())
+    full = ids([turn, *reply], True)
+    with_tools = template.with_tools(conversation.tools)
+    with_tools.check_shown([*conversation.opening, turn], reply, full)
+    without_reasoning = ids([_without_reasoning(turn), *reply], True)
+    turn_ids, end = _render_turn(ids, turn, reply)
+    so_far = ids([], True) + turn_ids + ([] if conversation.truncated else end)
     return _Simulated(so_far, turn, full, without_reasoning)
 
 
@@ -226,22 +220,22 @@ def _without_reasoning(turn: Message) -> Message:
 def _render_turn(ids: _Ids, turn: Message, reply: Sequence[Message]) -> tuple[list[int], list[int]]:
     """Return what the template renders for a model's turn, and the token that ends it."""
     prompt, final = ids([], True), ids([turn], False)
-    written = final[common_prefix(prompt, final) :]
+    turn_ids = final[common_prefix(prompt, final) :]
     if turn != _without_reasoning(turn) and final == ids([_without_reasoning(turn)], False):
         # It drops reasoning at once. The model has written it all the same, and its tokens can be
         # had as the text of a user.
-        quoted, other = (ids([turn, Message("user", t)], False) for t in (_REASONING, "?"))
-        tail = common_suffix(quoted, other)
-        written = quoted[common_prefix(quoted, other) : len(quoted) - tail] + written
+        quoted, quoted_mark = (ids([turn, Message("user", t)], False) for t in (_REASONING, "?"))
+        tail = common_suffix(quoted, quoted_mark)
+        turn_ids = quoted[common_prefix(quoted, quoted_mark) : len(quoted) - tail] + turn_ids
     # What follows a turn follows turns of any text.
     marks = [Message("assistant", mark) for mark in ("1", "x", ".")]
     closing = shared_tail([ids([mark], False) for mark in marks])
     if not closing:
         # GLM's turns end in the token that begins the next message.
-        return written, shared_tail([ids([mark, *reply], False) for mark in marks])[:1]
-    if written[-len(closing) :] == closing:
-        return written[: -len(closing)], closing[:1]
-    return written[:-1], written[-1:]  # a call that ends otherwise than text does
+        return turn_ids, shared_tail([ids([mark, *reply], False) for mark in marks])[:1]
+    if turn_ids[-len(closing) :] == closing:
+        return turn_ids[: -len(closing)], closing[:1]
+    return turn_ids[:-1], turn_ids[-1:]  # a call that ends otherwise than text does
 
 
 def _compare(template: Template, conversation: Conversation, simulated: _Simulated) -> Finding:
@@ -257,18 +251,16 @@ def _compare(template: Template, conversation: Conversation, simulated: _Simulat
     if template.decode is not None:
         prompt = template.ids(conversation.opening, conversation.tools)
         turn = Message("assistant", template.decode(so_far[len(prompt) :]))
-    seen = [*conversation.opening, turn]
+    history = [*conversation.opening, turn]
     with_tools = template.with_tools(conversation.tools)
     try:
-        segment = with_tools.segment(seen, conversation.reply, so_far, conversation.turn)
+        segment = with_tools.segment(history, conversation.reply, so_far, conversation.turn)
     except RenderMismatch as mismatch:
         if mode == "suffix":
-            try:
-                again = template.ids([*seen, *conversation.reply], conversation.tools)
-            except Exception:  # noqa: BLE001 - Jinja templates raise anything
-                return Finding(kind, mode, False, str(mismatch))
-            position = common_prefix(so_far, again)
-            return differs("an earlier turn is rendered otherwise", position, so_far, again)
+            with suppress(RenderMismatch):
+                rendered = template.ids([*history, *conversation.reply], conversation.tools)
+                position = common_prefix(so_far, rendered)
+                return differs("an earlier turn is rendered otherwise", position, so_far, rendered)
         return Finding(kind, mode, False, str(mismatch))
     ours = so_far + segment
     if full[: len(so_far)] == so_far and ours != full:

@@ -109,9 +109,13 @@ class Template:
         add_generation_prompt: bool = True,
     ) -> list[int]:
         """Render a conversation, with a generation prompt if the next turn is the model's."""
-        if self._takes_tools:
-            return list(self._render(list(messages), add_generation_prompt, tools=tools))
-        return list(self._render(list(messages), add_generation_prompt))
+        keywords = {"tools": tools} if self._takes_tools else {}
+        try:
+            return list(self._render(list(messages), add_generation_prompt, **keywords))
+        except RenderMismatch:
+            raise
+        except Exception as error:  # a user's template
+            raise refusal(error) from error
 
     def read(
         self,
@@ -187,27 +191,20 @@ class TemplateWithTools:
 
     def segment(
         self,
-        seen: Sequence[Message],
+        history: Sequence[Message],
         new: Sequence[Message],
         so_far: list[int],
         parsed: Message,
         *,
         truncated: bool = False,
     ) -> list[int]:
-        """Make the ids between a model's turn and its next one.
+        """Make the ids between a model's turn and its next one, without guessing.
 
-        Args:
-            seen: The conversation up to that turn, which is there as it was written.
-            new: The environment's reply.
-            so_far: The ids of the conversation, up to the end of that turn.
-            parsed: That turn as it was parsed.
-            truncated: Whether that turn was cut off.
-
-        Raises:
-            RenderMismatch: If they cannot be found without guessing.
+        `history` ends in that turn as it was written and `so_far` in its ids; `parsed` is that
+        turn, `new` the environment's reply to it.
         """
         if self._template.segments == "suffix":
-            segment = self._suffix(seen, new, so_far)
+            segment = self._suffix(history, new, so_far)
         else:
             ends = self._template.ends
             truncated = truncated or (bool(ends) and so_far[-1] not in ends)
@@ -239,16 +236,9 @@ class TemplateWithTools:
     # --- suffix ---
 
     def _suffix(
-        self, seen: Sequence[Message], new: Sequence[Message], so_far: list[int]
+        self, history: Sequence[Message], new: Sequence[Message], so_far: list[int]
     ) -> list[int]:
-        try:
-            full = self._ids([*seen, *new])
-        except Exception as error:
-            raise RenderMismatch(
-                "the template refuses the conversation with the model's turns as they were "
-                f"written: {type(error).__name__}: {error}. segments='boundary' renders no "
-                "turn twice"
-            ) from error
+        full = self._ids([*history, *new])
         if full[: len(so_far)] != so_far:
             position = common_prefix(so_far, full)
             raise RenderMismatch(
@@ -266,7 +256,7 @@ class TemplateWithTools:
                     "the model's turn as text holds the token that ends it, so that it would end "
                     "twice: leave it out of Generated.message, or of what decode gives"
                 )
-            self.check_shown(seen, new, full)
+            self.check_shown(history, new, full)
         return segment
 
     def _excerpt(self, ids: list[int], position: int) -> str:
@@ -293,26 +283,18 @@ class TemplateWithTools:
             full = self._ids([_QUESTION, _placeholder(_MARKS[0], calls), *new])
             if full[: len(boundary.before)] == boundary.before:
                 return self._without_end(so_far, full[len(boundary.before) :], boundary.header)
-        error: Exception | None = None
-        # Some templates render a tool message only behind a call of it, others only know text.
-        for variant in (calls, ()) if calls else ((),):
-            try:
-                boundary, tail = self._find_boundary(variant, new, so_far)
-            except Exception as raised:  # noqa: BLE001 - Jinja templates raise anything
-                if error is None or isinstance(error, _LeftOut):
-                    error = raised
-                continue
-            if variant == calls:
-                if len(self._boundaries) >= MAX_BOUNDARIES:  # calls end in ever new tokens
-                    self._boundaries.clear()
-                self._boundaries[key] = boundary
-            return self._without_end(so_far, tail, boundary.header)
-        if isinstance(error, RenderMismatch):
-            raise error
-        raise RenderMismatch(
-            "the template cannot render the reply behind a model turn: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        try:
+            boundary, tail = self._find_boundary(calls, new, so_far)
+        except RenderMismatch:
+            if not calls:
+                raise
+            # Some templates render a tool message only behind a call of it, others only know text.
+            boundary, tail = self._find_boundary((), new, so_far)
+        else:
+            if len(self._boundaries) >= MAX_BOUNDARIES:  # calls end in ever new tokens
+                self._boundaries.clear()
+            self._boundaries[key] = boundary
+        return self._without_end(so_far, tail, boundary.header)
 
     def _find_boundary(
         self, calls: tuple[ToolCall, ...], new: Sequence[Message], so_far: list[int]
@@ -321,7 +303,7 @@ class TemplateWithTools:
         renders = [self._ids([_QUESTION, _placeholder(mark, calls), *new]) for mark in _MARKS]
         full = renders[0]
         if full in renders[1:]:
-            raise _LeftOut("the template leaves out what the model's turn says")
+            raise RenderMismatch("the template leaves out what the model's turn says")
         lengths = {common_suffix(a, b) for a, b in combinations(renders, 2)}
         length = min(lengths)
         if len(lengths) > 1 or length == 0:
@@ -337,12 +319,14 @@ class TemplateWithTools:
         if calls:
             # The brackets of the call's arguments come first. The turn ends where the model's did:
             # in the same token, and of several in the one with the most before it in common.
-            places = [place for place in range(start, reply) if full[place] == so_far[-1]]
-            if not places:
+            positions = [
+                position for position in range(start, reply) if full[position] == so_far[-1]
+            ]
+            if not positions:
                 raise RenderMismatch(
                     "the model's turn ends in another token than the template's tool calls do"
                 )
-            start = max(places, key=lambda place: common_suffix(full[: place + 1], so_far))
+            start = max(positions, key=lambda position: common_suffix(full[: position + 1], so_far))
         return _Boundary(full[:start], max(0, reply - start)), full[start:]
 
     def _without_end(self, so_far: list[int], tail: list[int], header: int) -> list[int]:
@@ -366,8 +350,11 @@ class TemplateWithTools:
         return shared_tail([self._template.ids(turn, self.tools, False) for turn in turns])
 
 
-class _LeftOut(RenderMismatch):
-    """The template leaves the model's turn out."""
+def refusal(error: Exception) -> RenderMismatch:
+    """Make the error of a template that does not render a conversation: Jinja's raise anything."""
+    return RenderMismatch(
+        f"the chat template refuses the conversation: {type(error).__name__}: {error}"
+    )
 
 
 def _changed(message: Message) -> Message:
@@ -383,8 +370,8 @@ def _placeholder(mark: str, calls: tuple[ToolCall, ...]) -> Message:
 
 
 def _answered_calls(turn: Message, reply: Sequence[Message]) -> tuple[ToolCall, ...]:
-    answered = {message.tool_call_id for message in reply if message.role == "tool"}
-    return tuple(replace(c, arguments="{}") for c in turn.tool_calls if c.id in answered)
+    answered_ids = {message.tool_call_id for message in reply if message.role == "tool"}
+    return tuple(replace(c, arguments="{}") for c in turn.tool_calls if c.id in answered_ids)
 
 
 def before_stop(text: str, stops: Sequence[str]) -> str:

@@ -131,14 +131,14 @@ def _read_result(returned: Any, ignore: Collection[str]) -> _Result:
     model, logged = returned, None
     if isinstance(returned, tuple) and len(returned) == 2:
         model, logged = returned
-    named = named_tensors(model) if "torch" in sys.modules else None
-    if not named:
+    pairs = named_tensors(model) if "torch" in sys.modules else None
+    if not pairs:
         raise InvalidInput(
             "train returns a torch module or a state dict, or that and what was logged, "
             f"got {returned!r:.120}"
         )
     tensors: dict[str, Any] = {}
-    for name, tensor in named:
+    for name, tensor in pairs:
         local = readable(tensor)
         if local is None:
             raise InvalidInput(f"the weights of {name} cannot be read in this process")
@@ -203,13 +203,13 @@ def _find_different(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 
 
 def _only_in_one(
-    a: dict[str, Any], b: dict[str, Any], what: str, labels: tuple[str, str]
+    a: dict[str, Any], b: dict[str, Any], kind: str, labels: tuple[str, str]
 ) -> Iterator[str]:
-    for names, others, label in ((a, b, labels[0]), (b, a, labels[1])):
-        extra = [name for name in names if name not in others]
+    for names, counterpart, label in ((a, b, labels[0]), (b, a, labels[1])):
+        extra = [name for name in names if name not in counterpart]
         if extra:
             more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
-            yield f"{what} only {label}: {', '.join(extra[:3])}{more}"
+            yield f"{kind} only {label}: {', '.join(extra[:3])}{more}"
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -46,16 +46,17 @@ class Driver(ABC):
     num_envs: int
     name: str
     """Name of the environment in the report."""
-    action_space: Any = None
-    """Of one environment; None where the environment has none."""
+
     notes: list[str]
     """What a reader of the report should know about these environments."""
     restarts = False
-    """Whether `restart` can begin an episode in one environment alone, with a seed of its own."""
+    """Whether `restart` can begin an episode in one environment alone, with a seed of its own.
+
+    It may do so in the middle of an episode, as max_steps needs it.
+    """
     rests = False
     """Whether the step after an episode's end only resets."""
-    cuts = False
-    """Whether `restart` may come in the middle of an episode, as max_steps needs it."""
+
     normalizes = False
     """Whether observations come out of a VecNormalize."""
 
@@ -99,7 +100,7 @@ def make_driver(make_env: Callable[[], Any], num_envs: int, episodes: int) -> Dr
             envs = [_check_env(first)]
             while len(envs) < min(num_envs, episodes):
                 env = _check_env(make_env())
-                if any(env is other for other in envs):
+                if any(env is earlier for earlier in envs):
                     raise InvalidInput(
                         "make_env() returned the same environment twice; it must make a new one at "
                         "every call: make_env=lambda: gymnasium.make(…)"
@@ -171,7 +172,7 @@ def _leaves(values: Any) -> list[Any]:
     return leaves
 
 
-def _as_step(env: Any, num_envs: int, names: Sequence[str], *values: Any) -> Step:
+def _as_step(env: Any, num_envs: int, *values: Any) -> Step:
     """Convert what a step returned to numbers and booleans of one shape.
 
     Masks of integers would select by index, and columns would be broadcast over all episodes.
@@ -182,16 +183,12 @@ def _as_step(env: Any, num_envs: int, names: Sequence[str], *values: Any) -> Ste
         terminated.astype(np.bool_, copy=False),
         truncated.astype(np.bool_, copy=False),
     )
-    if not step.reward.shape == step.terminated.shape == step.truncated.shape == (num_envs,):
-        name, shape = next(
-            (name, array.shape)
-            for name, array in zip(names, step, strict=True)
-            if array.shape != (num_envs,)
-        )
-        raise InvalidInput(
-            f"{type(env).__name__}.step() returned {name} of shape {shape}; "
-            f"it has one number for each of {num_envs} environments"
-        )
+    for name, array in zip(Step._fields, step, strict=True):
+        if array.shape != (num_envs,):
+            raise InvalidInput(
+                f"{type(env).__name__}.step() returned {name} of shape {array.shape}; "
+                f"it has one number for each of {num_envs} environments"
+            )
     return step
 
 
@@ -226,6 +223,7 @@ def _info_row(infos: Mapping[str, Any], slot: int, num_envs: int) -> dict[str, A
 
 
 def _length(values: Any) -> int | None:
+    """Return how many rows an array, tensor, list or tuple has; None for anything else."""
     shape = getattr(values, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
@@ -234,20 +232,12 @@ def _length(values: Any) -> int | None:
 
 def check_actions(actions: Any, num_envs: int) -> None:
     """Refuse a batch without one action per environment; dicts and tuples are checked later."""
-    if type(actions) is np.ndarray and actions.ndim and len(actions) == num_envs:
-        return  # the usual case, at every step
-    if isinstance(actions, dict | tuple):
-        return
-    shape = getattr(actions, "shape", None)
-    if shape is None:
-        count = len(actions) if hasattr(actions, "__len__") else None
-    else:
-        count = shape[0] if len(shape) else None
-    if count != num_envs:
-        what = f"of shape {tuple(shape)}" if shape is not None else f"{actions!r:.80}"
+    if not isinstance(actions, dict | tuple) and _length(actions) != num_envs:
+        shape = getattr(actions, "shape", None)
+        value = f"{actions!r:.80}" if shape is None else f"of shape {tuple(shape)}"
         raise InvalidInput(
             f"policy_fn was given {num_envs} observations and returned {type(actions).__name__} "
-            f"{what}; it returns one action for each: an array or list of {num_envs}"
+            f"{value}; it returns one action for each: an array or list of {num_envs}"
         )
 
 
@@ -290,39 +280,37 @@ STATISTICS = ("NormalizeObservation", "NormalizeReward")
 """Gymnasium's wrappers that carry something over from one episode to the next."""
 
 
-def _note_statistics(env: Any) -> list[str]:
-    """Return notes on normalising wrappers around an environment."""
-    notes = []
-    for layer in wrappers(env):
-        kind = type(layer).__name__
-        if kind in STATISTICS:
-            notes += _statistics_notes(kind, bool(getattr(layer, "update_running_mean", True)))
-    return notes
-
-
-def _note_worker_statistics(
-    call: Callable[[str], Any], get_attr: Callable[[str], Sequence[Any]]
+def _note_statistics(
+    env: Any,
+    call: Callable[[str], Any] | None = None,
+    get_attr: Callable[[str], Sequence[Any]] | None = None,
 ) -> list[str]:
-    """Return notes on normalising wrappers of environments in worker processes."""
-    try:
-        text = str(call("__str__"))  # it names every wrapper
-        kinds = [kind for kind in STATISTICS if f"<{kind}" in text]
-        # Of two, only the outer one's flag can be asked for.
-        learns = len(kinds) > 1 or (bool(kinds) and any(get_attr("update_running_mean")))
-    except (AttributeError, NotImplementedError):
-        return [UNINSPECTED]
-    return [note for kind in kinds for note in _statistics_notes(kind, learns)]
+    """Return notes on normalising wrappers around an environment, and around those inside it.
 
-
-def _statistics_notes(kind: str, learns: bool) -> list[str]:
+    `call` and `get_attr` reach the environments inside a vectorised one, wherever they are.
+    """
+    learns = {
+        type(layer).__name__: bool(getattr(layer, "update_running_mean", True))
+        for layer in wrappers(env)
+    }
+    if call is not None and get_attr is not None:
+        try:
+            text = str(call("__str__"))  # it names every wrapper
+            inside = [kind for kind in STATISTICS if f"<{kind}" in text]
+            # Of two, only the outer one's flag can be asked for.
+            flags = get_attr("update_running_mean") if len(inside) == 1 else [True]
+        except (AttributeError, NotImplementedError):
+            return [UNINSPECTED]
+        learns |= dict.fromkeys(inside, any(flags))
     notes = []
-    if kind == "NormalizeReward":
+    if "NormalizeReward" in learns:
         notes.append("rewards are those of NormalizeReward, not the environment's own")
-    if learns:
-        notes.append(
-            f"{kind} goes on learning its statistics: episodes depend on those played before "
-            "them, and numbers on num_envs. Set update_running_mean = False on it"
-        )
+    for kind in STATISTICS:
+        if learns.get(kind):
+            notes.append(
+                f"{kind} goes on learning its statistics: episodes depend on those played before "
+                "them, and numbers on num_envs. Set update_running_mean = False on it"
+            )
     return notes
 
 
@@ -332,14 +320,14 @@ def _statistics_notes(kind: str, learns: bool) -> list[str]:
 class _PlainEnvs(Driver):
     """A list of plain environments. One that plays no episode is not stepped."""
 
-    restarts = cuts = True
+    restarts = True
 
     def __init__(self, envs: list[Any]) -> None:
         self.num_envs = len(envs)
         self.name = _name_of(envs[0])
-        self.action_space = getattr(envs[0], "action_space", None)
         self.notes = _note_statistics(envs[0])
         self._envs = envs
+        self._takes_tuples = type(getattr(envs[0], "action_space", None)).__name__ == "Tuple"
         self._steps = [(slot, env.step) for slot, env in enumerate(envs)]
         self._space = getattr(envs[0], "observation_space", None)
         self._observations: list[Any] = [None] * len(envs)
@@ -377,9 +365,7 @@ class _PlainEnvs(Driver):
         return Step(reward, *(ends or (self._none, self._none)))
 
     def _split_actions(self, actions: Any) -> Any:
-        if isinstance(actions, Mapping) or (
-            isinstance(actions, tuple) and type(self.action_space).__name__ == "Tuple"
-        ):
+        if isinstance(actions, Mapping) or (isinstance(actions, tuple) and self._takes_tuples):
             return _unstack(actions, self.num_envs)
         return as_numpy(actions) if is_tensor(actions) else actions
 
@@ -415,12 +401,8 @@ def _stack(observations: list[Any], space: Any) -> Any:
         observations = [as_numpy(row) for row in observations]
     try:
         batch = np.array(observations, dtype=getattr(space, "dtype", None))
-    except ValueError:
-        try:
-            shapes = {np.shape(row) for row in observations}
-        except ValueError:  # each is a ragged list
-            return list(observations)
-        raise EnvironmentFailed(f"observations have different shapes: {shapes}") from None
+    except ValueError as problem:
+        raise EnvironmentFailed(f"observations have different shapes: {problem}") from None
     return list(observations) if batch.dtype.hasobject else batch
 
 
@@ -447,14 +429,10 @@ class _BatchEnv(Driver):
     the next step says `autoreset_mode = "next_step"`.
     """
 
-    returned = ("reward", "done", "trunc")
-    """What its step returns, for error messages."""
-
     def __init__(self, env: Any) -> None:
         self._set_env(env)
         self.name = _name_of(env)
-        space = getattr(env, "single_action_space", None)
-        self.action_space = getattr(env, "action_space", None) if space is None else space
+
         stated = getattr(env, "autoreset_mode", None) or _stated_mode(env)
         mode = "same_step" if stated is None else _parse_autoreset_mode(env, stated)
         if mode == "disabled":
@@ -491,7 +469,7 @@ class _BatchEnv(Driver):
             raise _wrong_step(self._env, result)
         self._observations, *values, self._infos = result
         self._infos_on_host = False
-        step = _as_step(self._env, self.num_envs, self.returned, *values)
+        step = _as_step(self._env, self.num_envs, *values)
         self._over = step.terminated | step.truncated
         return step
 
@@ -525,11 +503,10 @@ def _stated_mode(env: Any) -> Any:
 
 
 def _parse_autoreset_mode(env: Any, stated: Any) -> str:
-    name = str(getattr(stated, "name", stated)).lower().replace("-", "").replace("_", "")
-    modes = {"nextstep": "next_step", "samestep": "same_step", "disabled": "disabled"}
-    if name not in modes:
+    mode = str(getattr(stated, "name", stated)).lower()
+    if mode not in ("next_step", "same_step", "disabled"):
         raise InvalidInput(f"{type(env).__name__} has an unknown autoreset_mode: {stated!r}")
-    return modes[name]
+    return mode
 
 
 def _takes_seed(reset: Callable[..., Any]) -> bool:
@@ -554,14 +531,12 @@ class _GymVector(_BatchEnv):
     they are DISABLED, where `reset_mask` is Gymnasium's convention and is checked.
     """
 
-    returned = ("reward", "terminated", "truncated")
-
     def __init__(self, env: Any) -> None:
         self._set_env(env)
         base = env.unwrapped
-        first = next(iter(getattr(base, "envs", ())), None)
-        self.name = _name_of(env if first is None or getattr(env, "spec", None) else first)
-        self.action_space = env.single_action_space
+        first = next(iter(getattr(base, "envs", ())), env)
+        self.name = _name_of(env if getattr(env, "spec", None) else first)
+
         stated = _stated_mode(env)
         if stated is None:
             raise InvalidInput(
@@ -570,31 +545,18 @@ class _GymVector(_BatchEnv):
                 "or DISABLED, whichever is true"
             )
         self._mode = _parse_autoreset_mode(env, stated)
-        obeys = _obeys_masks(base)
-        obstacle = _find_restart_obstacle(env) if obeys else None
-        self._mask_works = obeys and obstacle is None
+        standard = _is_gymnasiums(base)
+        obstacle = _find_restart_obstacle(env, self._mode) if standard else None
+        self._mask_works = standard and obstacle is None
         self.restarts = self._mode == "disabled" or self._mask_works
-        # Async workers without shared memory forget, in a masked reset, that they were to reset,
-        # and do it again in the step after. So the seeded reset comes after that step.
-        self._delays = (
-            self._mask_works
-            and self._mode == "next_step"
-            and not getattr(base, "shared_memory", True)
-        )
-        self._delayed: dict[int, int] = {}
-        """Seeds, by slot, of restarts that wait for the next step."""
-        self.rests = self._mode == "next_step" and (not self.restarts or self._delays)
-        self.cuts = self.restarts and not self._delays
+        self.rests = self._mode == "next_step" and not self.restarts
         self.notes = [] if self.restarts else [_unseeded_by(obstacle)]
-        self.notes += _note_statistics(env)
-        if hasattr(base, "envs"):
-            self.notes += _note_statistics(first)
-        elif _has_class(base, "AsyncVectorEnv"):
-            # A worker function of the user's own may not answer.
-            standard = base.worker is None
-            self.notes += (
-                _note_worker_statistics(base.call, base.get_attr) if standard else [UNINSPECTED]
-            )
+        if standard:
+            self.notes += _note_statistics(env, base.call, base.get_attr)
+        else:
+            self.notes += _note_statistics(env)
+            if _has_class(base, "AsyncVectorEnv"):
+                self.notes.append(UNINSPECTED)  # a user's own worker function may not answer
         self._counters = [
             layer
             for layer in wrappers(env)
@@ -614,20 +576,10 @@ class _GymVector(_BatchEnv):
             self._reset_masked({int(slot): None for slot in np.flatnonzero(self._over)})
         if is_tensor(actions) and not any(map(is_tensor, _leaves(self._observations))):
             actions = as_numpy(actions)
-        step = super().step(actions, playing)
-        if self._delayed:
-            infos, delayed = self._infos, self._delayed
-            self._delayed = {}
-            self._reset_masked(delayed)
-            self._infos = infos  # those of the step
-        return step
+        return super().step(actions, playing)
 
     def restart(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
-        by_slot = dict(zip(slots, seeds, strict=True))
-        if self._delays:
-            self._delayed = by_slot
-        else:
-            self._reset_masked(by_slot)
+        self._reset_masked(dict(zip(slots, seeds, strict=True)))
 
     def _reset_masked(self, seeds: Mapping[int, int | None]) -> None:
         # Copies: an environment may write into the same arrays again.
@@ -644,9 +596,9 @@ class _GymVector(_BatchEnv):
             seed=[seeds.get(slot) for slot in range(self.num_envs)],
             options={"reset_mask": mask.copy()},
         )
-        for layer, counted in zip(self._counters, counts, strict=True):
+        for layer, saved in zip(self._counters, counts, strict=True):
             # By the time it looks for the mask, the environment has taken that out of the options.
-            for name, values in counted.items():
+            for name, values in saved.items():
                 getattr(layer, name)[~mask] = values[~mask]
         self._over = self._over & ~mask
         if not self._mask_works and not mask.all():
@@ -669,7 +621,7 @@ def _unseeded_by(obstacle: str | None) -> str:
     return UNSEEDED if obstacle is None else f"{UNSEEDED} ({obstacle} stands in the way)"
 
 
-def _obeys_masks(base: Any) -> bool:
+def _is_gymnasiums(base: Any) -> bool:
     """Whether this is one of Gymnasium's own, whose masked resets are known to work."""
     if not type(base).__module__.startswith("gymnasium.vector."):
         return False
@@ -677,18 +629,19 @@ def _obeys_masks(base: Any) -> bool:
     return kind == "SyncVectorEnv" or (kind == "AsyncVectorEnv" and base.worker is None)
 
 
-def _find_restart_obstacle(env: Any) -> str | None:
-    """Find the outermost wrapper that may not handle the restart of a single environment.
+def _find_restart_obstacle(env: Any, mode: str) -> str | None:
+    """Find what may not handle the restart of a single environment.
 
     A wrapper with a state for each environment has to look at the mask, and a user's may not.
-    Gymnasium's own do, or have no such state, apart from those that normalise.
+    Gymnasium's own do, or have no such state, apart from those that normalise. Async workers
+    without shared memory forget in a masked reset that they were to reset in the next step.
     """
-    for layer in wrappers(env):
-        if layer is env.unwrapped:
-            break
-        kind = type(layer)
+    *outer, base = wrappers(env)
+    for kind in map(type, outer):
         if not kind.__module__.startswith("gymnasium.") or kind.__name__ in STATISTICS:
             return kind.__name__
+    if mode == "next_step" and not getattr(base, "shared_memory", True):
+        return "AsyncVectorEnv without shared memory"
     return None
 
 
@@ -716,10 +669,9 @@ class _SB3Vector(Driver):
 
     def __init__(self, env: Any) -> None:
         self._env, self.num_envs = env, int(env.num_envs)
-        self.action_space = env.action_space
+
         *outer, base = wrappers(env, "venv")
-        first = next(iter(getattr(base, "envs", ())), None)
-        self.name = _name_of(base if first is None else first)
+        self.name = _name_of(next(iter(getattr(base, "envs", ())), base))
         for layer in (*outer, base):
             if getattr(layer, "norm_reward", False) or getattr(layer, "training", False):
                 raise InvalidInput(
@@ -731,14 +683,11 @@ class _SB3Vector(Driver):
         self._transforms: list[Callable[[Any], Any]] = []
         """What an observation goes through on its way out of the wrappers."""
         obstacle = self._find_obstacle(outer, base)
-        self.restarts = self.cuts = obstacle is None
+        self.restarts = obstacle is None
         self.notes = ["rewards are float32, as stable-baselines3 keeps them"]
         if obstacle is not None:
             self.notes.insert(0, _unseeded_by(obstacle))
-        if first is not None:
-            self.notes += _note_statistics(first)
-        else:
-            self.notes += _note_worker_statistics(base.env_method, base.get_attr)
+        self.notes += _note_statistics(env, base.env_method, base.get_attr)
         self._observations: Any = None
         self._infos: Sequence[Mapping[str, Any]] = []
 
@@ -771,7 +720,7 @@ class _SB3Vector(Driver):
             actions = as_numpy(actions)
         self._observations, reward, done, self._infos = self._env.step(actions)
         cut = [bool(info.get("TimeLimit.truncated", False)) for info in self._infos]
-        step = _as_step(self._env, self.num_envs, ("reward", "done", "cut"), reward, done, cut)
+        step = _as_step(self._env, self.num_envs, reward, done, cut)
         over, truncated = step.terminated, step.truncated
         return step._replace(terminated=over & ~truncated, truncated=over & truncated)
 

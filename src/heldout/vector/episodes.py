@@ -59,14 +59,12 @@ class Ended(NamedTuple):
 
 def check_whole(name: str, value: Any, *, least: int, note: str = "") -> None:
     """Refuse what is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+    if not isinstance(value, int | np.integer) or value < least:
         raise InvalidInput(f"{name} is a whole number of at least {least}{note}, got {value!r}")
 
 
 def begin(num_envs: int, requested: int) -> Slots:
     """The first episodes given out, none played."""
-    check_whole("num_envs", num_envs, least=1)
-    check_whole("episodes", requested, least=1)
     started = min(num_envs, requested)
     episode = np.where(np.arange(num_envs) < started, np.arange(num_envs), IDLE)
     playing = None if started == num_envs else episode >= 0
@@ -106,9 +104,9 @@ def advance(
         return Slots(slots.episode, ret, steps, playing, slots.started, slots.requested), None
 
     ends = np.flatnonzero(over)
-    given = min(len(ends), slots.requested - slots.started)
+    count = min(len(ends), slots.requested - slots.started)
     following = np.full(len(ends), IDLE)
-    following[:given] = np.arange(slots.started, slots.started + given)
+    following[:count] = np.arange(slots.started, slots.started + count)
     ended = Ended(
         ends,
         slots.episode[ends],
@@ -126,7 +124,7 @@ def advance(
     if rests:
         playing[ends] = False
     everybody = None if playing.all() else playing
-    return Slots(episode, ret, steps, everybody, slots.started + given, slots.requested), ended
+    return Slots(episode, ret, steps, everybody, slots.started + count, slots.requested), ended
 
 
 def episode_seed(seed: int, index: int) -> int:

@@ -7,12 +7,14 @@ stepped in drivers.py, what the numbers mean in report.py.
 from __future__ import annotations
 
 import copy
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import msgspec
 import numpy as np
 
 from heldout.errors import EnvironmentFailed, InvalidInput
@@ -23,7 +25,6 @@ from heldout.vector.drivers import (
     Step,
     as_numpy,
     check_actions,
-    is_tensor,
     make_driver,
 )
 from heldout.vector.episodes import (
@@ -35,14 +36,12 @@ from heldout.vector.episodes import (
     check_whole,
     episode_seed,
 )
-from heldout.vector.report import EpisodeTable, VectorReport, summarize
-from heldout.vector.trajectory import TrajectoryFile, distance
+from heldout.vector.report import Episode, VectorReport, summarize
 
 PolicyFn = Callable[[Any], Any]
 SuccessFn = Callable[[Mapping[str, Any], bool, bool, float, int], bool]
 """`success(info, terminated, truncated, ret, steps)` of an episode's last step."""
 
-NOT_SAID = -1
 REPLAYED = 16
 """How many steps are replayed at the end, to see whether environments follow their seeds."""
 
@@ -85,22 +84,22 @@ def evaluate_env(
         InvalidInput: An argument, or what `make_env` or `policy_fn` returned, cannot be used.
         EnvironmentFailed: A reward was not finite, or observations do not fit together.
     """
-    check_arguments(make_env, policy_fn, episodes, num_envs, seed, max_steps, success)
-    file = TrajectoryFile(trajectory) if trajectory is not None else None
+    check_arguments(make_env, episodes, num_envs, seed, max_steps)
+    file = _TrajectoryFile(trajectory) if trajectory is not None else None
     modules, generators = held_by(policy_fn)
     with isolated(modules, seed=int(seed), generators=generators), ExitStack() as stack:
         driver = make_driver(make_env, num_envs, episodes)
         stack.enter_context(_closing(driver))
         if driver.normalizes and getattr(policy_fn, "normalizes", False):
             raise InvalidInput(NORMALISED_TWICE)
-        if max_steps is not None and not driver.cuts:
+        if max_steps is not None and not driver.restarts:
             raise InvalidInput(
                 "max_steps needs environments that can be restarted in the middle of an episode, "
                 f"and {driver.name} cannot; let make_env return a plain environment, or limit its "
                 "episodes there"
             )
         if file is not None:
-            file.prepare(driver.action_space, several=max(num_envs, driver.num_envs) > 1)
+            file.several = max(num_envs, driver.num_envs) > 1
             stack.enter_context(file)
         evaluation = _Evaluation(driver, episodes, int(seed), max_steps, success)
         evaluation.play(policy_fn, file)
@@ -109,28 +108,13 @@ def evaluate_env(
 
 
 def check_arguments(
-    make_env: Any,
-    policy_fn: Any,
-    episodes: Any,
-    num_envs: Any,
-    seed: Any,
-    max_steps: Any,
-    success: Any,
+    make_env: Any, episodes: int, num_envs: int, seed: int, max_steps: int | None
 ) -> None:
     """Check the arguments of `evaluate_env` before anything is made."""
     if not callable(make_env):
         raise InvalidInput(
             f"make_env is a function that makes an environment, got {make_env!r:.200}; "
             "lambda: gymnasium.make(…) is one. A training environment is not to be used here"
-        )
-    if not callable(policy_fn):
-        raise InvalidInput(
-            f"policy_fn is a function of a batch of observations, got {policy_fn!r:.200}"
-        )
-    if success is not None and not callable(success):
-        raise InvalidInput(
-            "success is a function (info, terminated, truncated, ret, steps) -> bool, got "
-            f"{success!r:.200}"
         )
     check_whole("num_envs", num_envs, least=1)
     check_whole("episodes", episodes, least=1)
@@ -142,21 +126,17 @@ def check_arguments(
 @contextmanager
 def _closing(driver: Driver) -> Iterator[None]:
     """Close the environments at the end, without losing an error or the numbers over it."""
-    error: BaseException | None = None
+    add_note = driver.notes.append
     try:
         yield
-    except BaseException as raised:
-        error = raised
+    except BaseException as error:
+        add_note = error.add_note
         raise
     finally:
         try:
             driver.close()
         except Exception as problem:  # noqa: BLE001 - the environment's code; it is reported
-            text = f"closing the environments failed: {type(problem).__name__}: {problem}"
-            if error is not None:
-                error.add_note(f"heldout: {text}")
-            else:  # all episodes were played
-                driver.notes.append(text)
+            add_note(f"closing the environments failed: {type(problem).__name__}: {problem}")
 
 
 class _Evaluation:
@@ -171,22 +151,26 @@ class _Evaluation:
         success: SuccessFn | None,
     ) -> None:
         self._driver, self._seed, self._max_steps = driver, seed, max_steps
-        self._success = success
+        self._episodes, self._success = episodes, success
         self._seeded = driver.restarts
-        self._table = EpisodeTable(episodes)
-        self._said = np.full(episodes, NOT_SAID, dtype=np.int8)
-        """What `success` or the environment said of each episode: 1, 0 or nothing."""
+        self._seeds: list[int] = []
+        """By episode, as they are given out."""
+        self._ended: dict[int, _EpisodeEnd] = {}
         self._info_keys: set[str] = set()
-        """Where the environment said it."""
+        """Where the environment said which episodes succeeded."""
         self._replay: _Replay | None = None
 
-    def play(self, policy_fn: PolicyFn, file: TrajectoryFile | None) -> None:
+    def play(self, policy_fn: PolicyFn, file: _TrajectoryFile | None) -> None:
         driver, max_steps = self._driver, self._max_steps
-        slots = begin(driver.num_envs, len(self._table))
+        slots = begin(driver.num_envs, self._episodes)
         policy_begin = getattr(policy_fn, "begin", None)
         try:
-            self._replay = self._start(slots)
-            recording = self._replay if driver.cuts else None
+            seeds = [episode_seed(self._seed, slot) for slot in range(driver.num_envs)]
+            driver.reset(seeds)
+            self._seeds = seeds[: slots.started]
+            recording = None
+            if driver.restarts:
+                recording = self._replay = _Replay(driver, seeds, slots.playing)
             while not slots.finished:
                 if policy_begin is not None:
                     _announce_episodes(policy_begin, slots)
@@ -194,7 +178,8 @@ class _Evaluation:
                 check_actions(actions, driver.num_envs)
                 if file is not None:
                     file.check(actions)
-                copied = None if recording is None else _copy_actions(actions)
+                # A copy: environments may change actions in place.
+                copied = None if recording is None else copy.deepcopy(actions)
                 step = driver.step(actions, slots.playing)
                 if file is not None:
                     file.write(slots, actions, step, driver.info, max_steps)
@@ -210,59 +195,42 @@ class _Evaluation:
             problem.add_note(f"heldout: episodes {in_flight} were in flight; no number is reported")
             raise
 
-    def _start(self, slots: Slots) -> _Replay | None:
-        """Begin the first episodes: episode i in slot i."""
-        driver = self._driver
-        seeds = [episode_seed(self._seed, slot) for slot in range(driver.num_envs)]
-        driver.reset(seeds)
-        if not driver.restarts:
-            return None
-        self._table.seed[: slots.started] = seeds[: slots.started]
-        return _Replay(driver, seeds, slots.playing)
-
     def _restart(self, ended: Ended) -> None:
         goes_on = ended.following >= 0
         following = ended.following[goes_on].tolist()
         if following:
             seeds = [episode_seed(self._seed, episode) for episode in following]
             self._driver.restart(ended.slots[goes_on].tolist(), seeds)
-            self._table.seed[following] = seeds
+            self._seeds += seeds
 
     def _record(self, ended: Ended) -> None:
-        table, episodes = self._table, ended.episode
-        finite = np.isfinite(ended.ret)
-        if not finite.all():
-            bad = int(np.flatnonzero(~finite)[0])
-            raise EnvironmentFailed(
-                f"episode {episodes[bad]} has the return {ended.ret[bad]}: a reward was not a "
-                "finite number, and no mean can be made of it"
+        columns = [column.tolist() for column in ended[:6]]
+        for slot, episode, ret, steps, terminated, truncated in zip(*columns, strict=True):
+            if not math.isfinite(ret):
+                raise EnvironmentFailed(
+                    f"episode {episode} has the return {ret}: a reward was not a finite number, "
+                    "and no mean can be made of it"
+                )
+            info = self._driver.info(slot)
+            success = self._judge(info, terminated, truncated, ret, steps)
+            self._ended[episode] = _EpisodeEnd(
+                steps, ret, success, terminated, truncated, _distance(info)
             )
-        table.ret[episodes], table.steps[episodes] = ended.ret, ended.steps
-        table.terminated[episodes], table.truncated[episodes] = ended.terminated, ended.truncated
-        for row, episode in enumerate(episodes.tolist()):
-            info = self._driver.info(int(ended.slots[row]))
-            dist = distance(info)
-            if dist is not None:
-                table.dist[episode] = dist
-            self._said[episode] = self._judge(info, ended, row)
 
-    def _judge(self, info: Mapping[str, Any], ended: Ended, row: int) -> int:
+    def _judge(
+        self, info: Mapping[str, Any], terminated: bool, truncated: bool, ret: float, steps: int
+    ) -> bool | None:
+        """Decide whether an episode succeeded; None where nothing says so."""
         if self._success is not None:
-            verdict: Any = self._success(
-                info,
-                bool(ended.terminated[row]),
-                bool(ended.truncated[row]),
-                float(ended.ret[row]),
-                int(ended.steps[row]),
-            )
+            verdict: Any = self._success(info, terminated, truncated, ret, steps)
             if verdict is None:
                 raise InvalidInput("success() returned None; it says True or False")
-            return int(bool(verdict))
+            return bool(verdict)
         for key in ("is_success", "success"):
             if info.get(key) is not None and info[key] == info[key]:  # a NaN says nothing
                 self._info_keys.add(f"info[{key!r}]")
-                return int(bool(info[key]))
-        return NOT_SAID
+                return bool(info[key])
+        return None
 
     def check_seeding(self) -> None:
         """Replay the first steps: what goes differently then was not seeded."""
@@ -282,16 +250,29 @@ class _Evaluation:
                 f"could not be replayed: {type(problem).__name__}: {problem}"
             )
         self._seeded = False
-        self._table.seed[:] = -1
         self._driver.notes.append(note)
 
     def report(self) -> VectorReport:
-        driver, table = self._driver, self._table
-        success_is = self._decide_successes()
+        driver = self._driver
+        success_is = self._name_success()
+        episodes = [
+            Episode(
+                index,
+                self._seeds[index] if self._seeded else None,
+                end.steps,
+                end.ret,
+                # An environment that speaks of success only where there is one means no by silence.
+                end.terminated if success_is == "terminated" else bool(end.success),
+                end.terminated,
+                end.truncated,
+                end.dist,
+            )
+            for index, end in sorted(self._ended.items())
+        ]
         config = {
             "kind": "episodes",
             "env": driver.name,
-            "episodes": len(table),
+            "episodes": self._episodes,
             "num_envs": driver.num_envs,
             "seed": self._seed,
             "seeded": self._seeded,
@@ -299,32 +280,38 @@ class _Evaluation:
             "success_is": success_is,
             "notes": list(driver.notes),
         }
-        return VectorReport(summarize(table, config), table, config, tuple(driver.notes))
+        return VectorReport(summarize(episodes, config), episodes, config, tuple(driver.notes))
 
-    def _decide_successes(self) -> str:
-        """Fill in which episodes succeeded (clause 9), and return what decided it."""
-        table, said = self._table, self._said
+    def _name_success(self) -> str:
+        """Name what decided which episodes succeeded (clause 9), and note what is doubtful."""
         if self._success is not None:
-            table.success[:] = said == 1
             return "success function"
+        ends, notes = self._ended.values(), self._driver.notes
         if self._info_keys:
-            # An environment that speaks of success only where there is one means no by silence.
-            table.success[:] = said == 1
-            silent = int((said == NOT_SAID).sum())
+            silent = sum(end.success is None for end in ends)
             if silent:
-                self._driver.notes.append(
-                    f"{silent} of {len(table)} episodes said nothing of success where others did: "
+                notes.append(
+                    f"{silent} of {len(ends)} episodes said nothing of success where others did: "
                     "they count as failures"
                 )
             return ", ".join(sorted(self._info_keys))
-        table.success[:] = table.terminated
-        both = table.terminated & table.truncated
-        if both.any() and (both == table.truncated).all():
-            self._driver.notes.append(
-                f"all {int(both.sum())} truncated episodes were reported as terminated too, and "
+        truncated = [end for end in ends if end.truncated]
+        if truncated and all(end.terminated for end in truncated):
+            notes.append(
+                f"all {len(truncated)} truncated episodes were reported as terminated too, and "
                 "count as successes; if `done` means any end here, say with success= what one is"
             )
         return "terminated"
+
+
+class _EpisodeEnd(NamedTuple):
+    steps: int
+    ret: float
+    success: bool | None
+    """What `success` or the environment said; None for nothing."""
+    terminated: bool
+    truncated: bool
+    dist: float | None
 
 
 def _announce_episodes(policy_begin: Callable[[list[int]], object], slots: Slots) -> None:
@@ -372,10 +359,93 @@ def _checksum(values: Any) -> int:
     return 0 if array.dtype.hasobject else zlib.crc32(np.ascontiguousarray(array).tobytes())
 
 
-def _copy_actions(actions: Any) -> Any:
-    """Copy actions, which environments may change in place."""
-    if isinstance(actions, Mapping):
-        return {key: _copy_actions(part) for key, part in actions.items()}
-    if isinstance(actions, tuple | list):
-        return type(actions)(map(_copy_actions, actions))
-    return actions.detach().clone() if is_tensor(actions) else copy.deepcopy(actions)
+# --- Steps as JSON lines -------------------------------------------------------------------------
+
+DISTANCES = ("dist", "distance", "dist_to_goal", "distance_to_goal")
+"""Keys under which environments put it in their infos."""
+
+
+def _distance(info: Mapping[str, Any]) -> float | None:
+    """Return the distance to the goal that an info states, if it is a finite number."""
+    for name in DISTANCES:
+        value = info.get(name)
+        if value is None:
+            continue
+        array = as_numpy(value)
+        if array.size == 1 and array.dtype.kind in "biuf":
+            number = float(array.reshape(()))
+            return number if math.isfinite(number) else None
+    return None
+
+
+class _TrajectoryFile:
+    """A new file with one JSON line for every step of an episode; a context manager.
+
+    One environment writes `{t, action, reward, done, trunc, dist}`, `t` from 0 in every episode;
+    several write `{episode, env, t, …}`. `done` is terminated; `dist` is null where the environment
+    does not say how far it is from its goal. Actions without such a form are refused before a step.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.several = False
+        """Whether lines say whose step it is."""
+        self._path = Path(path)
+        self._lines = 0
+        self._encode = msgspec.json.Encoder().encode
+        if self._path.suffix != ".jsonl":
+            raise InvalidInput(
+                f"a trajectory is written as JSON lines: name the file ….jsonl, not {self._path}"
+            )
+        if self._path.exists():
+            raise InvalidInput(f"{self._path} is already there; remove it, or name another file")
+        if not self._path.parent.is_dir():
+            raise InvalidInput(f"there is no directory {self._path.parent} to write {path} in")
+
+    def check(self, actions: Any) -> None:
+        """Refuse actions that are neither numbers nor arrays, before the first step."""
+        if self._lines == 0 and (
+            isinstance(actions, dict | tuple) or as_numpy(actions).dtype.kind not in "biuf"
+        ):
+            raise InvalidInput(
+                "a trajectory holds actions that are numbers or arrays of numbers; policy_fn "
+                f"returned {actions!r:.120}. Leave trajectory out"
+            )
+
+    def __enter__(self) -> Self:
+        self._file = self._path.open("xb")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+        if self._lines == 0:
+            self._path.unlink()
+
+    def write(
+        self,
+        slots: Slots,
+        actions: Any,
+        step: Step,
+        info: Callable[[int], Mapping[str, Any]],
+        max_steps: int | None,
+    ) -> None:
+        """Write one step of all environments that play an episode.
+
+        `slots` are as they were before the step, `max_steps` is where episodes are truncated.
+        """
+        actions = as_numpy(actions)
+        for slot, episode in enumerate(slots.episode.tolist()):
+            if slots.playing is not None and not slots.playing[slot]:
+                continue
+            t, done = int(slots.steps[slot]), bool(step.terminated[slot])
+            cut = max_steps is not None and t + 1 >= max_steps and not done
+            line = {
+                **({"episode": episode, "env": slot} if self.several else {}),
+                "t": t,
+                "action": actions[slot].tolist(),
+                "reward": float(step.reward[slot]),
+                "done": done,
+                "trunc": bool(step.truncated[slot]) or cut,
+                "dist": _distance(info(slot)),
+            }
+            self._file.write(self._encode(line) + b"\n")
+            self._lines += 1

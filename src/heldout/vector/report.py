@@ -7,10 +7,10 @@ are metrics.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,49 +37,6 @@ class Episode:
     truncated: bool
     dist: float | None = None
     """Distance to its goal at the end, where the environment says so."""
-
-
-class EpisodeTable(Sequence[Episode]):
-    """All episodes, by index, in a few bytes each.
-
-    Args:
-        episodes: How many there are.
-    """
-
-    def __init__(self, episodes: int) -> None:
-        self.ret = np.zeros(episodes)
-        self.dist = np.full(episodes, np.nan)
-        self.steps = np.zeros(episodes, dtype=np.int64)
-        self.seed = np.full(episodes, -1, dtype=np.int64)
-        self.success = np.zeros(episodes, dtype=np.bool_)
-        self.terminated = np.zeros(episodes, dtype=np.bool_)
-        self.truncated = np.zeros(episodes, dtype=np.bool_)
-
-    def __len__(self) -> int:
-        return len(self.ret)
-
-    @overload
-    def __getitem__(self, index: int) -> Episode: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Episode]: ...
-    def __getitem__(self, index: int | slice) -> Episode | list[Episode]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
-        seed, dist = int(self.seed[index]), float(self.dist[index])
-        return Episode(
-            index,
-            None if seed < 0 else seed,
-            int(self.steps[index]),
-            float(self.ret[index]),
-            bool(self.success[index]),
-            bool(self.terminated[index]),
-            bool(self.truncated[index]),
-            None if np.isnan(dist) else dist,
-        )
-
-    def __iter__(self) -> Iterator[Episode]:
-        return (self[i] for i in range(len(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,27 +104,17 @@ class VectorReport:
             raise InvalidInput(
                 f"{path} holds the results of samples, not of episodes; EvalReport.load reads it"
             )
-        table = EpisodeTable(len(saved.results))
         try:
-            for index, result in enumerate(saved.results):
-                _read_result(table, index, result)
-            summary, notes = summarize(table, config), tuple(config["notes"])
-        except (KeyError, TypeError, ValueError, OverflowError) as problem:
+            episodes = [_read_result(index, result) for index, result in enumerate(saved.results)]
+            return cls(summarize(episodes, config), episodes, config, tuple(config["notes"]))
+        except (KeyError, TypeError, ValueError) as problem:
             raise RunDirectoryError(f"{path} is no run of episodes: {problem!r}") from problem
-        return cls(summary, table, config, notes)
 
 
 def episode_sample(index: int, seed: int | None, env: str | None = None) -> Sample:
     """Make the sample of an episode: the same at every evaluation that plays it.
 
-    Args:
-        index: Which episode it is. No two samples are of equal content, also where the environment
-            cannot be seeded.
-        seed: What it is reset with.
-        env: The environment's name, where it is known.
-
-    Returns:
-        The sample, named `episode-<index>`.
+    The index is part of its input, so that no two are equal where nothing can be seeded.
     """
     return Sample(f"episode-{index}", {"env": env, "index": index, "seed": seed})
 
@@ -191,33 +138,32 @@ def _as_result(episode: Episode, config: Mapping[str, Any], reward: Reward) -> E
     return EvalResult(sample.id, sample, Trajectory((), stop), Score(tuple(metrics)), metadata)
 
 
-def _read_result(table: EpisodeTable, index: int, result: EvalResult) -> None:
-    """The reverse of `_as_result`."""
+def _read_result(index: int, result: EvalResult) -> Episode:
     values = {metric.name: metric.value for metric in result.score.metrics}
-    seed = result.sample.input["seed"]
-    table.seed[index] = -1 if seed is None else seed
-    table.ret[index], table.steps[index] = values["return"], int(values["steps"])
-    table.dist[index] = values.get("dist_at_end", np.nan)
-    table.success[index] = result.metadata["success"]
-    table.terminated[index] = terminated = result.metadata["ended"] == "terminated"
-    table.truncated[index] = not terminated or result.metadata.get("truncated", False)
+    terminated = result.metadata["ended"] == "terminated"
+    return Episode(
+        index,
+        result.sample.input["seed"],
+        int(values["steps"]),
+        float(values["return"]),
+        result.metadata["success"],
+        terminated,
+        not terminated or result.metadata.get("truncated", False),
+        values.get("dist_at_end"),
+    )
 
 
-def summarize(table: EpisodeTable, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the summary (clause 10).
-
-    Args:
-        table: The episodes. All that were asked for were played, so denominators are their number.
-        config: What else the summary repeats: num_envs, seed, seeded, success_is and notes.
-
-    Returns:
-        The numbers, always under the same keys in the same order.
-    """
-    n, successes = len(table), int(table.success.sum())
+def summarize(episodes: Sequence[Episode], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the summary (clause 10) of all episodes that were asked for."""
+    ret = np.array([episode.ret for episode in episodes])
+    steps = np.array([episode.steps for episode in episodes])
+    success = np.array([episode.success for episode in episodes])
+    terminated = np.array([episode.terminated for episode in episodes])
+    dist = np.array([episode.dist for episode in episodes if episode.dist is not None])
+    n, successes = len(episodes), int(success.sum())
     # Where a time limit ended it, the steps are the limit's: they are no way to a goal.
-    to_goal = table.steps[table.success & table.terminated]
-    returns = _moments(table.ret)
-    dist = table.dist[~np.isnan(table.dist)]
+    to_goal = steps[success & terminated]
+    returns = Moments.of(ret)
     return {
         "episodes": n,
         "successes": successes,
@@ -230,12 +176,12 @@ def summarize(table: EpisodeTable, config: Mapping[str, Any]) -> dict[str, Any]:
         "mean_return_stderr": returns.stderr,
         # A return is no rate, even where all that were seen lie between 0 and 1.
         **_bounds("mean_return", returns.interval(bounded=False)),
-        "steps": int(table.steps.sum()),
-        "terminated": int(table.terminated.sum()),
-        "truncated": int((table.truncated & ~table.terminated).sum()),
-        "return_mean_success": _moments(table.ret[table.success]).mean,
-        "return_mean_fail": _moments(table.ret[~table.success]).mean,
-        "steps_p50_success": _median(table.steps[table.success]),
+        "steps": int(steps.sum()),
+        "terminated": int(terminated.sum()),
+        "truncated": n - int(terminated.sum()),
+        "return_mean_success": Moments.of(ret[success]).mean,
+        "return_mean_fail": Moments.of(ret[~success]).mean,
+        "steps_p50_success": _median(steps[success]),
         "dist_at_end_p50": _median(dist),
         "dist_n": len(dist),
         "num_envs": config["num_envs"],
@@ -244,12 +190,6 @@ def summarize(table: EpisodeTable, config: Mapping[str, Any]) -> dict[str, Any]:
         "success_is": config["success_is"],
         "notes": list(config["notes"]),
     }
-
-
-def _moments(values: NDArray[np.float64]) -> Moments:
-    moments = Moments()
-    moments.add(values, np.arange(len(values)))
-    return moments
 
 
 def _median(values: NDArray[Any]) -> float | None:

@@ -15,7 +15,7 @@ skip with its reason, on the curve, in `history` and in the log, and never a num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -119,7 +119,7 @@ class EvalEvery:
         from heldout.training.settings import Settings
 
         check_whole("every_steps", every_steps, least=0, note=" (0: only where run() is called)")
-        check_arguments(make_env, policy_fn, episodes, num_envs, seed, max_steps, success)
+        check_arguments(make_env, episodes, num_envs, seed, max_steps)
         if reward not in (None, "success", "return"):
             raise InvalidInput(f"reward is 'success' or 'return', got {reward!r}")
         outside = Settings.from_environment()
@@ -316,23 +316,15 @@ def _model_getter(policy_fn: PolicyFn, model: Any) -> Callable[[], Any]:
     """
     if callable(model) and not callable(getattr(model, "modules", None)):
         return model  # type: ignore[no-any-return]
-    named = _modules_of(model)  # once: an iterator of modules would be used up
-    return lambda: _outermost([*held_by(policy_fn)[0], *named]) or policy_fn
+    modules = modules_of(model)
+    if model is not None and not modules:
+        raise InvalidInput(
+            f"model is a torch module, or a list or dict of them, got {model!r:.120}"
+        )
+    return lambda: _outermost([*held_by(policy_fn)[0], *modules]) or policy_fn
 
 
 def _outermost(modules: list[Any]) -> list[Any]:
     """Leave out modules that are part of others."""
     inner = {id(part) for module in modules for part in module.modules() if part is not module}
     return list({id(module): module for module in modules if id(module) not in inner}.values())
-
-
-def _modules_of(model: Any) -> list[Any]:
-    """`isolation.modules_of` for any iterable of modules, refusing what is none."""
-    if model is None or callable(getattr(model, "modules", None)):
-        return modules_of(model)
-    parts = model.values() if isinstance(model, Mapping) else model
-    if isinstance(parts, str) or not isinstance(parts, Iterable):
-        raise InvalidInput(
-            f"model is a torch module, or a list or dict of them, got {model!r:.120}"
-        )
-    return [module for part in parts for module in _modules_of(part)]
