@@ -738,7 +738,7 @@ def test_clause_27_a_rubric_is_known_by_its_parts_and_one_that_raises_is_the_ite
     known = describe_callable(Rubric(part(grade_number, name="correct", weight=2), picky))
     assert known is not None
     assert [(p["name"], p.get("weight"), p.get("version")) for p in known["parts"]] == [
-        ("correct", 2, 4),
+        ("correct", 2, 5),
         ("picky", None, None),
     ]
     length = part(lambda answer: len(answer), name="n", weight=0)

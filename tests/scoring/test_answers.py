@@ -129,11 +129,6 @@ def test_statements_come_from_the_last_one_backwards() -> None:
     assert [statement.value for statement in statements(text)] == ["A", "blue", "7", "5", "red"]
 
 
-def test_a_question_mark_within_a_word_asks_nothing() -> None:
-    assert stated_answer("Answer: https://example.org/?q=1") == "https://example.org/?q=1"
-    assert stated_answer("Answer: Paris?") is None
-
-
 def test_a_sentence_counts_where_nothing_is_marked() -> None:
     assert stated_answer("Answer: Paris\n\nThe answer is well known.") == "Paris"
     assert stated_answer("The answer is Paris. The answer is well known.") == "well known"
@@ -153,7 +148,7 @@ def test_other_tags_at_the_end_stay() -> None:
         assert answer_text(text) == text
 
 
-def test_a_statement_says_where_and_how_it_was_made() -> None:
+def test_a_statement_says_how_it_was_made() -> None:
     kinds = {
         "So, answer: 4": "words",
         r"So \boxed{4}": "box",
@@ -165,7 +160,6 @@ def test_a_statement_says_where_and_how_it_was_made() -> None:
         statement = last_statement(text)
         assert statement is not None
         assert (statement.kind, statement.value) == (kind, "4")
-        assert 0 < statement.start < len(text)
 
 
 @given(st.lists(st.sampled_from([*HOSTILE, "Answer:", "x", "5"]), max_size=30).map("".join))
@@ -175,7 +169,6 @@ def test_no_text_breaks_the_reading(text: str) -> None:
     statement = last_statement(text)
     if statement and statement.value is not None:
         assert statement.value
-        assert 0 <= statement.start < len(text)
 
 
 @given(st.text(max_size=60), st.sampled_from("ABCDE"))
@@ -193,9 +186,8 @@ def test_reasoning_leaves_no_trace(thought: str) -> None:
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-@pytest.mark.parametrize("before", ["", "Answer: ", "\\boxed{"])
-def test_a_long_text_of_anything_is_read_in_bounded_time(piece: str, before: str) -> None:
-    text = before + piece * (300_000 // len(piece))
+def test_a_long_text_of_anything_is_read_in_bounded_time(piece: str) -> None:
+    text = "Answer: " + piece * (300_000 // len(piece))
     began = time.process_time()
     answer_text(text)
     last_statement(text)

@@ -124,7 +124,7 @@ REPEATED = (
     ),
     *("<answer>1", "<|channel|>final<|message|>", "```\n", " and ", "\0", "\ud800"),
     *("\u0301", "\u0301\u0316"),
-    *("\u200d", "ﷺ", "a", "a ", "C or ", "<!--"),
+    *("\u200d", "ﷺ", "a", "a ", "C or ", "A)\n", "A is correct ", "<!--"),
 )
 """What a long text is made of."""
 

@@ -186,17 +186,7 @@ def test_the_common_subsequence_is_as_long_as_the_table_says(
     for i, j in itertools.product(range(len(one)), range(len(two))):
         longest = max(table[i][j + 1], table[i + 1][j])
         table[i + 1][j + 1] = table[i][j] + 1 if one[i] == two[j] else longest
-    length = len(one) + len(two)
-    wanted = 2 * table[-1][-1] / length if one and two else 0.0
-    assert texts.rouge_l(one, two) == pytest.approx(wanted)
-
-
-@given(WORDS, WORDS)
-def test_f1_is_symmetric_and_between_0_and_1(one: list[str], two: list[str]) -> None:
-    value = texts.token_f1(one, two)
-    assert 0 <= value <= 1
-    assert value == texts.token_f1(two, one)
-    assert (value == 1) == (sorted(one) == sorted(two))
+    assert texts.common_length(one, two) == table[-1][-1]
 
 
 @given(st.text(min_size=1, max_size=60))
@@ -235,9 +225,8 @@ def test_an_answer_that_lists_everything_can_be_bounded() -> None:
     assert (bounded.value, bounded.note) == (0.0, "1000 words, at most 50 are looked at")
     assert texts.grade_includes("It is 204.", 204, at_most=50).value == 1.0
     assert texts.grade_includes("巴" * 60, "巴", at_most=50).value == 0.0
-    for at_most in (0, True, "5"):
-        with pytest.raises(InvalidInput, match="at_most"):
-            part(texts.grade_includes, at_most=at_most)
+    with pytest.raises(InvalidInput, match="at_most"):
+        part(texts.grade_includes, at_most=0)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-r"""Multiple choice: the option that an answer names, by its letter or by its text.
+"""Multiple choice: the option that an answer names, by its letter or by its text.
 
-Letters may be full-width, look-alikes of another script (a Cyrillic С) or another script's own
-option letters (ب, ख, ③). Where the options were shown in another order, `originals` says which
-option each shown letter stands for, and grades are in the original letters.
+Where the options were shown in another order, `originals` says which option each shown letter
+stands for, and grades are in the original letters.
 """
 
 from __future__ import annotations
@@ -62,36 +61,23 @@ def shuffled(options: Sequence[str], key: str, *, letters: str = LETTERS) -> Shu
 
 # --- Letters ------------------------------------------------------------------------------------
 
-# What stands for the first, second, … option in other scripts, and what looks like a Latin letter.
-# A Cyrillic В may be B, or the third of a list.
-_ORDERS = ("أبجده", "ابجده", "कखगघङ", "①②③④⑤")
-_ALIKE = dict(zip("АСЕНІКМОРТХ", "ACEHIKMOPTX", strict=True))
-_CJK = "\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3"  # letters that words stand next to, unspaced
-_GLYPHS = _ALIKE | {
-    glyph: letter for order in _ORDERS for glyph, letter in zip(order, LETTERS, strict=False)
-}
-_GLYPH = re.compile(rf"(?<![^\W{_CJK}])[{''.join(_GLYPHS)}](?![^\W{_CJK}])")
-
-
-def _in_latin(text: str, letters: str) -> str:
-    """Write letters that stand alone in Latin, where the options have Latin letters."""
-    if text.isascii() or not letters.isascii():
-        return text
-    return unicodedata.normalize("NFKC", _GLYPH.sub(lambda glyph: _GLYPHS[glyph[0]], text))
-
 
 class _Patterns(NamedTuple):
-    letter: re.Pattern[str]  # a capital letter on its own, anywhere
-    head: re.Pattern[str]  # letters at the beginning of a value, joined by `,`, `/`, `and` or `or`
+    run: re.Pattern[str]  # capital letters on their own, joined by a comma, `and` or `or`
+    head: re.Pattern[str]  # letters at the beginning of a value, in either case
     alternative: re.Pattern[str]  # `or B.` behind the text of the first
-    tail: re.Pattern[str]  # a letter in brackets at its end
+    tail: re.Pattern[str]  # a letter in brackets at the end of a value
     line: re.Pattern[str]  # a line that begins with a marked letter, `C)`, `C.` or `(C)`
 
 
 _OPEN, _CLOSE = r"[\s*_`\"'“(\[{（【$]{0,8}+", r"[*_`\"'”)\]}）】$]{0,8}"
 _OPTION = r"(?i:(?:(?:the|la)\s)?(?:option|choice|letter|answer|statement|opción|вариант|选项)\s?)?"
 _AND = r"(?:and|or|und|oder|et|ou|y|o|also|maybe|[^\x00-\x7f–—]{1,6})"
-_BEHIND = "because|since|as|for|due|given|with|which|by|but|rather|not|and not|instead|if|over"
+_END = (  # not C++, A's, C-section, B.C., 3.14, 1,000, F = ma, B(x), A dog
+    r"(?=\s*\Z|[.:：,;!)](?!\w)|\n|\s[-–—(]|[。，；、\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]"
+    r"|\s(?=[^\x00-\x7f])|\s(?:because|since|as|for|due|given|with|which|by|but|rather|not|and not"
+    r"|instead|if|over)\b)"
+)
 _PHRASE = re.compile(  # directly before a letter
     r"(?:\b(?:correct|right|best|option|choice|selection|verdict)[*_]{0,2}"
     r"(?:\s?[:：]|\s(?:\w{1,20}\s){0,3}(?:is|are|be)[:,]?)"
@@ -103,14 +89,9 @@ _PHRASE = re.compile(  # directly before a letter
 )
 _CALLED = re.compile(  # directly behind it
     rf"{_CLOSE}(?:[.:)]{{1,2}}[*_]{{0,2}} [^.;\n]{{1,80}}?)?[*_]{{0,3}}\s"
-    r"(?:(?:is|are|must be|would be|seems|as|ist)\s)?(?:therefore\s|thus\s)?(?:the\s)?"
-    r"(?:only\s|most\s)?[*_]{0,2}(?:correct|right|best|likely|true|answer|richtig)\b(?!-)"
+    r"(?:(?:is|are|must be|would be|as|ist)\s)?(?:therefore\s|thus\s)?(?:the\s)?"
+    r"(?:only\s|most\s)?[*_]{0,2}(?:correct|right|best|answer|richtig)\b(?!-)"
 )
-_NAME = re.compile(  # Vitamin C, Plan B: the letter belongs to the word before it
-    r"\b(?!(?:Option|Choice|Answer|Statement|So|Thus|Hence|Therefore|That|Only|And|But|Both)\s)"
-    r"[A-Z][a-z]+\s[(\[*]{0,3}\Z"
-)
-_BOTH = re.compile(r"(?<!\w)(\w)\)?\s(?:and|&)\s\(?\Z")
 _TEXT_COMMAND = re.compile(r"\\(?:text[a-z]{0,4}|math[a-z]{2}|mbox|bf|rm)\s?\{([^{}]*)\}")
 
 
@@ -118,23 +99,20 @@ _TEXT_COMMAND = re.compile(r"\\(?:text[a-z]{0,4}|math[a-z]{2}|mbox|bf|rm)\s?\{([
 def _patterns_of(letters: str) -> _Patterns:
     upper = f"[{re.escape(letters)}]"
     letter = f"[{re.escape(letters + letters.lower())}]"
-    # Not C++, A's, C-section, B.C., 3.14, 1,000, F = ma, B(x), A dog.
-    end = (
-        r"(?=\s*\Z|[.:：,;!](?!\w)|\)(?!\w|\s(?:is|are|was|could|would|might)\b)|\n|\s[-–—(]"
-        rf"|[。，；、{_CJK}]|\s(?:{_BEHIND})\b|\s(?=[^\x00-\x7f]))"
-    )
-    further = rf"{_OPEN}{_OPTION}{_OPEN}{letter}{_CLOSE}(?:(?<=[^AaIi])(?![\w'’+^-])|{end})"
+    further = rf"{_OPEN}{_OPTION}{_OPEN}{letter}{_CLOSE}(?:(?<=[^AaIi])(?![\w'’+^-])|{_END})"
     joined = rf"(?:(?:\s?[,/|&]\s?+|\s(?={_AND}\s))(?:{_AND}\s){{0,2}}|[–—-]){further}"
     return _Patterns(
-        letter=re.compile(
-            rf"({upper})(?<![A-Za-z0-9_'’\\].)(?![A-Za-z0-9_+#'’^]|-\w|\s?=|\.[A-Za-z])", re.DOTALL
+        run=re.compile(
+            rf"{upper}(?<![A-Za-z0-9_'’\\].)(?:[)\]]?(?:,|\sand|\sor|,\sand|,\sor)\s[(\[]?{upper})*"
+            r"(?![A-Za-z0-9_+#'’^]|-\w|\s?=|\.[A-Za-z])",
+            re.DOTALL,
         ),
         head=re.compile(
-            rf"{_OPEN}(?i:either\s|both\s)?{_OPTION}{_OPEN}{letter}{_CLOSE}(?:{joined}){{0,25}}{end}"
+            rf"{_OPEN}(?i:either\s|both\s)?{_OPTION}{_OPEN}{letter}{_CLOSE}(?:{joined}){{0,25}}{_END}"
         ),
         alternative=re.compile(rf"\bor\s{_OPEN}{_OPTION}({upper})(?=[).:\]*]|\Z)"),
         tail=re.compile(rf"[(\[]\s?({upper})\s?[)\]]\W{{0,4}}\Z"),
-        line=re.compile(rf"[ \t>*_-]{{0,8}}(?:[(\[]({upper})[)\]]|({upper})[*_]{{0,2}}[).])(?!\w)"),
+        line=re.compile(rf"[ \t>*_-]{{0,8}}(?:[(\[]{upper}[)\]]|{upper}[*_]{{0,2}}[).])(?!\w)"),
     )
 
 
@@ -154,14 +132,19 @@ def read_choice(
             return frozenset()
         if len(value) == 1 and value in letters:  # as most are
             return frozenset(value)
-        named = _named(value[:MAX_VALUE], letters, tuple(options))
-        bare = value.strip("()[]*")
-        if named or (len(bare) == 1 and bare.isalpha()):  # a letter that is no option
+        if named := _named(value[:MAX_VALUE], letters, tuple(options)):
             return named
-    text = _in_latin(text[-_MAX_TEXT:], letters)
-    if _patterns_of(letters).letter.search(text):
-        return _called_right(text, letters) or _by_lines(text, letters, tuple(options))
-    return _by_last_sentence(text[text.rfind("\n") + 1 :], letters, tuple(options))
+    text = _folded(text[-_MAX_TEXT:], letters)
+    runs = list(_patterns_of(letters).run.finditer(text))
+    if not runs:
+        return _by_last_sentence(text[text.rfind("\n") + 1 :], letters, options)
+    return _called_right(text, runs, letters) or _by_lines(text, letters, tuple(options))
+
+
+def _folded(text: str, letters: str) -> str:
+    """Write full-width letters as ASCII, where the options have ASCII letters."""
+    is_plain = text.isascii() or not letters.isascii()
+    return text if is_plain else unicodedata.normalize("NFKC", text)
 
 
 @lru_cache(maxsize=4096)
@@ -169,21 +152,19 @@ def _named(value: str, letters: str, options: tuple[str, ...]) -> frozenset[str]
     """Read the options that a stated value names."""
     if letter := _by_text(value, letters, options):
         return frozenset(letter)
-    value = _in_latin(value, letters)
+    value = _folded(value, letters)
     if "\\" in value:
         value = re.sub(" +", " ", _TEXT_COMMAND.sub(r"\1", value))
     patterns = _patterns_of(letters)
     if head := patterns.head.match(value):
         behind = value[head.end() :]
-        words = behind.lstrip(" .:)：-–—*_")
-        named = {*_letters_in(head[0], letters), *_by_text(words, letters, options)}
-        return frozenset(named.union(patterns.alternative.findall(behind)))
+        by_text = _by_text(behind.lstrip(" .:)：-–—*_"), letters, options)
+        return _letters_in(head[0], letters).union(by_text, patterns.alternative.findall(behind))
     if tail := patterns.tail.search(value, max(0, len(value) - 20)):
         return frozenset((tail[1], *_by_text(value[: tail.start()], letters, options)))
     word = value.strip(" ()[]{}.*")
-    if word.isalpha() and set(word) <= set(letters) and list(word) == sorted(set(word)):  # AC
-        return frozenset(word)
-    return _called_right(value, letters)
+    is_several = word.isalpha() and list(word) == sorted(set(word) & set(letters))  # AC
+    return frozenset(word) if is_several else frozenset()
 
 
 def _letters_in(text: str, letters: str) -> frozenset[str]:
@@ -192,73 +173,56 @@ def _letters_in(text: str, letters: str) -> frozenset[str]:
     return frozenset(letter for letter in named if letter in letters)
 
 
-def _called_right(text: str, letters: str) -> frozenset[str]:
-    """Find the last letter called the answer by a phrase, with others of the same sentence."""
-    patterns = _patterns_of(letters)
-    named: set[str] = set()
-    start = len(text)
-    for letter in list(patterns.letter.finditer(text))[: -_MAX_LETTERS - 1 : -1]:
-        at, end = letter.span()
-        if named and re.search(r"[.;!?\n]\s", text[end:start]):
-            break
-        before = text[max(0, at - 80) : at]
+def _called_right(text: str, runs: list[re.Match[str]], letters: str) -> frozenset[str]:
+    """Find the last letters that a phrase before or behind them calls the answer."""
+    for run in runs[: -_MAX_LETTERS - 1 : -1]:
+        before = text[max(0, run.start() - 80) : run.start()]
         phrase = _PHRASE.search(before)
-        head = patterns.head.match(text, at) if phrase else None
-        if phrase and head:
+        if phrase and _patterns_of(letters).head.match(text, run.start()):
             before = before[: phrase.start()]
-        elif not _CALLED.match(text, end, end + 140) or _NAME.search(before):
+        elif not _CALLED.match(text, run.end(), run.end() + 140):
             continue
-        if not is_denied(before) and not before.rstrip("(*").endswith(" or "):
-            named |= _letters_in(head[0], letters) if head else {letter[1]}
-            start = at
-            if not head and (both := _BOTH.search(before)) and both[1] in letters:
-                named.add(both[1])
-    return frozenset(named)
+        if not is_denied(before):
+            return _letters_in(run[0], letters)
+    return frozenset()
 
 
 def _by_lines(text: str, letters: str, options: tuple[str, ...]) -> frozenset[str]:
     """Read a last line that is a letter, a first or last line like `C) Paris`, or a text."""
     patterns = _patterns_of(letters)
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
-    alone = [head[0] for line in lines[-2:] if (head := patterns.head.fullmatch(line.rstrip(".")))]
-    if alone and patterns.head.fullmatch(lines[-1].rstrip(".")):
-        return frozenset().union(*(_letters_in(line, letters) for line in alone))
-    marked = {mark[1] or mark[2] for line in lines if (mark := patterns.line.match(line))}
-    is_explained = len(marked) > 1 and text.startswith(f"{lines[0]}\n\n")  # the others are, below
-    for line in lines[:1] if is_explained else (lines[-1], lines[0]):
-        if patterns.line.match(line) and (is_explained or len(marked) == 1):
-            return _named(line, letters, options)
+    lines = [line.strip() for line in text.split("\n")]
+    if patterns.head.fullmatch(lines[-1].rstrip(".")):
+        return _letters_in(lines[-1], letters)
+    marked = [line for line in lines if patterns.line.match(line)]
+    is_explained = lines[1:2] == [""]  # below a first line, and the other options with it
+    if marked == [lines[-1]] or (marked[:1] == [lines[0]] and (is_explained or len(marked) == 1)):
+        return _named(marked[0], letters, options)
     return _by_last_sentence(lines[-1], letters, options) if len(marked) < 2 else frozenset()
 
 
-def _by_text(value: str, letters: str, options: tuple[str, ...]) -> str:
+def _by_text(value: str, letters: str, options: Sequence[str]) -> str:
     """Return the letter of the one option whose text is the value, or its first clause; or ""."""
-    if not options:
-        return ""
     texts = [_plain(option) for option in options]
-    plain = _plain(value)
+    plain = _plain(value) if options else ""
     for clause in (plain, re.split(r"[,;] | because | since | [–—] ", plain, maxsplit=1)[0]):
         if texts.count(clause) == 1:
             return letters[texts.index(clause)]
     return ""
 
 
-_DENYING = re.compile(r"\b(?:not|if|wrong|incorrect)\b|n['’]t\b|\?")
-_RIGHT = re.compile(r"\s(?:is|are)\s(?:the\s)?(?:correct|right|best)\b.*")
+_RIGHT = r"(?: (?:is|are) (?:the )?(?:correct|right|best)\b.*)?"
 
 
-def _by_last_sentence(line: str, letters: str, options: tuple[str, ...]) -> frozenset[str]:
+def _by_last_sentence(line: str, letters: str, options: Sequence[str]) -> frozenset[str]:
     """Find the one option whose text a last sentence ends with, as in `So it is Paris`."""
-    if not options:
-        return frozenset()
-    sentence = re.split(r"(?<=\w\w)[.!?;]\s", line[-300:])[-1]
-    plain = _RIGHT.sub("", _plain(sentence).replace("*", ""))
-    named = [
-        letter
-        for letter, text in zip(letters, map(_plain, options), strict=False)
-        if text and re.search(rf"(?<!\w){re.escape(text)}\Z", plain)
-    ]
-    return frozenset(named if len(named) == 1 and not _DENYING.search(sentence) else ())
+    named: set[str] = set()
+    sentence = re.split(r"(?<=\w\w)[.!?;]\s", line[-300:])[-1] if options else ""
+    plain = _plain(sentence).replace("*", "")
+    for letter, option in zip(letters, options, strict=False):
+        end = re.search(rf"(?<!\w){re.escape(_plain(option))}{_RIGHT}\Z", plain)
+        if option and end and not is_denied(plain[: end.start()]):
+            named.add(letter)
+    return frozenset(named) if len(named) == 1 else frozenset()
 
 
 @lru_cache(maxsize=4096)
@@ -272,21 +236,16 @@ def _plain(text: str) -> str:
 def _check(*, letters: str = "ABCD", options: Sequence[str] = (), **_: object) -> None:
     if not letters.strip() or len(set(letters)) < len(letters):
         raise InvalidInput(
-            "`letters` are the options' letters in one text, each once, as 'ABCD'; "
-            f"got {letters!r:.100}"
+            f"`letters` are the options' letters in one text, each once, as 'ABCD', got {letters!r}"
         )
-    if isinstance(options, str):
+    if isinstance(options, str) or len(options) > len(letters):
         raise InvalidInput(
-            f"`options` is a list of the options' texts, got the text {options!r:.100}"
-        )
-    if len(options) > len(letters):
-        raise InvalidInput(
-            f"{len(options)} options, but the {len(letters)} letters {letters!r:.100}: "
-            f"say `letters={LETTERS[: len(options)]!r}`"
+            f"`options` is a list of the options' texts, at most {len(letters)} of them, got "
+            f"{options!r:.100}; for more, say `letters={LETTERS[: len(options)]!r}`"
         )
 
 
-@grader(version=4, check=_check)
+@grader(version=5, check=_check)
 def grade_choice(
     answer: str | None,
     target: str | Collection[str],
@@ -302,9 +261,9 @@ def grade_choice(
     that names none is passed over. Where nothing stated names one, it takes the last letter that a
     phrase calls the answer (`I would go with C`, `option C is correct`), a last line that is a
     letter, a first or last line like `C) Paris`, or the option's text at the end of the last
-    sentence. A letter in running text never counts, nor does one behind `not`, `if` or `wrong`; of
-    `not A but B`, B counts. Two letters joined by a comma, a slash, `and` or `or` are two answers,
-    and so are a letter and another option's text: a 0.
+    sentence. A letter in running text never counts, nor does one behind `not`, `if` or `wrong`. Two
+    letters joined by a comma, a slash, `and` or `or` are two answers, and so are a letter and
+    another option's text: a 0.
 
     Args:
         answer: The reply.
@@ -321,9 +280,16 @@ def grade_choice(
     """
     if options or len(letters) != 4:
         _check(letters=letters, options=options)
-    shown_letters = letters[: len(options)] if options else letters
-    correct = _correct_letters(target, shown_letters, originals)
-    named = read_choice(answer, shown_letters, options=options)
+    letters = letters[: len(options)] if options else letters
+    known = frozenset(originals.values() if originals else letters)
+    several = target if isinstance(target, Collection) else ()
+    correct = frozenset([target] if isinstance(target, str) else several)
+    if not correct or not correct <= known:
+        raise InvalidInput(
+            f"the target {target!r:.100} is not among the option letters {''.join(sorted(known))!r}"
+            f"; of an index, it is {letters[:4]!r}[index]"
+        )
+    named = read_choice(answer, letters, options=options)
     if not named:
         nothing = answer_text(answer) is None
         return NO_ANSWER if nothing else Grade(0.0, None, "no option is named as the answer")
@@ -342,20 +308,3 @@ def grade_choice(
     if isinstance(target, str) and len(named) > 1:
         notes.append("more than one option is named")
     return Grade(float(chosen == correct), ", ".join(sorted(chosen)), "; ".join(notes))
-
-
-def _correct_letters(
-    target: str | Collection[str], letters: str, originals: Mapping[str, str] | None
-) -> frozenset[str]:
-    if not isinstance(target, Collection):
-        raise InvalidInput(
-            f"the target is an option's letter, got {target!r:.100}; of an index, it is "
-            f"{letters[:4]!r}[index]"
-        )
-    correct = frozenset([target]) if isinstance(target, str) else frozenset(target)
-    known = frozenset(originals.values() if originals else letters)
-    if not correct or not correct <= known:
-        raise InvalidInput(
-            f"the target {target!r:.100} is not among the option letters {''.join(sorted(known))!r}"
-        )
-    return correct

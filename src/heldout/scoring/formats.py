@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,12 +18,8 @@ from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text, code_blocks, last_box
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
-DEEPEST = 128  # levels of nesting in JSON that is still read
 _decode = msgspec.json.Decoder().decode
 _NOTHING = re.compile(r"[\s{}~\u200b\ufeff]|\\(?:q?quad|text|[,;:! ])")  # in a box, shows nothing
-
-
-# --- JSON ---------------------------------------------------------------------------------------
 
 
 class NotJSON(ValueError):
@@ -37,36 +33,25 @@ def parse_json(text: str) -> Any:
         NotJSON: The text is not JSON, or nested too deeply.
     """
     try:
-        value = _decode(text)
-        is_deep = text.count("[") + text.count("{") > DEEPEST and _depth(value) > DEEPEST
+        return _decode(text)
     except msgspec.DecodeError as problem:
         raise NotJSON(str(problem)) from None
     except UnicodeEncodeError:
         raise NotJSON("half of a surrogate pair, which is not text") from None
     except RecursionError:
-        is_deep = True
-    if is_deep:
-        raise NotJSON(f"nested deeper than {DEEPEST} levels")
-    return value
+        raise NotJSON("nested too deeply") from None
 
 
-def _depth(value: Any) -> int:
-    if not isinstance(value, dict | list):
-        return 0
-    inner = value.values() if isinstance(value, dict) else value
-    return 1 + max(map(_depth, inner), default=0)
-
-
-Kind = Literal["any", "object", "list"]
+_KINDS = {"any": (object, "anything"), "object": (dict, "an object"), "list": (list, "a list")}
 
 
 def _check_kind(*, kind: str = "any") -> None:
-    if kind not in get_args(Kind):
+    if kind not in _KINDS:
         raise InvalidInput(f"kind is any, object or list, got {kind!r}")
 
 
 @grader(version=1, check=_check_kind)
-def is_json(answer: str | None, *, kind: Kind = "any") -> Grade:
+def is_json(answer: str | None, *, kind: Literal["any", "object", "list"] = "any") -> Grade:
     """Grade 1 where the whole answer is one JSON value.
 
     Args:
@@ -84,12 +69,9 @@ def is_json(answer: str | None, *, kind: Kind = "any") -> Grade:
         value = parse_json(text)
     except NotJSON as problem:
         return Grade(0.0, None, str(problem))
-    if kind != "any" and not isinstance(value, dict if kind == "object" else list):
-        return Grade(0.0, text, f"JSON, but not {'an object' if kind == 'object' else 'a list'}")
-    return Grade(1.0, text)
-
-
-# --- Text --------------------------------------------------------------------------------------
+    expected, name = _KINDS[kind]
+    fits = isinstance(value, expected)
+    return Grade(float(fits), text, "" if fits else f"JSON, but not {name}")
 
 
 @grader(version=1)
@@ -108,16 +90,15 @@ def has_code_block(answer: str | None, *, language: str | None = None) -> Grade:
         return NO_ANSWER
     blocks = code_blocks(text)
     for block in reversed(blocks):
-        if not (block.closed and block.code.strip()):
-            continue
-        if language is None or block.language == language.lower():
+        is_asked_for = language is None or block.language == language.lower()
+        if block.closed and block.code.strip() and is_asked_for:
             return Grade(1.0, block.code)
-    if not blocks:
-        return Grade(0.0, None, "no code block")
-    if not blocks[-1].closed:
+    if blocks and not blocks[-1].closed:
         return Grade(0.0, None, "the last code block never closes")
-    of = f" of {language!r}" if language is not None else ""
-    return Grade(0.0, None, f"no code block{of} that has anything in it")
+    of = f" of {language!r}" if language else ""
+    return Grade(
+        0.0, None, f"no code block{of} that has anything in it" if blocks else "no code block"
+    )
 
 
 @grader(version=1)
@@ -158,16 +139,13 @@ def is_one_line(answer: str | None) -> Grade:
     if text is None:
         return NO_ANSWER
     lines = len(text.splitlines())
-    return Grade(1.0, text) if lines == 1 else Grade(0.0, text, f"{lines} lines")
-
-
-Unit = Literal["characters", "words", "lines"]
+    return Grade(float(lines == 1), text, "" if lines == 1 else f"{lines} lines")
 
 
 def _check_length(
     *, unit: str = "characters", at_least: int = 1, at_most: int | None = None
 ) -> None:
-    if unit not in get_args(Unit):
+    if unit not in ("characters", "words", "lines"):
         raise InvalidInput(f"unit is characters, words or lines, got {unit!r}")
     if at_least < 0 or (at_most is not None and at_most < at_least):
         raise InvalidInput(f"no length is at least {at_least} and at most {at_most}")
@@ -175,7 +153,11 @@ def _check_length(
 
 @grader(version=1, check=_check_length)
 def has_length(
-    answer: str | None, *, unit: Unit = "characters", at_least: int = 1, at_most: int | None = None
+    answer: str | None,
+    *,
+    unit: Literal["characters", "words", "lines"] = "characters",
+    at_least: int = 1,
+    at_most: int | None = None,
 ) -> Grade:
     """Grade 1 where the answer is as long as asked for.
 
@@ -224,18 +206,16 @@ def has_tags(text: str | None, *, tags: Sequence[str], nothing_else: bool = Fals
     _check_tags(tags=tags)
     if text is None or not text.strip():
         return NO_ANSWER
-    place, inside, outside = 0, "", []
+    rest, inside, outside = text, "", ""
     for tag in tags:
-        opener, closer = f"<{tag}>", f"</{tag}>"
-        for mark in (opener, closer):
+        for mark in (f"<{tag}>", f"</{tag}>"):
             if (count := text.count(mark)) != 1:
                 return Grade(0.0, None, f"{mark} {count} times")
-        start, end = text.find(opener, place), text.find(closer, place)
-        if start < 0 or end < start:
+        before, opened, behind = rest.partition(f"<{tag}>")
+        inside, closed, rest = behind.partition(f"</{tag}>")
+        if not (opened and closed):
             return Grade(0.0, None, f"<{tag}> is not where it belongs")
-        outside.append(text[place:start])
-        inside, place = text[start + len(opener) : end].strip(), end + len(closer)
-    outside.append(text[place:])
-    if nothing_else and "".join(outside).strip():
-        return Grade(0.0, inside, "text outside of the tags")
-    return Grade(1.0, inside)
+        outside += before
+    if nothing_else and (outside + rest).strip():
+        return Grade(0.0, inside.strip(), "text outside of the tags")
+    return Grade(1.0, inside.strip())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeVar
+
+import msgspec
 
 from heldout._fingerprint import set_version
 from heldout._format import cut
@@ -17,8 +18,7 @@ LONGEST_KEPT = 500  # characters of what was extracted that a metric keeps
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Grade:
+class Grade(msgspec.Struct, frozen=True):
     """The verdict of a grader, with what it was based on."""
 
     value: float

@@ -4,8 +4,8 @@
 every answer. A $ref to anything outside the schema is refused; nothing is ever fetched. A `pattern`
 runs on a linear engine; with look-around, up to a number of steps.
 
-Formats such as "email" are annotations here, as the specification has it from 2019 on; give
-`formats=True` to check them. The draft is the one that `$schema` names, else 2020-12.
+Formats such as "email" are annotations, as the specification has it from 2019 on. The draft is the
+one that `$schema` names, else 2020-12.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from heldout.scoring.answers import answer_text, code_blocks
 from heldout.scoring.formats import NotJSON, parse_json
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
-KEPT = 512  # compiled schemas
 PATTERN_STEPS = 100_000  # of backtracking, for a `pattern` with look-around or back-references
 
 
@@ -58,7 +57,7 @@ class Schema:
         return None
 
 
-def compiled(schema: Mapping[str, Any] | bool, *, formats: bool = False) -> Schema:
+def compiled(schema: Mapping[str, Any] | bool) -> Schema:
     """Compile a schema; the same content is compiled once.
 
     Raises:
@@ -67,14 +66,12 @@ def compiled(schema: Mapping[str, Any] | bool, *, formats: bool = False) -> Sche
     try:
         content = msgspec.json.encode(schema)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise InvalidInput(
-            f"a JSON schema is made of plain JSON values: {_short(str(error))}"
-        ) from None
-    return _compiled(content, formats)
+        raise InvalidInput(f"not a JSON schema: {_short(str(error))}") from None
+    return _compiled(content)
 
 
-@lru_cache(maxsize=KEPT)
-def _compiled(content: bytes, formats: bool) -> Schema:
+@lru_cache(maxsize=512)
+def _compiled(content: bytes) -> Schema:
     try:
         import jsonschema_rs
     except ImportError as problem:
@@ -86,15 +83,15 @@ def _compiled(content: bytes, formats: bool) -> Schema:
     try:
         validator = jsonschema_rs.validator_for(
             schema,
-            validate_formats=formats,
+            validate_formats=False,
             pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=PATTERN_STEPS),
             offline=True,
         )
     except ValueError as error:  # of which jsonschema_rs.ValidationError is one
-        what = _short(getattr(error, "message", str(error)))
         hint = "; nothing is fetched: put what a $ref names under $defs" * (b'"$ref"' in content)
         raise InvalidInput(
-            f"not a JSON schema: {what}{hint}; it is {_short(content.decode())}"
+            f"not a JSON schema: {_short(getattr(error, 'message', str(error)))}{hint}; "
+            f"it is {_short(content.decode())}"
         ) from None
     return Schema(validator, jsonschema_rs.ValidationError)
 

@@ -12,7 +12,7 @@ import msgspec
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text, last_code_block, last_statement
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
-from heldout.scoring.text import rouge_l, token_f1, tokens
+from heldout.scoring.text import common_length, tokens
 
 MAX_SPANS = 100  # an answer of more is a 0: aligning them takes the cube of the time
 
@@ -20,11 +20,10 @@ Spans = Sequence[str | int | float]
 
 # --- Items as they are written ------------------------------------------------------------------
 
-_ITEM = re.compile(r"\s*(?:[-*•‣◦–]|\(?\d{1,3}[.)])\s+")
+_BULLET = re.compile(r"\s*(?:[-*•‣◦–]|\(?\d{1,3}[.)])\s+")
 _AND = re.compile(r"\s(?:and|&)\s", re.IGNORECASE)
-_EMPTY = re.compile(r"(?:\[\s*\]|\(\s*\)|\\?\{\s*\\?\}|\\emptyset|\\varnothing|∅)")
+_EMPTY = re.compile(r"\[\s*\]|\(\s*\)|\\?\{\s*\\?\}|\\emptyset|\\varnothing|∅")
 _THOUSANDS = re.compile(r"[^\w,]{0,3}\d{1,3}(?:,\d{3})+(?![\d,])")
-_AROUND = " \t\r.\"'`*“”"
 _decode = msgspec.json.Decoder(list[str | int | float]).decode
 
 
@@ -42,7 +41,7 @@ def split_list(text: str, *, conjunctions: bool = True) -> tuple[str, ...]:
         text = text[1:-1]
     if "\n" in text:
         lines = text.split("\n")
-        marked = [line[mark.end() :] for line in lines if (mark := _ITEM.match(line))]
+        marked = [line[bullet.end() :] for line in lines if (bullet := _BULLET.match(line))]
         return tuple(line.strip() for line in marked or lines if line.strip())
     parts = text.split(";") if ";" in text else _split_at_commas(text)
     if conjunctions:
@@ -50,7 +49,7 @@ def split_list(text: str, *, conjunctions: bool = True) -> tuple[str, ...]:
         # In "x, y and z" the last one is the only one that joins two items.
         last = last.strip().removeprefix("and ") if first else last
         parts = [*first, *_AND.split(last, 1 if first else 0)]
-    return tuple(item for part in parts if (item := part.strip(_AROUND)))
+    return tuple(item for part in parts if (item := part.strip(" \t\r.\"'`*“”")))
 
 
 def _split_at_commas(text: str) -> list[str]:
@@ -61,29 +60,42 @@ def _split_at_commas(text: str) -> list[str]:
     return parts
 
 
-def _read_items(answer: str | None) -> list[tuple[str, ...]] | Grade:
-    """Read the items of an answer in the ways they can be read; or say why it has none."""
+def _grade_best(answer: str | None, measure: Callable[[tuple[str, ...]], float]) -> Grade:
+    """Grade the items of an answer, read in the way that suits the target best."""
     text = answer_text(answer)
-    statement = last_statement(text) if text else None
-    text = statement.value if statement else text
+    if text and (statement := last_statement(text)):
+        text = statement.value
     if text is None:
         return NO_ANSWER
-    if _EMPTY.fullmatch(text.strip()):
-        return [()]
-    readings = [split_list(text)]
-    if not readings[0]:
-        return Grade(0.0, text, "no items; an empty list is []")
+    readings = [split_list(text), split_list(text, conjunctions=False)]
     if re.fullmatch(r"\d{3}(?:,\d{3})+", text):
         readings.append(tuple(text.split(",")))
-    if "\n" not in text and _AND.search(text):
-        readings.append(split_list(text, conjunctions=False))
-    return readings
+    if _EMPTY.fullmatch(text.strip()):
+        readings = [()]
+    elif () in readings:
+        return Grade(0.0, text, "no items; an empty list is []")
+    values = {items: measure(items) for items in dict.fromkeys(readings)}
+    best = max(values, key=values.__getitem__)
+    return Grade(values[best], "; ".join(best))
+
+
+def _texts(target: Any) -> list[str]:
+    """Return the items of a target as texts; a number is its digits."""
+    items = target if isinstance(target, list | tuple) else [None]
+    for item in items:
+        is_item = isinstance(item, str | int | float) and not isinstance(item, bool)
+        if not is_item or not str(item).strip():
+            raise InvalidInput(
+                "the target (ground_truth) is a list of texts, none empty, or numbers, got "
+                f"{target!r:.100}"
+            )
+    return [str(item) for item in items]
 
 
 # --- Lists and sets -----------------------------------------------------------------------------
 
 
-@grader(version=4)
+@grader(version=5)
 def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
     """Grade a list whose items have to be the target's, in the same order.
 
@@ -103,10 +115,10 @@ def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> G
     Raises:
         InvalidInput: The target is not a list of texts or numbers.
     """
-    return _graded(answer, target, list, rouge_l if partial else None)
+    return _grade_items(answer, target, list, common_length if partial else None)
 
 
-@grader(version=4)
+@grader(version=5)
 def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
     """Grade a list whose items have to be the target's, in any order and however often.
 
@@ -123,48 +135,28 @@ def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Gr
     Raises:
         InvalidInput: The target is not a list of texts or numbers.
     """
-    return _graded(answer, target, lambda items: sorted(set(items)), token_f1 if partial else None)
+    return _grade_items(answer, target, set, _count_shared if partial else None)
 
 
-def _graded(
+def _count_shared(ours: set[str], theirs: set[str]) -> int:
+    return len(ours & theirs)
+
+
+def _grade_items(
     answer: str | None,
-    target: Any,
-    arrange: Callable[[list[str]], list[str]],
-    overlap: Callable[[Sequence[str], Sequence[str]], float] | None,
+    target: Spans,
+    collect: Callable[..., Any],
+    count_common: Callable[..., int] | None,
 ) -> Grade:
-    if not isinstance(target, list | tuple):
-        raise InvalidInput(f"the target (ground_truth) is a list of texts, got {target!r:.100}")
-    reference = arrange([" ".join(tokens(item)) for item in _texts(target)])
+    reference = collect(" ".join(tokens(item)) for item in _texts(target))
 
     def measure(items: tuple[str, ...]) -> float:
-        prediction = arrange([" ".join(tokens(item)) for item in items])
-        if prediction == reference:
-            return 1.0
-        return overlap(prediction, reference) if overlap else 0.0
+        prediction = collect(" ".join(tokens(item)) for item in items)
+        if prediction == reference or count_common is None:
+            return float(prediction == reference)
+        return 2 * count_common(prediction, reference) / (len(prediction) + len(reference))
 
-    return _best(answer, measure)
-
-
-def _best(answer: str | None, measure: Callable[[tuple[str, ...]], float]) -> Grade:
-    """Grade the reading of an answer that suits the target best."""
-    readings = _read_items(answer)
-    if isinstance(readings, Grade):
-        return readings
-    values = [measure(items) for items in readings]
-    best = values.index(max(values))
-    return Grade(values[best], "; ".join(readings[best]))
-
-
-def _texts(target: Sequence[Any]) -> list[str]:
-    """Return the items of a target as texts; a number is its digits."""
-    items = [item if isinstance(item, str) else repr(item) for item in target]
-    for item, text in zip(target, items, strict=True):
-        if not text.strip() or isinstance(item, bool) or not isinstance(item, str | int | float):
-            raise InvalidInput(
-                f"each item of the target (ground_truth) is a text, not empty, or a number, got "
-                f"{item!r:.100}"
-            )
-    return items
+    return _grade_best(answer, measure)
 
 
 # --- DROP ---------------------------------------------------------------------------------------
@@ -173,7 +165,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-@grader(version=4)
+@grader(version=5)
 def grade_spans(
     answer: str | None, target: Spans | Sequence[Spans], *, exact: bool = False
 ) -> Grade:
@@ -195,16 +187,12 @@ def grade_spans(
     Raises:
         InvalidInput: The target is not a list of spans, or of such lists.
     """
-    items = target if isinstance(target, list | tuple) else []
-    nested = {isinstance(item, list | tuple) for item in items}
-    if len(nested) != 1 or [] in items or () in items:
-        raise InvalidInput(
-            "the target (ground_truth) is a list of spans, or a list of such lists, none empty, "
-            f"got {target!r:.100}"
-        )
-    references = [_texts(spans) for spans in (items if True in nested else [items])]
+    is_nested = isinstance(target, list | tuple) and isinstance((*target, "")[0], list | tuple)
+    references = [_texts(spans) for spans in (target if is_nested else [target])]
+    if not all(references):
+        raise InvalidInput("the target (ground_truth) has a list without any span")
     compare = span_match if exact else span_f1
-    return _best(answer, lambda items: max(compare(items, spans) for spans in references))
+    return _grade_best(answer, lambda spans: max(compare(spans, other) for other in references))
 
 
 def normalise_span(text: str) -> str:

@@ -28,7 +28,7 @@ from heldout.scoring.answers import answer_text, clean, statements
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.process_pool import Pool
 
-VERSION = 4
+VERSION = 5
 """Goes up with every change of what is extracted or held equal."""
 PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy")
 """They decide as well: scores of other versions of them may differ."""

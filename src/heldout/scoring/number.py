@@ -1,10 +1,9 @@
 r"""Numbers: the number that an answer states, compared exactly or within a tolerance.
 
 Numbers are read with their sign (`-5`, `−5`, `minus 5`), currency, percent, thousands (`1,234`,
-`1.234.567`, `1 234`, `1'234`, `12,34,567`, `1{,}234`), decimal commas where they can be nothing
-else (`0,5`, `1.234,56`), fractions (`3/4`, `1 1/2`, `½`, `\frac{3}{4}`), powers of ten (`1.2e3`,
-`1.2 × 10^3`, `10⁶`), scales (`3 million`, `5 dozen`, `3k`) and units, and in words from `zero` to
-`twelve`. A number is a `Fraction`, so `29.00` is 29 and big numbers keep their last digit.
+`1 234`, `1{,}234`), fractions (`3/4`, `1 1/2`, `½`, `\frac{3}{4}`), powers of ten (`1.2e3`, `1.2 ×
+10^3`, `10⁶`), scales (`3 million`) and units, and in words from `zero` to `twelve`. A number is a
+`Fraction`, so `29.00` is 29 and big numbers keep their last digit.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ import math
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import DENIED_BEHIND, answer_text, is_denied, statements
+from heldout.scoring.answers import answer_text, is_denied, statements
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 Decimal = Literal[".", ","]
+_Target = float | int | str | Fraction
 
 
 class Number(NamedTuple):
@@ -28,42 +28,36 @@ class Number(NamedTuple):
     value: Fraction
     percent: bool
     text: str
-    start: int = 0
-    end: int = 0
 
 
 # --- What numbers look like ---------------------------------------------------------------------
 
-_SCALES = {
-    **{"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9},
-    **{"trillion": 10**12, "万": 10**4, "k": 10**3, "m": 10**6, "b": 10**9},
-}
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _NAMES = "zero one two three four five six seven eight nine ten eleven twelve"
 _WORDS = {word: n for n, word in enumerate(_NAMES.split())}
 _NUMBER = re.compile(
-    r"(?=[-+$€£¥₹.\dmn])(?<![\w.,^])(?P<sign>[-+]|(?:minus|negative)\s)?(?:[$€£¥₹]\s?(?P<sign2>-)?)?"
-    r"(?P<digits>\d{1,3}(?:[ ']\d{3})+(?:\.\d+)?(?!\d)|\d++(?:[.,]\d++)*+|\.\d++)"
-    r"(?!(?:st|nd|rd|th)\b)"
-    r"(?:e(?P<e>[-+]?\d{1,4})(?!\w)"
-    r"|(?P<ten>\s?[*x]\s?10)?(?:\^|\*\*)\s?[{(]?(?P<power>[-+]?\d{1,4})[})]?"
-    r"|\s?/\s?(?P<over>\d+)(?![\d/])|\s(?:and\s)?(?P<n>\d+)\s?/\s?(?P<d>\d+)(?![\d/]))?"
-    r"(?P<percent>\s?(?:%|per\s?cent\b))?"
-    r"(?:[\s-]{0,2}(?P<scale>dozen|hundred|thousand|million|billion|trillion)s?\b|(?P<short>[kmb]\b|万))?",
-    re.IGNORECASE,
+    r"(?=[-+$€£¥₹.\d])(?<![\w.,^])(?!^\d{1,3}[.)]\s)(?P<sign>[-+])?"
+    r"(?:[$€£¥₹]\s?(?P<sign2>-)?)?"
+    r"(?P<digits>\d{1,3}(?: \d{3})+(?:\.\d+)?(?!\d)|\d++(?:[.,]\d++)*+|\.\d++)(?!(?:st|nd|rd|th)\b)"
+    r"(?:[eE](?P<e>[-+]?\d{1,4})(?!\w)"
+    r"|(?P<ten>\s?[*xX]\s?10)?(?:\^|\*\*)\s?[{(]?(?P<power>[-+]?\d{1,4})[})]?"
+    r"|\s?/\s?(?P<over>\d+)(?![\d/])|\s(?:and\s)?(?P<above>\d+)\s?/\s?(?P<below>\d+)(?![\d/]))?"
+    r"(?P<percent>\s?(?:%|(?i:per\s?cent)\b))?(?:\s{1,2}(?P<scale>(?i:thousand|million|billion|trillion))s?\b)?",
+    re.MULTILINE,
 )
-_ENGLISH = re.compile(r"(\d{1,3}(?:,\d{2,3})*,\d{3}|\d*)(?:\.(\d+))?")
-_GERMAN = re.compile(r"(\d{1,3}(?:\.\d{3})+|\d+)(?:,(\d+))?")
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{2,3})*,\d{3}")
 _MAX_DIGITS = 400
 
 _PLAIN = str.maketrans(
     {
-        **{"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "⁄": "/", "％": "%", "’": "'"},
+        **{"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "⁄": "/", "％": "%", "≈": "="},
         **{"½": " 1/2", "¼": " 1/4", "¾": " 3/4", "⅓": " 1/3", "⅔": " 2/3"},
         **dict.fromkeys("\u00a0\u202f\u2009", " "),
     }
 )
 _RAISED = re.compile("[⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _LOWERED = str.maketrans("⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹", "-+0123456789")
+_MINUS = re.compile(r"\b(?:minus|negative) (?=[$.\d])", re.IGNORECASE)
 _MARKUP = re.compile(r"(?<!\w)\*\*|\*\*(?!\w)|<<[^<>\n]{0,80}>>")  # GSM8K's <<2*3=6>>
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z])\^\{?-?\d\}?")
 _LATEX = [
@@ -86,6 +80,8 @@ def _plain(text: str) -> str:
     """Write a number's signs, powers and LaTeX in plain characters."""
     if not text.isascii():
         text = _RAISED.sub(lambda power: "^" + power[0].translate(_LOWERED), text.translate(_PLAIN))
+    if "inus " in text or "egative " in text:
+        text = _MINUS.sub("-", text)
     if "*" in text or "<<" in text:
         text = _MARKUP.sub("", text)
     if "\\" in text or "{" in text:
@@ -94,37 +90,42 @@ def _plain(text: str) -> str:
     return _UNIT_POWER.sub("", text) if "^" in text else text
 
 
-def _read(match: re.Match[str], decimal: Decimal, in_box: bool) -> Number | None:
+def _read(match: re.Match[str], decimal: Decimal) -> Number | None:
     """Work out the value of a match; None for what only looks like a number (1.2.3, 2^10)."""
-    part = match.groupdict(default="")
-    value = _decimal(part["digits"], decimal, in_box)
+    sign, sign2, digits, e, ten, power, over, above, below, percent, scale = match.groups()
+    value = _decimal(digits, decimal)
     if value is None:
         return None
-    if exponent := part["e"] or part["power"]:
-        is_power = bool(part["power"] and not part["ten"])
+    if exponent := e or power:
+        is_power = bool(power and not ten)
         if abs(int(exponent)) > _MAX_DIGITS or (is_power and value != 10):
             return None  # 2^10 would have to be calculated
         value = Fraction(10) ** int(exponent) * (1 if is_power else value)
-    if below := part["over"] or part["d"]:
-        if len(below) > _MAX_DIGITS or not int(below):
+    if divisor := over or below:
+        if len(divisor) > _MAX_DIGITS or not int(divisor):
             return None
-        value = value / int(below) if part["over"] else value + Fraction(int(part["n"]), int(below))
-    if scale := part["scale"] or part["short"]:
+        value = value / int(over) if over else value + Fraction(int(above), int(below))
+    if scale:
         value *= _SCALES[scale.lower()]
-    if (part["sign"] not in ("", "+")) != bool(part["sign2"]):
+    if (sign == "-") != bool(sign2):
         value = -value
-    return Number(value, bool(part["percent"]), match[0].strip(), match.start(), match.end())
+    return Number(value, bool(percent), match[0].strip())
 
 
-def _decimal(written: str, decimal: Decimal, in_box: bool) -> Fraction | None:
-    """Read digits with separators, the English way first unless told otherwise."""
-    digits = written.replace(" ", "").replace("'", "")
-    ways = (_GERMAN,) if decimal == "," else (_ENGLISH,) if in_box else (_ENGLISH, _GERMAN)
-    for way in ways:
-        if len(digits) <= _MAX_DIGITS and (match := way.fullmatch(digits)):
-            whole, part = match[1].replace(",", "").replace(".", ""), match[2] or ""
-            return Fraction(int(whole + part), 10 ** len(part)) if part else Fraction(int(whole))
-    return None
+def _decimal(written: str, decimal: Decimal) -> Fraction | None:
+    """Read digits with separators; None where they stand in places that make no sense."""
+    if len(written) > _MAX_DIGITS:
+        return None
+    if written.isdecimal():
+        return Fraction(int(written))
+    if decimal == ",":
+        written = written.translate(str.maketrans(".,", ",."))
+    whole, _, part = written.replace(" ", "").partition(".")
+    if "," in whole and not _THOUSANDS.fullmatch(whole):
+        return None
+    if part and not part.isdecimal():
+        return None
+    return Fraction(int(whole.replace(",", "") + part or "0"), 10 ** len(part))
 
 
 # --- The number that a value is -----------------------------------------------------------------
@@ -139,21 +140,18 @@ _BAD_BEFORE = re.compile(  # in an expression, a time or a bound
     r"(?:[√^_±{≤≥≠]|(?<![=-])[<>!]=?|(?:[\d)\]}%π]|\b[a-z]) ?[-+*/]"
     r"|\\[a-z]{1,12}(?:_\w)?[{(]?)\s?\Z|(?:\d:|\w\(|-\(?)\Z"
 )
+_SUSPECT = frozenset("√^_±{≤≥≠<>=!+-*/:(")  # ends what makes a number unfit, but for a command
 _BAD_BEHIND = re.compile(
-    r"\s?(?:[π√±^_{*]|\+|\\[a-z]|[-/]\s?(?:[\d(\\]|[a-z]\b)|(?:pi|squared|cubed|mod|and a half)\b)"
-    r"|[(!](?=\w)|[:.,]\d|\.\.|…|[xyznieabc](?![^\W\d_])|百|千"
+    r"\s?(?:[π√±^_{*+]|\\[a-z]|[-/]\s?(?:[\d(\\]|[a-z]\b)|(?:pi|squared|cubed|mod|and a half)\b)"
+    r"|[(!](?=\w)|[:.,]\d|\.\.|…|[xyznieabckMB](?![^\W\d_])|\s[xyz]\b|[万亿百千]"
 )
-_IN_BOX = re.compile(r"!|\s?[A-Za-z](?![A-Za-z])")
 
 
 @lru_cache(maxsize=4096)
-def parse_number(
-    text: str, *, decimal: Decimal = ".", in_box: bool = False, at_head: bool = False
-) -> Number | None:
+def parse_number(text: str, *, decimal: Decimal = ".", at_head: bool = False) -> Number | None:
     """Read the one number that a value is, as `$1,234.50`, `about 7 km` or `x = 3 + 4 = 7`.
 
-    In a box, letters are variables and `3,5` is a pair. At the head, at most one word stands before
-    the number. Two numbers, or an expression, are none.
+    Two numbers, or an expression, are none. At the head, at most one word stands before the number.
     """
     if decimal == "." and _SIMPLE.fullmatch(text):  # as most are
         whole, _, part = text.replace("$", "").replace(",", "").rstrip("%").partition(".")
@@ -166,46 +164,24 @@ def parse_number(
         return None
     if explained := _EXPLAINS.search(text, first.end()):
         text = text[: explained.start()]
-    sides = re.split("[=≈]", text)
-    if any(side.rstrip().endswith(("<", ">", "!")) for side in sides[:-1]):
+    side = re.split("(?<![<>!])=", text)[-1]
+    matches = list(_NUMBER.finditer(side))
+    if not matches or (at_head and len(side[: matches[0].start()].split()) > 1):
         return None
-    sides = [side for side in sides if _DIGIT.search(side)]
-    number = _only(sides[-1], decimal, in_box)
-    if number and at_head and len(sides[-1][: number.start].split()) > 1:
-        return None
-    if number is None and len(sides) == 2 and _SIMPLE.fullmatch(sides[0].strip()):
-        return _only(sides[0], decimal, in_box)  # 7 = 3 + 4
-    return number
+    numbers = [_fit(side, match, decimal) for match in matches]
+    is_one = len({number and number.value for number in numbers}) == 1
+    return numbers[0] if is_one else None
 
 
-def _only(text: str, decimal: Decimal, in_box: bool) -> Number | None:
-    """Read the one number of a text; None where it has several, or is an expression."""
-    numbers: list[Number] = []
-    for match in _NUMBER.finditer(text):
-        is_pair = in_box or text[match.start() - 1 : match.start()] in ("(", "[")
-        number = _read(match, decimal, is_pair)
-        if number is None:
-            return None
-        numbers.append(number)
-    if len({number.value for number in numbers}) != 1:
+def _fit(text: str, match: re.Match[str], decimal: Decimal) -> Number | None:
+    """Read a match, unless it is part of an expression, a time or a bound, or is denied."""
+    before = text[max(0, match.start() - 40) : match.start()]
+    is_suspect = before.rstrip(" ")[-1:] in _SUSPECT or "\\" in before
+    if is_suspect and _BAD_BEFORE.search(before[-16 if "\\" in before else -4 :]):
         return None
-    number = numbers[0]
-    if in_box and _IN_BOX.match(text, number.end):
+    if _BAD_BEHIND.match(text, match.end()) or is_denied(before):
         return None
-    return None if _is_unfit(text, number) else number
-
-
-def _is_unfit(text: str, number: Number) -> bool:
-    """Tell whether a number is part of an expression, a time or a pair, or is denied."""
-    before = text[max(0, number.start - 40) : number.start]
-    half = before[-1:] in ("(", "[") and not re.match(r"[^,;()\[\]]{0,40}[)\]]", text[number.end :])
-    return bool(
-        half
-        or _BAD_BEFORE.search(before[-16 if "\\" in before else -4 :])
-        or is_denied(before)
-        or _BAD_BEHIND.match(text, number.end)
-        or DENIED_BEHIND.match(text, number.end)
-    )
+    return _read(match, decimal)
 
 
 def _word_number(text: str) -> Number | None:
@@ -218,52 +194,41 @@ def _word_number(text: str) -> Number | None:
 
 # --- The last number of a text ------------------------------------------------------------------
 
-_WINDOW = 50  # characters before the last digit in which its number begins
+_WINDOW = 30  # characters before the last digit in which its number begins
 _MAX_SKIPPED = 20
 _DIGITS_ALIKE = bytes(48 if 48 <= c < 58 else 32 for c in range(256))
-_NUMBERING = re.compile(r"^[ \t>*_#]{0,6}\d{1,3}[.)](?=\s)", re.MULTILINE)
 
 
 def last_number(text: str, *, decimal: Decimal = ".") -> Number | None:
     """Find the last number of a text, unless it is part of something else, or denied."""
+    digits = text.encode("ascii", "replace").translate(_DIGITS_ALIKE)
     end = len(text)
     for _ in range(_MAX_SKIPPED):
-        end = _last_digit(text, end)
+        end = digits.rfind(b"0", 0, end)
         if end < 0:
-            return None
-        start = max(0, end - _WINDOW)
-        near = _plain(_NUMBERING.sub(" ", text[start : end + 25]))
-        matches = list(_NUMBER.finditer(near))
-        if matches:
             break
-    else:
-        return None
-    number = _read(matches[-1], decimal, in_box=False)
-    if number is None or (start and not number.start) or _is_unfit(near, number):
-        return None  # perhaps half a number
-    return number
-
-
-def _last_digit(text: str, end: int) -> int:
-    if text.isascii():  # much faster
-        return text.encode().translate(_DIGITS_ALIKE).rfind(b"0", 0, end)
-    digit = _DIGIT.search(text[:end][::-1])
-    return end - 1 - digit.start() if digit else -1
+        start = max(0, end - _WINDOW)
+        near = _plain(text[start : end + 25])
+        if matches := list(_NUMBER.finditer(near)):
+            is_half = start and not matches[-1].start()
+            return None if is_half else _fit(near, matches[-1], decimal)
+    return _word_number(text)
 
 
 # --- Grading ------------------------------------------------------------------------------------
 
 
-def _check(*, absolute: Any = 0.0, relative: Any = 0.0, decimal: Any = ".", **_: object) -> None:
+def _check(
+    *, absolute: float = 0.0, relative: float = 0.0, decimal: str = ".", **_: object
+) -> None:
     for name, value in (("absolute", absolute), ("relative", relative)):
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (is_number and 0 <= value < math.inf):
+        if not 0 <= value < math.inf:
             raise InvalidInput(f"a tolerance is a number from 0 on, got {name}={value!r:.100}")
     if decimal not in (".", ","):
         raise InvalidInput(f"decimal is '.' or ',', got {decimal!r:.100}")
 
 
-@grader(version=4, check=_check)
+@grader(version=5, check=_check)
 def grade_number(
     answer: str | None,
     target: float | str | Fraction,
@@ -292,8 +257,8 @@ def grade_number(
         absolute: How far the number may be from the target.
         relative: The same, as a share of the target.
         last: Whether the last number counts where none is stated.
-        decimal: The decimal mark of answer and target, which decides what `1,234` and `1.234` are;
-            `3,5` is 3.5 either way, but for a box, where it is a pair by default.
+        decimal: The decimal mark of answer and target: `,` makes `3,5` three and a half and
+            `1.234` more than a thousand.
 
     Returns:
         The grade; `extracted` is the number in plain characters.
@@ -303,19 +268,18 @@ def grade_number(
     """
     if absolute or relative or decimal != ".":
         _check(absolute=absolute, relative=relative, decimal=decimal)
-    if isinstance(target, bool) or not isinstance(target, int | float | str | Fraction):
+    if isinstance(target, bool) or not isinstance(target, _Target):
         raise InvalidInput(
             f"the target (ground_truth) is a number, or a text that is one, got {target!r:.100}"
         )
-    reference = _target(target, decimal)
+    reference = _read_target(target, decimal)
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
     number = None
     for statement in statements(text):
         value, sentence = statement.value or "", statement.is_sentence
-        is_box = statement.kind == "box"
-        number = parse_number(value, decimal=decimal, in_box=is_box, at_head=sentence)
+        number = parse_number(value, decimal=decimal, at_head=sentence)
         if number:
             break
         digit = _DIGIT.search(value)
@@ -324,11 +288,10 @@ def grade_number(
             return Grade(0.0, None, f"no single number in what is stated: {value!r:.200}")
         last = last and sentence
     if number is None and last:
-        number = last_number(text, decimal=decimal) or _word_number(text)
+        number = last_number(text, decimal=decimal)
     if number is None:
-        return Grade(
-            0.0, None, "no number is stated" + ("" if last else "; last=True takes the last")
-        )
+        hint = "" if last else "; last=True takes the last"
+        return Grade(0.0, None, f"no number is stated{hint}")
     if isinstance(target, float) and not target.is_integer():
         relative = max(relative, 1e-9)
     return Grade(float(_is_same(number, reference, absolute, relative)), number.text)
@@ -339,19 +302,18 @@ def _is_same(number: Number, reference: Number, absolute: float, relative: float
     values = [number.value]
     if number.percent != reference.percent:
         values.append(number.value / 100 if number.percent else number.value * 100)
-    if reference.value in values or not (absolute or relative):
-        return reference.value in values
+    is_equal = reference.value in values
+    if is_equal or not (absolute or relative):
+        return is_equal
     allowed = max(Fraction(repr(absolute)), Fraction(repr(relative)) * abs(reference.value))
     return any(abs(value - reference.value) <= allowed for value in values)
 
 
-@lru_cache(maxsize=1024)
-def _target(target: float | str | Fraction, decimal: Decimal) -> Number:
+@lru_cache(maxsize=1024, typed=True)
+def _read_target(target: float | str | Fraction, decimal: Decimal) -> Number:
     if isinstance(target, str):
         statement = next(statements(target), None)
-        number = parse_number(
-            statement.value if statement and statement.value else target, decimal=decimal
-        )
+        number = parse_number(statement.value or "" if statement else target, decimal=decimal)
         if number is None:
             raise InvalidInput(f"the target {target!r:.200} is not a number; give the number alone")
         return number

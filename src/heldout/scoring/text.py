@@ -100,18 +100,17 @@ _NOTHING = _INVISIBLE + string.whitespace + "\u00a0\u3000"
 
 
 def _check(
-    *, read: Any = "stated", at_most: Any = None, location: Any = "end", **_: object
+    *, read: str = "stated", at_most: int | None = None, location: str = "end", **_: object
 ) -> None:
     if read not in ("stated", "whole"):
         raise InvalidInput(f"read is 'stated' or 'whole', got {read!r:.100}")
     if location not in ("end", "begin", "any", "exact"):
         raise InvalidInput(f"location is 'end', 'begin', 'any' or 'exact', got {location!r:.100}")
-    is_count = isinstance(at_most, int) and not isinstance(at_most, bool)
-    if at_most is not None and not (is_count and at_most > 0):
+    if at_most is not None and at_most < 1:
         raise InvalidInput(f"at_most is a number of words from 1 on, or None, got {at_most!r:.100}")
 
 
-@grader(version=4, check=_check)
+@grader(version=5, check=_check)
 def grade_exact(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """Grade an answer that has to be the target, character for character.
 
@@ -137,7 +136,7 @@ def _is_same(text: str, target: str) -> float:
     return float(text == target.strip() or text == clean(target))
 
 
-@grader(version=4, check=_check)
+@grader(version=5, check=_check)
 def grade_match(
     answer: str | None, target: Targets, *, location: Location = "end", read: Read = "stated"
 ) -> Grade:
@@ -181,7 +180,7 @@ def _matches(text: str, target: str, location: str) -> float:
     return float(part == reference)
 
 
-@grader(version=4, check=_check)
+@grader(version=5, check=_check)
 def grade_includes(
     answer: str | None, target: Targets, *, read: Read = "whole", at_most: int | None = None
 ) -> Grade:
@@ -214,22 +213,22 @@ def grade_includes(
 
 def _includes(text: str, target: str) -> float:
     reference = _target_tokens(target)
-    if not any(word.strip(string.punctuation) for word in reference):  # marks, as they are
-        return float("".join(nfkc(target).split()) in "".join(nfkc(text).split()))
-    if all(word in _ARTICLES for word in reference):
-        return float(_within(reference, re.findall(r"\w+", text.casefold())))
     longest = max(reference, key=len)
+    if not longest.strip(string.punctuation):  # nothing but marks, as they are
+        return float("".join(nfkc(target).split()) in "".join(nfkc(text).split()))
+    if longest in _ARTICLES:
+        return float(_within(reference, re.findall(r"\w+", text.casefold())))
     if longest.isalpha() and text.isascii():
         # Most texts do not have the longest word at all, and those that have it, near the others.
-        low, reach = text.lower(), 2 * len(target) + 24
-        at = low.find(longest)
+        low, reach = text.lower(), len(target) + 8
+        at = low.rfind(longest)
         if at < 0 and (len(longest) > 5 or "." not in text):  # else it may be initials
             return 0.0
         for _ in range(20):
             near = f" {low} "[max(0, at - reach) : max(0, at + reach)]
             if _within(reference, tokens(near.partition(" ")[2].rpartition(" ")[0])):
                 return 1.0
-            at = low.find(longest, at + 1)
+            at = low.rfind(longest, 0, max(0, at))
             if at < 0:
                 break
     return float(_within(reference, tokens(text)))
@@ -246,32 +245,50 @@ _SQUAD_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _SQUAD = bytes(
     32 if chr(c).isspace() else c + 32 if 65 <= c < 91 else c * (32 < c < 127) for c in range(256)
 )
-_ROUGE = bytes(c if c < 128 and chr(c).isalnum() else 32 for c in range(256))
-_LETTERS_ALIKE = bytes(32 if c == 32 else 97 for c in range(256))
-_FEW = 16  # words of a target that are counted one by one
+_ROUGE = bytes(ord(chr(c).lower()) if c < 128 and chr(c).isalnum() else 32 for c in range(256))
+_FEW = 16  # words of a target that are looked for one by one, without a list of all words
 
 
-def squad_tokens(text: str) -> list[str]:
-    """Split a text as SQuAD's script does: lower case, no ASCII punctuation, no articles."""
+def _flat(words: bytes) -> bytes:
+    """Put one space between words and around them, so that each is found as `b" word "`."""
+    flat = b" %b " % words
+    while flat.rfind(b"  ") >= 0:
+        flat = flat.replace(b"  ", b" ")
+    return flat
+
+
+def _squad_words(text: str) -> bytes:
+    """Normalise as SQuAD's script does: lower case, no ASCII punctuation; articles may be left."""
+    if text.isascii():
+        flat = text.encode().translate(_SQUAD, _PUNCTUATION)
+        if b"\0" not in flat:  # any other control character
+            return _flat(flat)
     low = text.lower().encode("utf-8", "surrogatepass").translate(None, _PUNCTUATION)
-    return _SQUAD_ARTICLES.sub(" ", low.decode("utf-8", "surrogatepass")).split()
+    words = _SQUAD_ARTICLES.sub(" ", low.decode("utf-8", "surrogatepass")).split()
+    return _flat(" ".join(words).encode("utf-8", "surrogatepass"))
 
 
-def rouge_tokens(text: str) -> list[bytes]:
-    """Split a text as rouge-score does: the runs of a to z and 0 to 9, in lower case."""
-    return text.lower().encode("ascii", "replace").translate(_ROUGE).split()
+def _rouge_words(text: str) -> bytes:
+    """Normalise as rouge-score does: the runs of a to z and 0 to 9, in lower case."""
+    low = text if text.isascii() else text.lower()  # the table has lower case, but of ASCII only
+    return _flat(low.encode("ascii", "replace").translate(_ROUGE))
 
 
-def _spaced(flat: bytes) -> bytes:
-    """Put spaces around every word: to find a few of them is faster than to make a list of all."""
-    return b"  %b  " % flat.replace(b" ", b"  ")
+_SPACED_ARTICLES = (b" a ", b" an ", b" the ")
 
 
-_squad_target = lru_cache(maxsize=1024)(squad_tokens)
-_rouge_target = lru_cache(maxsize=1024)(rouge_tokens)
+@lru_cache(maxsize=1024)
+def _squad_target(target: str) -> tuple[Counter[bytes], int]:
+    counts = _counted(_squad_words(target))
+    for article in _SPACED_ARTICLES:
+        counts.pop(article, None)
+    return counts, counts.total()
 
 
-@grader(version=4, check=_check)
+_rouge_target = lru_cache(maxsize=1024)(lambda target: _rouge_words(target).split())
+
+
+@grader(version=5, check=_check)
 def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """Grade the words that answer and target share: the F1 of SQuAD's script, on every pair.
 
@@ -294,25 +311,30 @@ def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> G
 
 
 def _squad_f1(text: str, target: str) -> float:
-    reference = _squad_target(target)
-    flat = text.encode().translate(_SQUAD, _PUNCTUATION) if text.isascii() else b"\0"
-    if b"\0" in flat or not reference or len(reference) > _FEW:
-        return token_f1(squad_tokens(text), reference)
-    flat = _spaced(flat)
-    articles = sum([flat.count(word) for word in (b" a ", b" an ", b" the ")])
-    shared = [min(flat.count(b" %b " % w.encode()), reference.count(w)) for w in {*reference}]
-    count = flat.translate(_LETTERS_ALIKE).count(b" a")
-    return _f1(sum(shared), count - articles, len(reference))
+    reference, total = _squad_target(target)
+    words = _squad_words(text)
+    length = words.count(b" ") - 1
+    for article in _SPACED_ARTICLES:
+        if words.rfind(article) >= 0:  # faster than `in`
+            length -= _count(words, article)
+    if not length or not total:
+        return float(not length and not total)
+    if len(reference) > _FEW:
+        return _f1((_counted(words) & reference).total(), length, total)
+    common = 0
+    for word, count in reference.items():
+        if words.rfind(word) >= 0:
+            common += 1 if count == 1 else min(count, _count(words, word))
+    return _f1(common, length, total)
 
 
-def token_f1(prediction: Sequence[Hashable], reference: Sequence[Hashable]) -> float:
-    """Return the F1 of two bags of words."""
-    if not prediction or not reference:
-        return float(not prediction and not reference)
-    known = set(reference)
-    shared = Counter([word for word in prediction if word in known])
-    common = sum([min(n, reference.count(word)) for word, n in shared.items()])
-    return _f1(common, len(prediction), len(reference))
+def _counted(words: bytes) -> Counter[bytes]:
+    return Counter(b" %b " % word for word in words.split())
+
+
+def _count(words: bytes, word: bytes) -> int:
+    is_repeated = words.rfind(word + word[1:]) >= 0  # with one space between them, not two
+    return _counted(words)[word] if is_repeated else words.count(word)
 
 
 def _f1(common: int, prediction: int, reference: int) -> float:
@@ -322,7 +344,7 @@ def _f1(common: int, prediction: int, reference: int) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-@grader(version=4, check=_check)
+@grader(version=5, check=_check)
 def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") -> Grade:
     """Grade the words that answer and target share in order: rouge-score's ROUGE-L F-measure.
 
@@ -344,34 +366,28 @@ def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") 
     text = _read(answer, read)
     if text is None:
         return NO_ANSWER
-    value = max([_rouge_f1(text, _rouge_target(reference)) for reference in references])
-    has_words = value or (any(map(_rouge_target, references)) and rouge_tokens(text))
+    value = max([_rouge_l(text, reference) for reference in references])
+    has_words = value or (any(map(_rouge_target, references)) and _rouge_words(text).strip())
     return Grade(value, text, "" if has_words else "ROUGE reads only words of a-z and 0-9")
 
 
-def _rouge_f1(text: str, reference: list[bytes]) -> float:
+def _rouge_l(text: str, target: str) -> float:
+    reference = _rouge_target(target)
+    words = _rouge_words(text)
     if len(reference) > _FEW:
-        return rouge_l(rouge_tokens(text), reference)
-    flat = _spaced(text.lower().encode("ascii", "replace").translate(_ROUGE))
-    places: list[tuple[int, bytes]] = []
-    for word in set(reference):
-        at = flat.find(b" %b " % word)
-        while at >= 0:
-            places.append((at, word))
-            at = flat.find(b" %b " % word, at + 1)
-    shared = [word for _, word in sorted(places)]
-    count = flat.translate(_LETTERS_ALIKE).count(b" a")
-    return _f1(_common_length(reference, shared), count, len(reference))
+        shared = words.split()
+    else:
+        places: list[tuple[int, bytes]] = []
+        for word in set(reference):
+            at = words.rfind(b" %b " % word)
+            while at >= 0:
+                places.append((at, word))
+                at = words.rfind(b" %b " % word, 0, at + 1)
+        shared = [word for _, word in sorted(places)]
+    return _f1(common_length(reference, shared), words.count(b" ") - 1, len(reference))
 
 
-def rouge_l(prediction: Sequence[Hashable], reference: Sequence[Hashable]) -> float:
-    """Return the F1 of the longest common subsequence of two lists of words."""
-    if not prediction or not reference:
-        return 0.0
-    return _f1(_common_length(reference, prediction), len(prediction), len(reference))
-
-
-def _common_length(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
+def common_length(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """Find the length of the longest common subsequence, a whole row of its table at a time.
 
     A bit of `row` is 0 where the table rises, so that a row costs a few operations on one

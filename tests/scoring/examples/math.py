@@ -69,8 +69,6 @@ EXAMPLES: tuple[Example, ...] = (
     Example("Answer: 7 hours 30 minutes", "7 hours 30 minutes", "7 hours 30 minutes", 1.0, "alike"),
     # What words make of it.
     Example("Answer: not 5", "5", "not 5", 0.0, "denied"),
-    Example("Answer: It is not $7$", "7", None, 0.0, "denied"),
-    Example("Answer: $7$ is incorrect", "7", None, 0.0, "denied"),
     Example("The answer is $5$, not $7$.", "5", "5", 1.0, "the other one is denied"),
     Example("The answer is $5$, not $7$.", "7", "5", 0.0, "the other one is denied"),
     Example(r"\boxed{\text{not }5}", "5", r"\text{not }5", 0.0, "denied"),
