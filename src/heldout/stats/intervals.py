@@ -7,6 +7,7 @@ the bounds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -118,9 +119,7 @@ def t_interval(
 def median_interval(values: NDArray[Any], confidence: float = CONFIDENCE) -> Interval | None:
     """Return a distribution-free interval of a median, from order statistics.
 
-    The number of values below the median is binomial (n, 1/2), whatever the distribution, so the
-    k-th smallest and k-th largest enclose it with a known probability (Thompson 1936, Annals of
-    Mathematical Statistics 7; David and Nagaraja, "Order Statistics", 7.1).
+    Thompson 1936, Annals of Mathematical Statistics 7; David and Nagaraja, "Order Statistics", 7.1.
 
     Args:
         values: The values.
@@ -146,6 +145,21 @@ def median_interval(values: NDArray[Any], confidence: float = CONFIDENCE) -> Int
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def bisect(
+    inside: float, outside: float, holds: Callable[[float], bool], steps: int = 200
+) -> tuple[float, float]:
+    """Return the two numbers between which a condition ends to hold."""
+    for _ in range(steps):
+        middle = (inside + outside) / 2
+        if middle in (inside, outside):
+            break
+        if holds(middle):
+            inside = middle
+        else:
+            outside = middle
+    return inside, outside
 
 
 # --- Student's t --------------------------------------------------------------------------------

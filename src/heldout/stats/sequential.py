@@ -1,23 +1,13 @@
 """Verdicts on a curve of evals over the same held-out samples, at every evaluation point.
 
-A curve is a matrix of rewards, evaluation points x samples. At each point it is improving,
-regressing, on a plateau, or the data are inconclusive. The word is about now: the latest points
-against those just before them. Every point is an interim analysis, and repeated testing finds
-differences that are not there: over 20 points of a flat curve, an uncorrected comparison with the
-previous point finds a "better" 64 times in 100. Three things keep the verdicts honest.
+A curve is a matrix of rewards, evaluation points x samples; an item that errored is NaN. At each
+point it is improving, regressing, on a plateau, or the data are inconclusive.
 
-Windows, not points. Each comparison is a mean over some points less a mean over others, sample by
-    sample (`Reference`). A greedy eval flips some samples at random each time; means over several
-    points average that out.
-Alpha spending. Every interval of every point has its own share of alpha, and all shares ever sum to
-    alpha: with probability 1 - alpha all intervals of the whole curve hold, however long it gets
-    and whenever one stops. What a point shares with the one before is paid once
-    (`critical_value`); beyond that nothing is assumed about how points depend on each other.
-A plateau is a claim of its own: the gain's interval ends below a stated effect. Absence of evidence
-    is "inconclusive".
-
-Assumed: samples (or clusters of them) are independent draws of what the curve is about. An item
-that errored is NaN, not a reward of 0; a comparison takes the samples with a reward on both sides.
+Each comparison is a mean over some points less a mean over others, sample by sample (`Reference`),
+which averages out the samples that flip at random. Every interval of every point has its own share
+of alpha, and all shares ever sum to alpha, so that all intervals of the whole curve hold at once
+(`spending_share`, `critical_value`). A plateau is a claim of its own: the gain's interval ends
+below a stated effect.
 """
 
 from __future__ import annotations
@@ -34,9 +24,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import Ids, check_matrix, cluster_codes
+from heldout.stats._input import (
+    Ids,
+    check_fraction,
+    check_matrix,
+    cluster_codes,
+    clusters_or_none,
+)
 from heldout.stats.intervals import Floats, Interval, Ints, t_quantile
-from heldout.stats.moments import degrees_of_sizes, leave_out_weights
+from heldout.stats.moments import clustered_error
 
 Kind = Literal["improving", "regressing", "plateau", "inconclusive"]
 
@@ -212,7 +208,7 @@ def monitor(
     """
     check_settings(effect, alpha, window)
     table = check_matrix(rewards, "rewards", "point", "sample", gaps=True)
-    groups = None if clusters is None else cluster_codes(clusters, table.shape[1])
+    groups = clusters_or_none(clusters, table.shape[1])
     analysis, verdicts = None, []
     for count in range(1, len(table) + 1):
         analysis = analyze_next(
@@ -241,10 +237,9 @@ def analyze_next(
 ) -> Analysis:
     """Judge the last row of a table of rewards, without judging the earlier rows again.
 
-    Between two analyses rows may have come in before the last one (evals that ended late), and
-    samples at the end of all rows: alpha is spent by analyses that were made, and what this one
-    shares with the one before is taken from what that one compared. `seen` are the least and the
-    largest reward, where the caller keeps track of them: a long curve need not be searched again.
+    Since the analysis before, rows may have come in before the last one (evals that ended late),
+    and samples at the end of all rows. `seen` are the least and the largest reward, where the
+    caller keeps track of them.
     """
     scale = _scale(seen or _span(table), bounds)
     counts = dict(before.counts) if before else {}
@@ -278,9 +273,7 @@ def analyze_next(
 def advise(
     verdicts: Sequence[Verdict], *, regressing: int | None = 1, plateau: int | None = 3
 ) -> Advice:
-    """Say whether to stop training: a function of verdicts, never of two bare means.
-
-    "improving" and "inconclusive" go on: absence of evidence for a gain is no reason to stop.
+    """Say whether to stop training; "improving" and "inconclusive" go on.
 
     Args:
         verdicts: All so far.
@@ -404,32 +397,21 @@ def gain_interval(
 ) -> Gain | None:
     """Return the mean of paired differences with a t interval that few samples do not break.
 
-    The standard error is clustered (see `moments.py`). To its square is added
-    2 (scale * largest cluster / n)^2: the spread of two more samples, one that rose all the way and
-    one that fell (after Agresti and Min 2005, Statistics in Medicine 24). When none of n samples
-    changed, or all by the same little, the spread seen is zero and says nothing about changes too
-    rare to have been drawn; a Wald interval breaks there. `scale` is the largest possible
-    difference. None for fewer than two clusters, or a scale of zero.
+    To the square of the clustered error is added 2 (scale * largest cluster / n)^2: the spread of
+    two more samples, one that rose all the way and one that fell (after Agresti and Min 2005,
+    Statistics in Medicine 24), or samples that did not change would pass for certainty. `scale` is
+    the largest possible difference. None for fewer than two clusters, or a scale of zero.
     """
     n = len(differences)
-    if clusters is None:
-        groups, largest, degrees = n, 1.0, float(n - 1)
-    else:
-        _, members = np.unique(clusters, return_inverse=True)
-        sizes = np.bincount(members).astype(np.float64)
-        groups, largest = len(sizes), float(sizes.max(initial=0))
-    if groups < 2 or scale <= 0:
+    if n < 2 or scale <= 0:
         return None
+    codes = None if clusters is None else cluster_codes(clusters, n)
     mean = float(differences.mean())
-    residuals: Floats = differences - mean
-    if clusters is None:
-        square = groups / (groups - 1) * float(np.dot(residuals, residuals)) / n**2
-    else:
-        sums = np.bincount(members, weights=residuals) * leave_out_weights(sizes)
-        square = float(np.dot(sums, sums)) / n**2
-        degrees = degrees_of_sizes(sizes)
-    floor = 2 * (scale * largest / n) ** 2
-    stderr = math.sqrt(square + floor)
+    _, error, degrees = clustered_error(differences, mean, codes)
+    if error is None:
+        return None
+    largest = 1 if codes is None else int(np.bincount(codes).max())
+    stderr = math.sqrt(error**2 + 2 * (scale * largest / n) ** 2)
     quantile = t_quantile(1 - alpha / 2, degrees)
     margin = quantile * stderr
     detectable = (quantile + NormalDist().inv_cdf(POWER)) * stderr
@@ -458,10 +440,8 @@ def _means(block: Floats) -> Floats:
 def spending_share(analysis: int) -> float:
     """Return the part of alpha that an interim analysis (from 1) may use; the parts sum to 1.
 
-    h / ((t + h - 1) (t + h)) with h = `HALF_SPENT`: after t analyses t / (t + h) is spent, and
-    never all. The choice of shares is free (Lan and DeMets 1983, Biometrika 70; the sum of the
-    errors bounds the error). 6 / (pi^2 t^2) spends 61% on the first analysis, where a trend has not
-    begun yet; at the 20th this one allows eight times as much.
+    h / ((t + h - 1) (t + h)) with h = `HALF_SPENT`: after t analyses t / (t + h) is spent (Lan and
+    DeMets 1983, Biometrika 70).
     """
     return HALF_SPENT / ((analysis + HALF_SPENT - 1) * (analysis + HALF_SPENT))
 
@@ -484,8 +464,7 @@ def critical_value(alpha: float, *, correlation: float = 0.0, previous: float = 
 
     Z is this analysis' standardized error and Y that of the one before, normal with a correlation
     of at least `correlation`. The chance that any analysis errs is at most the sum over all of the
-    chance that one errs where the one before did not (Worsley 1982, Biometrika 69). Windows of two
-    neighbouring points are nearly the same, so this c is smaller than the one for alpha alone.
+    chance that one errs where the one before did not (Worsley 1982, Biometrika 69).
     """
     alone = -NormalDist().inv_cdf(alpha / 2)
     if correlation == 0 or math.isinf(previous):
@@ -503,8 +482,8 @@ def critical_value(alpha: float, *, correlation: float = 0.0, previous: float = 
         at = c / spread
         return float(np.dot(halves, [math.erfc(at - m) + math.erfc(at + m) for m in means]))
 
-    # In hundredths: c at `low` misses too often, at `high` it does not. It mostly is near the one
-    # before: a bracket around that is tried first.
+    # In hundredths: c at `low` misses too often, at `high` it does not. A bracket around the one
+    # before is tried first.
     low, high = 0, math.ceil(alone * 100)
     near = round(previous * 100)
     for c in (near + 2, near - 3):
@@ -543,15 +522,10 @@ def least_correlation(now: Floats, before: Floats, groups: Ints | None) -> float
 
 
 def check_settings(effect: float, alpha: float, window: int) -> None:
-    """Refuse settings that make no sense.
-
-    Raises:
-        InvalidInput: The effect is not positive, alpha no probability, or the window too short.
-    """
+    """Refuse settings that make no sense."""
     if not effect > 0:
         raise InvalidInput(f"effect must be more than 0, got {effect}: a gain worth having")
-    if not 0 < alpha < 1:
-        raise InvalidInput(f"alpha must lie between 0 and 1, got {alpha}")
+    check_fraction(alpha, "alpha")
     if window < 2:
         raise InvalidInput(f"window must be at least 2 evals, got {window}")
 
