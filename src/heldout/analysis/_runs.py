@@ -1,9 +1,8 @@
 """Runs as columns, and the value that each of their items and samples has.
 
-What is compared is a `Measure`: the reward, whether it passed, pass@k, pass^k or a metric. Its
-value for a sample is the mean over the sample's repeats. Items that errored have no value; counted
-as `errors_as`, they give a second reading, so that what errors count as cannot decide unnoticed
-(docs/semantics.md, clause 22).
+What is compared is a `Measure`. Its value for a sample is the mean over the sample's repeats. Items
+that errored have no value; counted as `errors_as`, they give a second reading (docs/semantics.md,
+clause 22).
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
     compare("outputs/evals/before", "outputs/evals/after", by="difficulty")
 
-Samples are paired by id: what makes a sample hard makes it hard for both, and cancels. Every
-difference is B - A of values that are means over a sample's repeats, so a sample counts once. What
-cannot be compared honestly is refused unless it is allowed (`allow`).
+Samples are paired by id. Every difference is B - A of values that are means over a sample's
+repeats, so a sample counts once. What cannot be compared honestly is refused unless it is allowed.
 """
 
 from __future__ import annotations
@@ -271,54 +270,43 @@ def compare(
     can_pair = len(shared.a) > 0 and not unseeded_runs(run_a, run_b)
     pairs = shared if paired and can_pair else None
     samples = _Samples.of(run_a, run_b, pairs, measure, cluster, by, confidence)
-    return _make_comparison(run_a, run_b, shared, mismatches, measure, samples)
-
-
-def _make_comparison(
-    a: LoadedRun,
-    b: LoadedRun,
-    shared: SharedSamples,
-    mismatches: Sequence[Mismatch],
-    measure: Measure,
-    samples: _Samples,
-) -> Comparison:
     scored, counted = samples.drop_missing(), None
     if min(len(scored.a.samples), len(scored.b.samples)) == 0:
         raise InvalidInput(
-            f"{a.name} and {b.name} have no sample with a {measure.name} on both sides: there is "
+            f"{run_a.name} and {run_b.name} have no sample with a {metric} on both sides: there is "
             "nothing to compare"
         )
     if samples.errors_as is not None:
         counted = samples.count_errors().drop_missing()
     overall, slices = scored.difference(), scored.slice_differences()
     compared_labels = {part.label for part in slices}
-    rescored = same_answers(a, b)
+    rescored = same_answers(run_a, run_b)
     return Comparison(
-        a=make_side(a, len(scored.a.samples)),
-        b=make_side(b, len(scored.b.samples)),
-        metric=measure.name,
+        a=make_side(run_a, len(scored.a.samples)),
+        b=make_side(run_b, len(scored.b.samples)),
+        metric=metric,
         pass_threshold=measure.pass_threshold,
-        confidence=samples.confidence,
-        cluster=samples.cluster,
+        confidence=confidence,
+        cluster=cluster,
         overall=overall,
         errors_as=samples.errors_as,
         with_errors=counted.difference() if counted else None,
         minimum_detectable=_minimum_detectable(overall),
-        by=samples.by,
+        by=by,
         slices=slices,
         slices_with_errors=counted.slice_differences() if counted else (),
         slices_not_compared=tuple(x for x in samples.all_labels() if x not in compared_labels),
-        gained=scored.changes(a.table.sample_ids, gained=True),
-        lost=scored.changes(a.table.sample_ids, gained=False),
+        gained=scored.changes(run_a.table.sample_ids, gained=True),
+        lost=scored.changes(run_a.table.sample_ids, gained=False),
         mismatches=tuple(mismatches),
         shared_samples=len(shared.a),
-        unseeded=unseeded_runs(a, b),
-        duplicates=samples.cluster is None and samples.clustered,
-        changed_settings=find_changed_settings(a, b),
-        model_versions=find_model_versions(a, b),
-        unknown_scorers=find_unknown_scorers(a, b),
+        unseeded=unseeded_runs(run_a, run_b),
+        duplicates=cluster is None and samples.clustered,
+        changed_settings=find_changed_settings(run_a, run_b),
+        model_versions=find_model_versions(run_a, run_b),
+        unknown_scorers=find_unknown_scorers(run_a, run_b),
         same_answers=rescored,
-        scorer_change=describe_function_change(a, b, "score_fn") if rescored else None,
+        scorer_change=describe_function_change(run_a, run_b, "score_fn") if rescored else None,
     )
 
 
@@ -372,7 +360,6 @@ class _Samples:
     paired: bool
     bounded: bool
     confidence: float
-    cluster: str | None
     errors_as: float | None
     by: tuple[str, ...]
     labels: list[Label]
@@ -392,21 +379,25 @@ class _Samples:
     ) -> _Samples:
         items = [measure.item_values(run) for run in (a, b)]
         errors_as = pessimistic_value(*items) if a.errored + b.errored else None
-        codes_a, codes_b, labels = _number_slices(a, b, by)
-        only_b = codes_b if pairs is None else np.delete(codes_b, pairs.b)
-        column_a = _make_columns(a, measure, errors_as, cluster, codes_a)
-        column_b = _make_columns(b, measure, errors_as, cluster, codes_b)
+        codes, labels = _number_slices(a, b, by)
+        columns = [
+            _make_columns(run, measure, errors_as, cluster, slices)
+            for run, slices in zip((a, b), codes, strict=True)
+        ]
+        if pairs is not None:
+            columns = [side.take(rows) for side, rows in zip(columns, pairs, strict=True)]
+            codes[1] = np.delete(codes[1], pairs.b)
+        column_a, column_b = columns
         return cls(
-            column_a if pairs is None else column_a.take(pairs.a),
-            column_b if pairs is None else column_b.take(pairs.b),
+            column_a,
+            column_b,
             paired=pairs is not None,
             bounded=within_unit(*items),
             confidence=confidence,
-            cluster=cluster,
             errors_as=errors_as,
             by=by,
             labels=labels,
-            present=np.unique(np.concatenate([codes_a, only_b])),
+            present=np.unique(np.concatenate(codes)),
         )
 
     @property
@@ -479,7 +470,7 @@ def _make_columns(
     )
 
 
-def _number_slices(a: LoadedRun, b: LoadedRun, by: Sequence[str]) -> tuple[Ints, Ints, list[Label]]:
+def _number_slices(a: LoadedRun, b: LoadedRun, by: Sequence[str]) -> tuple[list[Ints], list[Label]]:
     """Return the slice of each sample of both runs, as codes into labels."""
     codes = [np.zeros(len(run.table.sample_ids), dtype=np.int64) for run in (a, b)]
     labels: list[Label] = [()]
@@ -491,7 +482,7 @@ def _number_slices(a: LoadedRun, b: LoadedRun, by: Sequence[str]) -> tuple[Ints,
         pairs = (divmod(code, len(values)) for code in present.tolist())
         labels = [(*labels[before], values[code]) for before, code in pairs]
         codes = np.split(renumbered.astype(np.int64), [len(codes[0])])
-    return codes[0], codes[1], labels
+    return codes, labels
 
 
 def _minimum_detectable(overall: Difference) -> float | None:

@@ -2,15 +2,12 @@
 
     gate("outputs/evals/after", baseline="outputs/evals/before", no_worse_than=0.01, by="topic")
 
-A check passes where the whole interval lies on the right side of its bound, and fails where the
-whole interval lies on the wrong one. Anything else is inconclusive: that two means happen to be
-close is no evidence (non-inferiority by a confidence interval; D. J. Schuirmann 1987, Journal of
-Pharmacokinetics and Biopharmaceutics 15). Where items errored, both readings of them have to agree;
-where they do not, errors decide, and more samples would not help.
-
-Slices: that all of them are no worse is claimed only if each is, which needs no correction (R. L.
-Berger 1982, Technometrics 24). That one of them is worse is looked for in all, so there the
-interval is the simultaneous one.
+A check passes where the whole interval lies on the right side of its bound, and fails where it lies
+on the wrong one; anything else is inconclusive (non-inferiority by a confidence interval; D. J.
+Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15). Where items errored, both
+readings of them have to agree. That all slices are no worse needs no correction (R. L. Berger 1982,
+Technometrics 24); that one of them is worse is looked for in all, so there the interval is the
+simultaneous one.
 """
 
 from __future__ import annotations
@@ -189,8 +186,9 @@ def gate(
     loaded = load_run(run, keys, name="the run" if baseline is None else "B")
     threshold = loaded.report.pass_threshold if pass_threshold is None else pass_threshold
     measure = Measure(metric, threshold)
-    if within_unit(measure.item_values(loaded)):
-        _check_scale(metric, [no_worse_than, slice_no_worse_than], [min_mean, max_mean])
+    losses = {"no_worse_than": no_worse_than, "slice_no_worse_than": slice_no_worse_than}
+    means = {"min_mean": min_mean, "max_mean": max_mean}
+    _check_bounds(losses, means, metric, in_unit=within_unit(measure.item_values(loaded)))
     checks: list[Check] = []
     comparison = None
     if baseline is not None and no_worse_than is not None:
@@ -209,8 +207,12 @@ def gate(
         checks += _check_differences(comparison, no_worse_than, in_slices, sign)
     if min_mean is not None or max_mean is not None:
         refuse_mismatches(find_unfinished(loaded), allow, f"{loaded.name} cannot be judged")
-        means = _estimate_means(loaded, measure, cluster, confidence)
-        checks += _check_means(means, min_mean, max_mean)
+        estimates = _estimate_means(loaded, measure, cluster, confidence)
+        if min_mean is not None:
+            checks.append(_judge("min_mean", estimates, min_mean))
+        if max_mean is not None:
+            mirrored = [estimate.mirror() for estimate in estimates]
+            checks.append(_judge("max_mean", mirrored, -max_mean, sign=-1))
     side = comparison.b if comparison else make_side(loaded, len(loaded.table.sample_ids))
     outcome = min((check.outcome for check in checks), key=WORST_FIRST.index)
     return Gate(outcome, tuple(checks), side, comparison, metric, confidence)
@@ -234,27 +236,28 @@ def _check_arguments(
         raise InvalidInput("slices are compared with those of a baseline: give no_worse_than")
     if slice_no_worse_than is not None and not by:
         raise InvalidInput("slice_no_worse_than needs the key to slice by")
-    losses = {"no_worse_than": no_worse_than, "slice_no_worse_than": slice_no_worse_than}
+
+
+def _check_bounds(
+    losses: Mapping[str, float | None],
+    means: Mapping[str, float | None],
+    metric: str,
+    *,
+    in_unit: bool,
+) -> None:
+    """Refuse what is no number, and what no value between 0 and 1 could be beyond: 2 for 2%."""
     for name, loss in losses.items():
         if loss is not None and not 0 <= loss < math.inf:
             raise InvalidInput(f"{name} is the loss that is tolerated, at least 0; got {loss!r}")
-    for name, mean in {"min_mean": min_mean, "max_mean": max_mean}.items():
-        if mean is not None and not math.isfinite(mean):
-            raise InvalidInput(f"{name} is a number, got {mean!r}")
-
-
-def _check_scale(
-    metric: str, losses: Sequence[float | None], means: Sequence[float | None]
-) -> None:
-    """Refuse a bound that no value between 0 and 1 could be beyond: 2 for 2%, say."""
-    for loss in losses:
-        if loss is not None and loss >= 1:
+        if loss is not None and in_unit and loss >= 1:
             raise InvalidInput(
                 f"every {metric} lies between 0 and 1, so nothing can be worse by {loss:g}; is "
                 f"{loss / 100:g} meant?"
             )
-    for mean in means:
-        if mean is not None and not 0 <= mean <= 1:
+    for name, mean in means.items():
+        if mean is not None and not math.isfinite(mean):
+            raise InvalidInput(f"{name} is a number, got {mean!r}")
+        if mean is not None and in_unit and not 0 <= mean <= 1:
             raise InvalidInput(f"every {metric} lies between 0 and 1, and so does a mean of them")
 
 
@@ -277,9 +280,8 @@ class _Estimate:
     def bear_unseen_losses(self, largest: float, confidence: float) -> _Estimate:
         """Widen the interval that may pass by a loss too rare to have been drawn.
 
-        Graded values that hardly vary say nothing of one. The check must bear what none of n
-        samples having lost all of it allows: the upper end of Wilson's interval of 0 of n. (Of 0/1
-        values the score interval knows this by itself.)
+        Graded values that hardly vary say nothing of one: the upper end of Wilson's interval of 0
+        of n. (Of 0/1 values the score interval knows this by itself.)
         """
         if self.to_pass is None:
             return self
@@ -301,10 +303,7 @@ class _Estimate:
         )
 
     def needed_samples(self, bound: float) -> int | None:
-        """Return the samples that usually bring the interval clear of the bound.
-
-        Intervals shrink with the root of n.
-        """
+        """Return the samples that bring the interval clear of the bound, with 80% power."""
         away = self.value - bound
         interval = self.to_pass if away >= 0 else self.to_fail
         if interval is None or away == 0:
@@ -386,18 +385,6 @@ def _check_differences(
             reading = estimates[0].read(-in_slices, sign) if estimates else None
             bound = sign * -in_slices
             checks.append(Check("slice", by_key, bound, "errored", None, reading, False, None))
-    return checks
-
-
-def _check_means(
-    means: Sequence[_Estimate], min_mean: float | None, max_mean: float | None
-) -> list[Check]:
-    checks = []
-    if min_mean is not None:
-        checks.append(_judge("min_mean", means, min_mean))
-    if max_mean is not None:
-        mirrored = [mean.mirror() for mean in means]
-        checks.append(_judge("max_mean", mirrored, -max_mean, sign=-1))
     return checks
 
 

@@ -1,10 +1,4 @@
-"""One report: pass@k and pass^k over its attempts, and error bars clustered by a metadata key.
-
-    pass_at_k(report, 4)                           does one of four attempts pass?
-    summarize_report(report, cluster="passage")    questions that share a passage are one cluster
-
-What passes and what errored attempts count as is decided in `heldout.stats.summary`.
-"""
+"""One report: pass@k and pass^k over its attempts, and error bars clustered by a metadata key."""
 
 from __future__ import annotations
 
@@ -35,6 +29,8 @@ from heldout.store.columns import (
 )
 from heldout.store.report import EvalReport, repeats_of
 from heldout.types import EvalResult
+
+Estimator = Callable[..., PassRate]
 
 FEW_CLUSTERS = 10
 """Clustered intervals from fewer are rough: the spread between clusters is hardly known."""
@@ -86,7 +82,7 @@ def pass_hat_k(
 
 
 def _estimate(
-    estimator: Callable[..., PassRate],
+    estimator: Estimator,
     results: Results,
     k: int,
     cluster: str | None,
@@ -97,11 +93,11 @@ def _estimate(
         raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
     if pass_threshold is None:
         pass_threshold = results.pass_threshold if isinstance(results, EvalReport) else 0.5
-    return _estimate_from(table, estimator, k, cluster, pass_threshold)
+    return _count_passes(table, estimator, k, cluster, pass_threshold)
 
 
-def _estimate_from(
-    table: Table, estimator: Callable[..., PassRate], k: int, cluster: str | None, threshold: float
+def _count_passes(
+    table: Table, estimator: Estimator, k: int, cluster: str | None, threshold: float
 ) -> PassRate:
     return estimator(
         count_items(table),
@@ -225,7 +221,7 @@ def _summarize_passes(
     for name, estimator in (("pass_at", stats.pass_at_k), ("pass_hat", stats.pass_hat_k)):
         values: list[Any] = [None] * 5
         if not unscored and (strict or not short):
-            rate = _estimate_from(table, estimator, k, cluster, threshold)
+            rate = _count_passes(table, estimator, k, cluster, threshold)
             bounds = [rate.interval.low, rate.interval.high] if rate.interval else [None, None]
             values = [rate.value, rate.questions, rate.stderr, *bounds]
         keys = (f"{name}_{k}{suffix}" for suffix in ("", "_n", "_stderr", "_ci_low", "_ci_high"))

@@ -2,9 +2,8 @@
 
     plan("outputs/evals/before", detect=0.02)
 
-A plan is for two runs on the same samples, compared pair by pair. One run shows how much its scores
-vary, but not how alike another run's would be: without a second run (`against`) the plan is the
-cautious one, or one for a stated `correlation`.
+A plan is for two runs on the same samples, compared pair by pair. Without a second run (`against`)
+it is the cautious one, or one for a stated `correlation`.
 """
 
 from __future__ import annotations
@@ -143,19 +142,6 @@ def plan(
     if against is not None:
         other = _measure_items(load_run(against, keys, name="the other"), metric)
         base, other = _align(base, other, allow)
-    return _make_plan(base, other, detect, power, alpha, cluster, repeats, correlation)
-
-
-def _make_plan(
-    base: _Items,
-    other: _Items | None,
-    detect: float,
-    power: float,
-    alpha: float,
-    cluster: str | None,
-    repeats: Sequence[int],
-    correlation: float | None,
-) -> Plan:
     components = variance_components(base.values, samples=base.samples)
     variance = _difference_variance(base, other, components, detect, correlation or 0.0)
     variance_known = len(variance.splits) == 1
