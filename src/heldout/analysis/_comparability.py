@@ -1,9 +1,8 @@
 """What keeps two runs from being compared.
 
-Other samples, another scorer, another environment, another meaning of "passed", or a run that did
-not finish (what ends first is no fair sample of the rest) makes a difference that is not the
-policy's. Such a comparison is refused, naming what differs, unless it is allowed by name. Settings
-that one may want to compare (a prompt, a temperature) are only reported.
+A difference that is not the policy's (other samples, another scorer, a run that did not finish …)
+is refused, naming what differs, unless it is allowed by name. Settings that one may want to compare
+(a prompt, a temperature) are only reported.
 """
 
 from __future__ import annotations
@@ -103,8 +102,7 @@ def find_mismatches(
 
 def refuse_mismatches(mismatches: Iterable[Mismatch], allow: Collection[str], what: str) -> None:
     """Raise NotComparable for what is not allowed; `what` begins the message."""
-    unknown = [kind for kind in allow if kind not in KINDS]
-    if unknown:
+    if unknown := [kind for kind in allow if kind not in KINDS]:
         raise InvalidInput(f"allow takes some of {', '.join(KINDS)}; got {unknown[0]!r}")
     refused = [mismatch for mismatch in mismatches if mismatch.kind not in allow]
     if refused:

@@ -36,6 +36,7 @@ from heldout.stats import (
     bootstrap,
     bootstrap_improvement,
 )
+from heldout.stats.intervals import bounds_as_dict
 from heldout.stats.resampling import REPETITIONS
 from heldout.store.columns import places_by_code
 from heldout.store.report import EvalReport
@@ -430,8 +431,7 @@ class Aggregates:
             plain["against"] = self.against.as_dict()
         for name, estimate in estimates.items():
             plain[name] = estimate.value
-            plain[f"{name}_ci_low"] = estimate.interval.low if estimate.interval else None
-            plain[f"{name}_ci_high"] = estimate.interval.high if estimate.interval else None
+            plain |= bounds_as_dict(estimate.interval, f"{name}_ci")
         mean = self.estimates["mean"]
         settings = {"repetitions": mean.repetitions, "seed": mean.seed}
         return {**plain, "optimum": self.optimum, **settings, "confidence": mean.confidence}

@@ -18,6 +18,7 @@ from heldout.analysis._runs import (
 )
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
+from heldout.stats.intervals import bounds_as_dict
 from heldout.stats.summary import Summary, has_passed, summarize_batch
 from heldout.store.columns import (
     Table,
@@ -219,13 +220,13 @@ def _summarize_passes(
     unscored = bool(np.isnan(table.reward).all())
     summary: Summary = {}
     for name, estimator in (("pass_at", stats.pass_at_k), ("pass_hat", stats.pass_hat_k)):
-        values: list[Any] = [None] * 5
+        key, rate = f"{name}_{k}", None
         if not unscored and (strict or not short):
             rate = _count_passes(table, estimator, k, cluster, threshold)
-            bounds = [rate.interval.low, rate.interval.high] if rate.interval else [None, None]
-            values = [rate.value, rate.questions, rate.stderr, *bounds]
-        keys = (f"{name}_{k}{suffix}" for suffix in ("", "_n", "_stderr", "_ci_low", "_ci_high"))
-        summary |= dict(zip(keys, values, strict=True))
+        summary[key] = rate and rate.value
+        summary[f"{key}_n"] = rate and rate.questions
+        summary[f"{key}_stderr"] = rate and rate.stderr
+        summary |= bounds_as_dict(rate.interval if rate else None, f"{key}_ci")
     if short and not strict:
         summary[f"pass_at_{k}_short"] = short
     return summary

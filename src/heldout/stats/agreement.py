@@ -34,6 +34,7 @@ from heldout.stats.intervals import (
     Interval,
     Ints,
     Rate,
+    bounds_as_dict,
     score_interval,
     t_quantile,
 )
@@ -56,6 +57,10 @@ class Estimate:
     value: float | None = None
     stderr: float | None = None
     interval: Interval | None = None
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Return the estimate as JSON has it."""
+        return {"value": self.value, "stderr": self.stderr, **bounds_as_dict(self.interval)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +170,14 @@ def _measure_agreement(names: list[Hashable], row: Ints, column: Ints, groups: I
     def rate(which: NDArray[np.bool_]) -> Rate:
         return rate_of(same[which], clusters=groups[which])
 
-    def estimate(statistic: Statistic, least: float) -> Estimate:
-        return _estimate(statistic, least, table, row, column, groups)
-
     return Agreement(
         categories=tuple(names),
         table=tuple(tuple(line) for line in table.tolist()),
         n=len(row),
         clusters=len(np.unique(groups)),
         agreement=rate_of(same, clusters=groups),
-        kappa=estimate(_kappa, -1.0),
-        balanced_f1=estimate(_balanced_f1, 0.0),
+        kappa=_estimate(_kappa, -1.0, table, row, column, groups),
+        balanced_f1=_estimate(_balanced_f1, 0.0, table, row, column, groups),
         classes=tuple(
             ClassAgreement(
                 name,

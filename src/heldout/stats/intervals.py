@@ -34,6 +34,14 @@ class Interval:
     high: float
 
 
+def bounds_as_dict(interval: Interval | None, prefix: str = "ci") -> dict[str, float | None]:
+    """Return the ends of an interval as JSON has them; None where there is none."""
+    return {
+        f"{prefix}_low": interval.low if interval else None,
+        f"{prefix}_high": interval.high if interval else None,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """A share of successes.
@@ -57,13 +65,8 @@ class Rate:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the rate as JSON has it."""
-        return {
-            "value": self.value,
-            "count": self.count,
-            "n": self.n,
-            "ci_low": None if self.interval is None else self.interval.low,
-            "ci_high": None if self.interval is None else self.interval.high,
-        }
+        bounds = bounds_as_dict(self.interval)
+        return {"value": self.value, "count": self.count, "n": self.n, **bounds}
 
 
 def independent_rate(count: int, n: int, confidence: float = CONFIDENCE) -> Rate:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -77,8 +78,7 @@ def variance_components(values: ArrayLike, *, samples: Ids) -> VarianceComponent
     return VarianceComponents(n, questions.repeated, total, between, questions.within)
 
 
-@dataclass(frozen=True, slots=True)
-class _Questions:
+class _Questions(NamedTuple):
     means: Floats
     repeated: int = 0
     within: float | None = None
@@ -97,8 +97,7 @@ def _measure_questions(values: Floats, codes: Ints) -> _Questions:
     if not repeated.any():
         return _Questions(means)
     squares = np.bincount(codes, weights=(values - means[codes]) ** 2)
-    variances = np.zeros_like(squares)
-    variances[repeated] = squares[repeated] / (counts[repeated] - 1)
+    variances = squares / np.maximum(counts - 1, 1)
     within = float(variances[repeated].mean())
     variances[~repeated] = within  # the best guess there is for a question answered once
     return _Questions(means, int(repeated.sum()), within, float((variances / counts).mean()))

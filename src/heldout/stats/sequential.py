@@ -252,8 +252,14 @@ def analyze_next(
         critical = math.inf
         interval_alpha = share / candidates
         if candidates == 1:  # a block picked by its rewards shares nothing with the point before
-            earlier = before.errors.get(reference) if before else None
-            critical = _critical_value(differences, earlier, groups, share)
+            previous, compared = (before and before.errors.get(reference)) or (
+                math.inf,
+                differences[:0],
+            )
+            earlier = np.full(len(differences), np.nan)  # of samples that came later there is none
+            earlier[: len(compared)] = compared
+            correlation = least_correlation(differences, earlier, groups)
+            critical = critical_value(share, correlation=correlation, previous=previous)
             interval_alpha = math.erfc(critical / math.sqrt(2))
         errors[reference] = critical, differences
         comparisons[reference] = _compare(
@@ -444,18 +450,6 @@ def spending_share(analysis: int) -> float:
     DeMets 1983, Biometrika 70).
     """
     return HALF_SPENT / ((analysis + HALF_SPENT - 1) * (analysis + HALF_SPENT))
-
-
-def _critical_value(
-    differences: Floats, before: tuple[float, Floats] | None, groups: Ints | None, alpha: float
-) -> float:
-    if before is None:
-        return critical_value(alpha)
-    previous, compared = before
-    earlier = np.full(len(differences), np.nan)  # of samples that came later there is none
-    earlier[: len(compared)] = compared
-    correlation = least_correlation(differences, earlier, groups)
-    return critical_value(alpha, correlation=correlation, previous=previous)
 
 
 @lru_cache(maxsize=65536)

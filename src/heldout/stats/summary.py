@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.stats.intervals import Floats, Interval, Ints
+from heldout.stats.intervals import Floats, Ints, bounds_as_dict
 from heldout.stats.moments import Moments, exact_sums, find_changes, is_near_binary, run_lengths
 from heldout.types import METRIC_SUFFIXES
 
@@ -127,14 +127,14 @@ def _make_summary(
         "mean": mean.mean,
         "mean_scored": of_scored.mean,
         "stderr": mean.stderr,
-        **_bounds("ci", mean.interval()),
+        **bounds_as_dict(mean.interval()),
         "std": mean.std,
         "min": None if nothing else of_scored.min,
         "max": None if nothing else of_scored.max,
         "pass_rate": passed.mean,
-        **_bounds("pass_rate_ci", passed.interval()),
+        **bounds_as_dict(passed.interval(), "pass_rate_ci"),
         "stderr_scored": of_scored.stderr,
-        **_bounds("ci_scored", of_scored.interval()),
+        **bounds_as_dict(of_scored.interval(), "ci_scored"),
     }
     if of_all.clusters < counts["samples"]:
         summary["n_clusters"] = of_all.clusters
@@ -148,15 +148,8 @@ def _make_summary(
         summary[key] = moments.mean
         summary[f"{key}_n"] = moments.n
         summary[f"{key}_stderr"] = moments.stderr
-        summary.update(_bounds(f"{key}_ci", moments.interval(maybe_count=name in plain)))
+        summary |= bounds_as_dict(moments.interval(maybe_count=name in plain), f"{key}_ci")
     return summary
-
-
-def _bounds(prefix: str, interval: Interval | None) -> Summary:
-    return {
-        f"{prefix}_low": interval.low if interval else None,
-        f"{prefix}_high": interval.high if interval else None,
-    }
 
 
 UNCERTAINTY = (
