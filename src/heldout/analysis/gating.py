@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -211,8 +211,8 @@ def gate(
         if min_mean is not None:
             checks.append(_judge("min_mean", estimates, min_mean))
         if max_mean is not None:
-            mirrored = [estimate.mirror() for estimate in estimates]
-            checks.append(_judge("max_mean", mirrored, -max_mean, sign=-1))
+            below = [replace(estimate, sign=-1) for estimate in estimates]
+            checks.append(_judge("max_mean", below, max_mean))
     side = comparison.b if comparison else make_side(loaded, len(loaded.table.sample_ids))
     outcome = min((check.outcome for check in checks), key=WORST_FIRST.index)
     return Gate(outcome, tuple(checks), side, comparison, metric, confidence)
@@ -266,18 +266,16 @@ def _check_bounds(
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
-    """An estimate with the interval that may pass, and the one that may fail; more is better."""
+    """An estimate with the interval that may pass, and the one that may fail."""
 
     value: float
     to_pass: Interval | None
     to_fail: Interval | None
     n: int
+    # -1 where less is better.
+    sign: int = 1
 
-    def mirror(self) -> _Estimate:
-        """Return the estimate where less is better."""
-        return _Estimate(-self.value, _mirror(self.to_pass), _mirror(self.to_fail), self.n)
-
-    def bear_unseen_losses(self, largest: float, confidence: float) -> _Estimate:
+    def widen(self, largest: float, confidence: float) -> _Estimate:
         """Widen the interval that may pass by a loss too rare to have been drawn.
 
         Graded values that hardly vary say nothing of one: the upper end of Wilson's interval of 0
@@ -286,51 +284,49 @@ class _Estimate:
         if self.to_pass is None:
             return self
         square = NormalDist().inv_cdf((1 + confidence) / 2) ** 2
-        low = self.value - largest * square / (self.n + square)
-        to_pass = Interval(min(self.to_pass.low, low), self.to_pass.high)
-        return _Estimate(self.value, to_pass, self.to_fail, self.n)
+        unseen = self.value - self.sign * largest * square / (self.n + square)
+        low, high = min(self.to_pass.low, unseen), max(self.to_pass.high, unseen)
+        return replace(self, to_pass=Interval(low, high))
 
-    def read(self, bound: float, sign: int) -> Reading:
-        """Return what it decides; a sign of -1 mirrors the numbers back."""
+    def is_worse_than(self, bound: float) -> bool:
+        return self.sign * self.value < self.sign * bound
+
+    def read(self, bound: float) -> Reading:
         outcome: Outcome = "inconclusive"
-        if self.to_pass is not None and self.to_pass.low >= bound:
+        if self.to_pass is not None and self._reach(self.to_pass, -1) >= self.sign * bound:
             outcome = "pass"
-        elif self.to_fail is not None and self.to_fail.high < bound:
+        elif self.to_fail is not None and self._reach(self.to_fail, 1) < self.sign * bound:
             outcome = "fail"
-        interval = self.to_fail if self.value < bound else self.to_pass
-        return Reading(
-            outcome, sign * self.value, _mirror(interval) if sign < 0 else interval, self.n
-        )
+        interval = self.to_fail if self.is_worse_than(bound) else self.to_pass
+        return Reading(outcome, self.value, interval, self.n)
+
+    def _reach(self, interval: Interval, direction: int) -> float:
+        """Return the worse end of an interval, or the better one, where more is better."""
+        return self.sign * (interval.high if direction == self.sign else interval.low)
 
     def needed_samples(self, bound: float) -> int | None:
         """Return the samples that bring the interval clear of the bound, with 80% power."""
-        away = self.value - bound
-        interval = self.to_pass if away >= 0 else self.to_fail
-        if interval is None or away == 0:
+        is_worse = self.is_worse_than(bound)
+        interval = self.to_fail if is_worse else self.to_pass
+        if interval is None or self.value == bound:
             return None
-        half = self.value - interval.low if away > 0 else interval.high - self.value
+        end = self._reach(interval, 1 if is_worse else -1)
+        half, away = end - self.sign * self.value, self.value - bound
         normal = NormalDist()
         margin = 1 + normal.inv_cdf(POWER) / normal.inv_cdf((1 + CONFIDENCE) / 2)
         samples = self.n * (half / away * margin) ** 2
         return math.ceil(samples) if samples < USABLE_SAMPLES else None
 
 
-def _mirror(interval: Interval | None) -> Interval | None:
-    return interval and Interval(-interval.high, -interval.low)
-
-
 def _estimate_difference(
     difference: Difference, to_fail: Interval | None, sign: int, confidence: float
 ) -> _Estimate:
-    if isinstance(difference, PairedDifference):
-        n = difference.n
-        graded = difference.test == "score" and difference.exact_p_value is None
-    else:
-        n, graded = min(difference.n_a, difference.n_b), False
-    estimate = _Estimate(difference.difference, difference.interval, to_fail, n)
-    if sign < 0:
-        estimate = estimate.mirror()
-    return estimate.bear_unseen_losses(1.0, confidence) if graded else estimate
+    if not isinstance(difference, PairedDifference):
+        n = min(difference.n_a, difference.n_b)
+        return _Estimate(difference.difference, difference.interval, to_fail, n, sign)
+    estimate = _Estimate(difference.difference, difference.interval, to_fail, difference.n, sign)
+    is_graded = difference.test == "score" and difference.exact_p_value is None
+    return estimate.widen(1.0, confidence) if is_graded else estimate
 
 
 def _estimate_means(
@@ -353,8 +349,8 @@ def _estimate_means(
             raise InvalidInput(f"{run.name} has no {measure.name} at all: there is no mean")
         interval = moments.interval(confidence, maybe_count=measure.metric in table.plain)
         mean = _Estimate(moments.mean, interval, interval, moments.clusters)
-        graded = within_unit(values) and not is_binary(values)
-        return mean.bear_unseen_losses(moments.mean, confidence) if graded else mean
+        is_graded = within_unit(values) and not is_binary(values)
+        return mean.widen(moments.mean, confidence) if is_graded else mean
 
     return [estimate(values) for values in ((items, counted) if run.errored else (items,))]
 
@@ -370,20 +366,20 @@ def _check_differences(
 
     readings = (comparison.overall, comparison.with_errors)
     overall = [estimate(d, d.interval) for d in readings if d is not None]
-    checks = [_judge("overall", overall, -tolerated, sign=sign)]
+    checks = [_judge("overall", overall, -sign * tolerated)]
     scored, counted = (
         {part.label: estimate(part.difference, part.simultaneous_interval) for part in parts}
         for parts in (comparison.slices, comparison.slices_with_errors)
     )
+    bound = -sign * in_slices
     label: Any
     for label in dict.fromkeys([*scored, *counted, *comparison.slices_not_compared]):
         by_key = dict(zip(comparison.by, label, strict=True))
         estimates = [part[label] for part in (scored, counted) if label in part]
         if label in scored:
-            checks.append(_judge("slice", estimates, -in_slices, sign=sign, slice=by_key))
+            checks.append(_judge("slice", estimates, bound, by_key))
         else:
-            reading = estimates[0].read(-in_slices, sign) if estimates else None
-            bound = sign * -in_slices
+            reading = estimates[0].read(bound) if estimates else None
             checks.append(Check("slice", by_key, bound, "errored", None, reading, False, None))
     return checks
 
@@ -392,12 +388,10 @@ def _judge(
     kind: CheckKind,
     estimates: Sequence[_Estimate],
     bound: float,
-    *,
-    sign: int = 1,
     slice: dict[str, Any] | None = None,
 ) -> Check:
     """Decide a check by its estimates without errored items and, if there are some, with them."""
-    readings = [estimate.read(bound, sign) for estimate in estimates]
+    readings = [estimate.read(bound) for estimate in estimates]
     outcomes = {reading.outcome for reading in readings}
     outcome = readings[0].outcome
     if len(outcomes) > 1:
@@ -406,15 +400,15 @@ def _judge(
     if outcome == "inconclusive":
         counts = [estimate.needed_samples(bound) for estimate in estimates]
         known = [count for count in counts if count is not None]
-        same_side = len({estimate.value < bound for estimate in estimates}) == 1
+        same_side = len({estimate.is_worse_than(bound) for estimate in estimates}) == 1
         needed = max(known) if same_side and len(known) == len(counts) else None
     return Check(
         kind=kind,
         slice=slice,
-        bound=sign * bound,
+        bound=bound,
         outcome=outcome,
         scored=readings[0],
         with_errors=readings[1] if len(readings) > 1 else None,
-        corrected=kind == "slice" and estimates[0].value < bound,
+        corrected=kind == "slice" and estimates[0].is_worse_than(bound),
         needed=needed,
     )
