@@ -252,13 +252,10 @@ def analyze_next(
         critical = math.inf
         interval_alpha = share / candidates
         if candidates == 1:  # a block picked by its rewards shares nothing with the point before
-            previous, compared = (before and before.errors.get(reference)) or (
-                math.inf,
-                differences[:0],
-            )
-            earlier = np.full(len(differences), np.nan)  # of samples that came later there is none
-            earlier[: len(compared)] = compared
-            correlation = least_correlation(differences, earlier, groups)
+            previous, correlation = math.inf, 0.0
+            if before is not None and reference in before.errors:
+                previous, earlier = before.errors[reference]
+                correlation = least_correlation(differences, earlier, groups)
             critical = critical_value(share, correlation=correlation, previous=previous)
             interval_alpha = math.erfc(critical / math.sqrt(2))
         errors[reference] = critical, differences
@@ -272,7 +269,9 @@ def analyze_next(
         drop = _compare(differences, groups, "peak", old, new, 2 * NOMINAL, 0.0, scale)
     spent = sum(alpha / len(REFERENCES) * n / (n + HALF_SPENT) for n in counts.values())
     can_plateau = bounds is not None and len(table) >= 2 * (window // 2)
-    verdict = _decide(comparisons, len(table) - 1, effect, spent, drop, can_plateau=can_plateau)
+    decision = _decide(comparisons, drop, effect if can_plateau else -math.inf)
+    compared = tuple(comparisons.values())
+    verdict = Verdict(decision[0], len(table) - 1, effect, spent, compared, *decision[1:])
     return Analysis(verdict, errors, counts)
 
 
@@ -301,47 +300,36 @@ def advise(
 
 
 def _decide(
-    comparisons: Mapping[Reference, Comparison],
-    index: int,
-    effect: float,
-    spent: float,
-    drop: Comparison | None,
-    *,
-    can_plateau: bool,
-) -> Verdict:
-    def verdict(
-        kind: Kind, decided: Comparison | None, against: Comparison | None = None
-    ) -> Verdict:
-        made = tuple(comparisons.values())
-        return Verdict(kind, index, effect, spent, made, decided, against)
-
+    comparisons: Mapping[Reference, Comparison], drop: Comparison | None, plateau_below: float
+) -> tuple[Kind, Comparison | None, Comparison | None]:
+    """Return the verdict, the comparison behind it, and the fall that contradicts a rise."""
     previous, trend, peak = (comparisons.get(reference) for reference in REFERENCES)
     if previous is None or previous.gain is None:
-        return verdict("inconclusive", previous)
+        return "inconclusive", previous, None
     # A fall has the first word: from the older half of the window, from its peak, over the trend.
     sign, direction = previous.gain.sign, previous.gain.standardized
     trend_sign = trend.gain.sign if trend and trend.gain else 0
     if sign < 0:
-        return verdict("regressing", previous)
+        return "regressing", previous, None
     if peak is not None and peak.gain is not None and peak.gain.sign < 0:
-        return verdict("regressing", peak)
+        return "regressing", peak, None
     if trend_sign < 0 and direction < -1:
-        return verdict("regressing", trend)
+        return "regressing", trend, None
     limit = NormalDist().inv_cdf(NOMINAL)
     drops = (c for c in (peak, drop, previous) if c and c.gain and c.gain.standardized < limit)
     fallen = next(drops, None)
     if sign > 0:
         if fallen is not None:
-            return verdict("inconclusive", previous, fallen)
-        return verdict("improving", previous)
-    if can_plateau and fallen is None and previous.gain.interval.high < effect:
-        return verdict("plateau", previous)
+            return "inconclusive", previous, fallen
+        return "improving", previous, None
+    if fallen is None and previous.gain.interval.high < plateau_below:
+        return "plateau", previous, None
     if trend_sign > 0:
         if fallen is not None or direction < 0:
-            return verdict("inconclusive", trend, fallen or previous)
+            return "inconclusive", trend, fallen or previous
         if direction > 1:
-            return verdict("improving", trend)
-    return verdict("inconclusive", previous)
+            return "improving", trend, None
+    return "inconclusive", previous, None
 
 
 # --- What is compared ---------------------------------------------------------------------------
@@ -495,16 +483,17 @@ _LEGENDRE = np.polynomial.legendre.leggauss(64)
 def least_correlation(now: Floats, before: Floats, groups: Ints | None) -> float:
     """Return a lower 95% bound of how the errors of two comparisons correlate (Fisher 1921).
 
-    Over the samples that both have; by cluster, where there are some.
+    Over the samples that both have, `before` perhaps fewer; by cluster, where there are some.
     """
+    now = now[: len(before)]
     both = ~np.isnan(now) & ~np.isnan(before)
     if both.sum() < 5:
         return 0.0
     x, y = now[both] - now[both].mean(), before[both] - before[both].mean()
     if groups is not None:
-        x, y = (np.bincount(groups[both], weights=values) for values in (x, y))
-        present = np.bincount(groups[both]) > 0
-        x, y = x[present], y[present]
+        members = groups[: len(before)][both]
+        present = np.bincount(members) > 0
+        x, y = (np.bincount(members, weights=values)[present] for values in (x, y))
     norm = math.sqrt(float(np.dot(x, x)) * float(np.dot(y, y)))
     if norm <= 0 or len(x) < 5:
         return 0.0
