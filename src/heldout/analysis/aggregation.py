@@ -20,7 +20,6 @@ import numpy as np
 from heldout.analysis._comparability import (
     Mismatch,
     find_mismatches,
-    find_shared_samples,
     find_unfinished,
     merge_labels,
     refuse_mismatches,
@@ -166,19 +165,13 @@ Cell = tuple[LoadedRun, Ints]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Which results are of which run and which task.
-
-    Attributes:
-        runs: Names of the runs.
-        tasks: Names of the tasks.
-        cells: Results by (index of the run, index of the task).
-        runs_key: The metadata key of runs; their samples have no ids in common.
-        tasks_key: The metadata key of tasks.
-    """
+    """Which results are of which run and which task."""
 
     runs: tuple[str, ...]
     tasks: tuple[str, ...]
+    # By (index of the run, index of the task).
     cells: dict[tuple[int, int], Cell]
+    # Metadata keys; runs that are told apart by one have no sample ids in common.
     runs_key: str | None = None
     tasks_key: str | None = None
 
@@ -372,9 +365,8 @@ class _Check:
         if (a.name, b.name) in self._compared:
             return
         self._compared.add((a.name, b.name))
-        shared = find_shared_samples(a, b)
         passed = self.metric == PASSED
-        differences = find_mismatches(a, b, shared, keys=keys, threshold_matters=passed)
+        _, differences = find_mismatches(a, b, keys=keys, threshold_matters=passed)
         kept = [difference for difference in differences if difference.kind not in ignored]
         self._accept(kept, f"{a.name} and {b.name} cannot be {verb}")
 

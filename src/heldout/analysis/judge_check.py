@@ -195,14 +195,6 @@ class Draw:
             return None
         return f"{type(self.error).__name__}: {printable_error(self.error)}"
 
-    @property
-    def usage(self) -> Usage | None:
-        """Tokens of all replies that were not cached; None where the endpoint does not say."""
-        usages = [part.usage for part in self.parts if not part.cached]
-        if isinstance(self.error, NoVerdict):
-            usages.append(self.error.usage)
-        return _add_up(usages)
-
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
@@ -261,7 +253,14 @@ class JudgeCheck:
     @property
     def usage(self) -> Usage | None:
         """Tokens of all replies that were not cached; None where the endpoint does not say."""
-        return _add_up(draw.usage for answer in self.judged for draw in answer.draws)
+        total: Usage | None = Usage()
+        for draw in (draw for answer in self.judged for draw in answer.draws):
+            usages = [part.usage for part in draw.parts if not part.cached]
+            if isinstance(draw.error, NoVerdict):
+                usages.append(draw.error.usage)
+            for usage in usages:
+                total = total and usage and total + usage  # a part of it would pass for all of it
+        return total
 
     @property
     def verdicts(self) -> int:
@@ -395,13 +394,6 @@ async def _ask(judge: Judge, item: LabelledAnswer, repeat: int) -> Draw:
     elif item.kind == "pairwise" and verdict != _SWAPPED[parts[1].value]:
         verdict = "tie"
     return Draw(verdict, tuple(parts))
-
-
-def _add_up(usages: Iterable[Usage | None]) -> Usage | None:
-    total: Usage | None = Usage()
-    for usage in usages:
-        total = total and usage and total + usage  # a part of it would pass for all of it
-    return total
 
 
 def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:

@@ -147,7 +147,31 @@ def agreement_of(
     index = {name: i for i, name in enumerate(name for name in known if name in used)}
     rows, columns = (np.array([index[value] for value in side]) for side in sides.values())
     groups = np.arange(n) if clusters is None else cluster_codes(clusters, n)
-    return _measure_agreement([*index], rows, columns, groups)
+    size, same = len(index), rows == columns
+    table = np.bincount(rows * size + columns, minlength=size * size).reshape(size, size)
+    totals, labelled = table.sum(axis=0) + table.sum(axis=1), table.sum(axis=1) > 0
+
+    def rate(which: NDArray[np.bool_]) -> Rate:
+        return rate_of(same[which], clusters=groups[which])
+
+    return Agreement(
+        categories=tuple(index),
+        table=tuple(tuple(line) for line in table.tolist()),
+        n=n,
+        clusters=len(np.unique(groups)),
+        agreement=rate_of(same, clusters=groups),
+        kappa=_estimate(_kappa, -1.0, table, rows, columns, groups),
+        balanced_f1=_estimate(_balanced_f1, 0.0, table, rows, columns, groups),
+        classes=tuple(
+            ClassAgreement(
+                name,
+                precision=rate(columns == i),
+                recall=rate(rows == i),
+                f1=float(2 * table[i, i] / totals[i]) if labelled[i] else None,
+            )
+            for i, name in enumerate(index)
+        ),
+    )
 
 
 def rate_of(hits: ArrayLike, *, clusters: Ids | None = None) -> Rate:
@@ -160,34 +184,6 @@ def rate_of(hits: ArrayLike, *, clusters: Ids | None = None) -> Rate:
     values = np.asarray(hits, dtype=np.float64)
     moments = Moments.of(values, clusters)
     return Rate(int(values.sum()), moments.n, moments.interval(bounded=True))
-
-
-def _measure_agreement(names: list[Hashable], row: Ints, column: Ints, groups: Ints) -> Agreement:
-    size, same = len(names), row == column
-    table = np.bincount(row * size + column, minlength=size * size).reshape(size, size)
-    totals, labelled = table.sum(axis=0) + table.sum(axis=1), table.sum(axis=1) > 0
-
-    def rate(which: NDArray[np.bool_]) -> Rate:
-        return rate_of(same[which], clusters=groups[which])
-
-    return Agreement(
-        categories=tuple(names),
-        table=tuple(tuple(line) for line in table.tolist()),
-        n=len(row),
-        clusters=len(np.unique(groups)),
-        agreement=rate_of(same, clusters=groups),
-        kappa=_estimate(_kappa, -1.0, table, row, column, groups),
-        balanced_f1=_estimate(_balanced_f1, 0.0, table, row, column, groups),
-        classes=tuple(
-            ClassAgreement(
-                name,
-                precision=rate(column == i),
-                recall=rate(row == i),
-                f1=float(2 * table[i, i] / totals[i]) if labelled[i] else None,
-            )
-            for i, name in enumerate(names)
-        ),
-    )
 
 
 # --- Values and gradients -----------------------------------------------------------------------

@@ -43,16 +43,11 @@ ROUNDING = 1e-12
 
 
 class Evidence(NamedTuple):
-    """What the interval of a paired difference is made of, beside its standard error.
-
-    Attributes:
-        degrees: Degrees of freedom.
-        pairs: Independent pairs that would be as uncertain.
-        won: Of values between 0 and 1, the sum of gains over that many pairs; else None.
-        lost: The sum of losses, likewise.
-    """
+    """What the interval of a paired difference is made of, beside its standard error."""
 
     degrees: float
+    # Independent pairs that would be as uncertain; of values between 0 and 1, what was gained and
+    # lost over that many.
     pairs: float
     won: float | None = None
     lost: float = 0.0

@@ -147,16 +147,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """An interim analysis: its verdict, and what the next one needs.
-
-    Attributes:
-        verdict: The verdict.
-        errors: The critical value and the differences of the comparison with each reference.
-        counts: Comparisons made so far, by reference.
-    """
+    """An interim analysis: its verdict, and what the next one needs."""
 
     verdict: Verdict
+    # The critical value and the differences of the comparison with each reference.
     errors: Mapping[Reference, tuple[float, Floats]] = field(repr=False)
+    # Comparisons made so far.
     counts: Mapping[Reference, int]
 
 
