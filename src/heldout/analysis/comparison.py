@@ -269,34 +269,48 @@ def compare(
     )
     can_pair = len(shared.a) > 0 and not unseeded_runs(run_a, run_b)
     pairs = shared if paired and can_pair else None
-    runs = (run_a, run_b)
-    items = [measure.item_values(run) for run in runs]
-    errors_as = pessimistic_value(*items) if run_a.errored + run_b.errored else None
     columns, labels = _read_columns(run_a, run_b, pairs, measure, cluster, by)
-    aligned = _Aligned(columns, pairs, within_unit(*items), confidence, labels)
+    bounded = within_unit(*(measure.item_values(run) for run in (run_a, run_b)))
+    aligned = _Aligned(columns, pairs, bounded, confidence, labels)
+    return _make_comparison(run_a, run_b, aligned, measure, shared, mismatches, cluster, by)
+
+
+def _make_comparison(
+    a: LoadedRun,
+    b: LoadedRun,
+    aligned: _Aligned,
+    measure: Measure,
+    shared: SharedSamples,
+    mismatches: Sequence[Mismatch],
+    cluster: str | None,
+    by: tuple[str, ...],
+) -> Comparison:
+    runs = (a, b)
     scored = [measure.sample_values(run) for run in runs]
     rows = aligned.find_rows(scored)
     if min(map(len, rows)) == 0:
         raise InvalidInput(
-            f"{run_a.name} and {run_b.name} have no sample with a {metric} on both sides: there is "
+            f"{a.name} and {b.name} have no sample with a {measure.name} on both sides: there is "
             "nothing to compare"
         )
     overall, slices = aligned.difference(scored, rows), aligned.slice_differences(scored, rows)
     with_errors: Difference | None = None
     slices_with_errors: tuple[SliceDifference, ...] = ()
-    if errors_as is not None:
+    errors_as = None
+    if a.errored + b.errored:
+        errors_as = pessimistic_value(*(measure.item_values(run) for run in runs))
         counted = [measure.sample_values(run, errors_as=errors_as) for run in runs]
         counted_rows = aligned.find_rows(counted)
         with_errors = aligned.difference(counted, counted_rows)
         slices_with_errors = aligned.slice_differences(counted, counted_rows)
     compared_labels = {part.label for part in slices}
-    rescored = same_answers(run_a, run_b)
+    rescored = same_answers(a, b)
     return Comparison(
-        a=make_side(run_a, len(rows[0])),
-        b=make_side(run_b, len(rows[1])),
-        metric=metric,
+        a=make_side(a, len(rows[0])),
+        b=make_side(b, len(rows[1])),
+        metric=measure.name,
         pass_threshold=measure.pass_threshold,
-        confidence=confidence,
+        confidence=aligned.confidence,
         cluster=cluster,
         overall=overall,
         errors_as=errors_as,
@@ -306,17 +320,17 @@ def compare(
         slices=slices,
         slices_with_errors=slices_with_errors,
         slices_not_compared=tuple(x for x in aligned.labels.values() if x not in compared_labels),
-        gained=aligned.changes(rows, run_a.table.sample_ids, gained=True),
-        lost=aligned.changes(rows, run_a.table.sample_ids, gained=False),
+        gained=aligned.changes(rows, a.table.sample_ids, gained=True),
+        lost=aligned.changes(rows, a.table.sample_ids, gained=False),
         mismatches=tuple(mismatches),
         shared_samples=len(shared.a),
-        unseeded=unseeded_runs(run_a, run_b),
-        duplicates=cluster is None and any(side.clusters is not None for side in columns),
-        changed_settings=find_changed_settings(run_a, run_b),
-        model_versions=find_model_versions(run_a, run_b),
-        unknown_scorers=find_unknown_scorers(run_a, run_b),
+        unseeded=unseeded_runs(a, b),
+        duplicates=cluster is None and any(side.clusters is not None for side in aligned.columns),
+        changed_settings=find_changed_settings(a, b),
+        model_versions=find_model_versions(a, b),
+        unknown_scorers=find_unknown_scorers(a, b),
         same_answers=rescored,
-        scorer_change=describe_function_change(run_a, run_b, "score_fn") if rescored else None,
+        scorer_change=describe_function_change(a, b, "score_fn") if rescored else None,
     )
 
 
