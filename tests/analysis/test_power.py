@@ -71,13 +71,13 @@ def test_what_the_plan_asks_for_is_what_a_comparison_then_sees() -> None:
     one, other = answered(400, 2), answered(400, 2, seed=1, gain=detect, name="new")
     row = plan(one, detect=detect, against=other, repeats=[2]).rows[0]
     seen = 0
-    for trial in range(30):
+    for trial in range(20):
         a = answered(row.samples, 2, seed=100 + trial)
         b = answered(row.samples, 2, seed=500 + trial, gain=detect, name="new")
         p_value = compare(a, b).overall.p_value
         assert p_value is not None
         seen += p_value < 0.05
-    assert 19 <= seen <= 28  # 24 of 30
+    assert 12 <= seen <= 19  # 16 of 20
 
 
 def test_what_these_samples_can_detect_needs_these_samples() -> None:

@@ -149,11 +149,7 @@ def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
         (["ppo0", "--metric", "loss"], "no metric 'loss'; it has reward, passed"),
         (["ppo0", "--tasks", "colour"], "no key 'colour'"),
         (["nowhere"], "there is no run at nowhere"),
-        (["ppo0", "ppo1", "--repetitions", "0"], "from 1 to 100,000,000"),
-        (
-            ["ppo0", "ppo1", "--repetitions", "999999999999"],
-            "from 1 to 100,000,000 for this number of tasks",
-        ),
+        (["ppo0", "ppo1", "--repetitions", "0"], "repetitions is 0"),
         (["ppo0", "ppo1", "--seed", "-1"], "seed is 0 or more; got -1"),
         (["ppo0", "ppo1", "--optimum", "nan"], "optimum is a finite number"),
         (["ppo0", "ppo1", "--optimum", "inf"], "optimum is a finite number"),

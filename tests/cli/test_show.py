@@ -557,7 +557,7 @@ def test_terms_that_make_no_verdict_are_refused_before_anything_is_printed(
     write_curve(folder / "math", "math")
     outcome = heldout("show", "math", "--alpha", "5")
     assert (outcome.code, outcome.out) == (2, "")
-    assert "alpha must lie between 0 and 1, got 5" in outcome.err
+    assert "alpha is between 0 and 1; got 5" in outcome.err
 
 
 def test_slice_prints_a_line_for_each_value_and_one_for_all(

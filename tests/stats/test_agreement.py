@@ -179,8 +179,8 @@ def test_one_item_or_one_cluster_has_values_without_intervals() -> None:
 @pytest.mark.parametrize(
     ("labels", "verdicts", "message"),
     [
-        ([], [], "no items"),
-        (["a"], [], "1 labels, but 0 verdicts"),
+        ([], [], "0 labels and 0 verdicts"),
+        (["a"], [], "1 labels and 0 verdicts"),
         (["a", "x"], ["a", "a"], r"labels\[1\] is 'x', which is none of"),
     ],
 )

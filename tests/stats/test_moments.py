@@ -70,7 +70,7 @@ def test_where_batches_end_does_not_matter(groups: list[list[float]], data: st.D
     values = [v for group in groups for v in group]
     clusters = [i for i, group in enumerate(groups) for _ in group]
     whole = moments(values, clusters)
-    cut = data.draw(st.integers(0, len(values)))
+    cut = sum(len(group) for group in groups[: data.draw(st.integers(0, len(groups)))])
     parts = Moments()
     parts.add(np.array(values[:cut]), np.array(clusters[:cut], dtype=np.int64))
     parts.add(np.array(values[cut:]), np.array(clusters[cut:], dtype=np.int64))

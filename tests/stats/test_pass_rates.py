@@ -148,7 +148,7 @@ def test_too_few_attempts_are_an_error_that_names_the_questions() -> None:
     ("attempts", "successes", "k", "message"),
     [
         ([], [], 1, "no samples"),
-        ([2, 2], [1], 1, "successes of 1"),
+        ([2, 2], [1], 1, r"shape \(2,\) and int64 of shape \(1,\)"),
         ([2], [3], 1, "not between 0 and the attempts for sample #0: 3 of 2"),
         ([2], [-1], 1, "not between"),
         ([2], [1], 0, "k is 0"),

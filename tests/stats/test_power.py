@@ -265,7 +265,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_runs_that_cannot_tell_are_refused() -> None:
     with pytest.raises(InvalidInput, match="at least 2 of them, got 1"):
         variance_components([1.0, 2.0], samples=["x", "x"])
-    with pytest.raises(InvalidInput, match=r"values\[0\] is None"):
+    with pytest.raises(InvalidInput, match=r"values\[0\] is nan"):
         variance_components([None, 2.0], samples=["x", "y"])
     with pytest.raises(InvalidInput, match="samples has 1 ids for 2 values"):
         variance_components([1.0, 2.0], samples=["x"])

@@ -299,9 +299,9 @@ def test_the_probability_of_improvement_over_itself_is_a_half() -> None:
 def test_a_score_that_is_no_number_is_refused_with_its_place(bad: float) -> None:
     scores = np.zeros((3, 4))
     scores[1, 2] = bad
-    with pytest.raises(InvalidInput, match=f"scores has {bad} at run 1, task 2"):
+    with pytest.raises(InvalidInput, match=rf"scores\[1, 2\] is {bad}"):
         bootstrap(scores)
-    with pytest.raises(InvalidInput, match=f"y has {bad} at run 1, task 2"):
+    with pytest.raises(InvalidInput, match=rf"y\[1, 2\] is {bad}"):
         bootstrap_improvement(np.zeros((2, 4)), scores)
 
 

@@ -143,7 +143,7 @@ def test_the_interval_holds_raw_and_the_estimate_is_never_above_it(
     ("rewards", "clusters", "words"),
     [
         ([1.0, 2.0], None, "a row for each checkpoint"),
-        ([[1.0, math.inf]], None, "inf at checkpoint 0, sample 1"),
+        ([[1.0, math.inf]], None, r"rewards\[0, 1\] is inf"),
         ([[1.0, 0.0], [1.0, math.nan]], None, "checkpoint 1 has 1 rewards"),
         ([[1.0, 0.0]], ["a"], "clusters has 1 ids for 2 values"),
         ([[1.0, 0.0]], ["a", "a"], "one cluster"),

@@ -1,9 +1,8 @@
 """What keeps two runs from being compared.
 
-Other samples, another scorer, another environment, another meaning of "passed", or a run that did
-not finish (what ends first is no fair sample of the rest) makes a difference that is not the
-policy's. Such a comparison is refused, naming what differs, unless it is allowed by name. Settings
-that one may want to compare (a prompt, a temperature) are only reported.
+A difference that is not the policy's (other samples, another scorer, a run that did not finish …)
+is refused, naming what differs, unless it is allowed by name. Settings that one may want to compare
+(a prompt, a temperature) are only reported.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class SharedSamples(NamedTuple):
     b: Ints
 
 
-def find_shared_samples(a: LoadedRun, b: LoadedRun) -> SharedSamples:
+def _find_shared_samples(a: LoadedRun, b: LoadedRun) -> SharedSamples:
     """Align the samples of two runs by id."""
     # Hashes of 64 bits: that a million ids which differ have the same ones is out of the question.
     if np.array_equal(a.table.id_hash, b.table.id_hash):
@@ -75,14 +74,10 @@ def find_shared_samples(a: LoadedRun, b: LoadedRun) -> SharedSamples:
 
 
 def find_mismatches(
-    a: LoadedRun,
-    b: LoadedRun,
-    shared: SharedSamples,
-    *,
-    keys: Sequence[str],
-    threshold_matters: bool,
-) -> list[Mismatch]:
-    """List what makes two runs hard to compare; `keys` are those of slices and clusters."""
+    a: LoadedRun, b: LoadedRun, *, keys: Sequence[str], threshold_matters: bool
+) -> tuple[SharedSamples, list[Mismatch]]:
+    """Align two runs, and list what differs; `keys` are those of slices and clusters."""
+    shared = _find_shared_samples(a, b)
     mismatches: list[Mismatch] = []
     if not unseeded_runs(a, b):  # without seeds, ids say nothing
         mismatches += [*_sample_mismatches(a, b, shared), *_key_mismatches(a, b, shared, keys)]
@@ -98,13 +93,12 @@ def find_mismatches(
     thresholds = a.report.pass_threshold, b.report.pass_threshold
     if threshold_matters and thresholds[0] != thresholds[1]:
         mismatches.append(Mismatch("threshold", _describe_change("pass_threshold", *thresholds)))
-    return [*mismatches, *find_unfinished(a), *find_unfinished(b)]
+    return shared, [*mismatches, *find_unfinished(a), *find_unfinished(b)]
 
 
 def refuse_mismatches(mismatches: Iterable[Mismatch], allow: Collection[str], what: str) -> None:
     """Raise NotComparable for what is not allowed; `what` begins the message."""
-    unknown = [kind for kind in allow if kind not in KINDS]
-    if unknown:
+    if unknown := [kind for kind in allow if kind not in KINDS]:
         raise InvalidInput(f"allow takes some of {', '.join(KINDS)}; got {unknown[0]!r}")
     refused = [mismatch for mismatch in mismatches if mismatch.kind not in allow]
     if refused:
@@ -128,8 +122,7 @@ def match_runs(
     path_a, path_b = a.report.path, b.report.path
     if path_a is not None and path_b is not None and path_a.resolve() == path_b.resolve():
         raise InvalidInput(f"{path_a} is compared with itself; name two runs")
-    shared = find_shared_samples(a, b)
-    mismatches = find_mismatches(a, b, shared, keys=keys, threshold_matters=threshold_matters)
+    shared, mismatches = find_mismatches(a, b, keys=keys, threshold_matters=threshold_matters)
     refuse_mismatches(mismatches, allow, what)
     return shared, mismatches
 

@@ -1,9 +1,8 @@
 """Runs as columns, and the value that each of their items and samples has.
 
-What is compared is a `Measure`: the reward, whether it passed, pass@k, pass^k or a metric. Its
-value for a sample is the mean over the sample's repeats. Items that errored have no value; counted
-as `errors_as`, they give a second reading, so that what errors count as cannot decide unnoticed
-(docs/semantics.md, clause 22).
+What is compared is a `Measure`. Its value for a sample is the mean over the sample's repeats. Items
+that errored have no value; counted as `errors_as`, they give a second reading (docs/semantics.md,
+clause 22).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Floats, Ints
-from heldout.stats._input import LARGEST, UNIT_ROUNDING
+from heldout.stats._input import UNIT_ROUNDING
 from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_question
 from heldout.stats.summary import has_passed
 from heldout.store.columns import Table, has_duplicates, table_of, table_of_results
@@ -163,23 +162,14 @@ class Measure:
         """Return the value of each item; NaN where it errored or did not report the metric."""
         table = run.table
         if self.name == REWARD:
-            values = table.reward
-        elif self.counts_passes:
+            return table.reward
+        if self.counts_passes:
             passed = has_passed(table.reward, self.pass_threshold)
-            values = np.asarray(np.where(np.isnan(table.reward), np.nan, passed))
-        elif self.metric is not None and self.metric in table.metrics:
-            values = table.metrics[self.metric]
-        else:
-            known = ", ".join([REWARD, PASSED, "pass@K", "pass^K", *table.metrics])
-            raise InvalidInput(f"{run.name} has no metric {self.name!r}; it has {known}")
-        too_large = np.flatnonzero(np.abs(values) > LARGEST)
-        if len(too_large):
-            item = int(too_large[0])
-            raise InvalidInput(
-                f"sample {table.sample_ids[int(table.sample[item])]!r} of {run.name} has a "
-                f"{self.name} of {float(values[item]):g}: too large to compute with"
-            )
-        return values
+            return np.asarray(np.where(np.isnan(table.reward), np.nan, passed))
+        if self.metric is not None and self.metric in table.metrics:
+            return table.metrics[self.metric]
+        known = ", ".join([REWARD, PASSED, "pass@K", "pass^K", *table.metrics])
+        raise InvalidInput(f"{run.name} has no metric {self.name!r}; it has {known}")
 
     def sample_values(self, run: LoadedRun, *, errors_as: float | None = None) -> Floats:
         """Return the value of each sample; NaN where it has none.

@@ -2,29 +2,24 @@
 
     aggregate(score_matrix([seed_0, seed_1, seed_2], tasks="game", metric="return"))
 
-A score is the mean of one run on one task, as `heldout.stats.summary` computes it. Runs of one task
-answer one question: the same samples, scored in the same way, to the end. What does not is refused,
-unless it is allowed by name. Estimates and intervals over the matrix of scores are those of R.
-Agarwal et al. (2021), "Deep Reinforcement Learning at the Edge of the Statistical Precipice", arXiv
-2108.13264.
+A score is the mean of one run on one task. Runs of one task answer one question: the same samples,
+scored in the same way, to the end; what does not is refused, unless it is allowed by name.
+Estimates are those of R. Agarwal et al. (2021), arXiv 2108.13264.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heldout.analysis._comparability import (
     Mismatch,
     find_mismatches,
-    find_shared_samples,
     find_unfinished,
     merge_labels,
     refuse_mismatches,
@@ -40,6 +35,7 @@ from heldout.stats import (
     bootstrap,
     bootstrap_improvement,
 )
+from heldout.stats.intervals import bounds_as_dict
 from heldout.stats.resampling import REPETITIONS
 from heldout.store.columns import places_by_code
 from heldout.store.report import EvalReport
@@ -48,8 +44,7 @@ Reports = ReportOrPath | Sequence[ReportOrPath] | Mapping[str, Sequence[ReportOr
 
 SINGLE_TASK = "all"
 """The task of reports that are not divided into tasks."""
-MEANS_IN_MEMORY = 100_000_000
-"""Means of a task in a resample that are held at a time: 0.8 GB."""
+SAME_TASK = "aggregated as runs of one task"
 
 
 # --- Scores -------------------------------------------------------------------------------------
@@ -130,98 +125,82 @@ def score_matrix(
     layout = _lay_out(reports, runs, tasks)
     check = _Check(allow, metric)
     check.compare_runs(layout)
-    values = {
-        run.name: Measure(metric, run.report.pass_threshold).item_values(run)
-        for group in layout.groups
-        for run in group
-    }
+    values: dict[str, Floats] = {}
     scores = np.full((len(layout.runs), len(layout.tasks)), np.nan)
     items = errored = 0
-    for cell in layout.cells:
-        failed = np.isnan(cell.of.table.reward[cell.rows])
-        items, errored = items + len(failed), errored + int(failed.sum())
-        score = _mean(cell, values[cell.of.name][cell.rows], as_zero=metric in (REWARD, PASSED))
-        if score is None:
+    for (run, task), (source, rows) in layout.cells.items():
+        if source.name not in values:
+            values[source.name] = Measure(metric, source.report.pass_threshold).item_values(source)
+        numbers = values[source.name][rows]
+        known = ~np.isnan(numbers)
+        if not known.any():
             raise InvalidInput(
-                f"run {layout.runs[cell.run]!r} has no {metric} on task "
-                f"{layout.tasks[cell.task]!r}: none of its {len(failed)} results there has one"
+                f"run {layout.runs[run]!r} has no {metric} on task {layout.tasks[task]!r}: none of "
+                f"its {len(rows)} results there has one"
             )
-        scores[cell.run, cell.task] = score
-    names = (layout.runs, layout.tasks, metric)
+        items += len(rows)
+        errored += int(np.isnan(source.table.reward[rows]).sum())
+        # The denominators of a summary: an errored item has a reward of 0, and no metric.
+        as_zero = metric in (REWARD, PASSED)
+        counted = np.where(known, numbers, 0.0) if as_zero else numbers[known]
+        scores[run, task] = Moments.of(counted).mean
     return ScoreMatrix(
-        scores, *names, items, errored, tuple(check.allowed), check.may_differ, layout
+        scores,
+        layout.runs,
+        layout.tasks,
+        metric,
+        items,
+        errored,
+        tuple(check.allowed),
+        check.may_differ,
+        layout,
     )
-
-
-def _mean(cell: Cell, values: Floats, *, as_zero: bool) -> float | None:
-    """Return the mean by the denominators of the summary; None where nothing has a value."""
-    known = ~np.isnan(values)
-    if not known.any():
-        return None
-    samples = cell.of.table.sample[cell.rows]
-    if as_zero:
-        return Moments.of(np.where(known, values, 0.0), samples).mean
-    return Moments.of(values[known], samples[known]).mean
 
 
 # --- Which results are of which run and task ----------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cell:
-    """The results of one run on one task.
-
-    Attributes:
-        run: Index of the run.
-        task: Index of the task.
-        of: The report they are in.
-        rows: Their rows in its table.
-    """
-
-    run: int
-    task: int
-    of: LoadedRun
-    rows: Ints
-
-    def sorted_content(self) -> NDArray[np.uint64]:
-        """Return the content of its samples."""
-        table = self.of.table
-        return np.sort(table.content[np.unique(table.sample[self.rows])])
+Cell = tuple[LoadedRun, Ints]
+"""A report, and the rows of its table that are of one run and one task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Which results are of which run and which task.
-
-    Attributes:
-        runs: Names of the runs.
-        tasks: Names of the tasks.
-        cells: One per run and task.
-        groups: Reports that are runs of the same tasks.
-        ids_match: Whether runs of a task share sample ids; several runs in one report do not.
-        task_key: The metadata key of tasks, if there is one.
-    """
+    """Which results are of which run and which task."""
 
     runs: tuple[str, ...]
     tasks: tuple[str, ...]
-    cells: list[Cell]
-    groups: list[list[LoadedRun]]
-    ids_match: bool = True
-    task_key: str | None = None
+    # By (index of the run, index of the task).
+    cells: dict[tuple[int, int], Cell]
+    # Metadata keys; runs that are told apart by one have no sample ids in common.
+    runs_key: str | None = None
+    tasks_key: str | None = None
 
-    def first_cells(self) -> dict[str, Cell]:
-        """Return the cell of the first run on each task."""
-        first = {cell.task: cell for cell in reversed(self.cells)}
-        return {task: first[i] for i, task in enumerate(self.tasks)}
+    def __post_init__(self) -> None:
+        for r, run in enumerate(self.runs):
+            for t, task in enumerate(self.tasks):
+                if (r, t) not in self.cells:
+                    raise InvalidInput(
+                        f"run {run!r} has no results on task {task!r}; every run needs every task: "
+                        "leave out the run or the task, or evaluate it"
+                    )
+
+    @property
+    def reports(self) -> list[EvalReport]:
+        """The reports of all cells."""
+        return [run.report for run, _ in self.cells.values()]
+
+    @property
+    def key_list(self) -> list[str]:
+        """The metadata key of tasks, if there is one."""
+        return [] if self.tasks_key is None else [self.tasks_key]
 
 
 def _lay_out(reports: Reports, runs: str | None, tasks: str | None) -> Layout:
     if isinstance(reports, Mapping):
         if runs is not None or tasks is not None:
             raise InvalidInput("the mapping says which task a report is of: leave out the keys")
-        by_task = {task: list(group) for task, group in reports.items()}
-        loaded = iter(_load_runs([report for group in by_task.values() for report in group]))
-        return _by_task({task: [next(loaded) for _ in group] for task, group in by_task.items()})
+        loaded = iter(_load_runs([*chain.from_iterable(reports.values())]))
+        return _by_task({task: [next(loaded) for _ in group] for task, group in reports.items()})
     several = [reports] if isinstance(reports, EvalReport | str | Path) else list(reports)
     if runs is not None and len(several) > 1:
         raise InvalidInput(
@@ -232,30 +211,27 @@ def _lay_out(reports: Reports, runs: str | None, tasks: str | None) -> Layout:
     environments = _by_environment(loaded_runs)
     if tasks is None and len(environments) > 1:
         return _by_task(environments)
-    return _by_keys(loaded_runs, runs, tasks, single=next(iter(environments)))
+    return _by_keys(loaded_runs, runs, tasks, single_task=next(iter(environments)))
 
 
 def _load_runs(reports: Sequence[ReportOrPath], keys: Sequence[str] = ()) -> list[LoadedRun]:
     """Load each report under a name of its own; every sample has a value of these keys."""
-    loaded: list[LoadedRun] = []
-    identities = set()
+    if not reports:
+        raise InvalidInput("there is no report to aggregate")
+    loaded: dict[object, LoadedRun] = {}
     for number, report in enumerate(reports, start=1):
         run = load_run(report, keys, name=f"run {number}")
-        identity = _identify(run.report)
-        if identity in identities:
+        if _identify(run.report) in loaded:
             raise InvalidInput(f"{run.report.path or run.name} was given twice; a run counts once")
-        identities.add(identity)
         for key in keys:
             for missing in np.flatnonzero(run.table.keys[key].codes < 0)[:1].tolist():
-                id = run.table.sample_ids[missing]
                 raise InvalidInput(
-                    f"sample {id!r} of {run.name} has no {key!r}; every sample needs one"
+                    f"sample {run.table.sample_ids[missing]!r} of {run.name} has no {key!r}; every "
+                    "sample needs one"
                 )
-        loaded.append(run)
-    if not loaded:
-        raise InvalidInput("there is no report to aggregate")
-    names = _make_distinct(run.name for run in loaded)
-    return [replace(run, name=name) for run, name in zip(loaded, names, strict=True)]
+        loaded[_identify(run.report)] = run
+    names = _make_distinct(run.name for run in loaded.values())
+    return [replace(run, name=name) for run, name in zip(loaded.values(), names, strict=True)]
 
 
 def _identify(report: EvalReport) -> object:
@@ -290,24 +266,18 @@ def _by_environment(runs: list[LoadedRun]) -> dict[str, list[LoadedRun]]:
 
 def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> Layout:
     """Make a report a cell; the first reports of all tasks are the first run, and so on."""
-    most = max(len(reports) for reports in tasks.values())
-    for task, reports in tasks.items():
-        if len(reports) < most:
-            raise InvalidInput(
-                f"task {task!r} has {len(reports)} runs where another has {most}: run "
-                f"{len(reports) + 1} of it is missing"
-            )
-    cells = [
-        Cell(i, task, run, np.arange(len(run.table)))
+    cells = {
+        (i, task): (run, np.arange(len(run.table)))
         for task, reports in enumerate(tasks.values())
         for i, run in enumerate(reports)
-    ]
+    }
+    most = max(len(reports) for reports in tasks.values())
     runs = tuple(f"run {number}" for number in range(1, most + 1))
-    return Layout(runs, _make_distinct(tasks), cells, [*tasks.values()])
+    return Layout(runs, _make_distinct(tasks), cells)
 
 
 def _by_keys(
-    loaded: list[LoadedRun], runs_key: str | None, tasks_key: str | None, *, single: str
+    loaded: list[LoadedRun], runs_key: str | None, tasks_key: str | None, *, single_task: str
 ) -> Layout:
     """Divide results by task, and by run where one report holds several."""
     run_codes = [np.full(len(run.table.sample_ids), i) for i, run in enumerate(loaded)]
@@ -315,24 +285,15 @@ def _by_keys(
     if runs_key is not None:
         run_codes, runs = _index_values(loaded, runs_key)
     task_codes = [np.zeros_like(codes) for codes in run_codes]
-    tasks: tuple[str, ...] = (single,)
+    tasks: tuple[str, ...] = (single_task,)
     if tasks_key is not None:
         task_codes, tasks = _index_values(loaded, tasks_key)
-    cells = []
+    cells: dict[tuple[int, int], Cell] = {}
     for run, of_run, of_task in zip(loaded, run_codes, task_codes, strict=True):
         codes = (of_run * len(tasks) + of_task)[run.table.sample]
-        cells += [
-            Cell(*divmod(code, len(tasks)), run, rows) for code, rows in places_by_code(codes)
-        ]
-    known = {(cell.run, cell.task) for cell in cells}
-    for r, run_name in enumerate(runs):
-        for t, task in enumerate(tasks):
-            if (r, t) not in known:
-                raise InvalidInput(
-                    f"run {run_name!r} has no results on task {task!r}; every run needs every "
-                    "task: leave out the run or the task, or evaluate it"
-                )
-    return Layout(runs, tasks, cells, [loaded], runs_key is None, tasks_key)
+        for code, rows in places_by_code(codes):
+            cells[divmod(code, len(tasks))] = run, rows
+    return Layout(runs, tasks, cells, runs_key, tasks_key)
 
 
 def _index_values(loaded: Sequence[LoadedRun], key: str) -> tuple[list[Ints], tuple[str, ...]]:
@@ -357,70 +318,73 @@ class _Check:
         self.allow, self.metric = allow, metric
         self.allowed: dict[Mismatch, None] = {}
         self.may_differ = False
-
-    def accept(self, differences: list[Mismatch], what: str) -> None:
-        refuse_mismatches(differences, self.allow, what)
-        self.allowed |= dict.fromkeys(differences)
+        self._compared: set[tuple[str, str]] = set()
 
     def compare_runs(self, layout: Layout) -> None:
         """Compare the runs of each task with the first."""
-        keys = [] if layout.task_key is None else [layout.task_key]
-        for report, *others in layout.groups:
-            self.accept(find_unfinished(report), f"{report.name} cannot be aggregated")
-            for other in others:
-                differences = self._find_differences(report, other, keys)
-                what = f"{report.name} and {other.name} cannot be aggregated as runs of one task"
-                self.accept(differences, what)
-        if not layout.ids_match:
-            first = layout.first_cells()
-            for cell in layout.cells:
-                task = layout.tasks[cell.task]
-                names = [f"run {layout.runs[c.run]!r}" for c in (first[task], cell)]
-                self._compare_content(first[task], cell, names, task)
+        for t, task in enumerate(layout.tasks):
+            first, *others = (layout.cells[r, t] for r in range(len(layout.runs)))
+            self._accept(find_unfinished(first[0]), f"{first[0].name} cannot be aggregated")
+            for name, other in zip(layout.runs[1:], others, strict=True):
+                if layout.runs_key is None:
+                    self._compare_by_id(first[0], other[0], layout.key_list, SAME_TASK)
+                else:
+                    names = f"run {layout.runs[0]!r} and run {name!r}"
+                    self._compare_content(first, other, names, task)
 
     def compare_sides(self, ours: Layout, theirs: Layout) -> None:
         """Compare the first runs of both sides, task by task."""
-        identities = {_identify(run.report) for group in ours.groups for run in group}
-        for report in (run.report for group in theirs.groups for run in group):
+        identities = {_identify(report) for report in ours.reports}
+        for report in theirs.reports:
             if _identify(report) in identities:
                 where = repr(report) if report.path is None else report.path
                 raise InvalidInput(f"{where} is on both sides; every run is on one")
-        by_id = ours.ids_match and theirs.ids_match
+        by_id = ours.runs_key is None and theirs.runs_key is None
+        keys = ours.key_list if ours.tasks_key == theirs.tasks_key else []
         # Each matrix was checked for unfinished runs.
         ignored = {"incomplete"} if by_id else {"incomplete", "samples"}
-        key = ours.task_key
-        keys = [key] if key is not None and key == theirs.task_key else []
-        cells, compared = theirs.first_cells(), set()
-        for task, cell in ours.first_cells().items():
-            other = replace(cells[task].of, name=f"{cells[task].of.name} (against)")
-            names = cell.of.name, other.name
-            if names not in compared:
-                compared.add(names)
-                differences = self._find_differences(cell.of, other, keys)
-                kept = [difference for difference in differences if difference.kind not in ignored]
-                self.accept(kept, f"{names[0]} and {names[1]} cannot be compared")
+        for t, task in enumerate(ours.tasks):
+            cell, other = ours.cells[0, t], theirs.cells[0, theirs.tasks.index(task)]
+            against = replace(other[0], name=f"{other[0].name} (against)")
+            self._compare_by_id(cell[0], against, keys, "compared", ignored)
             if not by_id:
-                self._compare_content(cell, cells[task], names, task)
+                self._compare_content(cell, other, f"{cell[0].name} and {against.name}", task)
 
-    def _find_differences(self, a: LoadedRun, b: LoadedRun, keys: list[str]) -> list[Mismatch]:
+    def _accept(self, differences: Collection[Mismatch], what: str) -> None:
+        refuse_mismatches(differences, self.allow, what)
+        self.allowed |= dict.fromkeys(differences)
+
+    def _compare_by_id(
+        self,
+        a: LoadedRun,
+        b: LoadedRun,
+        keys: list[str],
+        verb: str,
+        ignored: Collection[str] = (),
+    ) -> None:
+        if (a.name, b.name) in self._compared:
+            return
+        self._compared.add((a.name, b.name))
         passed = self.metric == PASSED
-        shared = find_shared_samples(a, b)
-        return find_mismatches(a, b, shared, keys=keys, threshold_matters=passed)
+        _, differences = find_mismatches(a, b, keys=keys, threshold_matters=passed)
+        kept = [difference for difference in differences if difference.kind not in ignored]
+        self._accept(kept, f"{a.name} and {b.name} cannot be {verb}")
 
-    def _compare_content(self, a: Cell, b: Cell, names: Sequence[str], task: str) -> None:
+    def _compare_content(self, a: Cell, b: Cell, names: str, task: str) -> None:
         """Compare samples without ids: as many, of the same inputs and targets."""
-        content_a, content_b = a.sorted_content(), b.sorted_content()
+        content_a, content_b = (
+            np.sort(run.table.content[np.unique(run.table.sample[rows])]) for run, rows in (a, b)
+        )
         if np.array_equal(content_a, content_b):
             return
-        both = f"{names[0]} and {names[1]}"
         if len(content_a) != len(content_b):
-            text = f"{both} have {len(content_a)} and {len(content_b)} samples of task {task!r}"
+            text = f"{names} have {len(content_a)} and {len(content_b)} samples of task {task!r}"
         elif not set(content_a.tolist()).isdisjoint(content_b.tolist()):
             text = f"inputs or targets of task {task!r} are not the same in both"
         else:
             self.may_differ = True  # an input may name its run: no reason to refuse
             return
-        self.accept([Mismatch("samples", text)], f"{both} cannot be aggregated as runs of one task")
+        self._accept([Mismatch("samples", text)], f"{names} cannot be {SAME_TASK}")
 
 
 # --- Aggregates ---------------------------------------------------------------------------------
@@ -459,8 +423,7 @@ class Aggregates:
             plain["against"] = self.against.as_dict()
         for name, estimate in estimates.items():
             plain[name] = estimate.value
-            plain[f"{name}_ci_low"] = estimate.interval.low if estimate.interval else None
-            plain[f"{name}_ci_high"] = estimate.interval.high if estimate.interval else None
+            plain |= bounds_as_dict(estimate.interval, f"{name}_ci")
         mean = self.estimates["mean"]
         settings = {"repetitions": mean.repetitions, "seed": mean.seed}
         return {**plain, "optimum": self.optimum, **settings, "confidence": mean.confidence}
@@ -477,13 +440,11 @@ def aggregate(
 ) -> Aggregates:
     """Estimate interquartile mean, mean, median and optimality gap with 95% intervals.
 
-    The same seed gives the same intervals. They generalize to other runs on the same tasks.
-
     Args:
         matrix: The scores.
         against: Scores of other runs on the same tasks; adds the probability of improvement.
         optimum: The score that the optimality gap is to.
-        seed: Of the resampling.
+        seed: Of the resampling; the same seed gives the same intervals.
         repetitions: Number of resamples.
         allow: What may differ between the two sides, as in `score_matrix`.
 
@@ -494,15 +455,10 @@ def aggregate(
         InvalidInput: An argument is out of range, or the sides have other tasks or metrics.
         NotComparable: The sides differ in more than their policy.
     """
-    if not math.isfinite(optimum):
-        raise InvalidInput(f"optimum is a finite number, the best score there is; got {optimum!r}")
     if seed < 0:
         raise InvalidInput(f"seed is 0 or more; got {seed!r}")
-    most = MEANS_IN_MEMORY // len(matrix.tasks)
-    if not 1 <= repetitions <= most:
-        raise InvalidInput(
-            f"repetitions is from 1 to {most:,} for this number of tasks; got {repetitions!r}"
-        )
+    if not np.isfinite(optimum):
+        raise InvalidInput(f"optimum is a finite number, the best score there is; got {optimum!r}")
     check = _Check(allow, matrix.metric)
     estimates = {
         name: bootstrap(matrix.scores, name, seed=seed, repetitions=repetitions, optimum=optimum)

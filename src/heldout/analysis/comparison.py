@@ -2,9 +2,8 @@
 
     compare("outputs/evals/before", "outputs/evals/after", by="difficulty")
 
-Samples are paired by id: what makes a sample hard makes it hard for both, and cancels. Every
-difference is B - A of values that are means over a sample's repeats, so a sample counts once. What
-cannot be compared honestly is refused unless it is allowed (`allow`).
+Samples are paired by id. Every difference is B - A of values that are means over a sample's
+repeats, so a sample counts once. What cannot be compared honestly is refused unless it is allowed.
 """
 
 from __future__ import annotations
@@ -270,50 +269,63 @@ def compare(
     )
     can_pair = len(shared.a) > 0 and not unseeded_runs(run_a, run_b)
     pairs = shared if paired and can_pair else None
-    samples = _Samples.of(run_a, run_b, pairs, measure, cluster, by, confidence)
-    return _make_comparison(run_a, run_b, shared, mismatches, measure, samples)
+    columns, labels = _read_columns(run_a, run_b, pairs, measure, cluster, by)
+    bounded = within_unit(*(measure.item_values(run) for run in (run_a, run_b)))
+    aligned = _Aligned(columns, pairs, bounded, confidence, labels)
+    return _make_comparison(run_a, run_b, aligned, measure, shared, mismatches, cluster, by)
 
 
 def _make_comparison(
     a: LoadedRun,
     b: LoadedRun,
+    aligned: _Aligned,
+    measure: Measure,
     shared: SharedSamples,
     mismatches: Sequence[Mismatch],
-    measure: Measure,
-    samples: _Samples,
+    cluster: str | None,
+    by: tuple[str, ...],
 ) -> Comparison:
-    scored, counted = samples.drop_missing(), None
-    if min(len(scored.a.samples), len(scored.b.samples)) == 0:
+    runs = (a, b)
+    scored = [measure.sample_values(run) for run in runs]
+    rows = aligned.find_rows(scored)
+    if min(map(len, rows)) == 0:
         raise InvalidInput(
             f"{a.name} and {b.name} have no sample with a {measure.name} on both sides: there is "
             "nothing to compare"
         )
-    if samples.errors_as is not None:
-        counted = samples.count_errors().drop_missing()
-    overall, slices = scored.difference(), scored.slice_differences()
+    overall, slices = aligned.difference(scored, rows), aligned.slice_differences(scored, rows)
+    with_errors: Difference | None = None
+    slices_with_errors: tuple[SliceDifference, ...] = ()
+    errors_as = None
+    if a.errored + b.errored:
+        errors_as = pessimistic_value(*(measure.item_values(run) for run in runs))
+        counted = [measure.sample_values(run, errors_as=errors_as) for run in runs]
+        counted_rows = aligned.find_rows(counted)
+        with_errors = aligned.difference(counted, counted_rows)
+        slices_with_errors = aligned.slice_differences(counted, counted_rows)
     compared_labels = {part.label for part in slices}
     rescored = same_answers(a, b)
     return Comparison(
-        a=make_side(a, len(scored.a.samples)),
-        b=make_side(b, len(scored.b.samples)),
+        a=make_side(a, len(rows[0])),
+        b=make_side(b, len(rows[1])),
         metric=measure.name,
         pass_threshold=measure.pass_threshold,
-        confidence=samples.confidence,
-        cluster=samples.cluster,
+        confidence=aligned.confidence,
+        cluster=cluster,
         overall=overall,
-        errors_as=samples.errors_as,
-        with_errors=counted.difference() if counted else None,
+        errors_as=errors_as,
+        with_errors=with_errors,
         minimum_detectable=_minimum_detectable(overall),
-        by=samples.by,
+        by=by,
         slices=slices,
-        slices_with_errors=counted.slice_differences() if counted else (),
-        slices_not_compared=tuple(x for x in samples.all_labels() if x not in compared_labels),
-        gained=scored.changes(a.table.sample_ids, gained=True),
-        lost=scored.changes(a.table.sample_ids, gained=False),
+        slices_with_errors=slices_with_errors,
+        slices_not_compared=tuple(x for x in aligned.labels.values() if x not in compared_labels),
+        gained=aligned.changes(rows, a.table.sample_ids, gained=True),
+        lost=aligned.changes(rows, a.table.sample_ids, gained=False),
         mismatches=tuple(mismatches),
         shared_samples=len(shared.a),
         unseeded=unseeded_runs(a, b),
-        duplicates=samples.cluster is None and samples.clustered,
+        duplicates=cluster is None and any(side.clusters is not None for side in aligned.columns),
         changed_settings=find_changed_settings(a, b),
         model_versions=find_model_versions(a, b),
         unknown_scorers=find_unknown_scorers(a, b),
@@ -349,138 +361,23 @@ def _distinguish_names(a: LoadedRun, b: LoadedRun) -> tuple[LoadedRun, LoadedRun
 
 
 class _Columns(NamedTuple):
-    """One row per sample of one run; values are NaN where the sample has none."""
+    """One row per sample of one run."""
 
-    samples: Ints
-    values: Floats
-    with_errors: Floats
     rewards: Floats
     passes: NDArray[np.bool_]
     slices: Ints
     clusters: Ints | None
 
-    def take(self, rows: NDArray[Any]) -> _Columns:
-        return _Columns._make(None if column is None else column[rows] for column in self)
 
-
-@dataclass(frozen=True, slots=True)
-class _Samples:
-    """The samples of both runs; row by row the same ones, where they are paired."""
-
-    a: _Columns
-    b: _Columns
-    paired: bool
-    bounded: bool
-    confidence: float
-    cluster: str | None
-    errors_as: float | None
-    by: tuple[str, ...]
-    labels: list[Label]
-    # Slices of either run; a shared sample of a pair is in the slice that A says.
-    present: Ints
-
-    @classmethod
-    def of(
-        cls,
-        a: LoadedRun,
-        b: LoadedRun,
-        pairs: SharedSamples | None,
-        measure: Measure,
-        cluster: str | None,
-        by: tuple[str, ...],
-        confidence: float,
-    ) -> _Samples:
-        items = [measure.item_values(run) for run in (a, b)]
-        errors_as = pessimistic_value(*items) if a.errored + b.errored else None
-        codes_a, codes_b, labels = _number_slices(a, b, by)
-        only_b = codes_b if pairs is None else np.delete(codes_b, pairs.b)
-        column_a = _make_columns(a, measure, errors_as, cluster, codes_a)
-        column_b = _make_columns(b, measure, errors_as, cluster, codes_b)
-        return cls(
-            column_a if pairs is None else column_a.take(pairs.a),
-            column_b if pairs is None else column_b.take(pairs.b),
-            paired=pairs is not None,
-            bounded=within_unit(*items),
-            confidence=confidence,
-            cluster=cluster,
-            errors_as=errors_as,
-            by=by,
-            labels=labels,
-            present=np.unique(np.concatenate([codes_a, only_b])),
-        )
-
-    @property
-    def clustered(self) -> bool:
-        return self.a.clusters is not None or self.b.clusters is not None
-
-    def all_labels(self) -> list[Label]:
-        return [self.labels[code] for code in self.present.tolist()] if self.by else []
-
-    def count_errors(self) -> _Samples:
-        """Return the second reading, which counts errored items."""
-        a, b = (side._replace(values=side.with_errors) for side in (self.a, self.b))
-        return replace(self, a=a, b=b)
-
-    def drop_missing(self) -> _Samples:
-        """Leave out samples without a value."""
-        rows_a, rows_b = ~np.isnan(self.a.values), ~np.isnan(self.b.values)
-        if self.paired:
-            rows_a = rows_b = rows_a & rows_b
-        return replace(self, a=self.a.take(rows_a), b=self.b.take(rows_b))
-
-    def changes(self, ids: Sequence[str], *, gained: bool) -> Sequence[Change]:
-        """Return the samples whose mean reward passes in one run alone."""
-        if not self.paired:
-            return ()
-        before, after = self.a.passes, self.b.passes
-        rows = np.flatnonzero(after & ~before if gained else before & ~after)
-        return Changes(ids, self.a.samples[rows], self.a.rewards[rows], self.b.rewards[rows])
-
-    def difference(self) -> Difference:
-        a, b = self.a, self.b
-        settings: Any = {"confidence": self.confidence, "bounded": self.bounded}
-        if not self.paired:
-            return unpaired_difference(
-                a.values, b.values, clusters_a=a.clusters, clusters_b=b.clusters, **settings
-            )
-        paired = paired_difference(a.values, b.values, clusters=a.clusters, **settings)
-        return paired.count_flips(a.passes, b.passes)
-
-    def slice_differences(self) -> tuple[SliceDifference, ...]:
-        """Return the difference in each slice that both runs have."""
-        if not self.by:
-            return ()
-        rows_a = dict(places_by_code(self.a.slices))
-        rows_b = rows_a if self.paired else dict(places_by_code(self.b.slices))
-        differences = {}
-        for code in rows_a:
-            if code in rows_b:
-                part = replace(self, a=self.a.take(rows_a[code]), b=self.b.take(rows_b[code]))
-                differences[self.labels[code]] = part.difference()
-        return slice_differences(
-            differences, confidence=self.confidence, looked_at=len(self.present)
-        )
-
-
-def _make_columns(
-    run: LoadedRun, measure: Measure, errors_as: float | None, cluster: str | None, slices: Ints
-) -> _Columns:
-    table = run.table
-    rewards, values = sample_means(table, table.reward), measure.sample_values(run)
-    with_errors = values if errors_as is None else measure.sample_values(run, errors_as=errors_as)
-    return _Columns(
-        samples=np.arange(len(table.sample_ids), dtype=np.int64),
-        values=values,
-        with_errors=with_errors,
-        rewards=rewards,
-        passes=has_passed(rewards, measure.pass_threshold),
-        slices=slices,
-        clusters=clusters_if_any(table, cluster),
-    )
-
-
-def _number_slices(a: LoadedRun, b: LoadedRun, by: Sequence[str]) -> tuple[Ints, Ints, list[Label]]:
-    """Return the slice of each sample of both runs, as codes into labels."""
+def _read_columns(
+    a: LoadedRun,
+    b: LoadedRun,
+    pairs: SharedSamples | None,
+    measure: Measure,
+    cluster: str | None,
+    by: Sequence[str],
+) -> tuple[tuple[_Columns, _Columns], dict[int, Label]]:
+    """Return the columns of both runs, and the labels of slices that either of them has."""
     codes = [np.zeros(len(run.table.sample_ids), dtype=np.int64) for run in (a, b)]
     labels: list[Label] = [()]
     for key in by:
@@ -488,10 +385,89 @@ def _number_slices(a: LoadedRun, b: LoadedRun, by: Sequence[str]) -> tuple[Ints,
         codes = [c * len(values) + n for c, n in zip(codes, numbers, strict=True)]
         # Only the combinations that occur: all of them might be too many to enumerate.
         present, renumbered = np.unique(np.concatenate(codes), return_inverse=True)
-        pairs = (divmod(code, len(values)) for code in present.tolist())
-        labels = [(*labels[before], values[code]) for before, code in pairs]
+        split = (divmod(code, len(values)) for code in present.tolist())
+        labels = [(*labels[before], values[code]) for before, code in split]
         codes = np.split(renumbered.astype(np.int64), [len(codes[0])])
-    return codes[0], codes[1], labels
+
+    def read(run: LoadedRun, slices: Ints) -> _Columns:
+        rewards = sample_means(run.table, run.table.reward)
+        passes = has_passed(rewards, measure.pass_threshold)
+        return _Columns(rewards, passes, slices, clusters_if_any(run.table, cluster))
+
+    columns = read(a, codes[0]), read(b, codes[1])
+    if not by:
+        return columns, {}
+    # A shared sample of a pair is in the slice that A says.
+    only_b = codes[1] if pairs is None else np.delete(codes[1], pairs.b)
+    present = np.unique(np.concatenate([codes[0], only_b]))
+    return columns, {code: labels[code] for code in present.tolist()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Aligned:
+    """The samples of both runs; rows of A and B are the same samples where they are paired."""
+
+    columns: tuple[_Columns, _Columns]
+    pairs: SharedSamples | None
+    bounded: bool
+    confidence: float
+    labels: dict[int, Label]
+
+    def find_rows(self, values: Sequence[Floats]) -> list[Ints]:
+        """Return the samples with a value; where they are paired, with a value in both runs."""
+        if self.pairs is None:
+            return [np.flatnonzero(~np.isnan(side)) for side in values]
+        a, b = self.pairs
+        known = ~np.isnan(values[0][a]) & ~np.isnan(values[1][b])
+        return [a[known], b[known]]
+
+    def difference(self, values: Sequence[Floats], rows: Sequence[Ints]) -> Difference:
+        a, b = (side[which] for side, which in zip(values, rows, strict=True))
+        clusters_a, clusters_b = (
+            None if side.clusters is None else side.clusters[which]
+            for side, which in zip(self.columns, rows, strict=True)
+        )
+        settings: Any = {"confidence": self.confidence, "bounded": self.bounded}
+        if self.pairs is None:
+            return unpaired_difference(
+                a, b, clusters_a=clusters_a, clusters_b=clusters_b, **settings
+            )
+        return paired_difference(a, b, clusters=clusters_a, **settings).count_flips(
+            *(side.passes[which] for side, which in zip(self.columns, rows, strict=True))
+        )
+
+    def slice_differences(
+        self, values: Sequence[Floats], rows: Sequence[Ints]
+    ) -> tuple[SliceDifference, ...]:
+        """Return the difference in each slice that both runs have."""
+        if not self.labels:
+            return ()
+        in_a, in_b = (
+            dict(places_by_code(side.slices[which]))
+            for side, which in zip(self.columns, rows, strict=True)
+        )
+        if self.pairs is not None:
+            in_b = in_a
+        differences = {
+            self.labels[code]: self.difference(values, [rows[0][in_a[code]], rows[1][in_b[code]]])
+            for code in in_a
+            if code in in_b
+        }
+        return slice_differences(
+            differences, confidence=self.confidence, looked_at=len(self.labels)
+        )
+
+    def changes(
+        self, rows: Sequence[Ints], ids: Sequence[str], *, gained: bool
+    ) -> Sequence[Change]:
+        """Return the samples whose mean reward passes in one run alone."""
+        if self.pairs is None:
+            return ()
+        a, b = self.columns
+        before, after = a.passes[rows[0]], b.passes[rows[1]]
+        which = np.flatnonzero(after & ~before if gained else before & ~after)
+        in_a, in_b = rows[0][which], rows[1][which]
+        return Changes(ids, in_a, a.rewards[in_a], b.rewards[in_b])
 
 
 def _minimum_detectable(overall: Difference) -> float | None:

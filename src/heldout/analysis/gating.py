@@ -2,22 +2,19 @@
 
     gate("outputs/evals/after", baseline="outputs/evals/before", no_worse_than=0.01, by="topic")
 
-A check passes where the whole interval lies on the right side of its bound, and fails where the
-whole interval lies on the wrong one. Anything else is inconclusive: that two means happen to be
-close is no evidence (non-inferiority by a confidence interval; D. J. Schuirmann 1987, Journal of
-Pharmacokinetics and Biopharmaceutics 15). Where items errored, both readings of them have to agree;
-where they do not, errors decide, and more samples would not help.
-
-Slices: that all of them are no worse is claimed only if each is, which needs no correction (R. L.
-Berger 1982, Technometrics 24). That one of them is worse is looked for in all, so there the
-interval is the simultaneous one.
+A check passes where the whole interval lies on the right side of its bound, and fails where it lies
+on the wrong one; anything else is inconclusive (non-inferiority by a confidence interval; D. J.
+Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15). Where items errored, both
+readings of them have to agree. That all slices are no worse needs no correction (R. L. Berger 1982,
+Technometrics 24); that one of them is worse is looked for in all, so there the interval is the
+simultaneous one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -189,8 +186,9 @@ def gate(
     loaded = load_run(run, keys, name="the run" if baseline is None else "B")
     threshold = loaded.report.pass_threshold if pass_threshold is None else pass_threshold
     measure = Measure(metric, threshold)
-    if within_unit(measure.item_values(loaded)):
-        _check_scale(metric, [no_worse_than, slice_no_worse_than], [min_mean, max_mean])
+    losses = {"no_worse_than": no_worse_than, "slice_no_worse_than": slice_no_worse_than}
+    means = {"min_mean": min_mean, "max_mean": max_mean}
+    _check_bounds(losses, means, metric, in_unit=within_unit(measure.item_values(loaded)))
     checks: list[Check] = []
     comparison = None
     if baseline is not None and no_worse_than is not None:
@@ -209,8 +207,12 @@ def gate(
         checks += _check_differences(comparison, no_worse_than, in_slices, sign)
     if min_mean is not None or max_mean is not None:
         refuse_mismatches(find_unfinished(loaded), allow, f"{loaded.name} cannot be judged")
-        means = _estimate_means(loaded, measure, cluster, confidence)
-        checks += _check_means(means, min_mean, max_mean)
+        estimates = _estimate_means(loaded, measure, cluster, confidence)
+        if min_mean is not None:
+            checks.append(_judge("min_mean", estimates, min_mean))
+        if max_mean is not None:
+            below = [replace(estimate, sign=-1) for estimate in estimates]
+            checks.append(_judge("max_mean", below, max_mean))
     side = comparison.b if comparison else make_side(loaded, len(loaded.table.sample_ids))
     outcome = min((check.outcome for check in checks), key=WORST_FIRST.index)
     return Gate(outcome, tuple(checks), side, comparison, metric, confidence)
@@ -234,27 +236,28 @@ def _check_arguments(
         raise InvalidInput("slices are compared with those of a baseline: give no_worse_than")
     if slice_no_worse_than is not None and not by:
         raise InvalidInput("slice_no_worse_than needs the key to slice by")
-    losses = {"no_worse_than": no_worse_than, "slice_no_worse_than": slice_no_worse_than}
+
+
+def _check_bounds(
+    losses: Mapping[str, float | None],
+    means: Mapping[str, float | None],
+    metric: str,
+    *,
+    in_unit: bool,
+) -> None:
+    """Refuse what is no number, and what no value between 0 and 1 could be beyond: 2 for 2%."""
     for name, loss in losses.items():
         if loss is not None and not 0 <= loss < math.inf:
             raise InvalidInput(f"{name} is the loss that is tolerated, at least 0; got {loss!r}")
-    for name, mean in {"min_mean": min_mean, "max_mean": max_mean}.items():
-        if mean is not None and not math.isfinite(mean):
-            raise InvalidInput(f"{name} is a number, got {mean!r}")
-
-
-def _check_scale(
-    metric: str, losses: Sequence[float | None], means: Sequence[float | None]
-) -> None:
-    """Refuse a bound that no value between 0 and 1 could be beyond: 2 for 2%, say."""
-    for loss in losses:
-        if loss is not None and loss >= 1:
+        if loss is not None and in_unit and loss >= 1:
             raise InvalidInput(
                 f"every {metric} lies between 0 and 1, so nothing can be worse by {loss:g}; is "
                 f"{loss / 100:g} meant?"
             )
-    for mean in means:
-        if mean is not None and not 0 <= mean <= 1:
+    for name, mean in means.items():
+        if mean is not None and not math.isfinite(mean):
+            raise InvalidInput(f"{name} is a number, got {mean!r}")
+        if mean is not None and in_unit and not 0 <= mean <= 1:
             raise InvalidInput(f"every {metric} lies between 0 and 1, and so does a mean of them")
 
 
@@ -263,75 +266,67 @@ def _check_scale(
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
-    """An estimate with the interval that may pass, and the one that may fail; more is better."""
+    """An estimate with the interval that may pass, and the one that may fail."""
 
     value: float
     to_pass: Interval | None
     to_fail: Interval | None
     n: int
+    # -1 where less is better.
+    sign: int = 1
 
-    def mirror(self) -> _Estimate:
-        """Return the estimate where less is better."""
-        return _Estimate(-self.value, _mirror(self.to_pass), _mirror(self.to_fail), self.n)
-
-    def bear_unseen_losses(self, largest: float, confidence: float) -> _Estimate:
+    def widen(self, largest: float, confidence: float) -> _Estimate:
         """Widen the interval that may pass by a loss too rare to have been drawn.
 
-        Graded values that hardly vary say nothing of one. The check must bear what none of n
-        samples having lost all of it allows: the upper end of Wilson's interval of 0 of n. (Of 0/1
-        values the score interval knows this by itself.)
+        Graded values that hardly vary say nothing of one: the upper end of Wilson's interval of 0
+        of n. (Of 0/1 values the score interval knows this by itself.)
         """
         if self.to_pass is None:
             return self
         square = NormalDist().inv_cdf((1 + confidence) / 2) ** 2
-        low = self.value - largest * square / (self.n + square)
-        to_pass = Interval(min(self.to_pass.low, low), self.to_pass.high)
-        return _Estimate(self.value, to_pass, self.to_fail, self.n)
+        unseen = self.value - self.sign * largest * square / (self.n + square)
+        low, high = min(self.to_pass.low, unseen), max(self.to_pass.high, unseen)
+        return replace(self, to_pass=Interval(low, high))
 
-    def read(self, bound: float, sign: int) -> Reading:
-        """Return what it decides; a sign of -1 mirrors the numbers back."""
+    def is_worse_than(self, bound: float) -> bool:
+        return self.sign * self.value < self.sign * bound
+
+    def read(self, bound: float) -> Reading:
         outcome: Outcome = "inconclusive"
-        if self.to_pass is not None and self.to_pass.low >= bound:
+        if self.to_pass is not None and self._reach(self.to_pass, -1) >= self.sign * bound:
             outcome = "pass"
-        elif self.to_fail is not None and self.to_fail.high < bound:
+        elif self.to_fail is not None and self._reach(self.to_fail, 1) < self.sign * bound:
             outcome = "fail"
-        interval = self.to_fail if self.value < bound else self.to_pass
-        return Reading(
-            outcome, sign * self.value, _mirror(interval) if sign < 0 else interval, self.n
-        )
+        interval = self.to_fail if self.is_worse_than(bound) else self.to_pass
+        return Reading(outcome, self.value, interval, self.n)
+
+    def _reach(self, interval: Interval, direction: int) -> float:
+        """Return the worse end of an interval, or the better one, where more is better."""
+        return self.sign * (interval.high if direction == self.sign else interval.low)
 
     def needed_samples(self, bound: float) -> int | None:
-        """Return the samples that usually bring the interval clear of the bound.
-
-        Intervals shrink with the root of n.
-        """
-        away = self.value - bound
-        interval = self.to_pass if away >= 0 else self.to_fail
-        if interval is None or away == 0:
+        """Return the samples that bring the interval clear of the bound, with 80% power."""
+        is_worse = self.is_worse_than(bound)
+        interval = self.to_fail if is_worse else self.to_pass
+        if interval is None or self.value == bound:
             return None
-        half = self.value - interval.low if away > 0 else interval.high - self.value
+        end = self._reach(interval, 1 if is_worse else -1)
+        half, away = end - self.sign * self.value, self.value - bound
         normal = NormalDist()
         margin = 1 + normal.inv_cdf(POWER) / normal.inv_cdf((1 + CONFIDENCE) / 2)
         samples = self.n * (half / away * margin) ** 2
         return math.ceil(samples) if samples < USABLE_SAMPLES else None
 
 
-def _mirror(interval: Interval | None) -> Interval | None:
-    return interval and Interval(-interval.high, -interval.low)
-
-
 def _estimate_difference(
     difference: Difference, to_fail: Interval | None, sign: int, confidence: float
 ) -> _Estimate:
-    if isinstance(difference, PairedDifference):
-        n = difference.n
-        graded = difference.test == "score" and difference.exact_p_value is None
-    else:
-        n, graded = min(difference.n_a, difference.n_b), False
-    estimate = _Estimate(difference.difference, difference.interval, to_fail, n)
-    if sign < 0:
-        estimate = estimate.mirror()
-    return estimate.bear_unseen_losses(1.0, confidence) if graded else estimate
+    if not isinstance(difference, PairedDifference):
+        n = min(difference.n_a, difference.n_b)
+        return _Estimate(difference.difference, difference.interval, to_fail, n, sign)
+    estimate = _Estimate(difference.difference, difference.interval, to_fail, difference.n, sign)
+    is_graded = difference.test == "score" and difference.exact_p_value is None
+    return estimate.widen(1.0, confidence) if is_graded else estimate
 
 
 def _estimate_means(
@@ -354,8 +349,8 @@ def _estimate_means(
             raise InvalidInput(f"{run.name} has no {measure.name} at all: there is no mean")
         interval = moments.interval(confidence, maybe_count=measure.metric in table.plain)
         mean = _Estimate(moments.mean, interval, interval, moments.clusters)
-        graded = within_unit(values) and not is_binary(values)
-        return mean.bear_unseen_losses(moments.mean, confidence) if graded else mean
+        is_graded = within_unit(values) and not is_binary(values)
+        return mean.widen(moments.mean, confidence) if is_graded else mean
 
     return [estimate(values) for values in ((items, counted) if run.errored else (items,))]
 
@@ -371,33 +366,21 @@ def _check_differences(
 
     readings = (comparison.overall, comparison.with_errors)
     overall = [estimate(d, d.interval) for d in readings if d is not None]
-    checks = [_judge("overall", overall, -tolerated, sign=sign)]
+    checks = [_judge("overall", overall, -sign * tolerated)]
     scored, counted = (
         {part.label: estimate(part.difference, part.simultaneous_interval) for part in parts}
         for parts in (comparison.slices, comparison.slices_with_errors)
     )
+    bound = -sign * in_slices
     label: Any
     for label in dict.fromkeys([*scored, *counted, *comparison.slices_not_compared]):
         by_key = dict(zip(comparison.by, label, strict=True))
         estimates = [part[label] for part in (scored, counted) if label in part]
         if label in scored:
-            checks.append(_judge("slice", estimates, -in_slices, sign=sign, slice=by_key))
+            checks.append(_judge("slice", estimates, bound, by_key))
         else:
-            reading = estimates[0].read(-in_slices, sign) if estimates else None
-            bound = sign * -in_slices
+            reading = estimates[0].read(bound) if estimates else None
             checks.append(Check("slice", by_key, bound, "errored", None, reading, False, None))
-    return checks
-
-
-def _check_means(
-    means: Sequence[_Estimate], min_mean: float | None, max_mean: float | None
-) -> list[Check]:
-    checks = []
-    if min_mean is not None:
-        checks.append(_judge("min_mean", means, min_mean))
-    if max_mean is not None:
-        mirrored = [mean.mirror() for mean in means]
-        checks.append(_judge("max_mean", mirrored, -max_mean, sign=-1))
     return checks
 
 
@@ -405,12 +388,10 @@ def _judge(
     kind: CheckKind,
     estimates: Sequence[_Estimate],
     bound: float,
-    *,
-    sign: int = 1,
     slice: dict[str, Any] | None = None,
 ) -> Check:
     """Decide a check by its estimates without errored items and, if there are some, with them."""
-    readings = [estimate.read(bound, sign) for estimate in estimates]
+    readings = [estimate.read(bound) for estimate in estimates]
     outcomes = {reading.outcome for reading in readings}
     outcome = readings[0].outcome
     if len(outcomes) > 1:
@@ -419,15 +400,15 @@ def _judge(
     if outcome == "inconclusive":
         counts = [estimate.needed_samples(bound) for estimate in estimates]
         known = [count for count in counts if count is not None]
-        same_side = len({estimate.value < bound for estimate in estimates}) == 1
+        same_side = len({estimate.is_worse_than(bound) for estimate in estimates}) == 1
         needed = max(known) if same_side and len(known) == len(counts) else None
     return Check(
         kind=kind,
         slice=slice,
-        bound=sign * bound,
+        bound=bound,
         outcome=outcome,
         scored=readings[0],
         with_errors=readings[1] if len(readings) > 1 else None,
-        corrected=kind == "slice" and estimates[0].value < bound,
+        corrected=kind == "slice" and estimates[0].is_worse_than(bound),
         needed=needed,
     )

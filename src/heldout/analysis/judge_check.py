@@ -3,25 +3,9 @@
     labels = read_labels("labels.jsonl", "equality")
     check = await check_judge(Judge("openai:gpt-5-mini"), labels)
 
-Labels are lines of JSON:
-
-    {"question": "Capital of Chad?", "answer": "I think N'Djamena.", "target": "N'Djamena",
-     "label": true}
-
-equality    question, answer, target; label true or false (or "equal", "different")
-three-way   the same; label "correct", "incorrect" or "not_attempted"
-criteria    question, answer, criteria [{id, description, …}], perhaps a target;
-            label {id: true or false} for every criterion
-pairwise    question, first, second; label "first", "second" or "tie"
-
-`id` is optional; other keys are ignored. Each answer is judged `repeats` times, each time anew. The
-first verdict is compared with the label, since that is how a judge is used; agreement with itself
-is over every two verdicts on an answer. An answer without a verdict is neither right nor wrong: it
-is named, and bounds say what the agreement would be if all of those were wrong, or right. Criteria
-of one answer are clustered.
-
-Pairs are judged in both orders. The verdict is what both orders say; where they contradict each
-other it is a tie, as in scoring, and how often a verdict follows the position is reported.
+docs/judge-check.md has the format of labels. Each answer is judged `repeats` times, each time anew.
+The first verdict is compared with the label, since that is how a judge is used. An answer without a
+verdict is neither right nor wrong. Pairs are judged in both orders, and a contradiction is a tie.
 """
 
 from __future__ import annotations
@@ -124,10 +108,9 @@ def parse_labels(rows: Iterable[tuple[str, Any]], kind: Kind) -> list[LabelledAn
             answer = _parse_label(where, row, kind)
             if answer.id in answers:
                 raise InvalidInput(f"the id {answer.id!r} is that of another answer, too")
+            answers[answer.id] = answer
         except InvalidInput as problem:
             problems.append(f"{where}: {problem}")
-            continue
-        answers[answer.id] = answer
     if problems:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise InvalidInput("; ".join(problems[:5]) + more)
@@ -145,9 +128,22 @@ def _parse_label(where: str, row: Any, kind: Kind) -> LabelledAnswer:
     if kind == "criteria" and row.get("target") is not None:
         names.append("target")
     texts = {name: _parse_text(row, name) for name in names}
-    criteria = _parse_criteria(row) if kind == "criteria" else ()
     id = where.rpartition(", ")[2] if row.get("id") is None else str(row["id"])
-    return LabelledAnswer(id, kind, texts, _parse_verdict(row, kind, criteria), criteria)
+    label = row.get("label")
+    if kind == "criteria":
+        criteria = _parse_criteria(row)
+        ids = [criterion.id for criterion in criteria]
+        if not isinstance(label, dict) or not all(isinstance(v, bool) for v in label.values()):
+            raise InvalidInput(f"'label' says true or false of each criterion, got {label!r:.100}")
+        if odd := sorted({*label} ^ {*ids}):
+            raise InvalidInput(f"'label' and 'criteria' differ in {', '.join(map(repr, odd)):.200}")
+        return LabelledAnswer(id, kind, texts, {id: label[id] for id in ids}, criteria)
+    if kind == "equality" and isinstance(label, bool):
+        label = EQUAL if label else DIFFERENT
+    if label not in CATEGORIES[kind]:
+        options = "true or false" if kind == "equality" else ", ".join(CATEGORIES[kind])
+        raise InvalidInput(f"'label' is {options}; got {label!r:.100}")
+    return LabelledAnswer(id, kind, texts, label)
 
 
 def _parse_text(row: Mapping[str, Any], name: str) -> str:
@@ -175,23 +171,6 @@ def _parse_criteria(row: Mapping[str, Any]) -> tuple[Criterion, ...]:
     return criteria
 
 
-def _parse_verdict(row: Mapping[str, Any], kind: Kind, criteria: Sequence[Criterion]) -> Label:
-    label = row.get("label")
-    if kind == "criteria":
-        ids = [criterion.id for criterion in criteria]
-        if not isinstance(label, dict) or not all(isinstance(v, bool) for v in label.values()):
-            raise InvalidInput(f"'label' says true or false of each criterion, got {label!r:.100}")
-        if odd := sorted({*label} ^ {*ids}):
-            raise InvalidInput(f"'label' and 'criteria' differ in {', '.join(map(repr, odd)):.200}")
-        return {id: label[id] for id in ids}
-    if kind == "equality" and isinstance(label, bool):
-        return EQUAL if label else DIFFERENT
-    if isinstance(label, str) and label in CATEGORIES[kind]:
-        return label
-    options = "true or false" if kind == "equality" else ", ".join(CATEGORIES[kind])
-    raise InvalidInput(f"'label' is {options}; got {label!r:.100}")
-
-
 # --- The check ----------------------------------------------------------------------------------
 
 
@@ -215,14 +194,6 @@ class Draw:
         if self.error is None:
             return None
         return f"{type(self.error).__name__}: {printable_error(self.error)}"
-
-    @property
-    def usage(self) -> Usage | None:
-        """Tokens of all replies that were not cached; None where the endpoint does not say."""
-        usages = [part.usage for part in self.parts if not part.cached]
-        if isinstance(self.error, NoVerdict):
-            usages.append(self.error.usage)
-        return _add_up(usages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +253,14 @@ class JudgeCheck:
     @property
     def usage(self) -> Usage | None:
         """Tokens of all replies that were not cached; None where the endpoint does not say."""
-        return _add_up(draw.usage for answer in self.judged for draw in answer.draws)
+        total: Usage | None = Usage()
+        for draw in (draw for answer in self.judged for draw in answer.draws):
+            usages = [part.usage for part in draw.parts if not part.cached]
+            if isinstance(draw.error, NoVerdict):
+                usages.append(draw.error.usage)
+            for usage in usages:
+                total = total and usage and total + usage  # a part of it would pass for all of it
+        return total
 
     @property
     def verdicts(self) -> int:
@@ -418,13 +396,6 @@ async def _ask(judge: Judge, item: LabelledAnswer, repeat: int) -> Draw:
     return Draw(verdict, tuple(parts))
 
 
-def _add_up(usages: Iterable[Usage | None]) -> Usage | None:
-    total: Usage | None = Usage()
-    for usage in usages:
-        total = total and usage and total + usage  # a part of it would pass for all of it
-    return total
-
-
 def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
     """Yield one question, or one for each order of a pair."""
     from heldout.scoring.judges import (
@@ -453,24 +424,19 @@ def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
 def _measure(
     judged: tuple[JudgedAnswer, ...], kind: Kind, repeats: int, identity: dict[str, Any]
 ) -> JudgeCheck:
-    first = judged[0]
     missing = [answer for answer in judged if answer.draws[0].verdict is None]
     if len(missing) == len(judged):
+        first = judged[0]
         raise SystemicFailure(
             f"the judge gave no verdict on any of {len(judged)} answers; on {first.item.id!r}: "
             f"{first.draws[0].problem}"
         )
-    with_labels = [
-        (answer.item.id, *pair)
-        for answer in judged
-        for pair in _pair_up(answer.item.label, answer.draws[0].verdict)
-    ]
-    with_itself = [
-        (answer.item.id, *pair)
-        for answer in judged
-        for a, b in combinations([draw.verdict for draw in answer.draws], 2)
-        for pair in _pair_up(a, b)
-    ]
+    with_labels, with_itself = [], []
+    for answer in judged:
+        verdicts = [draw.verdict for draw in answer.draws]
+        with_labels += _pair_up(answer, answer.item.label, verdicts[0])
+        for a, b in combinations(verdicts, 2):
+            with_itself += _pair_up(answer, a, b)
     against_labels = _measure_agreement(with_labels, kind)
     unknown = sum(len(answer.item.criteria) or 1 for answer in missing)
     agreeing, n = against_labels.agreement.count, against_labels.n
@@ -487,12 +453,12 @@ def _measure(
     )
 
 
-def _pair_up(a: Label | None, b: Label | None) -> list[tuple[str, str]]:
-    """Return one pair of categories, or one for each criterion; none where one is missing."""
+def _pair_up(answer: JudgedAnswer, a: Label | None, b: Label | None) -> list[tuple[str, str, str]]:
+    """Pair categories, one for each criterion, after the answer's id; none where one is missing."""
     if isinstance(a, dict) and isinstance(b, dict):
         names = {True: MET, False: NOT_MET}
-        return [(names[met], names[b[id]]) for id, met in a.items()]
-    return [(a, b)] if isinstance(a, str) and isinstance(b, str) else []
+        return [(answer.item.id, names[met], names[b[id]]) for id, met in a.items()]
+    return [(answer.item.id, a, b)] if isinstance(a, str) and isinstance(b, str) else []
 
 
 def _measure_agreement(pairs: Sequence[tuple[str, str, str]], kind: Kind) -> Agreement:
@@ -520,31 +486,13 @@ def _measure_position(judged: Sequence[JudgedAnswer]) -> PositionBias:
 
 
 def _agreement_as_dict(agreement: Agreement) -> dict[str, Any]:
-    estimates = {}
-    for name in ("kappa", "balanced_f1"):
-        estimate = getattr(agreement, name)
-        bounds = estimate.interval
-        estimates[name] = {
-            "value": estimate.value,
-            "stderr": estimate.stderr,
-            "ci_low": bounds.low if bounds else None,
-            "ci_high": bounds.high if bounds else None,
-        }
-    return {
-        "n": agreement.n,
-        "clusters": agreement.clusters,
-        "confidence": agreement.confidence,
+    return asdict(agreement) | {
         "agreement": agreement.agreement.as_dict(),
-        **estimates,
-        "categories": list(agreement.categories),
-        "table": [list(row) for row in agreement.table],
+        "kappa": agreement.kappa.as_dict(),
+        "balanced_f1": agreement.balanced_f1.as_dict(),
         "classes": [
-            {
-                "name": category.name,
-                "precision": category.precision.as_dict(),
-                "recall": category.recall.as_dict(),
-                "f1": category.f1,
-            }
+            asdict(category)
+            | {"precision": category.precision.as_dict(), "recall": category.recall.as_dict()}
             for category in agreement.classes
         ],
     }

@@ -1,10 +1,4 @@
-"""One report: pass@k and pass^k over its attempts, and error bars clustered by a metadata key.
-
-    pass_at_k(report, 4)                           does one of four attempts pass?
-    summarize_report(report, cluster="passage")    questions that share a passage are one cluster
-
-What passes and what errored attempts count as is decided in `heldout.stats.summary`.
-"""
+"""One report: pass@k and pass^k over its attempts, and error bars clustered by a metadata key."""
 
 from __future__ import annotations
 
@@ -24,6 +18,7 @@ from heldout.analysis._runs import (
 )
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
+from heldout.stats.intervals import bounds_as_dict
 from heldout.stats.summary import Summary, has_passed, summarize_batch
 from heldout.store.columns import (
     Table,
@@ -35,6 +30,8 @@ from heldout.store.columns import (
 )
 from heldout.store.report import EvalReport, repeats_of
 from heldout.types import EvalResult
+
+Estimator = Callable[..., PassRate]
 
 FEW_CLUSTERS = 10
 """Clustered intervals from fewer are rough: the spread between clusters is hardly known."""
@@ -86,7 +83,7 @@ def pass_hat_k(
 
 
 def _estimate(
-    estimator: Callable[..., PassRate],
+    estimator: Estimator,
     results: Results,
     k: int,
     cluster: str | None,
@@ -97,11 +94,11 @@ def _estimate(
         raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
     if pass_threshold is None:
         pass_threshold = results.pass_threshold if isinstance(results, EvalReport) else 0.5
-    return _estimate_from(table, estimator, k, cluster, pass_threshold)
+    return _count_passes(table, estimator, k, cluster, pass_threshold)
 
 
-def _estimate_from(
-    table: Table, estimator: Callable[..., PassRate], k: int, cluster: str | None, threshold: float
+def _count_passes(
+    table: Table, estimator: Estimator, k: int, cluster: str | None, threshold: float
 ) -> PassRate:
     return estimator(
         count_items(table),
@@ -223,13 +220,13 @@ def _summarize_passes(
     unscored = bool(np.isnan(table.reward).all())
     summary: Summary = {}
     for name, estimator in (("pass_at", stats.pass_at_k), ("pass_hat", stats.pass_hat_k)):
-        values: list[Any] = [None] * 5
+        key, rate = f"{name}_{k}", None
         if not unscored and (strict or not short):
-            rate = _estimate_from(table, estimator, k, cluster, threshold)
-            bounds = [rate.interval.low, rate.interval.high] if rate.interval else [None, None]
-            values = [rate.value, rate.questions, rate.stderr, *bounds]
-        keys = (f"{name}_{k}{suffix}" for suffix in ("", "_n", "_stderr", "_ci_low", "_ci_high"))
-        summary |= dict(zip(keys, values, strict=True))
+            rate = _count_passes(table, estimator, k, cluster, threshold)
+        summary[key] = rate and rate.value
+        summary[f"{key}_n"] = rate and rate.questions
+        summary[f"{key}_stderr"] = rate and rate.stderr
+        summary |= bounds_as_dict(rate.interval if rate else None, f"{key}_ci")
     if short and not strict:
         summary[f"pass_at_{k}_short"] = short
     return summary

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from heldout._format import printable
 from heldout._plotting import COLOURS, GREY, Format, render_figure, shorten_label
@@ -20,15 +19,11 @@ ROWS_DRAWN = 200
 LABEL_CHARACTERS = 36
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     label: str
-    estimate: float
+    difference: Difference
     interval: Interval | None
-    n: str
     overall: bool
-    # What errored items count as; empty where none errored.
-    reading: str
 
 
 def plot_comparison(
@@ -67,37 +62,24 @@ def plot_comparison(
 def _make_rows(comparison: Comparison, order: Sequence[Hashable] | None) -> list[_Row]:
     overall, counted = comparison.overall, comparison.with_errors
     scored = "" if counted is None else ", scored only"
-    rows = [_make_row("all", overall, overall.interval, overall=True, reading=scored)]
+    rows = [_Row(f"all{scored}", overall, overall.interval, overall=True)]
     if counted is not None:
         reading = f", errored as {comparison.errors_as or 0:g}"
-        rows.append(_make_row("all", counted, counted.interval, overall=True, reading=reading))
+        rows.append(_Row(f"all{reading}", counted, counted.interval, overall=True))
     slices = {part.label: part for part in comparison.slices}
     for label in slices if order is None else order:
         part = slices[label]
-        interval = part.simultaneous_interval
-        rows.append(
-            _make_row(_label_text(label), part.difference, interval, overall=False, reading=scored)
-        )
+        assert isinstance(label, tuple), "a value for each key"
+        text = printable(", ".join("–" if value is None else str(value) for value in label))
+        name = shorten_label(text, LABEL_CHARACTERS - len(scored)) + scored
+        rows.append(_Row(name, part.difference, part.simultaneous_interval, overall=False))
     return rows
 
 
-def _make_row(
-    name: str, difference: Difference, interval: Interval | None, *, overall: bool, reading: str
-) -> _Row:
+def _count(difference: Difference) -> str:
     if isinstance(difference, PairedDifference):
-        n = f"{difference.n}"
-    else:
-        n = f"{difference.n_a}, {difference.n_b}"
-    return _Row(name, difference.difference, interval, n, overall, reading)
-
-
-def _label_text(label: Hashable) -> str:
-    assert isinstance(label, tuple)  # a value for each key
-    return ", ".join("–" if value is None else str(value) for value in label)
-
-
-def _tick_label(row: _Row) -> str:
-    return shorten_label(printable(row.label), LABEL_CHARACTERS - len(row.reading)) + row.reading
+        return str(difference.n)
+    return f"{difference.n_a}, {difference.n_b}"
 
 
 def _draw(figure: Figure, comparison: Comparison, rows: Sequence[_Row]) -> None:
@@ -115,7 +97,7 @@ def _draw(figure: Figure, comparison: Comparison, rows: Sequence[_Row]) -> None:
                 solid_capstyle="butt",
             )
         axes.plot(
-            [row.estimate],
+            [row.difference.difference],
             [height],
             "D" if row.overall else "o",
             color=colour,
@@ -123,7 +105,7 @@ def _draw(figure: Figure, comparison: Comparison, rows: Sequence[_Row]) -> None:
             markerfacecolor=colour if row.interval is not None else "white",
         )
         axes.annotate(
-            f"n = {row.n}",
+            f"n = {_count(row.difference)}",
             (1.0, height),
             xycoords=("axes fraction", "data"),
             xytext=(6, 0),
@@ -136,7 +118,7 @@ def _draw(figure: Figure, comparison: Comparison, rows: Sequence[_Row]) -> None:
     axes.axvline(0, color="black", linewidth=0.8, zorder=1)
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
-    axes.set_yticks(heights, [_tick_label(row) for row in rows])
+    axes.set_yticks(heights, [row.label for row in rows])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(max(heights) + 0.6, -0.6)  # the first on top
     axes.spines["left"].set_visible(False)

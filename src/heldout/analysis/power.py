@@ -2,9 +2,8 @@
 
     plan("outputs/evals/before", detect=0.02)
 
-A plan is for two runs on the same samples, compared pair by pair. One run shows how much its scores
-vary, but not how alike another run's would be: without a second run (`against`) the plan is the
-cautious one, or one for a stated `correlation`.
+A plan is for two runs on the same samples, compared pair by pair. Without a second run (`against`)
+it is the cautious one, or one for a stated `correlation`.
 """
 
 from __future__ import annotations
@@ -142,22 +141,9 @@ def plan(
     other = None
     if against is not None:
         other = _measure_items(load_run(against, keys, name="the other"), metric)
-        base, other = _align(base, other, allow)
-    return _make_plan(base, other, detect, power, alpha, cluster, repeats, correlation)
-
-
-def _make_plan(
-    base: _Items,
-    other: _Items | None,
-    detect: float,
-    power: float,
-    alpha: float,
-    cluster: str | None,
-    repeats: Sequence[int],
-    correlation: float | None,
-) -> Plan:
+        base, other = _align(base, other, metric, allow)
     components = variance_components(base.values, samples=base.samples)
-    variance = _difference_variance(base, other, components, detect, correlation or 0.0)
+    variance = _difference_variance(base, other, metric, components, detect, correlation or 0.0)
     variance_known = len(variance.splits) == 1
     design_effect, clusters = _design_effect(base, other, cluster)
     variance = variance.times(design_effect)
@@ -168,10 +154,10 @@ def _make_plan(
     return Plan(
         name=base.run.name,
         against=None if other is None else other.run.name,
-        metric=base.metric,
+        metric=metric,
         samples=n,
         repeats=mean_repeats,
-        left_out=base.left_out,
+        left_out=len(base.run.table.sample_ids) - n,
         components=components,
         detect=detect,
         power=power,
@@ -197,10 +183,8 @@ class _Items:
     """The values of a run's items, and the sample that each belongs to."""
 
     run: LoadedRun
-    metric: str
     values: Floats
     samples: Ints
-    left_out: int
 
 
 def _measure_items(run: LoadedRun, metric: str) -> _Items:
@@ -211,19 +195,19 @@ def _measure_items(run: LoadedRun, metric: str) -> _Items:
     present = ~np.isnan(values)
     if not present.any():
         raise InvalidInput(f"{run.name} has no {metric} at all to plan by")
-    samples = run.table.sample[present]
-    left_out = len(run.table.sample_ids) - len(np.unique(samples))
-    return _Items(run, metric, values[present], samples, left_out)
+    return _Items(run, values[present], run.table.sample[present])
 
 
-def _align(base: _Items, other: _Items, allow: Collection[str]) -> tuple[_Items, _Items]:
+def _align(
+    base: _Items, other: _Items, metric: str, allow: Collection[str]
+) -> tuple[_Items, _Items]:
     """Keep the samples that have a value in both runs, and number them alike."""
     shared, _ = match_runs(
         base.run,
         other.run,
         allow,
         f"{base.run.name} and {other.run.name} are no pair to plan by",
-        threshold_matters=base.metric == PASSED,
+        threshold_matters=metric == PASSED,
     )
     if unseeded := unseeded_runs(base.run, other.run):
         raise InvalidInput(
@@ -236,12 +220,10 @@ def _align(base: _Items, other: _Items, allow: Collection[str]) -> tuple[_Items,
     both = np.intersect1d(base.samples, other.samples)
     if len(both) < 2:
         raise InvalidInput(f"{len(both)} samples have a value on both sides: too few to plan by")
-    left_out = len(base.run.table.sample_ids) - len(both)
 
     def keep(items: _Items) -> _Items:
         kept = np.isin(items.samples, both)
-        values, samples = items.values[kept], items.samples[kept]
-        return replace(items, values=values, samples=samples, left_out=left_out)
+        return _Items(items.run, items.values[kept], items.samples[kept])
 
     return keep(base), keep(other)
 
@@ -249,6 +231,7 @@ def _align(base: _Items, other: _Items, allow: Collection[str]) -> tuple[_Items,
 def _difference_variance(
     base: _Items,
     other: _Items | None,
+    metric: str,
     components: VarianceComponents,
     detect: float,
     correlation: float,
@@ -261,7 +244,7 @@ def _difference_variance(
     values = [base.values] if other is None else [base.values, other.values]
     if within_unit(*values) and not 0 < detect < 1:
         raise InvalidInput(
-            f"every {base.metric} lies between 0 and 1, and so does a difference to detect; got "
+            f"every {metric} lies between 0 and 1, and so does a difference to detect; got "
             f"{detect!r}"
         )
     binary = is_binary(*values)
@@ -281,7 +264,7 @@ def _difference_variance(
         return variance.at_least(detect - detect**2)
     if variance.at(1)[1] == 0:
         raise InvalidInput(
-            f"the {base.metric} of {base.run.name} does not vary"
+            f"the {metric} of {base.run.name} does not vary"
             + (f" from that of {other.run.name}" if other else "")
             + ", so it is unknown how many samples would show a difference: plan with harder ones"
         )

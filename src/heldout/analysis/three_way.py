@@ -1,27 +1,20 @@
 """Answers that may decline: how many are correct, of all and of those attempted.
 
-Where a model may say that it does not know, one number is not enough: answering everything and
-answering only what is safe are both easy. So three are given:
-
     accuracy                    correct / n
     accuracy given attempted    correct / (correct + incorrect)
     F1                          their harmonic mean, 2 correct / (n + attempted)
 
 J. Wei et al. (2024), "Measuring short-form factuality in large language models" (SimpleQA, arXiv
-2411.04368), section 3. `n` counts what was scored: what errored, a judge without a verdict for
-example, is no attempt and no refusal, and is counted apart.
+2411.04368), section 3. `n` counts what was scored; what errored is no attempt and no refusal.
 
-All three are means, F1 too: of "correct" over everything scored and everything attempted, so that
-an attempt counts twice. So they have the error bars of means, clustered by sample
-(`heldout.stats.Moments`). In simulations with 30 to 500 samples these cover 92% to 98%, and less in
-corners: F1 90% with 30 samples of which a tenth is attempted; accuracy given attempted 90% with 100
-of which 99% are, and 99% of those correct; F1 89% at these rates with 4 repeats that are nearly
-always alike.
+All three are means with clustered errors, F1 too: of "correct" over everything scored and
+everything attempted, so that an attempt counts twice. In simulations with 30 to 500 samples
+intervals cover 92% to 98%, and 89% or 90% where hardly anything or nearly everything is attempted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -99,10 +92,18 @@ def count_three_way(
         InvalidInput: There are no such metrics, or not one of them is 1 everywhere.
     """
     table = read_table(results, cluster)
-    verdicts = _read_verdicts(table, name)
+    names = (name, name + INCORRECT, name + NOT_ATTEMPTED)
+    missing = [metric for metric in names if metric not in table.metrics]
+    if missing:
+        known = ", ".join(sorted(table.metrics)) or "none"
+        raise InvalidInput(
+            f"there is no metric {missing[0]!r}; a three-way judge named {name!r} gives "
+            f"{', '.join(names)}. Metrics here: {known}"
+        )
+    verdicts = np.stack([table.metrics[metric] for metric in names])
     scored = ~np.isnan(table.reward)
     judged = scored & ~np.isnan(verdicts).any(axis=0)
-    _check_verdicts(table, name, verdicts, judged)
+    _check_verdicts(table, names, verdicts, judged)
     correct, incorrect, not_attempted = verdicts[:, judged]
     groups = sample_clusters(table, cluster)[table.sample][judged]
     attempted = not_attempted == 0
@@ -129,42 +130,27 @@ def count_three_way(
     )
 
 
-def _read_verdicts(table: Table, name: str) -> Floats:
-    """Return the metrics of the three verdicts, a row of each."""
-    names = (name, name + INCORRECT, name + NOT_ATTEMPTED)
-    missing = [metric for metric in names if metric not in table.metrics]
-    if missing:
-        known = ", ".join(sorted(table.metrics)) or "none"
-        raise InvalidInput(
-            f"there is no metric {missing[0]!r}; a three-way judge named {name!r} gives "
-            f"{', '.join(names)}. Metrics here: {known}"
-        )
-    return np.stack([table.metrics[metric] for metric in names])
-
-
-def _check_verdicts(table: Table, name: str, verdicts: Floats, judged: NDArray[np.bool_]) -> None:
+def _check_verdicts(
+    table: Table, names: Sequence[str], verdicts: Floats, judged: NDArray[np.bool_]
+) -> None:
     if not judged.any():
         errored = int(np.isnan(table.reward).sum())
         raise InvalidInput(
-            f"none of {len(table)} results has a verdict {name!r}: {errored} errored"
+            f"none of {len(table)} results has a verdict {names[0]!r}: {errored} errored"
         )
     binary = ((verdicts == 0) | (verdicts == 1)).all(axis=0)
     wrong = np.flatnonzero(judged & ~(binary & (verdicts.sum(axis=0) == 1)))
     if len(wrong):
         row = int(wrong[0])
         raise InvalidInput(
-            f"sample {table.sample_ids[table.sample[row]]!r}: {name}, {name}{INCORRECT}, "
-            f"{name}{NOT_ATTEMPTED} are {verdicts[:, row].tolist()}; a three-way judge makes "
-            f"exactly one of them 1 ({len(wrong)} such results)"
+            f"sample {table.sample_ids[table.sample[row]]!r}: {', '.join(names)} are "
+            f"{verdicts[:, row].tolist()}; a three-way judge makes exactly one of them 1 "
+            f"({len(wrong)} such results)"
         )
 
 
 def three_way_names(summary: Mapping[str, Any]) -> list[str]:
-    """Return the metrics of three-way judges in a summary.
-
-    Args:
-        summary: The summary of a report.
-    """
+    """Return the metrics of three-way judges in the summary of a report."""
     names = [
         key.removeprefix("metric_").removesuffix(NOT_ATTEMPTED)
         for key in summary

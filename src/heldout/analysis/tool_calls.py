@@ -1,11 +1,8 @@
 """Requests with tools and the responses to them: read from files and runs, and compared.
 
-`load_requests` makes a sample of every line of a JSONL of chat-completions requests: its input is
-the whole request, its id a hash of that. `load_call_sets` and `read_reference` read responses, and
-`compare_call_sets` matches two sets by request, since that is all that two servers' results have in
-common. A request is the same under another `model` name, with the role `_input` called `system`,
-and streamed or not; any other field tells two requests apart. Where one is sent several times, its
-first response is compared with the first, and so on.
+Two sets of responses are matched by request. A request is the same under another `model` name, with
+the role `_input` called `system`, and streamed or not; any other field tells two requests apart.
+Where one is sent several times, its first response is compared with the first, and so on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of what comes into the public functions: finite, aligned, and belonging somewhere."""
+"""Checks of arguments of the public functions: finite, aligned, and in range."""
 
 from __future__ import annotations
 
@@ -21,28 +21,13 @@ UNIT_ROUNDING = 1e-6
 
 
 def check_values(values: ArrayLike, name: str) -> Floats:
-    """Return a fresh array of finite numbers; the error names the one that is not."""
+    """Return a fresh array of finite numbers."""
     array = np.asarray(values)
-    if array.ndim != 1:
-        raise InvalidInput(f"{name} has {array.ndim} dimensions; it is one list of numbers")
-    if len(array) == 0:
-        raise InvalidInput(f"{name} has no values; there is nothing to compare")
-    if array.dtype.kind == "O" and None in array.tolist():
+    if array.ndim != 1 or len(array) == 0 or array.dtype.kind not in "biufO":
         raise InvalidInput(
-            f"{name}[{array.tolist().index(None)}] is None: it has no score; leave that item out "
-            "of both sides, or decide what it counts as"
+            f"{name} is a list of numbers, at least one; got {array.dtype} of shape {array.shape}"
         )
-    if array.dtype.kind not in "biuf":
-        raise InvalidInput(f"{name} is not made of numbers (numpy type {array.dtype})")
-    numbers = array.astype(np.float64)
-    wrong = np.flatnonzero(~(np.abs(numbers) <= LARGEST))
-    if len(wrong):
-        raise InvalidInput(
-            f"{name}[{wrong[0]}] is {float(numbers[wrong[0]])} ({len(wrong)} such in all): values "
-            f"are finite and at most {LARGEST:g}; leave such items out of both sides, or decide "
-            "what they count as"
-        )
-    return numbers
+    return _check_finite(array.astype(np.float64), name)
 
 
 def check_pairs(a: ArrayLike, b: ArrayLike) -> tuple[Floats, Floats]:
@@ -66,21 +51,27 @@ def check_matrix(
             f"{name} has shape {matrix.shape}; it is a matrix with a row for each {row} and a "
             f"column for each {column}, at least one of each"
         )
-    finite = np.abs(matrix) <= LARGEST
-    wrong = np.argwhere(~(finite | np.isnan(matrix)) if gaps else ~finite)
-    if len(wrong):
-        i, j = wrong[0].tolist()
+    return _check_finite(matrix, name, gaps=gaps)
+
+
+def _check_finite(numbers: Floats, name: str, *, gaps: bool = False) -> Floats:
+    usable = np.abs(numbers) <= LARGEST
+    if gaps:
+        usable |= np.isnan(numbers)
+    if not usable.all():
+        wrong = np.argwhere(~usable)
         raise InvalidInput(
-            f"{name} has {matrix[i, j]} at {row} {i}, {column} {j} ({len(wrong)} such in all): "
-            f"values are finite and at most {LARGEST:g}; leave it out, or decide what it counts as"
+            f"{name}{wrong[0].tolist()} is {numbers[tuple(wrong[0])]} ({len(wrong)} such in all): "
+            f"values are finite and at most {LARGEST:g}; leave such items out, or decide what they "
+            "count as"
         )
-    return matrix
+    return numbers
 
 
-def check_confidence(confidence: float) -> None:
-    """Raise InvalidInput for 95 where 0.95 is meant."""
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"confidence is between 0 and 1, such as 0.95; got {confidence!r}")
+def check_fraction(value: float, name: str, above: float = 0) -> None:
+    """Refuse 95 for 0.95."""
+    if not above < value < 1:
+        raise InvalidInput(f"{name} is between {above:g} and 1; got {value!r}")
 
 
 def check_threshold(threshold: float) -> float:
@@ -101,6 +92,11 @@ def cluster_codes(ids: Ids, n: int, name: str = "clusters") -> Ints:
             return numbered
         return np.unique(ids, return_inverse=True)[1].astype(np.int64)
     return factorize(ids, n, name)[1]
+
+
+def clusters_or_none(ids: Ids | None, n: int, name: str = "clusters") -> Ints | None:
+    """Number clusters; None where every value is independent."""
+    return None if ids is None else cluster_codes(ids, n, name)
 
 
 def factorize(ids: Ids, n: int, name: str) -> tuple[list[Hashable], Ints]:

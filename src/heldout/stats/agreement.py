@@ -2,31 +2,19 @@
 
     agreement     the share of items with the same verdict on both sides
     kappa         (agreement - chance) / (1 - chance), with chance the agreement of two sides that
-                  give their verdicts as often as these do, but at random. 1 is perfect, 0 is what
-                  a judge reaches that always says the same; it can be negative
-    balanced F1   the mean of the classes' F1, each class counting the same (macro F1), over the
-                  classes that labels have. F1 is 2 both / (labels + verdicts) of that class
-
-With nine right answers in ten, a judge that only ever says "right" agrees in 90%, has a kappa of 0
-and a balanced F1 of 0.47.
+                  give their verdicts as often as these do, but at random
+    balanced F1   the mean of F1 over the classes that labels have (macro F1)
 
 J. Cohen (1960), Educational and Psychological Measurement 20, for kappa; J. L. Fleiss, J. Cohen and
-B. S. Everitt (1969), Psychological Bulletin 72, for its standard error, which is the delta method
-on the table's proportions; balanced F1's is had the same way (K. Takahashi, K. Yamamoto, A. Kuchiba
-and T. Koyama 2022, Applied Intelligence 52). Items that belong together (the criteria of one
-answer) are clusters, and their errors are added up before they are squared.
+B. S. Everitt (1969), Psychological Bulletin 72, and K. Takahashi et al. (2022), Applied
+Intelligence 52, for standard errors, by the delta method on the table's proportions. Errors of
+items in one cluster (the criteria of one answer) are added up before they are squared.
 
-The interval is not the estimate plus and minus errors: near 1 that is far too short (64% instead of
-95% for a kappa of 0.96 at 50 items, 39% for one of 0.98). It is a score interval at the number of
-yes/no trials that would be as uncertain, as for other means (`moments.py`), on the scale from the
-least possible value to 1. The uncertainty is that of the table with one further item spread
-evenly over its cells, so that a table without a single disagreement has an interval, too.
-
-What the intervals cover, by enumeration (30 and 50 items) and simulation: 91% to 97% with 50, 100
-and 500 items and classes of a half and of a tenth, more for a judge that nearly always says the
-same. Less with fewer than about five labels of a class: kappa 83%, balanced F1 73% at worst (a
-class of a twentieth, 30 items). And less where the items of a cluster mostly stand or fall
-together and clusters are few: agreement 77% with 10 clusters, 86% with 30.
+Intervals are score intervals on the scale from the least possible value to 1: the estimate plus and
+minus errors is far too short near 1 (64% instead of 95% for a kappa of 0.96 at 50 items). They
+cover 91% to 97% with 50, 100 and 500 items; less with fewer than about five labels of a class
+(kappa 83%, balanced F1 73% at worst), and with few clusters whose items mostly stand or fall
+together (agreement 77% with 10 clusters, 86% with 30).
 """
 
 from __future__ import annotations
@@ -46,6 +34,7 @@ from heldout.stats.intervals import (
     Interval,
     Ints,
     Rate,
+    bounds_as_dict,
     score_interval,
     t_quantile,
 )
@@ -68,6 +57,10 @@ class Estimate:
     value: float | None = None
     stderr: float | None = None
     interval: Interval | None = None
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Return the estimate as JSON has it."""
+        return {"value": self.value, "stderr": self.stderr, **bounds_as_dict(self.interval)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +130,11 @@ def agreement_of(
         InvalidInput: There are no items, or labels and verdicts are not aligned, or of no category.
     """
     n = len(labels)
-    if len(verdicts) != n:
-        raise InvalidInput(f"{n} labels, but {len(verdicts)} verdicts; each item has one of each")
-    if n == 0:
-        raise InvalidInput("no items; agreement needs at least one")
+    if len(verdicts) != n or n == 0:
+        raise InvalidInput(
+            f"{n} labels and {len(verdicts)} verdicts; each item has one of each, and there is at "
+            "least one item"
+        )
     sides = {"labels": labels, "verdicts": verdicts}
     known = dict.fromkeys([*labels, *verdicts] if categories is None else categories)
     for name, side in sides.items():
@@ -153,7 +147,31 @@ def agreement_of(
     index = {name: i for i, name in enumerate(name for name in known if name in used)}
     rows, columns = (np.array([index[value] for value in side]) for side in sides.values())
     groups = np.arange(n) if clusters is None else cluster_codes(clusters, n)
-    return _measure_agreement([*index], rows, columns, groups)
+    size, same = len(index), rows == columns
+    table = np.bincount(rows * size + columns, minlength=size * size).reshape(size, size)
+    totals, labelled = table.sum(axis=0) + table.sum(axis=1), table.sum(axis=1) > 0
+
+    def rate(which: NDArray[np.bool_]) -> Rate:
+        return rate_of(same[which], clusters=groups[which])
+
+    return Agreement(
+        categories=tuple(index),
+        table=tuple(tuple(line) for line in table.tolist()),
+        n=n,
+        clusters=len(np.unique(groups)),
+        agreement=rate_of(same, clusters=groups),
+        kappa=_estimate(_kappa, -1.0, table, rows, columns, groups),
+        balanced_f1=_estimate(_balanced_f1, 0.0, table, rows, columns, groups),
+        classes=tuple(
+            ClassAgreement(
+                name,
+                precision=rate(columns == i),
+                recall=rate(rows == i),
+                f1=float(2 * table[i, i] / totals[i]) if labelled[i] else None,
+            )
+            for i, name in enumerate(index)
+        ),
+    )
 
 
 def rate_of(hits: ArrayLike, *, clusters: Ids | None = None) -> Rate:
@@ -166,37 +184,6 @@ def rate_of(hits: ArrayLike, *, clusters: Ids | None = None) -> Rate:
     values = np.asarray(hits, dtype=np.float64)
     moments = Moments.of(values, clusters)
     return Rate(int(values.sum()), moments.n, moments.interval(bounded=True))
-
-
-def _measure_agreement(names: list[Hashable], row: Ints, column: Ints, groups: Ints) -> Agreement:
-    size, same = len(names), row == column
-    table = np.bincount(row * size + column, minlength=size * size).reshape(size, size)
-    totals, labelled = table.sum(axis=0) + table.sum(axis=1), table.sum(axis=1) > 0
-
-    def rate(which: NDArray[np.bool_]) -> Rate:
-        return rate_of(same[which], clusters=groups[which])
-
-    def estimate(statistic: Statistic, least: float) -> Estimate:
-        return _estimate(statistic, least, table, row, column, groups)
-
-    return Agreement(
-        categories=tuple(names),
-        table=tuple(tuple(line) for line in table.tolist()),
-        n=len(row),
-        clusters=len(np.unique(groups)),
-        agreement=rate_of(same, clusters=groups),
-        kappa=estimate(_kappa, -1.0),
-        balanced_f1=estimate(_balanced_f1, 0.0),
-        classes=tuple(
-            ClassAgreement(
-                name,
-                precision=rate(column == i),
-                recall=rate(row == i),
-                f1=float(2 * table[i, i] / totals[i]) if labelled[i] else None,
-            )
-            for i, name in enumerate(names)
-        ),
-    )
 
 
 # --- Values and gradients -----------------------------------------------------------------------

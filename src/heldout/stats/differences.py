@@ -1,11 +1,7 @@
 """Is b better than a? Differences on the same items, on other items, and in many slices.
 
-On the same items, what makes an item hard makes it hard for both, and cancels. Every difference is
-b - a: what b gained. A result names the test its p-value comes from, and p < 1 - confidence exactly
-where the interval leaves out 0.
-
-References: E. Miller, "Adding Error Bars to Evals" (arXiv 2411.00640) for paired and clustered
-errors; the others stand with their functions.
+Every difference is b - a. A result names the test its p-value comes from, and p < 1 - confidence
+exactly where the interval leaves out 0.
 """
 
 from __future__ import annotations
@@ -21,11 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from heldout.stats._input import (
     UNIT_ROUNDING,
     Ids,
-    check_confidence,
+    check_fraction,
     check_pairs,
     check_threshold,
     check_values,
-    cluster_codes,
+    clusters_or_none,
     factorize,
     is_bounded,
 )
@@ -33,12 +29,12 @@ from heldout.stats.intervals import (
     CONFIDENCE,
     Floats,
     Interval,
-    Ints,
+    bisect,
     student_p_value,
     t_interval,
     t_quantile,
 )
-from heldout.stats.moments import Moments, degrees_of_sizes, leave_out_weights
+from heldout.stats.moments import Moments, clustered_error
 
 ROUNDING = 1e-12
 """Relative to a value: more than a sum of a thousand values loses, less than any score differs."""
@@ -47,16 +43,11 @@ ROUNDING = 1e-12
 
 
 class Evidence(NamedTuple):
-    """What the interval of a paired difference is made of, beside its standard error.
-
-    Attributes:
-        degrees: Degrees of freedom.
-        pairs: Independent pairs that would be as uncertain.
-        won: Of values between 0 and 1, the sum of gains over that many pairs; else None.
-        lost: The sum of losses, likewise.
-    """
+    """What the interval of a paired difference is made of, beside its standard error."""
 
     degrees: float
+    # Independent pairs that would be as uncertain; of values between 0 and 1, what was gained and
+    # lost over that many.
     pairs: float
     won: float | None = None
     lost: float = 0.0
@@ -114,7 +105,7 @@ class PairedDifference:
         Args:
             confidence: Of the interval.
         """
-        check_confidence(confidence)
+        check_fraction(confidence, "confidence")
         degrees, pairs, won, lost = self.evidence
         if won is None:
             return t_interval(self.difference, self.stderr, degrees, confidence)
@@ -144,18 +135,14 @@ def paired_difference(
 ) -> PairedDifference:
     """Compare two aligned sets of results: a[i] and b[i] are of the same item.
 
-    Values between 0 and 1 get a score test and interval, which are honest where few pairs or none
-    differ; others get Student's t, which assumes that the mean difference is about normal.
-
-    With repeats, which repeat of a meets which of b is arbitrary: the mean, error and interval do
-    not depend on it, wins, losses and flips do. Give means of repeats to count by sample.
+    Values between 0 and 1 get Tango's score interval and McNemar's test, others Student's t. With
+    repeats, which repeat of a meets which of b is arbitrary: wins, losses and flips depend on it.
 
     Args:
         a: Results of a.
         b: Results of b.
         clusters: What each pair belongs to, in any order: its sample, where samples were repeated,
-            or a metadata key. Clusters are independent, pairs inside one are not. None: every pair
-            is independent.
+            or a metadata key. None: every pair is independent.
         pass_threshold: The value that passes, to count flips.
         confidence: Of the interval.
         bounded: Whether values lie between 0 and 1 by nature; None infers it from the values.
@@ -167,28 +154,19 @@ def paired_difference(
         InvalidInput: The values are not finite numbers, or not aligned.
     """
     values_a, values_b = check_pairs(a, b)
-    codes = None if clusters is None else cluster_codes(clusters, len(values_a))
+    n = len(values_a)
+    codes = clusters_or_none(clusters, n)
     inside = is_bounded(values_a, values_b, bounded=bounded)
-    result = _compare_pairs(values_a, values_b, codes, confidence, bounded=inside)
-    if pass_threshold is not None:
-        threshold = check_threshold(pass_threshold)
-        result = result.count_flips(values_a >= threshold, values_b >= threshold)
-    return replace(result, interval=result.interval_at(confidence))
-
-
-def _compare_pairs(
-    a: Floats, b: Floats, codes: Ints | None, confidence: float, *, bounded: bool
-) -> PairedDifference:
-    differences = _subtract(a, b)
-    n, mean = len(differences), _exact_sum(differences) / len(differences)
-    groups, stderr, degrees = _clustered_error(differences, mean, codes)
+    differences = _subtract(values_a, values_b)
+    mean = _exact_sum(differences) / n
+    groups, stderr, degrees = clustered_error(differences, mean, codes)
     more, less = differences > 0, differences < 0
     wins, losses = int(more.sum()), int(less.sum())
 
     exact, p_value, evidence = None, None, Evidence(degrees, n)
-    if bounded:
+    if inside:
         won, lost = _exact_sum(differences[more]), -_exact_sum(differences[less])
-        if groups == n and _is_binary(a) and _is_binary(b):
+        if groups == n and _is_binary(values_a) and _is_binary(values_b):
             pairs, degrees = float(n), math.inf
             exact = mcnemar_exact(wins, losses)
         else:
@@ -198,23 +176,27 @@ def _compare_pairs(
         p_value, evidence = _score_p_value(won, lost, degrees), Evidence(degrees, pairs, won, lost)
     elif stderr:
         p_value = student_p_value(mean / stderr, degrees)
-    return PairedDifference(
+    result = PairedDifference(
         n=n,
         clusters=groups,
-        mean_a=_exact_sum(a) / n,
-        mean_b=_exact_sum(b) / n,
+        mean_a=_exact_sum(values_a) / n,
+        mean_b=_exact_sum(values_b) / n,
         difference=mean,
         stderr=stderr,
         interval=None,
         confidence=confidence,
         p_value=1.0 if wins == losses == 0 else p_value,
-        test="score" if bounded else "t",
+        test="score" if inside else "t",
         exact_p_value=exact,
         wins=wins,
         losses=losses,
         ties=n - wins - losses,
         evidence=evidence,
     )
+    if pass_threshold is not None:
+        threshold = check_threshold(pass_threshold)
+        result = result.count_flips(values_a >= threshold, values_b >= threshold)
+    return replace(result, interval=result.interval_at(confidence))
 
 
 def _exact_sum(values: Floats) -> float:
@@ -236,78 +218,37 @@ def _subtract(a: Floats, b: Floats) -> Floats:
     return differences
 
 
-def _clustered_error(
-    values: Floats, mean: float, codes: Ints | None
-) -> tuple[int, float | None, float]:
-    """Return the clusters, the standard error of the mean, and its degrees of freedom.
-
-    The same as `Moments` has, from an array.
-    """
-    groups = len(values) if codes is None else int(codes.max()) + 1
-    if groups < 2:
-        return groups, None, 0.0
-    sizes = np.ones(1) if codes is None else np.bincount(codes).astype(np.float64)
-    degrees = float(groups - 1) if codes is None else degrees_of_sizes(sizes)
-    residuals = values - mean
-    scale = float(np.abs(residuals).max())
-    if scale == 0 or values.min() == values.max():
-        return groups, 0.0, degrees
-    residuals /= scale  # squares neither overflow nor vanish
-    if codes is None:
-        root = math.sqrt(float(np.dot(residuals, residuals)) * groups / (groups - 1))
-        return groups, scale * (root / len(values)), degrees
-    weights = leave_out_weights(sizes)
-    sums = np.bincount(codes, weights=residuals) * weights
-    # What is left of terms that cancel is rounding, which would pass for great certainty.
-    parts = np.bincount(codes, weights=np.abs(residuals)) * weights
-    if np.dot(sums, sums) <= 1e-26 * np.dot(parts, parts):
-        return groups, 0.0, degrees
-    return groups, scale * (math.sqrt(float(np.dot(sums, sums))) / len(values)), degrees
-
-
 def tango_interval(wins: float, losses: float, pairs: float, quantile: float) -> Interval:
     """Return the score interval of a difference of paired rates: (wins - losses) / pairs.
 
-    It has the differences that a score test does not reject, with the share of losses that is most
-    likely under each (T. Tango 1998, Statistics in Medicine 17, 891-908). It has a width at 0 of 40
-    discordant pairs, stays inside [-1, 1], and leaves out 0 exactly where McNemar's test without a
-    continuity correction rejects. Counts may be fractions, where pairs are not independent.
+    T. Tango 1998, Statistics in Medicine 17, 891-908. It leaves out 0 exactly where McNemar's test
+    without a continuity correction rejects. Counts may be fractions, where pairs are not
+    independent.
     """
     estimate = (wins - losses) / pairs
-    low = _tango_bound(wins, losses, pairs, quantile, -1.0) if estimate > -1 else -1.0
-    high = _tango_bound(wins, losses, pairs, quantile, 1.0) if estimate < 1 else 1.0
-    return Interval(low, high)
 
-
-def _tango_bound(wins: float, losses: float, pairs: float, quantile: float, end: float) -> float:
-    """Find the difference between the estimate and `end` where the score is `quantile`."""
-    inside, outside = (wins - losses) / pairs, end
-    for _ in range(200):
-        middle = (inside + outside) / 2
-        if middle in (inside, outside):
-            break
-        linear = (2 * pairs - wins + losses) * middle - wins - losses
-        constant = -losses * middle * (1 - middle)
+    def is_accepted(difference: float) -> bool:
+        linear = (2 * pairs - wins + losses) * difference - wins - losses
+        constant = -losses * difference * (1 - difference)
         root = math.sqrt(max(0.0, linear * linear - 8 * pairs * constant))
-        # The root of 2n q^2 + linear q + constant, in the form that does not cancel.
+        # The share of losses that is most likely under this difference: the root of
+        # 2n q^2 + linear q + constant, in the form that does not cancel.
         if linear <= 0:
             losing = (root - linear) / (4 * pairs)
         else:
             losing = -2 * constant / (root + linear)
-        variance = pairs * (2 * losing + middle * (1 - middle))
-        if (wins - losses - pairs * middle) ** 2 <= quantile * quantile * variance:
-            inside = middle
-        else:
-            outside = middle
-    return inside
+        variance = pairs * (2 * losing + difference * (1 - difference))
+        return (wins - losses - pairs * difference) ** 2 <= quantile * quantile * variance
+
+    low, high = (bisect(estimate, end, is_accepted)[0] for end in (-1.0, 1.0))
+    return Interval(low, high)
 
 
 def _score_p_value(wins: float, losses: float, degrees: float) -> float:
-    """McNemar's test, (wins - losses) / sqrt(wins + losses), which Tango's interval inverts.
+    """Return the p-value of McNemar's test (1947, Psychometrika 12) without continuity correction.
 
-    Q. McNemar 1947, Psychometrika 12. Without a continuity correction: its level stays close to
-    the nominal one, and it has more power than the exact test (Fagerland, Lydersen and Laake
-    2013, BMC Medical Research Methodology 13:91). Never above the nominal level is the exact one.
+    Its level stays close to the nominal one, with more power than the exact test (Fagerland,
+    Lydersen and Laake 2013, BMC Medical Research Methodology 13:91).
     """
     if wins == losses:
         return 1.0
@@ -315,11 +256,7 @@ def _score_p_value(wins: float, losses: float, degrees: float) -> float:
 
 
 def mcnemar_exact(wins: int, losses: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test: of discordant pairs half are wins.
-
-    Twice the smaller binomial tail (the distribution is symmetric). Conditional on the number of
-    pairs that differ, so its level is never above the nominal one, and usually well below.
-    """
+    """Return the two-sided p-value of McNemar's exact test: twice the smaller binomial tail."""
     n, fewer = wins + losses, min(wins, losses)
     if 2 * fewer >= n - 1:  # as even as can be: both tails meet, and count the middle twice
         return 1.0
@@ -334,10 +271,8 @@ def mcnemar_exact(wins: int, losses: int) -> float:
 def _effective_pairs(gain: float, loss: float, stderr: float | None, groups: int) -> float:
     """Return the number of independent 0/1 pairs that would be as uncertain.
 
-    Such pairs with these shares of wins and losses have variance gain + loss - (gain - loss)^2 per
-    pair; partial scores vary less, clustered ones more. Scaling counts by that ratio is Rao and
-    Scott's method for clustered 0/1 data (1992, Biometrics 48, 577-585). Without any spread it is
-    the number of clusters.
+    J. N. K. Rao and A. J. Scott 1992, Biometrics 48, 577-585. Without any spread it is the number
+    of clusters.
     """
     spread = gain + loss - (gain - loss) ** 2
     error = stderr or 0.0
@@ -351,8 +286,6 @@ def _effective_pairs(gain: float, loss: float, stderr: float | None, groups: int
 @dataclass(frozen=True, slots=True)
 class UnpairedDifference:
     """What b has over a, of sets of results that do not share their items.
-
-    Much less certain than a paired difference: what makes items hard does not cancel.
 
     Attributes:
         n_a: Results of a.
@@ -393,7 +326,7 @@ class UnpairedDifference:
         Args:
             confidence: Of the interval.
         """
-        check_confidence(confidence)
+        check_fraction(confidence, "confidence")
         if self.test == "mover":
             return mover_interval(*self.sides, confidence)
         if self.degrees_of_freedom is None:
@@ -410,15 +343,13 @@ def unpaired_difference(
     confidence: float = CONFIDENCE,
     bounded: bool | None = None,
 ) -> UnpairedDifference:
-    """Compare two sets of results that do not share their items.
+    """Compare two sets of results that do not share their items, and are independent.
 
-    Both sides are taken to be independent of each other, so a cluster is never on both. Values of
-    any size get Welch's test, with clustered errors and Satterthwaite's degrees of freedom (B. L.
-    Welch 1947, Biometrika 34; F. E. Satterthwaite 1946, Biometrics 2). Values between 0 and 1 get
-    the interval made of both sides' score intervals, which does not break down at rates of 0 and
-    1: Newcombe's for plain rates (1998, Statistics in Medicine 17, 873-890, method 10), in general
-    the method of variance estimates recovery (G. Y. Zou and A. Donner 2008, Statistics in Medicine
-    27); its p-value is 1 less the confidence at which the interval touches 0.
+    Values of any size get Welch's test, clustered (B. L. Welch 1947, Biometrika 34; F. E.
+    Satterthwaite 1946, Biometrics 2). Values between 0 and 1 get the interval made of both sides'
+    score intervals (R. G. Newcombe 1998, Statistics in Medicine 17, 873-890, method 10; G. Y. Zou
+    and A. Donner 2008, Statistics in Medicine 27); its p-value is 1 less the confidence at which
+    the interval touches 0.
 
     Args:
         a: Results of a.
@@ -435,10 +366,11 @@ def unpaired_difference(
         InvalidInput: The values are not finite numbers.
     """
     values_a, values_b = check_values(a, "a"), check_values(b, "b")
-    codes_a = None if clusters_a is None else cluster_codes(clusters_a, len(values_a), "clusters_a")
-    codes_b = None if clusters_b is None else cluster_codes(clusters_b, len(values_b), "clusters_b")
+    codes_a = clusters_or_none(clusters_a, len(values_a), "clusters_a")
+    codes_b = clusters_or_none(clusters_b, len(values_b), "clusters_b")
     side_a, side_b = Moments.of(values_a, codes_a), Moments.of(values_b, codes_b)
-    difference = _mean(side_b) - _mean(side_a)
+    mean_a, mean_b = _mean(side_a), _mean(side_b)
+    difference = mean_b - mean_a
     stderr, degrees = _welch_error(side_a, side_b)
     inside = is_bounded(values_a, values_b, bounded=bounded)
     p_value = None
@@ -451,8 +383,8 @@ def unpaired_difference(
         n_b=side_b.n,
         clusters_a=side_a.clusters,
         clusters_b=side_b.clusters,
-        mean_a=_mean(side_a),
-        mean_b=_mean(side_b),
+        mean_a=mean_a,
+        mean_b=mean_b,
         difference=difference,
         stderr=stderr,
         degrees_of_freedom=degrees,
@@ -484,8 +416,8 @@ def _mean(moments: Moments) -> float:
 def mover_interval(a: Moments, b: Moments, confidence: float) -> Interval:
     """Return the interval of b - a made of the score intervals of both, for values in [0, 1]."""
     around_a, around_b = a.interval(confidence), b.interval(confidence)
-    assert around_a is not None, "values between 0 and 1 have a score interval"
-    assert around_b is not None
+    assert around_a is not None, "there are values"
+    assert around_b is not None, "there are values"
     mean_a, mean_b = _mean(a), _mean(b)
     difference = mean_b - mean_a
     below = math.hypot(mean_b - around_b.low, around_a.high - mean_a)
@@ -502,15 +434,10 @@ def _mover_p_value(a: Moments, b: Moments) -> float:
         interval = mover_interval(a, b, 1 - math.exp(log_p))
         return interval.low <= 0 <= interval.high
 
-    inside, outside = math.log(1e-12), math.log(1 - 1e-9)
-    if not covers_zero(inside):
+    least, most = math.log(1e-12), math.log(1 - 1e-9)
+    if not covers_zero(least):
         return 1e-12
-    while outside - inside > 1e-6:
-        middle = (inside + outside) / 2
-        if covers_zero(middle):
-            inside = middle
-        else:
-            outside = middle
+    inside, outside = bisect(least, most, covers_zero, steps=25)
     return math.exp((inside + outside) / 2)
 
 
@@ -543,10 +470,8 @@ def slice_differences(
 ) -> tuple[SliceDifference, ...]:
     """Correct the differences of slices for multiple comparisons.
 
-    Adjusted p-values are Holm's: the chance of calling any slice different that is not is at most
-    1 - confidence, however the slices depend on each other. The intervals are Bonferroni's, each at
-    1 - (1 - confidence) / slices: Holm's have no counterpart that is as short, so a slice can be
-    different by its p-value while its interval has 0 in it, never the other way round.
+    Adjusted p-values are Holm's, simultaneous intervals Bonferroni's: a slice can be different by
+    its p-value while its interval has 0 in it, never the other way round.
 
     Args:
         differences: The difference of each slice, by label.
@@ -556,7 +481,7 @@ def slice_differences(
     Returns:
         The corrected differences, in the order given.
     """
-    check_confidence(confidence)
+    check_fraction(confidence, "confidence")
     # A slice that cannot be tested was looked at all the same.
     count = max(len(differences), looked_at or 0)
     p_values = [1.0 if d.p_value is None else d.p_value for d in differences.values()]
@@ -597,7 +522,7 @@ def paired_slices(
     """
     values_a, values_b = check_pairs(a, b)
     names, codes = factorize(labels, len(values_a), "labels")
-    members = None if clusters is None else cluster_codes(clusters, len(values_a))
+    members = clusters_or_none(clusters, len(values_a))
     # Decided for all: a slice of equal values would say less about what they can be.
     inside = is_bounded(values_a, values_b, bounded=None)
     order = np.argsort(codes, kind="stable")
@@ -614,10 +539,9 @@ def paired_slices(
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Adjust p-values for multiple comparisons: p <= alpha rejects at a family-wise level of alpha.
+    """Adjust p-values: p <= alpha rejects at a family-wise level of alpha.
 
-    The k-th smallest of m is multiplied by m - k + 1, and none is below one before it (S. Holm
-    1979, Scandinavian Journal of Statistics 6, 65-70). Assumes nothing about how they depend.
+    S. Holm 1979, Scandinavian Journal of Statistics 6, 65-70.
     """
     values = np.array(p_values, dtype=np.float64)
     order = np.argsort(values, kind="stable")

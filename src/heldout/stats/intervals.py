@@ -7,6 +7,7 @@ the bounds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -33,6 +34,14 @@ class Interval:
     high: float
 
 
+def bounds_as_dict(interval: Interval | None, prefix: str = "ci") -> dict[str, float | None]:
+    """Return the ends of an interval as JSON has them; None where there is none."""
+    return {
+        f"{prefix}_low": interval.low if interval else None,
+        f"{prefix}_high": interval.high if interval else None,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """A share of successes.
@@ -56,13 +65,8 @@ class Rate:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the rate as JSON has it."""
-        return {
-            "value": self.value,
-            "count": self.count,
-            "n": self.n,
-            "ci_low": None if self.interval is None else self.interval.low,
-            "ci_high": None if self.interval is None else self.interval.high,
-        }
+        bounds = bounds_as_dict(self.interval)
+        return {"value": self.value, "count": self.count, "n": self.n, **bounds}
 
 
 def independent_rate(count: int, n: int, confidence: float = CONFIDENCE) -> Rate:
@@ -118,9 +122,7 @@ def t_interval(
 def median_interval(values: NDArray[Any], confidence: float = CONFIDENCE) -> Interval | None:
     """Return a distribution-free interval of a median, from order statistics.
 
-    The number of values below the median is binomial (n, 1/2), whatever the distribution, so the
-    k-th smallest and k-th largest enclose it with a known probability (Thompson 1936, Annals of
-    Mathematical Statistics 7; David and Nagaraja, "Order Statistics", 7.1).
+    Thompson 1936, Annals of Mathematical Statistics 7; David and Nagaraja, "Order Statistics", 7.1.
 
     Args:
         values: The values.
@@ -146,6 +148,21 @@ def median_interval(values: NDArray[Any], confidence: float = CONFIDENCE) -> Int
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def bisect(
+    inside: float, outside: float, holds: Callable[[float], bool], steps: int = 200
+) -> tuple[float, float]:
+    """Return the two numbers between which a condition ends to hold."""
+    for _ in range(steps):
+        middle = (inside + outside) / 2
+        if middle in (inside, outside):
+            break
+        if holds(middle):
+            inside = middle
+        else:
+            outside = middle
+    return inside, outside
 
 
 # --- Student's t --------------------------------------------------------------------------------

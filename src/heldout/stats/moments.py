@@ -1,30 +1,22 @@
-"""Means with clustered standard errors, from a stream of values.
+"""Means with clustered standard errors, from an array or from a stream of values.
 
-`Moments` takes values in batches and keeps a handful of sums, so a million results need no more
-memory than ten. Values come with the cluster they belong to (the sample, when it was repeated):
-copies of one question are not independent, and the standard error says so (E. Miller, "Adding Error
-Bars to Evals", arXiv 2411.00640).
-
-The variance between clusters is estimated by the jackknife: each cluster's distance from the mean
-counts as if the mean had been taken without it (CR3; R. M. Bell and D. F. McCaffrey 2002, Survey
-Methodology 28; J. G. MacKinnon and H. White 1985, Journal of Econometrics 29). A cluster that holds
-most of the values draws the mean to itself, and the plain sum of squares would take that for
-agreement: with one of 200 among nine of 5 its 95% interval covers 42%. For clusters of one size it
-is the usual estimate, G / (G - 1) times the sum of squares.
-
-Degrees of freedom are those at which Student's t matches the first two moments of that estimate for
-independent values (Satterthwaite 1946, Biometrics 2; Bell and McCaffrey 2002): G - 1 for clusters
-of one size, and far fewer where few clusters decide.
+Errors are the jackknife's over clusters (CR3; R. M. Bell and D. F. McCaffrey 2002, Survey
+Methodology 28; J. G. MacKinnon and H. White 1985, Journal of Econometrics 29; E. Miller, "Adding
+Error Bars to Evals", arXiv 2411.00640): each cluster's distance from the mean counts as if the mean
+had been taken without it, or a cluster that holds most of the values would pass for agreement.
+Degrees of freedom are Satterthwaite's (1946, Biometrics 2): G - 1 for G clusters of one size.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from statistics import NormalDist
+from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heldout.stats._input import UNIT_ROUNDING, Ids, cluster_codes
 from heldout.stats.intervals import (
@@ -39,6 +31,35 @@ from heldout.stats.intervals import (
 )
 
 # --- Clusters -----------------------------------------------------------------------------------
+
+
+def clustered_error(
+    values: Floats, mean: float, codes: Ints | None
+) -> tuple[int, float | None, float]:
+    """Return the number of clusters, the standard error of the mean, and its degrees of freedom.
+
+    It is what `Moments` has, in floating point and for codes in any order.
+    """
+    groups = len(values) if codes is None else int(codes.max(initial=-1)) + 1
+    if groups < 2:
+        return groups, None, 0.0
+    sizes = np.ones(1) if codes is None else np.bincount(codes).astype(np.float64)
+    degrees = float(groups - 1) if codes is None else degrees_of_sizes(sizes)
+    residuals = values - mean
+    scale = float(np.abs(residuals).max())
+    if scale == 0 or values.min() == values.max():
+        return groups, 0.0, degrees
+    residuals /= scale  # squares neither overflow nor vanish
+    if codes is None:
+        root = math.sqrt(float(np.dot(residuals, residuals)) * groups / (groups - 1))
+        return groups, scale * (root / len(values)), degrees
+    weights = leave_out_weights(sizes)
+    sums = np.bincount(codes, weights=residuals) * weights
+    # What is left of terms that cancel is rounding, which would pass for great certainty.
+    parts = np.bincount(codes, weights=np.abs(residuals)) * weights
+    if np.dot(sums, sums) <= 1e-26 * np.dot(parts, parts):
+        return groups, 0.0, degrees
+    return groups, scale * (math.sqrt(float(np.dot(sums, sums))) / len(values)), degrees
 
 
 def leave_out_weights(sizes: Floats) -> Floats:
@@ -65,42 +86,67 @@ def degrees_of_freedom(sizes: Iterable[tuple[int, int]]) -> float:
     return float(np.dot(weighted, count)) ** 2 / (squares + cross)
 
 
-# --- Moments ------------------------------------------------------------------------------------
+# --- Exact sums ---------------------------------------------------------------------------------
 
 # Every float is a whole number of 2 ** -_UNIT, so sums of these are exact in any order.
 _UNIT = 1126
 
 
-def to_integers(values: Floats) -> tuple[Ints, Ints]:
+def find_changes(numbers: Ints) -> NDArray[np.bool_]:
+    """Tell of each number whether it is another one than that before it."""
+    changes = np.ones(len(numbers), dtype=np.bool_)
+    np.not_equal(numbers[1:], numbers[:-1], out=changes[1:])
+    return changes
+
+
+def run_lengths(starts: Ints, n: int) -> Ints:
+    """Return the length of each run of n values."""
+    return np.append(starts[1:], n) - starts
+
+
+def _to_integers(values: Floats) -> tuple[Ints, Ints]:
     """Return each value as an integer times 2 ** (shift - _UNIT), and the shifts."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) + (_UNIT - 53)
 
 
-def _exact_sums(values: Floats) -> tuple[int, int]:
-    """Return the sum in units of 2 ** -_UNIT, and that of squares in 2 ** (-2 * _UNIT)."""
-    whole, shifts = to_integers(values)
-    total = squares = 0
-    for shift in np.unique(shifts).tolist():
-        part = whole[shifts == shift]
-        high, low = part >> 27, part & (2**27 - 1)
-        total += ((_int_sum(high) << 27) + _int_sum(low)) << shift
-        square = (_int_sum(high * high) << 54) + (_int_sum(high * low) << 28) + _int_sum(low * low)
-        squares += square << 2 * shift
-    return total, squares
+def exact_sums(values: Floats, starts: Ints) -> tuple[list[int], list[int]]:
+    """Return the sum of each run of values and that of their squares.
+
+    Sums are in units of 2 ** -_UNIT, those of squares in 2 ** (-2 * _UNIT).
+    """
+    whole, shifts = _to_integers(values)
+    runs = np.repeat(np.arange(len(starts)), run_lengths(starts, len(values)))
+    sums, squares = [0] * len(starts), [0] * len(starts)
+    for shift in np.flatnonzero(np.bincount(shifts[whole != 0])).tolist():
+        rows = (shifts == shift) & (whole != 0)
+        integers, first = whole[rows], np.flatnonzero(find_changes(runs[rows]))
+        high, low = integers >> 27, integers & (2**27 - 1)
+        terms = (high, low, high * high, high * low, low * low)
+        for run, h, lo, hh, hl, ll in zip(
+            runs[rows][first].tolist(), *(_int_sums(term, first) for term in terms), strict=True
+        ):
+            sums[run] += ((h << 27) + lo) << shift
+            squares[run] += ((hh << 54) + (hl << 28) + ll) << 2 * shift
+    return sums, squares
 
 
-def _int_sum(numbers: Ints) -> int:
-    """Add 64-bit integers; the sum may need more bits."""
-    return (int((numbers >> 32).sum()) << 32) + int((numbers & (2**32 - 1)).sum())
+def _int_sums(numbers: Ints, starts: Ints) -> list[int]:
+    """Sum each run of 64-bit integers; a sum may need more bits."""
+    high = np.add.reduceat(numbers >> 32, starts).tolist()
+    low = np.add.reduceat(numbers & (2**32 - 1), starts).tolist()
+    return [(upper << 32) + lower for upper, lower in zip(high, low, strict=True)]
+
+
+# --- Moments ------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Moments:
     """Mean, spread and clustered standard error of values that arrive batch by batch.
 
-    A cluster's values arrive next to each other (over a batch boundary is fine). Sums are kept as
-    integers, without rounding: no number here depends on the order of values or on the batches.
+    Sums are kept as integers, without rounding: no number here depends on the order of values or on
+    the batches, and a million values need no more memory than ten.
 
     Attributes:
         n: Values.
@@ -114,13 +160,8 @@ class Moments:
     _sum: int = 0
     _squares: int = 0
     _binary: bool = True
-    # Of closed clusters of each size: how many, the sum of D (a cluster's sum), and that of its
-    # squares.
-    _closed: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    # The cluster the last value belonged to: more of it may come.
-    _open: int | None = None
-    _open_D: int = 0
-    _open_m: int = 0
+    # Of clusters of each size: how many, the sum of their sums, and that of its squares.
+    _by_size: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, values: Floats, clusters: Ids | None = None) -> Moments:
@@ -140,7 +181,7 @@ class Moments:
         return moments
 
     def add(self, values: Floats, clusters: Ints) -> None:
-        """Add a batch of values.
+        """Add a batch of values that has all values of its clusters.
 
         Args:
             values: The values.
@@ -148,60 +189,50 @@ class Moments:
         """
         if len(values) == 0:
             return
-        self.n += len(values)
-        self.min = min(self.min, float(values.min()))
-        self.max = max(self.max, float(values.max()))
-        off = np.minimum(np.abs(values), np.abs(values - 1))
-        self._binary = self._binary and bool((off <= UNIT_ROUNDING).all())
-        total, squares = _exact_sums(values)
+        (total,), (squares,) = exact_sums(values, np.zeros(1, np.int64))
+        binary = bool(is_near_binary(values).all())
+        self.add_sums(len(values), values.min(), values.max(), binary, total, squares)
+        starts = np.flatnonzero(find_changes(clusters))
+        if len(starts) == len(values):
+            self.add_clusters(1, len(values), total, squares)
+            return
+        sizes = run_lengths(starts, len(values))
+        is_single = np.repeat(sizes == 1, sizes)
+        if is_single.any():
+            (total,), (squares,) = exact_sums(values[is_single], np.zeros(1, np.int64))
+            self.add_clusters(1, int(is_single.sum()), total, squares)
+        integers, shifts = _to_integers(values[~is_single])
+        whole = map(operator.lshift, integers.tolist(), shifts.tolist())
+        for size in sizes[sizes > 1].tolist():
+            total = sum(islice(whole, size))
+            self.add_clusters(size, 1, total, total * total)
+
+    def add_sums(
+        self, n: int, low: float, high: float, binary: bool, total: int, squares: int
+    ) -> None:
+        """Add the exact sums of some values; their clusters are still to be added."""
+        self.n += n
+        self.min, self.max = min(self.min, float(low)), max(self.max, float(high))
+        self._binary = self._binary and binary
         self._sum += total
         self._squares += squares
 
-        starts = np.flatnonzero(np.concatenate(([True], clusters[1:] != clusters[:-1])))
-        sizes = np.diff(np.append(starts, len(values)))
-        alone = sizes == 1
-        alone[0] &= clusters[0] != self._open
-        alone[-1] = False
-        rest = np.repeat(~alone, sizes)
-        integers, shifts = to_integers(values[rest])
-        whole = [n << s for n, s in zip(integers.tolist(), shifts.tolist(), strict=True)]
-        if len(whole) < len(values):  # most often all but one value is a cluster of its own
-            total -= sum(whole)
-            squares -= sum(number * number for number in whole)
-            self._close(1, len(values) - len(whole), total, squares)
-        used = 0
-        for start, size in zip(starts[~alone].tolist(), sizes[~alone].tolist(), strict=True):
-            if clusters[start] != self._open:
-                self._closed = self._by_size()
-                self._open, self._open_D, self._open_m = int(clusters[start]), 0, 0
-            self._open_D += sum(whole[used : used + size])
-            self._open_m += size
-            used += size
-
-    def _close(self, size: int, count: int, total: int, squares: int) -> None:
-        before = self._closed.get(size, (0, 0, 0))
-        self._closed[size] = (before[0] + count, before[1] + total, before[2] + squares)
-
-    def _by_size(self) -> dict[int, tuple[int, int, int]]:
-        """Return the closed clusters by size, with the open one."""
-        if self._open is None:
-            return self._closed
-        count, total, squares = self._closed.get(self._open_m, (0, 0, 0))
-        now = (count + 1, total + self._open_D, squares + self._open_D * self._open_D)
-        return {**self._closed, self._open_m: now}
+    def add_clusters(self, size: int, count: int, total: int, squares: int) -> None:
+        """Add clusters of one size: the sum of their sums, and that of the sums' squares."""
+        before = self._by_size.get(size, (0, 0, 0))
+        self._by_size[size] = (before[0] + count, before[1] + total, before[2] + squares)
 
     @property
     def clusters(self) -> int:
         """The number of clusters."""
-        return sum(count for count, _, _ in self._by_size().values())
+        return sum(count for count, _, _ in self._by_size.values())
 
     @property
     def degrees(self) -> float:
         """Degrees of freedom for Student's t; clusters - 1 where all are of one size."""
-        sizes = self._by_size()
-        if sum(count for count, _, _ in sizes.values()) < 2:
+        if self.clusters < 2:
             return 0.0
-        return degrees_of_freedom((size, count) for size, (count, _, _) in sizes.items())
+        return degrees_of_freedom((size, count) for size, (count, _, _) in self._by_size.items())
 
     @property
     def mean(self) -> float | None:
@@ -221,14 +252,13 @@ class Moments:
         """Standard error of the mean, clustered; None for fewer than two clusters.
 
         sqrt((G-1)/G * sum over clusters of (e / (1 - m/n))^2) / n, with e the sum in the cluster of
-        (x - mean) and m its size. Where every cluster is a single value it is the ordinary
-        std / sqrt(n).
+        (x - mean) and m its size.
         """
-        sizes, groups = self._by_size(), self.clusters
+        groups = self.clusters
         if groups < 2:
             return None
         n, parts, wholes = self.n, [], []
-        for size, (count, total, squares) in sizes.items():
+        for size, (count, total, squares) in self._by_size.items():
             distance = n * n * squares - 2 * n * size * self._sum * total
             distance += count * (size * self._sum) ** 2
             unit = (n - size) ** 2 << 2 * _UNIT
@@ -274,25 +304,18 @@ class Moments:
         rate = min(1.0, max(0.0, mean))
         if self.clusters == self.n and self._binary:
             return wilson(rate, self.n, confidence)
-        return _score_interval_from_stderr(
-            rate, stderr or 0.0, self.clusters, self.degrees, confidence
-        )
+        # The number of independent yes/no trials that are as uncertain; without any spread, that of
+        # clusters.
+        spread, error, clusters = rate * (1 - rate), stderr or 0.0, self.clusters
+        varies = error * math.sqrt(clusters) > UNIT_ROUNDING
+        effective = spread / (error * error) if spread > 0 and varies else float(clusters)
+        degrees = self.degrees if clusters > 1 else math.inf
+        return score_interval(rate, effective, t_quantile((1 + confidence) / 2, degrees))
 
 
-def _score_interval_from_stderr(
-    rate: float, stderr: float, clusters: int, degrees: float, confidence: float
-) -> Interval:
-    """Return a score interval for a mean in [0, 1] whose error is known: clustered, or not binary.
-
-    `rate * (1 - rate) / stderr^2` is the number of independent yes/no trials that would be as
-    uncertain (the effective sample size); without any spread, it is the number of clusters.
-    """
-    spread, error = rate * (1 - rate), stderr * stderr
-    varies = stderr * math.sqrt(clusters) > UNIT_ROUNDING
-    effective = spread / error if spread > 0 and varies else float(clusters)
-    if clusters < 2:
-        return score_interval(rate, effective, NormalDist().inv_cdf((1 + confidence) / 2))
-    return score_interval(rate, effective, t_quantile((1 + confidence) / 2, degrees))
+def is_near_binary(values: Floats) -> NDArray[np.bool_]:
+    """Tell of each value whether it is 0 or 1 but for rounding."""
+    return np.asarray(np.minimum(np.abs(values), np.abs(values - 1)) <= UNIT_ROUNDING)
 
 
 def _ratio(numerator: int, denominator: int) -> float:

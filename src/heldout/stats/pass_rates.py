@@ -1,14 +1,9 @@
 """pass@k and pass^k: does one of k attempts succeed, do all of k attempts succeed.
 
-Both are estimated from n >= k attempts at a question, c of which succeeded, by counting the ways
-to pick k of the n. That is unbiased, which 1 - (1 - c/n)^k and (c/n)^k are not.
+Both are estimated from n >= k attempts at a question, c of which succeeded, without bias.
 
     pass@k = 1 - C(n - c, k) / C(n, k)      M. Chen et al. (2021), arXiv 2107.03374, eq. 1
     pass^k = C(c, k) / C(n, k)              S. Yao et al. (2024), "tau-bench", arXiv 2406.12045
-
-A mean over questions has its error from the spread between questions (E. Miller (2024),
-arXiv 2411.00640): the estimates of different questions are independent, the attempts at one
-question are not.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import Ids, check_confidence
+from heldout.stats._input import Ids, check_fraction
 from heldout.stats.intervals import CONFIDENCE, Floats, Interval, Ints
 from heldout.stats.moments import Moments
 
@@ -114,7 +109,7 @@ def pass_hat_k(
 
 
 def _average(values: Floats, clusters: Ids | None, confidence: float) -> PassRate:
-    check_confidence(confidence)
+    check_fraction(confidence, "confidence")
     moments = Moments.of(values, clusters)
     return PassRate(
         value=math.fsum(values) / len(values),
@@ -149,8 +144,7 @@ def pass_hat_k_by_question(
 def _log_chance_to_miss(n: Ints, marked: Ints, k: int) -> Floats:
     """Return log of C(n - m, k) / C(n, k): k drawn of n, without replacement, miss all m marked.
 
-    A product of ratios, of which k and m may change places, so the shorter one is taken. No
-    factorial is formed: nothing overflows, and nothing cancels as differences of lgamma would.
+    k and m may change places; of the two products of ratios the shorter one is taken.
     """
     pairs, where = np.unique(np.stack([n, marked]), axis=1, return_inverse=True)
     logs = np.empty(pairs.shape[1])
@@ -170,16 +164,13 @@ def _check_counts(
     attempts: ArrayLike, successes: ArrayLike, k: int, names: Sequence[str] | None
 ) -> tuple[Ints, Ints]:
     n, c = np.asarray(attempts), np.asarray(successes)
-    for name, counts in (("attempts", n), ("successes", c)):
-        if counts.ndim != 1 or (counts.size and counts.dtype.kind not in "iu"):
-            raise InvalidInput(
-                f"{name} are whole numbers, one for each sample; got {counts.dtype} of shape "
-                f"{counts.shape}"
-            )
-    if len(n) != len(c):
-        raise InvalidInput(f"attempts at {len(n)} samples, but successes of {len(c)}")
-    if len(n) == 0:
+    if n.size == 0:
         raise InvalidInput("no samples; pass@k and pass^k need at least one")
+    if n.ndim != 1 or n.shape != c.shape or {n.dtype.kind, c.dtype.kind} - {*"iu"}:
+        raise InvalidInput(
+            "attempts and successes are whole numbers, one of each for every sample; got "
+            f"{n.dtype} of shape {n.shape} and {c.dtype} of shape {c.shape}"
+        )
     if k < 1:
         raise InvalidInput(f"k is {k!r}; it is a whole number, at least 1")
     wrong = np.flatnonzero((c < 0) | (c > n))

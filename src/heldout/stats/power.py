@@ -1,14 +1,9 @@
 """How many samples and repeats detect a difference.
 
-A score varies for two reasons. Questions differ in how hard they are (the variance *between*
-questions), and one question answered again can score otherwise (the variance *within* a question).
-More repeats average out the second and never the first; more questions average out both.
-
-`variance_components` estimates them from a run's own repeats. `expected_difference` (of one run)
-and `measured_difference` (of two) return how much a comparison would vary, and so how many samples
-and repeats it needs; `minimum_detectable` returns what a comparison that was made could detect.
-
-Reference: E. Miller, "Adding Error Bars to Evals" (arXiv 2411.00640).
+Questions differ in how hard they are (the variance *between* questions), and one question answered
+again can score otherwise (the variance *within* a question). More repeats average out the second
+and never the first; more questions average out both (E. Miller, "Adding Error Bars to Evals", arXiv
+2411.00640).
 """
 
 from __future__ import annotations
@@ -16,13 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import Ids, check_values, cluster_codes, factorize
-from heldout.stats.intervals import Floats, Ints, t_quantile
+from heldout.stats._input import Ids, check_fraction, check_values, cluster_codes, factorize
+from heldout.stats.intervals import Floats, Ints, bisect, t_quantile
 
 ALPHA = 0.05
 POWER = 0.8
@@ -39,16 +35,13 @@ NORMAL_SAMPLES = 10_000
 class VarianceComponents:
     """Where the variance of one run's scores comes from.
 
-    With one answer a question only the sum is known. For 0/1 scores with mean p it is p (1 - p)
-    whatever the questions are like: each always passed or always failed (nothing within), all
-    equally hard (nothing between), or anything in the middle. Only repeats tell these apart.
-
     Attributes:
         samples: Questions.
         repeated: Questions with two answers or more, which `within` is estimated from.
         total: Variance of a single answer to a random question: between + within.
         between: Variance of the questions' expected scores. Unbiased, so it can come out below 0
-            where the truth is near it; None where no question was repeated.
+            where the truth is near it; None where no question was repeated: only repeats tell it
+            from `within`.
         within: Mean over questions of the variance of a question's answers; None likewise.
     """
 
@@ -62,10 +55,8 @@ class VarianceComponents:
 def variance_components(values: ArrayLike, *, samples: Ids) -> VarianceComponents:
     """Estimate the variance between and within questions from one run's repeats; unbiased.
 
-    Within is the mean of the questions' sample variances. The variance of the questions' means
-    holds within / K of noise, which is taken off to leave between (one-way analysis of variance;
-    Miller 2024, resampling). Questions may have different numbers of repeats, as long as that is
-    independent of how they score.
+    Within is the mean of the questions' sample variances; what it adds to the variance of the
+    questions' means is taken off to leave between (one-way analysis of variance).
 
     Args:
         values: The scores.
@@ -87,8 +78,7 @@ def variance_components(values: ArrayLike, *, samples: Ids) -> VarianceComponent
     return VarianceComponents(n, questions.repeated, total, between, questions.within)
 
 
-@dataclass(frozen=True, slots=True)
-class _Questions:
+class _Questions(NamedTuple):
     means: Floats
     repeated: int = 0
     within: float | None = None
@@ -107,8 +97,7 @@ def _measure_questions(values: Floats, codes: Ints) -> _Questions:
     if not repeated.any():
         return _Questions(means)
     squares = np.bincount(codes, weights=(values - means[codes]) ** 2)
-    variances = np.zeros_like(squares)
-    variances[repeated] = squares[repeated] / (counts[repeated] - 1)
+    variances = squares / np.maximum(counts - 1, 1)
     within = float(variances[repeated].mean())
     variances[~repeated] = within  # the best guess there is for a question answered once
     return _Questions(means, int(repeated.sum()), within, float((variances / counts).mean()))
@@ -141,14 +130,11 @@ class RequiredSamples:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceVariance:
-    """The variance of a question's difference between two runs, as far as it is known.
-
-    With K answers it is between + within / K. `splits` are the pairs (between, within) that are
-    possible: one where repeats told them apart, else the extremes. What follows from them is
-    linear in the split, so nothing lies beyond what the extremes give.
+    """The variance of a question's difference between two runs: between + within / repeats.
 
     Attributes:
-        splits: The possible pairs of variances, between and within questions.
+        splits: The possible pairs (between, within): one where repeats told them apart, else the
+            extremes. What follows is linear in the split, so nothing lies beyond them.
     """
 
     splits: tuple[tuple[float, float], ...]
@@ -212,12 +198,9 @@ class DifferenceVariance:
 
 
 def _samples_for(ratio: float, power: float, alpha: float) -> int:
-    """Return the questions that a paired comparison needs: at least 2.
+    """Return the questions, at least 2, of n = (t_{a/2} + t_b)^2 ratio (Miller 2024).
 
-    n = (z_{a/2} + z_b)^2 (w^2 + s^2 / K) / d^2 (Miller 2024, power analysis), with w^2 the variance
-    between the questions' expected differences and s^2 the mean variance within one question's
-    answers, both runs' together; `ratio` is (w^2 + s^2 / K) / d^2. Two-sided, with Student's t for
-    z: of few questions the comparison's own error is uncertain, too.
+    `ratio` is the variance of a question's difference over the square of the one to detect.
     """
     if not ratio < USABLE_SAMPLES:
         raise InvalidInput(
@@ -239,13 +222,10 @@ def expected_difference(
 ) -> DifferenceVariance:
     """Return the variance of the difference between a run and one that does not exist yet.
 
-    The questions' expected scores in the other run have `correlation` with this run's, so
-    w^2 = 2 between (1 - correlation). Without repeats in the run, between and within are not known,
-    only their sum.
-
     Args:
         run: The components of the run.
-        correlation: 0 is cautious; two checkpoints of one training run are usually far above it.
+        correlation: Of the questions' expected scores in both runs. 0 is cautious; two checkpoints
+            of one training run are usually far above it.
         other: The variance of a single answer in the other run (a rate that is to rise from 5%
             varies more); None: the same as in this run.
 
@@ -275,10 +255,8 @@ def measured_difference(
 ) -> DifferenceVariance:
     """Return the variance of the difference between two runs on the same questions; unbiased.
 
-    The variance of the differences of the questions' means, less both runs' noise in them, which
-    may have different numbers of repeats (Miller 2024). Where either has no repeats, only the
-    variance of those differences is known, which is between + within / K for the numbers of
-    repeats that were run.
+    Where either has no repeats, only the variance of the differences of means is known, which is
+    between + within / K for the numbers of repeats that were run.
 
     Args:
         a: The scores of a.
@@ -322,8 +300,7 @@ def minimum_detectable(
 ) -> float | None:
     """Return the minimum detectable effect of a comparison with this standard error.
 
-    (t_{a/2} + t_b) times the standard error, with (clusters - 1) degrees of freedom (Miller 2024,
-    which has z for t; H. S. Bloom 1995, Evaluation Review 19).
+    (t_{a/2} + t_b) times the standard error (H. S. Bloom 1995, Evaluation Review 19).
 
     Args:
         stderr: The standard error of the difference, clustered.
@@ -348,9 +325,8 @@ def detectable_rate_difference(
 ) -> float | None:
     """Return the minimum detectable difference of paired rates by McNemar's test.
 
-    The power is that of R. S. Connor (1987, Biometrics 43, 207-211), where a difference of d needs
-    a share of at least d of pairs that differ: few of them in the data do not make small
-    differences detectable.
+    R. S. Connor 1987, Biometrics 43, 207-211: a difference of d needs a share of at least d of
+    pairs that differ, however few of them the data have.
 
     Args:
         losses: The share of pairs that were lost.
@@ -376,11 +352,7 @@ def detectable_rate_difference(
 
     if not is_detected(1.0):
         return None
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_detected(middle) else (middle, high)
-    return high
+    return bisect(1.0, 0.0, is_detected, steps=60)[0]
 
 
 def _t_sum(degrees: float, power: float, alpha: float) -> float:
@@ -388,7 +360,5 @@ def _t_sum(degrees: float, power: float, alpha: float) -> float:
 
 
 def _check_test(power: float, alpha: float) -> None:
-    if not 0 < alpha < 1:
-        raise InvalidInput(f"alpha is between 0 and 1, such as 0.05; got {alpha!r}")
-    if not 0.5 < power < 1:
-        raise InvalidInput(f"power is between 0.5 and 1, such as 0.8; got {power!r}")
+    check_fraction(alpha, "alpha")
+    check_fraction(power, "power", above=0.5)

@@ -4,10 +4,8 @@
     bootstrap_improvement(x, y)                 the chance that a run of x beats one of y
 
 The statistics are those of R. Agarwal et al. (2021), "Deep Reinforcement Learning at the Edge of
-the Statistical Precipice" (arXiv 2108.13264), and of its package rliable: runs are drawn with
-replacement within each task, independently for each task, and the interval is between percentiles
-(B. Efron (1979), Annals of Statistics 7). It speaks for other runs on the same tasks, not for
-other tasks. Runs are taken to be independent; few runs (three, say) give too narrow an interval.
+the Statistical Precipice" (arXiv 2108.13264): runs are drawn with replacement within each task, and
+the interval is between percentiles (B. Efron (1979), Annals of Statistics 7).
 
 A resample is not built. How often each run was drawn says everything about it, and those counts
 are rows of small integers, which one operation handles for thousands of resamples.
@@ -22,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import check_confidence, check_matrix
+from heldout.stats._input import check_fraction, check_matrix
 from heldout.stats.intervals import CONFIDENCE, Floats, Interval
 
 Statistic = Literal["interquartile_mean", "mean", "median", "optimality_gap"]
@@ -63,19 +61,8 @@ class BootstrapEstimate:
 
 
 def compute_statistic(scores: ArrayLike, statistic: Statistic, *, optimum: float = 1.0) -> float:
-    """Return a statistic of scores, runs x tasks (Agarwal 2021, 4.3).
-
-    Args:
-        scores: Runs x tasks.
-        statistic: "interquartile_mean" is the mean of the middle half of all scores, a quarter,
-            rounded down, left out on each side; "mean" and "median" are over tasks of the mean
-            over runs; "optimality_gap" is how much scores miss an optimum on average.
-        optimum: Of the optimality gap: higher scores count as this.
-
-    Raises:
-        InvalidInput: The scores are no finite matrix, or the statistic is unknown.
-    """
-    matrix = _check_scores(scores, "scores")
+    """Return a statistic of scores, runs x tasks (Agarwal 2021, 4.3)."""
+    matrix = check_matrix(scores, "scores", "run", "task")
     if statistic == "interquartile_mean":
         ordered = np.sort(matrix, axis=None)
         cut = int(TRIMMED * len(ordered))
@@ -92,16 +79,8 @@ def compute_statistic(scores: ArrayLike, statistic: Statistic, *, optimum: float
 def improvement_probability(x: ArrayLike, y: ArrayLike) -> float:
     """Return the probability that a run of x beats one of y on the same task, mean over tasks.
 
-    For each task the statistic of Mann and Whitney (1947, Annals of Mathematical Statistics 18)
-    over the number of pairs: a tie is half a win (Agarwal 2021, 4.3). How large a win is, it does
-    not say.
-
-    Args:
-        x: Runs x tasks.
-        y: Runs x tasks, the same tasks in the same order.
-
-    Raises:
-        InvalidInput: The scores are no finite matrices, or of other tasks.
+    The statistic of Mann and Whitney (1947, Annals of Mathematical Statistics 18) over the number
+    of pairs: a tie is half a win.
     """
     ours, theirs = _check_sides(x, y)
     wins = 0
@@ -125,11 +104,13 @@ def bootstrap(
 
     Args:
         scores: Runs x tasks.
-        statistic: The statistic.
+        statistic: "interquartile_mean" is the mean of the middle half of all scores, a quarter,
+            rounded down, left out on each side; "mean" and "median" are over tasks of the mean
+            over runs; "optimality_gap" is how much scores miss an optimum on average.
         repetitions: Resamples.
         confidence: Of the interval.
         seed: The same seed draws the same runs for every statistic.
-        optimum: Of the optimality gap.
+        optimum: Of the optimality gap: higher scores count as this.
 
     Returns:
         The estimate.
@@ -137,7 +118,7 @@ def bootstrap(
     Raises:
         InvalidInput: The scores are no finite matrix, or the statistic is unknown.
     """
-    matrix = _check_scores(scores, "scores")
+    matrix = check_matrix(scores, "scores", "run", "task")
     value = compute_statistic(matrix, statistic, optimum=optimum)
     values = resample(matrix, statistic, repetitions=repetitions, seed=seed, optimum=optimum)
     interval = _percentiles(values, confidence) if _varies(matrix) else None
@@ -154,8 +135,8 @@ def bootstrap_improvement(
 ) -> BootstrapEstimate:
     """Return the probability of improvement of x over y with its percentile interval.
 
-    Runs of x and of y are drawn independently (Agarwal 2021, 4.3). Where every x beats every y, so
-    does it in every resample: the interval is then a point, and too good to be true for few runs.
+    Where every x beats every y, so does it in every resample: the interval is then a point, and too
+    good to be true for few runs.
 
     Args:
         x: Runs x tasks.
@@ -177,12 +158,8 @@ def bootstrap_improvement(
     return BootstrapEstimate(value, interval, confidence, repetitions, seed)
 
 
-def _check_scores(scores: ArrayLike, name: str) -> Floats:
-    return check_matrix(scores, name, "run", "task")
-
-
 def _check_sides(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
-    ours, theirs = _check_scores(x, "x"), _check_scores(y, "y")
+    ours, theirs = check_matrix(x, "x", "run", "task"), check_matrix(y, "y", "run", "task")
     if ours.shape[1] != theirs.shape[1]:
         raise InvalidInput(
             f"x has {ours.shape[1]} tasks and y {theirs.shape[1]}; column by column they are "
@@ -192,7 +169,7 @@ def _check_sides(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def _percentiles(values: Floats, confidence: float) -> Interval:
-    check_confidence(confidence)
+    check_fraction(confidence, "confidence")
     low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(low), float(high))
 
@@ -243,9 +220,8 @@ def _trimmed_sums(counts: Counts, gaps: Floats, cut: int) -> Floats:
     """Sum what trimming keeps, each score less the middle one, for each column of counts.
 
     With C(i) the number drawn of the i + 1 lowest scores, clip(C(i), cut, size - cut) - cut of
-    those are kept. Summed by parts, sum w(i) v(i) becomes a sum over the gaps between neighbours,
-    times how many are kept on the far side of the gap, as seen from the middle. So a score far out
-    that is trimmed adds exactly nothing, and rows that are trimmed in all columns can be left out.
+    those are kept. Summed by parts over the gaps between neighbours, a score far out that is
+    trimmed adds exactly nothing, and rows that are trimmed in all columns can be left out.
     """
     size, width = counts.shape
     middle = size // 2

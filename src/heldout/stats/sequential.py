@@ -1,23 +1,13 @@
 """Verdicts on a curve of evals over the same held-out samples, at every evaluation point.
 
-A curve is a matrix of rewards, evaluation points x samples. At each point it is improving,
-regressing, on a plateau, or the data are inconclusive. The word is about now: the latest points
-against those just before them. Every point is an interim analysis, and repeated testing finds
-differences that are not there: over 20 points of a flat curve, an uncorrected comparison with the
-previous point finds a "better" 64 times in 100. Three things keep the verdicts honest.
+A curve is a matrix of rewards, evaluation points x samples; an item that errored is NaN. At each
+point it is improving, regressing, on a plateau, or the data are inconclusive.
 
-Windows, not points. Each comparison is a mean over some points less a mean over others, sample by
-    sample (`Reference`). A greedy eval flips some samples at random each time; means over several
-    points average that out.
-Alpha spending. Every interval of every point has its own share of alpha, and all shares ever sum to
-    alpha: with probability 1 - alpha all intervals of the whole curve hold, however long it gets
-    and whenever one stops. What a point shares with the one before is paid once
-    (`critical_value`); beyond that nothing is assumed about how points depend on each other.
-A plateau is a claim of its own: the gain's interval ends below a stated effect. Absence of evidence
-    is "inconclusive".
-
-Assumed: samples (or clusters of them) are independent draws of what the curve is about. An item
-that errored is NaN, not a reward of 0; a comparison takes the samples with a reward on both sides.
+Each comparison is a mean over some points less a mean over others, sample by sample (`Reference`),
+which averages out the samples that flip at random. Every interval of every point has its own share
+of alpha, and all shares ever sum to alpha, so that all intervals of the whole curve hold at once
+(`spending_share`, `critical_value`). A plateau is a claim of its own: the gain's interval ends
+below a stated effect.
 """
 
 from __future__ import annotations
@@ -34,9 +24,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import Ids, check_matrix, cluster_codes
+from heldout.stats._input import (
+    Ids,
+    check_fraction,
+    check_matrix,
+    cluster_codes,
+    clusters_or_none,
+)
 from heldout.stats.intervals import Floats, Interval, Ints, t_quantile
-from heldout.stats.moments import degrees_of_sizes, leave_out_weights
+from heldout.stats.moments import clustered_error
 
 Kind = Literal["improving", "regressing", "plateau", "inconclusive"]
 
@@ -151,16 +147,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """An interim analysis: its verdict, and what the next one needs.
-
-    Attributes:
-        verdict: The verdict.
-        errors: The critical value and the differences of the comparison with each reference.
-        counts: Comparisons made so far, by reference.
-    """
+    """An interim analysis: its verdict, and what the next one needs."""
 
     verdict: Verdict
+    # The critical value and the differences of the comparison with each reference.
     errors: Mapping[Reference, tuple[float, Floats]] = field(repr=False)
+    # Comparisons made so far.
     counts: Mapping[Reference, int]
 
 
@@ -212,7 +204,7 @@ def monitor(
     """
     check_settings(effect, alpha, window)
     table = check_matrix(rewards, "rewards", "point", "sample", gaps=True)
-    groups = None if clusters is None else cluster_codes(clusters, table.shape[1])
+    groups = clusters_or_none(clusters, table.shape[1])
     analysis, verdicts = None, []
     for count in range(1, len(table) + 1):
         analysis = analyze_next(
@@ -241,10 +233,9 @@ def analyze_next(
 ) -> Analysis:
     """Judge the last row of a table of rewards, without judging the earlier rows again.
 
-    Between two analyses rows may have come in before the last one (evals that ended late), and
-    samples at the end of all rows: alpha is spent by analyses that were made, and what this one
-    shares with the one before is taken from what that one compared. `seen` are the least and the
-    largest reward, where the caller keeps track of them: a long curve need not be searched again.
+    Since the analysis before, rows may have come in before the last one (evals that ended late),
+    and samples at the end of all rows. `seen` are the least and the largest reward, where the
+    caller keeps track of them.
     """
     scale = _scale(seen or _span(table), bounds)
     counts = dict(before.counts) if before else {}
@@ -257,8 +248,11 @@ def analyze_next(
         critical = math.inf
         interval_alpha = share / candidates
         if candidates == 1:  # a block picked by its rewards shares nothing with the point before
-            earlier = before.errors.get(reference) if before else None
-            critical = _critical_value(differences, earlier, groups, share)
+            previous, correlation = math.inf, 0.0
+            if before is not None and reference in before.errors:
+                previous, earlier = before.errors[reference]
+                correlation = least_correlation(differences, earlier, groups)
+            critical = critical_value(share, correlation=correlation, previous=previous)
             interval_alpha = math.erfc(critical / math.sqrt(2))
         errors[reference] = critical, differences
         comparisons[reference] = _compare(
@@ -271,16 +265,16 @@ def analyze_next(
         drop = _compare(differences, groups, "peak", old, new, 2 * NOMINAL, 0.0, scale)
     spent = sum(alpha / len(REFERENCES) * n / (n + HALF_SPENT) for n in counts.values())
     can_plateau = bounds is not None and len(table) >= 2 * (window // 2)
-    verdict = _decide(comparisons, len(table) - 1, effect, spent, drop, can_plateau=can_plateau)
+    decision = _decide(comparisons, drop, effect if can_plateau else -math.inf)
+    compared = tuple(comparisons.values())
+    verdict = Verdict(decision[0], len(table) - 1, effect, spent, compared, *decision[1:])
     return Analysis(verdict, errors, counts)
 
 
 def advise(
     verdicts: Sequence[Verdict], *, regressing: int | None = 1, plateau: int | None = 3
 ) -> Advice:
-    """Say whether to stop training: a function of verdicts, never of two bare means.
-
-    "improving" and "inconclusive" go on: absence of evidence for a gain is no reason to stop.
+    """Say whether to stop training; "improving" and "inconclusive" go on.
 
     Args:
         verdicts: All so far.
@@ -302,47 +296,36 @@ def advise(
 
 
 def _decide(
-    comparisons: Mapping[Reference, Comparison],
-    index: int,
-    effect: float,
-    spent: float,
-    drop: Comparison | None,
-    *,
-    can_plateau: bool,
-) -> Verdict:
-    def verdict(
-        kind: Kind, decided: Comparison | None, against: Comparison | None = None
-    ) -> Verdict:
-        made = tuple(comparisons.values())
-        return Verdict(kind, index, effect, spent, made, decided, against)
-
+    comparisons: Mapping[Reference, Comparison], drop: Comparison | None, plateau_below: float
+) -> tuple[Kind, Comparison | None, Comparison | None]:
+    """Return the verdict, the comparison behind it, and the fall that contradicts a rise."""
     previous, trend, peak = (comparisons.get(reference) for reference in REFERENCES)
     if previous is None or previous.gain is None:
-        return verdict("inconclusive", previous)
+        return "inconclusive", previous, None
     # A fall has the first word: from the older half of the window, from its peak, over the trend.
     sign, direction = previous.gain.sign, previous.gain.standardized
     trend_sign = trend.gain.sign if trend and trend.gain else 0
     if sign < 0:
-        return verdict("regressing", previous)
+        return "regressing", previous, None
     if peak is not None and peak.gain is not None and peak.gain.sign < 0:
-        return verdict("regressing", peak)
+        return "regressing", peak, None
     if trend_sign < 0 and direction < -1:
-        return verdict("regressing", trend)
+        return "regressing", trend, None
     limit = NormalDist().inv_cdf(NOMINAL)
     drops = (c for c in (peak, drop, previous) if c and c.gain and c.gain.standardized < limit)
     fallen = next(drops, None)
     if sign > 0:
         if fallen is not None:
-            return verdict("inconclusive", previous, fallen)
-        return verdict("improving", previous)
-    if can_plateau and fallen is None and previous.gain.interval.high < effect:
-        return verdict("plateau", previous)
+            return "inconclusive", previous, fallen
+        return "improving", previous, None
+    if fallen is None and previous.gain.interval.high < plateau_below:
+        return "plateau", previous, None
     if trend_sign > 0:
         if fallen is not None or direction < 0:
-            return verdict("inconclusive", trend, fallen or previous)
+            return "inconclusive", trend, fallen or previous
         if direction > 1:
-            return verdict("improving", trend)
-    return verdict("inconclusive", previous)
+            return "improving", trend, None
+    return "inconclusive", previous, None
 
 
 # --- What is compared ---------------------------------------------------------------------------
@@ -404,32 +387,21 @@ def gain_interval(
 ) -> Gain | None:
     """Return the mean of paired differences with a t interval that few samples do not break.
 
-    The standard error is clustered (see `moments.py`). To its square is added
-    2 (scale * largest cluster / n)^2: the spread of two more samples, one that rose all the way and
-    one that fell (after Agresti and Min 2005, Statistics in Medicine 24). When none of n samples
-    changed, or all by the same little, the spread seen is zero and says nothing about changes too
-    rare to have been drawn; a Wald interval breaks there. `scale` is the largest possible
-    difference. None for fewer than two clusters, or a scale of zero.
+    To the square of the clustered error is added 2 (scale * largest cluster / n)^2: the spread of
+    two more samples, one that rose all the way and one that fell (after Agresti and Min 2005,
+    Statistics in Medicine 24), or samples that did not change would pass for certainty. `scale` is
+    the largest possible difference. None for fewer than two clusters, or a scale of zero.
     """
     n = len(differences)
-    if clusters is None:
-        groups, largest, degrees = n, 1.0, float(n - 1)
-    else:
-        _, members = np.unique(clusters, return_inverse=True)
-        sizes = np.bincount(members).astype(np.float64)
-        groups, largest = len(sizes), float(sizes.max(initial=0))
-    if groups < 2 or scale <= 0:
+    if n < 2 or scale <= 0:
         return None
+    codes = None if clusters is None else cluster_codes(clusters, n)
     mean = float(differences.mean())
-    residuals: Floats = differences - mean
-    if clusters is None:
-        square = groups / (groups - 1) * float(np.dot(residuals, residuals)) / n**2
-    else:
-        sums = np.bincount(members, weights=residuals) * leave_out_weights(sizes)
-        square = float(np.dot(sums, sums)) / n**2
-        degrees = degrees_of_sizes(sizes)
-    floor = 2 * (scale * largest / n) ** 2
-    stderr = math.sqrt(square + floor)
+    _, error, degrees = clustered_error(differences, mean, codes)
+    if error is None:
+        return None
+    largest = 1 if codes is None else int(np.bincount(codes).max())
+    stderr = math.sqrt(error**2 + 2 * (scale * largest / n) ** 2)
     quantile = t_quantile(1 - alpha / 2, degrees)
     margin = quantile * stderr
     detectable = (quantile + NormalDist().inv_cdf(POWER)) * stderr
@@ -458,24 +430,10 @@ def _means(block: Floats) -> Floats:
 def spending_share(analysis: int) -> float:
     """Return the part of alpha that an interim analysis (from 1) may use; the parts sum to 1.
 
-    h / ((t + h - 1) (t + h)) with h = `HALF_SPENT`: after t analyses t / (t + h) is spent, and
-    never all. The choice of shares is free (Lan and DeMets 1983, Biometrika 70; the sum of the
-    errors bounds the error). 6 / (pi^2 t^2) spends 61% on the first analysis, where a trend has not
-    begun yet; at the 20th this one allows eight times as much.
+    h / ((t + h - 1) (t + h)) with h = `HALF_SPENT`: after t analyses t / (t + h) is spent (Lan and
+    DeMets 1983, Biometrika 70).
     """
     return HALF_SPENT / ((analysis + HALF_SPENT - 1) * (analysis + HALF_SPENT))
-
-
-def _critical_value(
-    differences: Floats, before: tuple[float, Floats] | None, groups: Ints | None, alpha: float
-) -> float:
-    if before is None:
-        return critical_value(alpha)
-    previous, compared = before
-    earlier = np.full(len(differences), np.nan)  # of samples that came later there is none
-    earlier[: len(compared)] = compared
-    correlation = least_correlation(differences, earlier, groups)
-    return critical_value(alpha, correlation=correlation, previous=previous)
 
 
 @lru_cache(maxsize=65536)
@@ -484,8 +442,7 @@ def critical_value(alpha: float, *, correlation: float = 0.0, previous: float = 
 
     Z is this analysis' standardized error and Y that of the one before, normal with a correlation
     of at least `correlation`. The chance that any analysis errs is at most the sum over all of the
-    chance that one errs where the one before did not (Worsley 1982, Biometrika 69). Windows of two
-    neighbouring points are nearly the same, so this c is smaller than the one for alpha alone.
+    chance that one errs where the one before did not (Worsley 1982, Biometrika 69).
     """
     alone = -NormalDist().inv_cdf(alpha / 2)
     if correlation == 0 or math.isinf(previous):
@@ -503,8 +460,8 @@ def critical_value(alpha: float, *, correlation: float = 0.0, previous: float = 
         at = c / spread
         return float(np.dot(halves, [math.erfc(at - m) + math.erfc(at + m) for m in means]))
 
-    # In hundredths: c at `low` misses too often, at `high` it does not. It mostly is near the one
-    # before: a bracket around that is tried first.
+    # In hundredths: c at `low` misses too often, at `high` it does not. A bracket around the one
+    # before is tried first.
     low, high = 0, math.ceil(alone * 100)
     near = round(previous * 100)
     for c in (near + 2, near - 3):
@@ -522,16 +479,17 @@ _LEGENDRE = np.polynomial.legendre.leggauss(64)
 def least_correlation(now: Floats, before: Floats, groups: Ints | None) -> float:
     """Return a lower 95% bound of how the errors of two comparisons correlate (Fisher 1921).
 
-    Over the samples that both have; by cluster, where there are some.
+    Over the samples that both have, `before` perhaps fewer; by cluster, where there are some.
     """
+    now = now[: len(before)]
     both = ~np.isnan(now) & ~np.isnan(before)
     if both.sum() < 5:
         return 0.0
     x, y = now[both] - now[both].mean(), before[both] - before[both].mean()
     if groups is not None:
-        x, y = (np.bincount(groups[both], weights=values) for values in (x, y))
-        present = np.bincount(groups[both]) > 0
-        x, y = x[present], y[present]
+        members = groups[: len(before)][both]
+        present = np.bincount(members) > 0
+        x, y = (np.bincount(members, weights=values)[present] for values in (x, y))
     norm = math.sqrt(float(np.dot(x, x)) * float(np.dot(y, y)))
     if norm <= 0 or len(x) < 5:
         return 0.0
@@ -543,15 +501,10 @@ def least_correlation(now: Floats, before: Floats, groups: Ints | None) -> float
 
 
 def check_settings(effect: float, alpha: float, window: int) -> None:
-    """Refuse settings that make no sense.
-
-    Raises:
-        InvalidInput: The effect is not positive, alpha no probability, or the window too short.
-    """
+    """Refuse settings that make no sense."""
     if not effect > 0:
         raise InvalidInput(f"effect must be more than 0, got {effect}: a gain worth having")
-    if not 0 < alpha < 1:
-        raise InvalidInput(f"alpha must lie between 0 and 1, got {alpha}")
+    check_fraction(alpha, "alpha")
     if window < 2:
         raise InvalidInput(f"window must be at least 2 evals, got {window}")
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.stats import Floats, Interval, Ints, Moments
-from heldout.stats._input import UNIT_ROUNDING
-from heldout.stats.moments import to_integers
+from heldout.stats.intervals import Floats, Ints, bounds_as_dict
+from heldout.stats.moments import Moments, exact_sums, find_changes, is_near_binary, run_lengths
 from heldout.types import METRIC_SUFFIXES
 
 Summary = dict[str, Any]
@@ -88,11 +88,11 @@ def summarize_groups(
     of_scored = moments_of(batch.reward)
     of_passed = moments_of(has_passed(batch.reward, pass_threshold).astype(np.float64))
     of_metrics = {name: moments_of(values) for name, values in sorted(batch.metrics.items())}
-    new_sample = _changes(groups) | _changes(batch.sample)
+    is_first = find_changes(groups) | find_changes(batch.sample)
     counts = {
         "truncated": np.bincount(groups[batch.truncated], minlength=count),
         "unweighted": np.bincount(groups[ok & ~batch.weighted], minlength=count),
-        "samples": np.bincount(groups[new_sample], minlength=count),
+        "samples": np.bincount(groups[is_first], minlength=count),
     }
     return [
         _make_summary(
@@ -127,14 +127,14 @@ def _make_summary(
         "mean": mean.mean,
         "mean_scored": of_scored.mean,
         "stderr": mean.stderr,
-        **_bounds("ci", mean.interval()),
+        **bounds_as_dict(mean.interval()),
         "std": mean.std,
         "min": None if nothing else of_scored.min,
         "max": None if nothing else of_scored.max,
         "pass_rate": passed.mean,
-        **_bounds("pass_rate_ci", passed.interval()),
+        **bounds_as_dict(passed.interval(), "pass_rate_ci"),
         "stderr_scored": of_scored.stderr,
-        **_bounds("ci_scored", of_scored.interval()),
+        **bounds_as_dict(of_scored.interval(), "ci_scored"),
     }
     if of_all.clusters < counts["samples"]:
         summary["n_clusters"] = of_all.clusters
@@ -148,15 +148,8 @@ def _make_summary(
         summary[key] = moments.mean
         summary[f"{key}_n"] = moments.n
         summary[f"{key}_stderr"] = moments.stderr
-        summary.update(_bounds(f"{key}_ci", moments.interval(maybe_count=name in plain)))
+        summary |= bounds_as_dict(moments.interval(maybe_count=name in plain), f"{key}_ci")
     return summary
-
-
-def _bounds(prefix: str, interval: Interval | None) -> Summary:
-    return {
-        f"{prefix}_low": interval.low if interval else None,
-        f"{prefix}_high": interval.high if interval else None,
-    }
 
 
 UNCERTAINTY = (
@@ -183,65 +176,37 @@ BATCH = 8_192
 def moments_by_group(values: Floats, clusters: Ints, groups: Ints, count: int) -> list[Moments]:
     """Take the moments of each group of values, which are sorted by group and then by cluster."""
     moments = [Moments() for _ in range(count)]
-    if len(values) == 0:
+    starts, firsts = find_changes(groups), find_changes(clusters)
+    firsts |= starts
+    if firsts.all():
+        for begin in range(0, len(values), BATCH):
+            _add_singles(moments, values[begin : begin + BATCH], groups[begin : begin + BATCH])
         return moments
-    starts = np.flatnonzero(_changes(groups))
-    ends = np.append(starts[1:], len(values))
-    if not (_changes(groups) | _changes(clusters)).all():
-        for group, start, end in zip(groups[starts].tolist(), starts, ends, strict=True):
-            for begin in range(start, end, BATCH):
-                rows = slice(begin, min(begin + BATCH, end))
-                moments[group].add(values[rows], clusters[rows])
-        return moments
-    for begin in range(0, len(values), BATCH):
-        _add_singles(moments, values[begin : begin + BATCH], groups[begin : begin + BATCH])
-    for part in moments:
-        if part.n:
-            part._closed = {1: (part.n, part._sum, part._squares)}
+    # Batches end where a cluster does.
+    ends = np.flatnonzero(firsts)
+    starts[ends[np.searchsorted(ends, np.arange(0, len(values), BATCH), side="right") - 1]] = True
+    cuts = np.append(np.flatnonzero(starts), len(values)).tolist()
+    for begin, end in pairwise(cuts):
+        moments[groups[begin]].add(values[begin:end], clusters[begin:end])
     return moments
 
 
 def _add_singles(moments: list[Moments], values: Floats, groups: Ints) -> None:
     """Add values of which each is a cluster of its own, all groups at once."""
-    starts = np.flatnonzero(_changes(groups))
-    off = np.minimum(np.abs(values), np.abs(values - 1)) <= UNIT_ROUNDING
+    starts = np.flatnonzero(find_changes(groups))
     columns = (
         groups[starts],
-        np.diff(np.append(starts, len(values))),
+        run_lengths(starts, len(values)),
         np.minimum.reduceat(values, starts),
         np.maximum.reduceat(values, starts),
-        np.logical_and.reduceat(off, starts),
+        np.logical_and.reduceat(is_near_binary(values), starts),
     )
-    for group, n, low, high, binary in zip(*(c.tolist() for c in columns), strict=True):
-        part = moments[group]
-        part.n += n
-        part.min, part.max = min(part.min, low), max(part.max, high)
-        part._binary = part._binary and binary
-    whole, shifts = to_integers(values)
-    for shift in np.flatnonzero(np.bincount(shifts[whole != 0])).tolist():
-        rows = (shifts == shift) & (whole != 0)
-        integers, starts = whole[rows], np.flatnonzero(_changes(groups[rows]))
-        high, low = integers >> 27, integers & (2**27 - 1)
-        sums = (high, low, high * high, high * low, low * low)
-        for group, h, lo, hh, hl, ll in zip(
-            groups[rows][starts].tolist(), *(_int_sums(s, starts) for s in sums), strict=True
-        ):
-            moments[group]._sum += ((h << 27) + lo) << shift
-            moments[group]._squares += ((hh << 54) + (hl << 28) + ll) << 2 * shift
-
-
-def _changes(numbers: Ints) -> NDArray[np.bool_]:
-    """Tell of each number whether it is another one than that before it."""
-    changes = np.ones(len(numbers), dtype=np.bool_)
-    np.not_equal(numbers[1:], numbers[:-1], out=changes[1:])
-    return changes
-
-
-def _int_sums(numbers: Ints, starts: Ints) -> list[int]:
-    """The sum of each group of 64-bit integers, which may itself need more bits."""
-    high = np.add.reduceat(numbers >> 32, starts).tolist()
-    low = np.add.reduceat(numbers & (2**32 - 1), starts).tolist()
-    return [(upper << 32) + lower for upper, lower in zip(high, low, strict=True)]
+    listed = (column.tolist() for column in columns)
+    for group, n, low, high, binary, total, squares in zip(
+        *listed, *exact_sums(values, starts), strict=True
+    ):
+        moments[group].add_sums(n, low, high, binary, total, squares)
+        moments[group].add_clusters(1, n, total, squares)
 
 
 _NO_NUMBERS = np.empty(0, np.int64)

@@ -1,12 +1,8 @@
 """The best of several checkpoints, with an interval that knows it was picked for being best.
 
-The highest of m noisy means is high partly by luck: of 20 equal checkpoints at 200 samples it
-overstates by some 6 points, and its usual interval misses most of the time. Here the noise that
-all checkpoints share (they answered the same samples) is drawn again from its estimated
-covariance, and what picking the maximum does to such draws corrects estimate and interval.
-
-Assumed: samples (or clusters of them) are independent draws, and means over them nearly normal;
-the floor under the error is for few samples and rates near 0 or 1.
+The highest of m noisy means is high partly by luck. The noise that all checkpoints share (they
+answered the same samples) is drawn again from its estimated covariance, and what picking the
+maximum does to such draws corrects estimate and interval.
 """
 
 from __future__ import annotations
@@ -105,14 +101,11 @@ def best_of(
 def _winner_errors(means: Floats, noise: Floats, miss: float) -> tuple[float, float, int]:
     """Return how far the winner's interval reaches down and up, and the number of contenders.
 
-    The interval is locally simultaneous (Zrnic and Fithian 2022, arXiv 2212.09009; their zoom
-    correction, 2024, arXiv 2411.18569, has the same aim). A tenth of the error goes to q, which no
-    difference between two checkpoints' errors exceeds; what the samples do to all checkpoints
-    alike cancels in it. Then the winner is one of those truly within q of the best, and each of
-    those is seen within 2 q of the winner. The lower end allows for an error upwards of any of
-    these contenders, so a clear winner pays for no others. The upper end pays for none: the winner
-    came out above the truly best one, so its error is at least that one's, which was not picked.
-    Half of the error is for each end.
+    The interval is locally simultaneous (Zrnic and Fithian 2022, arXiv 2212.09009). A tenth of the
+    error goes to q, which no difference between two checkpoints' errors exceeds: the winner is one
+    of those truly within q of the best, and each of those is seen within 2 q of the winner. The
+    lower end allows for an error upwards of any of these contenders. The upper end pays for none:
+    the winner came out above the truly best one, so its error is at least that one's.
     """
     apart = _quantile(np.ptp(noise, axis=1), 1 - miss * SELECTION_SHARE)
     contending = noise[:, means >= means.max() - 2 * apart]
@@ -132,12 +125,10 @@ def _draw_noise(
 ) -> tuple[Floats, Floats]:
     """Draw the errors of all means together, draws x checkpoints: as estimated, and widened.
 
-    Normal, with the clustered covariance of the means: what a Gaussian multiplier bootstrap over
-    clusters gives (Chernozhukov, Chetverikov and Kato 2013, Annals of Statistics 41), at a cost
-    that does not grow with n. For intervals they are widened by t over normal quantiles for few
-    clusters, and by the spread of two more samples, one at each end of the scale (Agresti and
-    Coull 1998, The American Statistician 52), for rewards that hardly vary. What picking is
-    expected to bring is not: there a wider guess is a wrong guess.
+    Normal, with the clustered covariance of the means, as a Gaussian multiplier bootstrap over
+    clusters gives (Chernozhukov, Chetverikov and Kato 2013, Annals of Statistics 41). For intervals
+    they are widened by t over normal quantiles, and by the spread of two more samples, one at each
+    end of the scale (Agresti and Coull 1998, The American Statistician 52).
     """
     present = ~np.isnan(table)
     counts = present.sum(axis=1)
@@ -173,11 +164,9 @@ def _quantile(values: Floats, probability: float) -> float:
 def _picking_bias(means: Floats, noise: Floats) -> float:
     """Return how much picking the maximum overstates: the mean error of the winner of a draw.
 
-    A parametric bootstrap (Efron and Tibshirani 1993, ch. 10). Drawn around the measured means it
-    would correct too little, for those are spread by noise already: they are first drawn together
-    as far as noise explains their spread (James and Stein 1961), but none by more than half a
-    standard error, or one that is truly better would be taken for lucky (limited translation:
-    Efron and Morris 1972, JASA 67).
+    A parametric bootstrap (Efron and Tibshirani 1993, ch. 10) around means that are first drawn
+    together as far as noise explains their spread (James and Stein 1961), but none by more than
+    half a standard error (limited translation: Efron and Morris 1972, JASA 67).
     """
     if len(means) < 2:
         return 0.0
