@@ -180,7 +180,7 @@ def test_where_no_worker_can_be_started_every_task_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", executable)
         for _ in range(2):
-            with pytest.raises(WorkerDied, match=r"no worker process .*sys\.executable"):
+            with pytest.raises(WorkerDied, match="no worker could be started"):
                 alone.submit("math:sqrt", 4, seconds=60).result(60)
     with suppress(WorkerDied):  # a start that failed is the error of one task
         alone.submit("math:sqrt", 4, seconds=60).result(60)
@@ -358,34 +358,6 @@ def test_a_script_without_a_main_guard_is_not_imported_by_its_workers(tmp_path: 
         text=True,
     )
     assert done.stdout == "2.0\n"
-
-
-FORK_OF_A_BUSY_POOL = """
-import os, signal, threading, warnings
-warnings.simplefilter("ignore")
-from heldout.scoring.process_pool import Pool
-pool = Pool(1)
-pool.run_sync("os:getpid", seconds=60)
-codes = []
-def fork():
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        os._exit(len(pool.pids()))
-    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-with pool._lock:  # as any thread may have it at that moment
-    thread = threading.Thread(target=fork)
-    thread.start()
-    thread.join()
-assert codes == [0], codes
-assert len(pool.pids()) == 1
-"""
-
-
-def test_a_forked_child_asks_for_pids_without_waiting_for_a_lock_of_its_parent() -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", FORK_OF_A_BUSY_POOL]
-    subprocess.run(command, check=True, timeout=60, env=environment)
 
 
 # --- Threads and event loops ---------------------------------------------------------------------
