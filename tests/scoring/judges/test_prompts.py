@@ -18,7 +18,24 @@ from heldout.scoring.judges import (
     pairwise_question,
     three_way_question,
 )
-from heldout.scoring.judges.prompts import PROMPTS, delimited, readable
+from heldout.scoring.judges.prompts import (
+    AGAIN,
+    CRITERIA,
+    DATA,
+    EQUALITY,
+    NO_REPLY,
+    PAIRWISE,
+    THREE_WAY,
+    Prompt,
+    delimited,
+    readable,
+)
+
+PROMPTS = (
+    *(EQUALITY, THREE_WAY, CRITERIA, PAIRWISE),
+    *(prompt.scoped("trajectory") for prompt in (EQUALITY, THREE_WAY, CRITERIA)),
+    CRITERIA.scoped("turn"),
+)
 
 # A text that is changed is another prompt: raise its version, and add the new digest here. Those
 # of versions that are gone may go, too.
@@ -35,15 +52,15 @@ PINNED = {
 
 
 def test_no_prompt_is_changed_without_a_new_version() -> None:
-    digests = {
-        name: hashlib.sha256(prompt.text.encode()).hexdigest()[:16]
-        for name, prompt in PROMPTS.items()
-    }
-    assert digests == PINNED
+    def digest(prompt: Prompt) -> str:
+        words = (prompt.name, prompt.system, DATA, prompt.closing, AGAIN, NO_REPLY)
+        return hashlib.sha256("\n\n".join(words).encode()).hexdigest()[:16]
+
+    assert {prompt.name: digest(prompt) for prompt in PROMPTS} == PINNED
 
 
 def test_every_prompt_asks_for_one_json_object_in_its_first_and_last_words() -> None:
-    for prompt in PROMPTS.values():
+    for prompt in PROMPTS:
         assert "one JSON object and nothing else" in prompt.system
         assert prompt.closing.endswith("Reply with the JSON object.")
 
@@ -212,7 +229,7 @@ def test_a_verdict_is_read(question: Any, reply: Any, value: Any) -> None:
         (
             criteria_question("q", "a", TWO),
             {"criteria": [{"id": "cites", "met": True}]},
-            "'rude' is missing",
+            "there once, and no other",
         ),
         (
             criteria_question("q", "a", TWO),
@@ -222,12 +239,12 @@ def test_a_verdict_is_read(question: Any, reply: Any, value: Any) -> None:
         (
             criteria_question("q", "a", TWO),
             {"criteria": [{"id": i, "met": True} for i in ("cites", "rude", "kind")]},
-            "no criterion 'kind'",
+            "there once, and no other",
         ),
         (
             criteria_question("q", "a", TWO),
             {"criteria": [{"id": i, "met": i == "rude"} for i in ("cites", "rude", "cites")]},
-            "'cites' is there twice",
+            "there once, and no other",
         ),
     ],
 )
@@ -254,7 +271,7 @@ def test_a_target_for_criteria_is_shown_where_it_is_given() -> None:
     ("criteria", "problem"),
     [
         ([], "no criterion has a weight above 0"),
-        ([TWO[0], TWO[0]], "two criteria have the id 'cites'"),
+        ([TWO[0], TWO[0]], "two criteria have one id: cites"),
         ([TWO[1]], "no criterion has a weight above 0"),
         ([Criterion("a", "b", 0)], "no criterion has a weight above 0"),
     ],
@@ -267,12 +284,12 @@ def test_criteria_that_cannot_be_meant_are_refused(criteria: Any, problem: str) 
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        (("", "x"), "id and description are text"),
-        (("a", " "), "id and description are text"),
-        (("a\x07", "x"), "repeat the id"),
-        (("a" * 300, "x"), "repeat the id"),
+        (("", "x"), "a short id"),
+        (("a", " "), "has a description"),
+        (("a\x07", "x"), "visible characters"),
+        (("a" * 300, "x"), "a short id"),
         (("a", "x", float("nan")), "weight is a number"),
-        (("a", "x", -1, True), "required and its weight is -1"),
+        (("a", "x", -1, True), "is required, and its weight -1"),
     ],
 )
 def test_a_criterion_that_cannot_be_meant_is_refused(fields: Any, problem: str) -> None:

@@ -1,8 +1,7 @@
 """The four kinds of judge as parts of a rubric. `Judge.equality()` and the like make them.
 
-Each returns Metrics whose metadata has the judge's reply, what it cost and by which prompt, so that
-a person can see why. Where the model gave no answer (none at all, or it was truncated) the judge is
-not asked.
+Each returns Metrics whose metadata has the judge's reply, what it cost and by which prompt. Where
+the model gave no answer (none at all, or it was truncated) the judge is not asked.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from heldout.errors import InvalidInput
 from heldout.scoring.judges.prompts import (
     CRITERIA,
     Criterion,
-    Judged,
     Prompt,
     Question,
     Scope,
@@ -58,17 +56,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class JudgeGrader:
-    """A judge as a part of a rubric.
-
-    Attributes:
-        judge: Who is asked.
-        kind: The prompt for an answer.
-        name: The name of the metric.
-        scope: What is judged.
-        question: Says what was asked; None for the messages before the answer.
-        grade: Asks and makes the metrics, given this grader, a case and the options.
-        options: Whatever else decides the metrics.
-    """
+    """A judge as a part of a rubric; `grade` asks and makes the metrics."""
 
     judge: Judge
     kind: Prompt
@@ -85,7 +73,6 @@ class JudgeGrader:
                 f"scope is one of {', '.join(map(repr, allowed))} for this kind of judge, got "
                 f"{self.scope!r}"
             )
-        check_function("question", self.question)
 
     @property
     def __name__(self) -> str:
@@ -133,29 +120,34 @@ class JudgeGrader:
 
     async def ask(self, make_question: Callable[..., Question[V]], case: Case) -> list[Verdict[V]]:
         """Judge the answer, the trajectory or each turn; no verdict where there is no answer."""
-        judged: list[Judged] = []
-        before: Sequence[Message] | None = None
         if self.scope == "answer":
-            judged = [case.answer] if case.answer.strip() else []
-        elif case.trajectory is None:
+            if not case.answer.strip():
+                return []
+            question = self.question_text(case.sample)
+            return await ask_all(self.judge, [make_question(question, case.answer)])
+        trajectory = case.trajectory
+        if trajectory is None:
             raise InvalidInput(f"scope={self.scope!r} needs the trajectory: give trajectory=…")
-        elif turns := _model_turns(case.trajectory):
-            messages = case.trajectory.messages
-            before = messages[: turns[0]]
-            if self.scope == "turn":
-                judged = [_turn_texts(case.trajectory, turns[0], turn) for turn in turns]
-            else:
-                judged = [_texts(case.trajectory, turns[0], len(messages), "message")]
-        if not judged:
+        messages, turns = trajectory.messages, trajectory.model_turns
+        if turns is None:
+            turns = tuple(i for i, message in enumerate(messages) if message.role == "assistant")
+        if not turns:
             return []
-        question = self.question_text(case.sample, before)
-        questions = [make_question(question, text, scope=self.scope) for text in judged]
+        judged = [_conversation(trajectory, turns[0], len(messages), "message")]
+        if self.scope == "turn":
+            judged = [
+                _conversation(trajectory, turns[0], turn, "before")
+                | _message_texts(trajectory, messages[turn], "turn", "turn calls")
+                for turn in turns
+            ]
+        question = self.question_text(case.sample, messages[: turns[0]])
+        questions = [make_question(question, texts, scope=self.scope) for texts in judged]
         return await ask_all(self.judge, questions)
 
     def question_text(self, sample: Sample, messages: Sequence[Message] | None = None) -> str:
         """Render what was asked: the messages before the answer, by default the sample's own."""
         if self.question is not None:
-            return call(self.question, sample)
+            return _call(self.question, sample)
         if messages is None:
             messages = messages_of(sample.input, f"sample {sample.id!r}: input")
         for message in messages:
@@ -229,11 +221,10 @@ async def grade_criteria(
     verdicts = await grader.ask(make_question, case)
     metadata = grader.describe(verdicts)
     met = [verdict.value for verdict in verdicts] or [{c.id: False for c in listed}]
-    scores = [criteria_score(listed, which) for which in met]
-    values = [value for value, _ in scores]
-    notes = dict.fromkeys(note for _, note in scores if note)
-    if notes and verdicts:
-        metadata["note"] = "; ".join(notes)
+    values = [criteria_score(listed, which) for which in met]
+    failed = [c.id for c in listed if c.required and not all(which[c.id] for which in met)]
+    if failed and verdicts:
+        metadata["note"] = f"required and not met: {', '.join(failed)}"
     mean = math.fsum(values) / len(values)
     if grader.scope == "turn":
         turns = [{"value": v, "criteria": m} for v, m in zip(values, met, strict=True)]
@@ -249,19 +240,18 @@ async def grade_criteria(
     return metrics
 
 
-def criteria_score(criteria: Sequence[Criterion], met: dict[str, bool]) -> tuple[float, str]:
-    """Score criteria by the weight that is met; the note names required ones that are not."""
-    failed = [c.id for c in criteria if c.required and not met[c.id]]
-    if failed:
-        return 0.0, f"required and not met: {', '.join(failed)}"
+def criteria_score(criteria: Sequence[Criterion], met: Mapping[str, bool]) -> float:
+    """Score criteria by the weight that is met; 0 where a required one is not."""
+    if any(c.required and not met[c.id] for c in criteria):
+        return 0.0
     gained = math.fsum(c.weight for c in criteria if met[c.id])
     possible = math.fsum(c.weight for c in criteria if c.weight > 0)
-    return min(1.0, max(0.0, gained / possible)), ""
+    return min(1.0, max(0.0, gained / possible))
 
 
 async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | None) -> list[Metric]:
     """Grade 1 where the answer wins in both orders, 0 where it loses in both, else 0.5."""
-    other = _target_text(case.target if target is None else call(target, case.sample))
+    other = _target_text(case.target if target is None else _call(target, case.sample))
     if not case.answer.strip():
         return [Metric(grader.name, 0.0, 1.0, grader.describe([]))]
     question = grader.question_text(case.sample)
@@ -282,22 +272,18 @@ async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | No
 
 
 async def ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdict[V]]:
-    """Ask at the same time; what goes wrong is raised as it is, not as a group."""
+    """Ask at the same time; where one fails, the others' requests would be paid for nothing."""
     verdicts: dict[int, Verdict[V]] = {}
-    problems: list[Exception] = []
 
     async def ask(index: int) -> None:
-        try:
-            verdicts[index] = await judge.ask(questions[index])
-        except Exception as problem:  # noqa: BLE001 - raised below
-            problems.append(problem)
-            group.cancel_scope.cancel()  # the others' requests would be paid for nothing
+        verdicts[index] = await judge.ask(questions[index])
 
-    async with anyio.create_task_group() as group:
-        for index in range(len(questions)):
-            group.start_soon(ask, index)
-    if problems:
-        raise problems[0]
+    try:
+        async with anyio.create_task_group() as group:
+            for index in range(len(questions)):
+                group.start_soon(ask, index)
+    except ExceptionGroup as problems:
+        raise problems.exceptions[0] from None
     return [verdicts[index] for index in range(len(questions))]
 
 
@@ -312,54 +298,38 @@ def _target_text(target: Any) -> str:
     return text
 
 
-def call(function: TextOf, sample: Sample) -> str:
-    """Call a user's function that returns a text."""
-    text = function(sample)
-    if not isinstance(text, str):
-        raise InvalidInput(f"a function that gives a judge a text returned {type(text).__name__}")
+def _call(function: TextOf, sample: Sample) -> str:
+    text = function(sample) if callable(function) else function
+    if not callable(function) or not isinstance(text, str):
+        raise InvalidInput(
+            f"question and target are functions of the sample that return a text, got {text!r:.100}"
+        )
     return text
 
 
-def check_function(name: str, function: object) -> None:
-    """Refuse what is no function."""
-    if function is not None and not callable(function):
-        raise InvalidInput(f"{name} is a function of the sample, got {function!r:.100}")
-
-
-def _model_turns(trajectory: Trajectory) -> Sequence[int]:
-    """List the indices of the model's turns in `trajectory.messages`."""
-    if trajectory.model_turns is not None:
-        return trajectory.model_turns
-    return [i for i, message in enumerate(trajectory.messages) if message.role == "assistant"]
-
-
-def _turn_texts(trajectory: Trajectory, first: int, turn: int) -> dict[str, str]:
-    """Show one turn and its calls, after the messages between the question and the turn."""
-    texts = _texts(trajectory, first, turn, "before")
-    for label, text in _message_texts(trajectory, turn, "turn").items():
-        texts["turn calls" if label == "turn calls" else "turn"] = text
-    return texts
-
-
-def _texts(trajectory: Trajectory, start: int, end: int, label: str) -> dict[str, str]:
+def _conversation(trajectory: Trajectory, start: int, end: int, label: str) -> dict[str, str]:
     """Show messages, tool calls and their results, each with its number."""
     texts: dict[str, str] = {}
-    for index in range(start, end):
-        texts |= _message_texts(trajectory, index, f"{label} {index - start + 1}")
+    for number, message in enumerate(trajectory.messages[start:end], 1):
+        numbered = f"{label} {number}"
+        texts |= _message_texts(
+            trajectory, message, f"{numbered} {message.role}", f"{numbered} calls"
+        )
     return texts
 
 
-def _message_texts(trajectory: Trajectory, index: int, label: str) -> dict[str, str]:
-    message = trajectory.messages[index]
+def _message_texts(
+    trajectory: Trajectory, message: Message, label: str, calls_label: str
+) -> dict[str, str]:
     _check_is_text(message, "such a trajectory can only be judged by its last answer")
     text = without_reasoning(message.text) if message.role == "assistant" else message.text
     texts: dict[str, str] = {}
     if text.strip() or not message.tool_calls:
         is_cut = trajectory.stop.truncated and message is trajectory.last_turn
-        texts[f"{label} {message.role}{' cut off' if is_cut else ''}"] = text
+        texts[f"{label} cut off" if is_cut else label] = text
     if message.tool_calls:
         calls = [{"name": c.name, "arguments": c.arguments} for c in message.tool_calls]
-        texts[f"{label} calls"] = json.dumps(calls, ensure_ascii=False)
+        texts[calls_label] = json.dumps(calls, ensure_ascii=False)
     return texts
 
 

@@ -80,11 +80,6 @@ class Prompt:
         """Kind and version: "equality/1"."""
         return f"{self.kind}/{self.version}"
 
-    @property
-    def text(self) -> str:
-        """All of it, as it is pinned by a test and part of a verdict's key."""
-        return "\n\n".join((self.name, self.system, DATA, self.closing, AGAIN, NO_REPLY))
-
     def scoped(self, scope: Scope) -> Prompt:
         """Return the prompt for an answer, a trajectory or a turn."""
         if scope == "answer":
@@ -163,17 +158,6 @@ Reply with one JSON object and nothing else:
 where the verdict is "first", "second" or "tie".""",
     "Which answer is better: first, second, or is it a tie? Reply with the JSON object.",
 )
-
-PROMPTS = {
-    prompt.name: prompt
-    for prompt in (
-        *(EQUALITY, THREE_WAY, CRITERIA, PAIRWISE),
-        *(prompt.scoped("trajectory") for prompt in (EQUALITY, THREE_WAY, CRITERIA)),
-        CRITERIA.scoped("turn"),
-    )
-}
-"""Every prompt by its name."""
-
 
 # --- Questions ------------------------------------------------------------------------------------
 
@@ -272,33 +256,28 @@ class Criterion:
     required: bool = False
 
     def __post_init__(self) -> None:
-        if not self.id.strip() or not self.description.strip():
-            raise InvalidInput(f"criterion {self.id!r}: id and description are text, not empty")
-        if readable(self.id) != self.id or self.id != self.id.strip() or len(self.id) > 200:
+        is_repeatable = self.id == readable(self.id).strip() and 0 < len(self.id) <= 200
+        if not is_repeatable or not self.description.strip():
             raise InvalidInput(
-                f"criterion {self.id[:50]!r}: a judge has to repeat the id, so it is short and has "
-                "nothing in it that cannot be seen"
+                f"criterion {self.id[:50]!r}: it has a description, and a short id of visible "
+                "characters, which the judge repeats"
             )
         if not math.isfinite(self.weight):
             raise InvalidInput(f"criterion {self.id!r}: weight is a number, got {self.weight!r}")
         if self.required and self.weight < 0:
             raise InvalidInput(
-                f"criterion {self.id!r} is required and its weight is {self.weight:g}: required is "
-                "what has to be met, and a negative weight is for what should not be. Turn the "
-                "description round ('does not …') and make the weight 0 or more"
+                f"criterion {self.id!r} is required, and its weight {self.weight:g} is that of a "
+                "fault; turn the description round ('does not …') and make the weight 0 or more"
             )
 
 
 def check_criteria(criteria: Sequence[Criterion]) -> None:
     """Refuse criteria of which two share an id, or none has a positive weight."""
     ids = [criterion.id for criterion in criteria]
-    for id in ids:
-        if ids.count(id) > 1:
-            raise InvalidInput(f"two criteria have the id {id!r}; ids are unique")
+    if len({*ids}) < len(ids):
+        raise InvalidInput(f"two criteria have one id: {', '.join(ids)}")
     if not any(criterion.weight > 0 for criterion in criteria):
-        raise InvalidInput(
-            "no criterion has a weight above 0, so that nothing could be gained; give one a weight"
-        )
+        raise InvalidInput("no criterion has a weight above 0, so that nothing could be gained")
 
 
 # --- Verdicts: further keys do no harm; a reason is asked for and not required --------------------
@@ -330,16 +309,10 @@ def _read_preferred(value: Any) -> Preferred:
 
 
 def _read_met(value: Any, *, ids: Sequence[str]) -> dict[str, bool]:
-    met: dict[str, bool] = {}
-    for criterion in _convert(_AllMet, value).criteria:
-        if criterion.id not in ids:
-            raise Malformed(f"there is no criterion {criterion.id[:100]!r}.")
-        if criterion.id in met:
-            raise Malformed(f"criterion {criterion.id[:100]!r} is there twice.")
-        met[criterion.id] = criterion.met
-    for id in ids:
-        if id not in met:
-            raise Malformed(f"criterion {id[:100]!r} is missing.")
+    criteria = _convert(_AllMet, value).criteria
+    met = {criterion.id: criterion.met for criterion in criteria}
+    if len(met) < len(criteria) or met.keys() != {*ids}:
+        raise Malformed(f"every criterion has to be there once, and no other: {', '.join(ids)}.")
     return {id: met[id] for id in ids}
 
 
@@ -355,20 +328,13 @@ def _convert(shape: type[T], value: Any) -> T:
 _KEPT = "\n\t\u200c\u200d"
 """Line breaks; and joiners, which are part of words and emoji."""
 
-_UNSEEN = frozenset(
-    map(
-        chr,
-        [
-            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0),
-            *range(0x180B, 0x1810),
-            *range(0xFE00, 0xFE0E),  # the two after these choose between text and emoji
-            *range(0xFFF0, 0xFFF9),
-            *range(0xE0000, 0xE1000),
-        ],
-    )
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0d\uffa0\ufff0-\ufff8"
+    "\U000e0000-\U000e0fff]"
 )
 """What Unicode calls default-ignorable (and the empty Braille cell) beside those of category Cf,
-which are not printable anyway. A text can be hidden in variation selectors, a byte in each."""
+which are not printable anyway. A text can be hidden in variation selectors, a byte in each; the two
+that choose between text and emoji are left."""
 
 _TURN_MARK = re.compile(
     r"<(?=[|｜][^\s<>|｜]{1,40}[|｜]>|\|[a-z_]{1,20}>|[a-z_]{1,20}\|>)"
@@ -399,6 +365,6 @@ def readable(text: str) -> str:
 
 
 def _is_seen(character: str) -> bool:
-    if character in _UNSEEN:
+    if _UNSEEN.match(character):
         return False
     return character.isprintable() or character in _KEPT or unicodedata.category(character) == "Zs"
