@@ -18,10 +18,10 @@ import torch
 from heldout.errors import InvalidInput, NoVerdict
 from heldout.models import cache
 from heldout.models.cache import ResponseCache
-from heldout.scoring.judges import Judge, Verdict, judge, three_way_question
+from heldout.scoring.judges import Judge, Verdict, judge
 from heldout.scoring.judges.judge import CachedReply, VerdictCache
 from heldout.types import Usage
-from tests.scoring.judges.scripted import Scripted, said
+from tests.scoring.judges.scripted import Scripted, said, three_way_question
 
 Run = Callable[..., Any]
 

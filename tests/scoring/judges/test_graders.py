@@ -11,11 +11,10 @@ import pytest
 from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict
 from heldout.scoring.judges import Criterion, Judge
 from heldout.scoring.judges.graders import criteria_score
-from heldout.scoring.judges.prompts import pairwise_question
 from heldout.scoring.rubric import Rubric, part
 from heldout.types import Message, Metric, Sample, Stop, ToolCall, Trajectory, Usage
 from tests.conftest import RunEval
-from tests.scoring.judges.scripted import Scripted, said
+from tests.scoring.judges.scripted import Scripted, pairwise_question, said
 
 Run = Callable[..., Any]
 SAMPLE = Sample("sum", {"question": "2+2?"}, "4")

@@ -29,13 +29,11 @@ from heldout.scoring.judges import (
     Malformed,
     Question,
     Verdict,
-    equality_question,
-    three_way_question,
 )
 from heldout.scoring.judges.judge import MAX_FAILURES, MAX_REPLY, json_object
 from heldout.types import Completion, Message, Sample, Score, Trajectory, Usage
 from tests.faulty_server import KEY, FaultyServer, answer, status
-from tests.scoring.judges.scripted import Scripted, said
+from tests.scoring.judges.scripted import Scripted, equality_question, said, three_way_question
 
 Run = Callable[..., Any]
 ASKED = three_way_question("2+2?", "four", "4")
@@ -66,8 +64,8 @@ def test_functions_plain_and_async_are_judges(run: Run) -> None:
         return said("different")
 
     question = equality_question("2+2?", "four", "4")
-    assert verdict_of(run, Judge(kind), question).value is True
-    assert verdict_of(run, Judge(stern), question).value is False
+    assert verdict_of(run, Judge(kind), question).value == "equal"
+    assert verdict_of(run, Judge(stern), question).value == "different"
     assert Judge(stern).name.endswith("stern")
 
 
@@ -89,7 +87,7 @@ def test_a_malformed_reply_is_asked_for_again_with_what_was_wrong(run: Run) -> N
     assert second[2] == Message("assistant", "CORRECT: A city.")
     assert "could not be read: it is not one JSON object" in second[3].text
     assert third[2] == Message("assistant", said("maybe"))
-    assert "Invalid enum value 'maybe'" in third[3].text
+    assert "the verdict is one of correct, incorrect, not_attempted" in third[3].text
     assert [len(messages) for messages in endpoint.asked] == [2, 4, 4]
 
 

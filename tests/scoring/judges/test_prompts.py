@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
-from heldout.scoring.judges import (
-    Criterion,
-    Malformed,
-    criteria_question,
-    equality_question,
-    pairwise_question,
-    three_way_question,
-)
+from heldout.scoring.judges import Criterion, Malformed, Question, make_question
 from heldout.scoring.judges.prompts import (
     AGAIN,
     CRITERIA,
@@ -29,6 +22,11 @@ from heldout.scoring.judges.prompts import (
     Prompt,
     delimited,
     readable,
+)
+from tests.scoring.judges.scripted import (
+    equality_question,
+    pairwise_question,
+    three_way_question,
 )
 
 PROMPTS = (
@@ -142,6 +140,11 @@ def test_code_is_left_as_it_is(code: str) -> None:
 
 # --- Questions and verdicts ----------------------------------------------------------------------
 
+
+def criteria_question(criteria: Any, target: str | None = None) -> Question[Any]:
+    return make_question(CRITERIA, "q", "a", criteria=criteria, target=target)
+
+
 TWO = [Criterion("cites", "names a source"), Criterion("rude", "is rude", weight=-1)]
 
 
@@ -198,13 +201,13 @@ def test_control_characters_and_lone_surrogates_can_be_sent() -> None:
 @pytest.mark.parametrize(
     ("question", "reply", "value"),
     [
-        (equality_question("q", "a", "t"), {"reasoning": "", "verdict": "equal"}, True),
-        (equality_question("q", "a", "t"), {"verdict": "different"}, False),
+        (equality_question("q", "a", "t"), {"reasoning": "", "verdict": "equal"}, "equal"),
+        (equality_question("q", "a", "t"), {"verdict": "different"}, "different"),
         (three_way_question("q", "a", "t"), {"verdict": "correct"}, "correct"),
         (three_way_question("q", "a", "t"), {"verdict": "not_attempted"}, "not_attempted"),
         (pairwise_question("q", "a", "b"), {"verdict": "second", "margin": 2}, "second"),
         (
-            criteria_question("q", "a", TWO),
+            criteria_question(TWO),
             {"criteria": [{"id": "rude", "met": False}, {"id": "cites", "met": True}]},
             {"cites": True, "rude": False},
         ),
@@ -217,32 +220,32 @@ def test_a_verdict_is_read(question: Any, reply: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("question", "reply", "problem"),
     [
-        (three_way_question("q", "a", "t"), {"verdict": "A"}, "Invalid enum value 'A'"),
-        (three_way_question("q", "a", "t"), {"verdict": "CORRECT"}, "Invalid enum value"),
-        (three_way_question("q", "a", "t"), {"verdict": "correct "}, "Invalid enum value"),
-        (three_way_question("q", "a", "t"), {"verdict": "equal"}, "Invalid enum value"),
-        (three_way_question("q", "a", "t"), {"verdict": True}, "Expected `str`"),
-        (three_way_question("q", "a", "t"), {"reasoning": "correct"}, "`verdict`"),
-        (equality_question("q", "a", "t"), {"verdict": "yes"}, "Invalid enum value"),
-        (pairwise_question("q", "a", "b"), {"verdict": "A"}, "Invalid enum value"),
-        (criteria_question("q", "a", TWO), {"criteria": {"cites": True}}, "Expected `array`"),
+        (three_way_question("q", "a", "t"), {"verdict": "A"}, "the verdict is one of"),
+        (three_way_question("q", "a", "t"), {"verdict": "CORRECT"}, "the verdict is one of"),
+        (three_way_question("q", "a", "t"), {"verdict": "correct "}, "the verdict is one of"),
+        (three_way_question("q", "a", "t"), {"verdict": "equal"}, "the verdict is one of"),
+        (three_way_question("q", "a", "t"), {"verdict": True}, "the verdict is one of"),
+        (three_way_question("q", "a", "t"), {"reasoning": "correct"}, "the verdict is one of"),
+        (equality_question("q", "a", "t"), {"verdict": "yes"}, "the verdict is one of"),
+        (pairwise_question("q", "a", "b"), {"verdict": "A"}, "the verdict is one of"),
+        (criteria_question(TWO), {"criteria": {"cites": True}}, "Expected `array`"),
         (
-            criteria_question("q", "a", TWO),
+            criteria_question(TWO),
             {"criteria": [{"id": "cites", "met": True}]},
             "there once, and no other",
         ),
         (
-            criteria_question("q", "a", TWO),
+            criteria_question(TWO),
             {"criteria": [{"id": "cites", "met": "yes"}, {"id": "rude", "met": False}]},
             "Expected `bool`",
         ),
         (
-            criteria_question("q", "a", TWO),
+            criteria_question(TWO),
             {"criteria": [{"id": i, "met": True} for i in ("cites", "rude", "kind")]},
             "there once, and no other",
         ),
         (
-            criteria_question("q", "a", TWO),
+            criteria_question(TWO),
             {"criteria": [{"id": i, "met": i == "rude"} for i in ("cites", "rude", "cites")]},
             "there once, and no other",
         ),
@@ -254,8 +257,8 @@ def test_what_is_no_verdict_is_malformed(question: Any, reply: Any, problem: str
 
 
 def test_a_judge_sees_descriptions_and_no_weights() -> None:
-    light = criteria_question("q", "a", TWO)
-    heavy = criteria_question("q", "a", [Criterion("cites", "names a source", 9, True), TWO[1]])
+    light = criteria_question(TWO)
+    heavy = criteria_question([Criterion("cites", "names a source", 9, True), TWO[1]])
     assert light.messages == heavy.messages
     assert light.inputs == heavy.inputs
     listed = json.loads(blocks(light.messages[1].text)["CRITERIA"])
@@ -263,8 +266,8 @@ def test_a_judge_sees_descriptions_and_no_weights() -> None:
 
 
 def test_a_target_for_criteria_is_shown_where_it_is_given() -> None:
-    assert "TARGET" not in blocks(criteria_question("q", "a", TWO).messages[1].text)
-    assert blocks(criteria_question("q", "a", TWO, "t").messages[1].text)["TARGET"] == "t"
+    assert "TARGET" not in blocks(criteria_question(TWO).messages[1].text)
+    assert blocks(criteria_question(TWO, "t").messages[1].text)["TARGET"] == "t"
 
 
 @pytest.mark.parametrize(
@@ -278,7 +281,7 @@ def test_a_target_for_criteria_is_shown_where_it_is_given() -> None:
 )
 def test_criteria_that_cannot_be_meant_are_refused(criteria: Any, problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
-        criteria_question("q", "a", criteria)
+        criteria_question(criteria)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
@@ -22,15 +21,13 @@ from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 from heldout.scoring.judges.prompts import (
     CRITERIA,
+    PAIRWISE,
     Criterion,
     Prompt,
     Question,
     Scope,
     check_criteria,
-    criteria_question,
-    equality_question,
-    pairwise_question,
-    three_way_question,
+    make_question,
 )
 from heldout.types import Message, Metric, Sample, Trajectory
 
@@ -118,31 +115,23 @@ class JudgeGrader:
         """
         return await self.grade(self, Case(answer, target, sample, trajectory), **self.options)
 
-    async def ask(self, make_question: Callable[..., Question[V]], case: Case) -> list[Verdict[V]]:
+    async def ask(self, case: Case, **texts: Any) -> list[Verdict[Any]]:
         """Judge the answer, the trajectory or each turn; no verdict where there is no answer."""
+        judged: list[str] | list[dict[str, str]]
+        before: Sequence[Message] | None = None
         if self.scope == "answer":
-            if not case.answer.strip():
-                return []
-            question = self.question_text(case.sample)
-            return await ask_all(self.judge, [make_question(question, case.answer)])
-        trajectory = case.trajectory
-        if trajectory is None:
+            judged = [case.answer] if case.answer.strip() else []
+        elif case.trajectory is None:
             raise InvalidInput(f"scope={self.scope!r} needs the trajectory: give trajectory=…")
-        messages, turns = trajectory.messages, trajectory.model_turns
-        if turns is None:
-            turns = tuple(i for i, message in enumerate(messages) if message.role == "assistant")
-        if not turns:
+        else:
+            before, judged = _judged_texts(case.trajectory, self.scope)
+        if not judged:
             return []
-        judged = [_conversation(trajectory, turns[0], len(messages), "message")]
-        if self.scope == "turn":
-            judged = [
-                _conversation(trajectory, turns[0], turn, "before")
-                | _message_texts(trajectory, messages[turn], "turn", "turn calls")
-                for turn in turns
-            ]
-        question = self.question_text(case.sample, messages[: turns[0]])
-        questions = [make_question(question, texts, scope=self.scope) for texts in judged]
-        return await ask_all(self.judge, questions)
+        question = self.question_text(case.sample, before)
+        return await ask_all(
+            self.judge,
+            [make_question(self.kind, question, j, scope=self.scope, **texts) for j in judged],
+        )
 
     def question_text(self, sample: Sample, messages: Sequence[Message] | None = None) -> str:
         """Render what was asked: the messages before the answer, by default the sample's own."""
@@ -184,10 +173,9 @@ class JudgeGrader:
 
 async def grade_equality(grader: JudgeGrader, case: Case) -> list[Metric]:
     """Grade 1 where the answer means the same as the target."""
-    make_question = partial(equality_question, target=_target_text(case.target))
-    verdicts = await grader.ask(make_question, case)
-    is_equal = any(verdict.value for verdict in verdicts)
-    return [Metric(grader.name, float(is_equal), 1.0, grader.describe(verdicts))]
+    verdicts = await grader.ask(case, target=_target_text(case.target))
+    is_equal = any(verdict.value == "equal" for verdict in verdicts)
+    return [Metric(grader.name, is_equal, 1.0, grader.describe(verdicts))]
 
 
 async def grade_three_way(grader: JudgeGrader, case: Case) -> list[Metric]:
@@ -196,8 +184,7 @@ async def grade_three_way(grader: JudgeGrader, case: Case) -> list[Metric]:
     `NAME_given_attempted` is there only for samples that attempted an answer, so that its mean is
     accuracy given attempted.
     """
-    make_question = partial(three_way_question, target=_target_text(case.target))
-    verdicts = await grader.ask(make_question, case)
+    verdicts = await grader.ask(case, target=_target_text(case.target))
     verdict = verdicts[0].value if verdicts else "not_attempted"
     value = float(verdict == "correct")
     metrics = [
@@ -217,8 +204,7 @@ async def grade_criteria(
     listed = criteria(case.sample) if callable(criteria) else criteria
     check_criteria(listed)
     target = _target_text(case.target) if show_target else None
-    make_question = partial(criteria_question, criteria=listed, target=target)
-    verdicts = await grader.ask(make_question, case)
+    verdicts = await grader.ask(case, criteria=listed, target=target)
     metadata = grader.describe(verdicts)
     met = [verdict.value for verdict in verdicts] or [{c.id: False for c in listed}]
     values = [criteria_score(listed, which) for which in met]
@@ -255,9 +241,9 @@ async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | No
     if not case.answer.strip():
         return [Metric(grader.name, 0.0, 1.0, grader.describe([]))]
     question = grader.question_text(case.sample)
-    first = pairwise_question(question, case.answer, other)
-    second = pairwise_question(question, other, case.answer)
-    verdicts = await ask_all(grader.judge, [first, second])
+    orders = ({"first": case.answer, "second": other}, {"first": other, "second": case.answer})
+    questions = [make_question(PAIRWISE, question, order) for order in orders]
+    verdicts = await ask_all(grader.judge, questions)
     winners = [
         {"first": "answer", "second": "target", "tie": "tie"}[verdicts[0].value],
         {"first": "target", "second": "answer", "tie": "tie"}[verdicts[1].value],
@@ -283,7 +269,8 @@ async def ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdic
             for index in range(len(questions)):
                 group.start_soon(ask, index)
     except ExceptionGroup as problems:
-        raise problems.exceptions[0] from None
+        first = problems.exceptions[0]
+        raise first from first.__cause__
     return [verdicts[index] for index in range(len(questions))]
 
 
@@ -307,14 +294,31 @@ def _call(function: TextOf, sample: Sample) -> str:
     return text
 
 
+def _judged_texts(
+    trajectory: Trajectory, scope: Scope
+) -> tuple[Sequence[Message], list[dict[str, str]]]:
+    """Return the messages before the model's first turn, and the texts of the rest or of turns."""
+    messages, turns = trajectory.messages, trajectory.model_turns
+    if turns is None:
+        turns = tuple(i for i, message in enumerate(messages) if message.role == "assistant")
+    if not turns:
+        return messages, []
+    start = turns[0]
+    if scope == "trajectory":
+        return messages[:start], [_conversation(trajectory, start, len(messages), "message")]
+    return messages[:start], [
+        _conversation(trajectory, start, turn, "before")
+        | _message_texts(trajectory, messages[turn], "turn", "turn calls")
+        for turn in turns
+    ]
+
+
 def _conversation(trajectory: Trajectory, start: int, end: int, label: str) -> dict[str, str]:
     """Show messages, tool calls and their results, each with its number."""
     texts: dict[str, str] = {}
     for number, message in enumerate(trajectory.messages[start:end], 1):
-        numbered = f"{label} {number}"
-        texts |= _message_texts(
-            trajectory, message, f"{numbered} {message.role}", f"{numbered} calls"
-        )
+        labels = f"{label} {number} {message.role}", f"{label} {number} calls"
+        texts |= _message_texts(trajectory, message, *labels)
     return texts
 
 

@@ -26,13 +26,8 @@ import msgspec
 from heldout.errors import InvalidInput
 from heldout.types import Message
 
-T = TypeVar("T")
 V = TypeVar("V")
-Attempted = Literal["correct", "incorrect", "not_attempted"]
-Preferred = Literal["first", "second", "tie"]
 Scope = Literal["answer", "trajectory", "turn"]
-Judged = str | Mapping[str, str]
-"""An answer, or the labelled texts of a trajectory or a turn."""
 
 
 # --- Prompts --------------------------------------------------------------------------------------
@@ -74,6 +69,8 @@ class Prompt:
     system: str
     closing: str
     """The last line, after all data: what comes last is heeded most."""
+    words: tuple[str, ...] = ()
+    """The verdicts; none for criteria."""
 
     @property
     def name(self) -> str:
@@ -105,6 +102,7 @@ Reply with one JSON object and nothing else:
 {"reasoning": "<one or two sentences>", "verdict": "equal"}
 where the verdict is "equal" or "different".""",
     "Does the ANSWER mean the same as the TARGET? Reply with the JSON object.",
+    ("equal", "different"),
 )
 
 THREE_WAY = Prompt(
@@ -124,6 +122,7 @@ Reply with one JSON object and nothing else:
 {"reasoning": "<one or two sentences>", "verdict": "correct"}
 where the verdict is "correct", "incorrect" or "not_attempted".""",
     "Is the ANSWER correct, incorrect or not_attempted? Reply with the JSON object.",
+    ("correct", "incorrect", "not_attempted"),
 )
 
 CRITERIA = Prompt(
@@ -157,6 +156,7 @@ Reply with one JSON object and nothing else:
 {"reasoning": "<one or two sentences>", "verdict": "tie"}
 where the verdict is "first", "second" or "tie".""",
     "Which answer is better: first, second, or is it a tie? Reply with the JSON object.",
+    ("first", "second", "tie"),
 )
 
 # --- Questions ------------------------------------------------------------------------------------
@@ -183,54 +183,43 @@ class Question(Generic[V]):
     read: Callable[[Any], V] = field(compare=False)
 
 
-def equality_question(
-    question: str, answer: Judged, target: str, *, scope: Scope = "answer"
-) -> Question[bool]:
-    """Ask whether an answer means the same as the target."""
-    return _question(EQUALITY, scope, question, answer, {"target": target}, _read_equal)
-
-
-def three_way_question(
-    question: str, answer: Judged, target: str, *, scope: Scope = "answer"
-) -> Question[Attempted]:
-    """Ask whether an answer is correct, incorrect or not attempted."""
-    return _question(THREE_WAY, scope, question, answer, {"target": target}, _read_attempted)
-
-
-def pairwise_question(question: str, first: str, second: str) -> Question[Preferred]:
-    """Ask which of two answers is better. Ask in both orders: many judges prefer a position."""
-    answers = {"first": first, "second": second}
-    return _question(PAIRWISE, "answer", question, answers, {}, _read_preferred)
-
-
-def criteria_question(
-    question: str,
-    answer: Judged,
-    criteria: Sequence[Criterion],
-    target: str | None = None,
-    *,
-    scope: Scope = "answer",
-) -> Question[dict[str, bool]]:
-    """Ask which criteria are met. The judge sees neither weights nor what is required."""
-    check_criteria(criteria)
-    listed = [{"id": c.id, "description": c.description} for c in criteria]
-    texts = {} if target is None else {"target": target}
-    texts["criteria"] = json.dumps(listed, ensure_ascii=False, indent=1)
-    read = partial(_read_met, ids=[c.id for c in criteria])
-    return _question(CRITERIA, scope, question, answer, texts, read)
-
-
-def _question(
+def make_question(
     prompt: Prompt,
-    scope: Scope,
     question: str,
-    answer: Judged,
-    texts: Mapping[str, str],
-    read: Callable[[Any], V],
-) -> Question[V]:
+    judged: str | Mapping[str, str],
+    *,
+    target: str | None = None,
+    criteria: Sequence[Criterion] = (),
+    scope: Scope = "answer",
+) -> Question[Any]:
+    """Put an answer to a judge. It sees neither weights nor which criteria are required.
+
+    Args:
+        prompt: What is asked.
+        question: What was asked of the model.
+        judged: The answer, or texts by label: those of a trajectory or turn, or "first" and
+            "second" of a pair.
+        target: The correct answer, or one to compare with.
+        criteria: What CRITERIA asks for.
+        scope: What the judged texts are.
+
+    Returns:
+        The question. Its verdict is one of the prompt's words, or for criteria which are met.
+
+    Raises:
+        InvalidInput: Two criteria have one id, or none a weight above 0.
+    """
     prompt = prompt.scoped(scope)
-    judged = {"answer": answer} if isinstance(answer, str) else answer
-    inputs = {"question": question, **judged, **texts}
+    inputs = {"question": question}
+    inputs |= {"answer": judged} if isinstance(judged, str) else judged
+    if target is not None:
+        inputs["target"] = target
+    read: Callable[[Any], Any] = partial(_read_word, words=prompt.words)
+    if not prompt.words:
+        check_criteria(criteria)
+        listed = [{"id": c.id, "description": c.description} for c in criteria]
+        inputs["criteria"] = json.dumps(listed, ensure_ascii=False, indent=1)
+        read = partial(_read_met, ids=[c.id for c in criteria])
     data = delimited({label.upper(): text for label, text in inputs.items()})
     messages = (
         Message("system", f"{prompt.system}\n\n{DATA}"),
@@ -283,10 +272,6 @@ def check_criteria(criteria: Sequence[Criterion]) -> None:
 # --- Verdicts: further keys do no harm; a reason is asked for and not required --------------------
 
 
-class _Verdict(msgspec.Struct, Generic[V]):
-    verdict: V
-
-
 class _Met(msgspec.Struct):
     id: str
     met: bool
@@ -296,31 +281,21 @@ class _AllMet(msgspec.Struct):
     criteria: list[_Met]
 
 
-def _read_equal(value: Any) -> bool:
-    return _convert(_Verdict[Literal["equal", "different"]], value).verdict == "equal"
+def _read_word(value: dict[str, Any], *, words: Sequence[str]) -> str:
+    if value.get("verdict") not in words:
+        raise Malformed(f"the verdict is one of {', '.join(words)}.")
+    return str(value["verdict"])
 
 
-def _read_attempted(value: Any) -> Attempted:
-    return _convert(_Verdict[Attempted], value).verdict
-
-
-def _read_preferred(value: Any) -> Preferred:
-    return _convert(_Verdict[Preferred], value).verdict
-
-
-def _read_met(value: Any, *, ids: Sequence[str]) -> dict[str, bool]:
-    criteria = _convert(_AllMet, value).criteria
+def _read_met(value: dict[str, Any], *, ids: Sequence[str]) -> dict[str, bool]:
+    try:
+        criteria = msgspec.convert(value, _AllMet).criteria
+    except msgspec.ValidationError as problem:
+        raise Malformed(f"{problem}.") from None
     met = {criterion.id: criterion.met for criterion in criteria}
     if len(met) < len(criteria) or met.keys() != {*ids}:
         raise Malformed(f"every criterion has to be there once, and no other: {', '.join(ids)}.")
     return {id: met[id] for id in ids}
-
-
-def _convert(shape: type[T], value: Any) -> T:
-    try:
-        return msgspec.convert(value, shape, strict=True)
-    except msgspec.ValidationError as problem:
-        raise Malformed(f"{problem}.") from None
 
 
 # --- Delimiters -----------------------------------------------------------------------------------
