@@ -311,13 +311,11 @@ def decide(
     return 0.0, stated[0][:MAX_SHOWN], "could not be read as mathematics"
 
 
-_SPANS = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _SHORT_WORDS = "of|to|in|is|as|at|on|by|if|we|it|so|cm|mm|km|kg|ft|ml|hr|no|do|be"
 _WORD = re.compile(rf"(?<![\\A-Za-z{{])(?:[A-Za-z]{{3,}}|(?:{_SHORT_WORDS})(?![A-Za-z]))")
 _LEADING_WORDS = re.compile(
     rf"(?:(?:an?|[A-Za-z]{{3,}}|{_SHORT_WORDS}|[A-Za-z]+['’]t)[\s,:*]+(?![=+*/^<>]))+"
 )
-_LAST_NUMBER = re.compile(r"\b(?:is|are|be|equals)\s(-?\d[\d.,/]{0,50}(?<![.,/]))\W{0,3}\Z")
 _DENIED = re.compile(r"(?:\b(?:not|if|wrong|incorrect)|n['’]t)\W*\Z", re.IGNORECASE)
 _AND = re.compile(r"(?:[\s,;]*(?:(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])|\\q?quad))+[\s,;]*")
 _SCALES = {
@@ -345,21 +343,15 @@ def _expression(statement: str) -> str | None:
         bare = bare[label.end() :]
     if not _has_words(bare):
         return bare or None
-    spans: list[str] = [span[span.lastindex or 0].strip() for span in _SPANS.finditer(text)]
-    if spans and _SPANS.match(text.lstrip()):
-        return spans[0]
-    if spans:
-        before, _, behind = text.rpartition(spans[-1])
-        if number := _LAST_NUMBER.search(behind):
-            return str(number[1])
-        return None if _DENIED.search(before.rstrip("$\\([ ")) else spans[-1]
     leading = _LEADING_WORDS.match(bare)
     if leading and _DENIED.search(leading[0]):
         return None
     rest = bare[leading.end() :] if leading else bare
     word = _WORD.search(_blank_functions(rest))
-    rest = (rest[: word.start()] if word else rest).strip(" ,;:(*")
-    return rest if re.search(r"[\d\\]|\A[A-Za-z]\b", rest) else None
+    beginning = rest[: word.start() if word else None].strip(" ,;:(*")
+    if re.search(r"[\d\\]" if leading else r"[\d\\]|\A[A-Za-z]\b", beginning):
+        return beginning
+    return _last_expression(text)
 
 
 def _has_words(text: str) -> bool:
