@@ -147,8 +147,7 @@ class JudgeGrader:
 
     def describe(self, verdicts: Sequence[Verdict[Any]]) -> dict[str, Any]:
         """Return the metadata of a metric; without verdicts there was no answer."""
-        name = cut(self.judge.name, MAX_REPLY)
-        metadata: dict[str, Any] = {"judge": name, "prompt": self.prompt}
+        metadata: dict[str, Any] = {"judge": self.judge.name, "prompt": self.prompt}
         if not verdicts:
             return metadata | {"note": "no answer"}
         replies = [cut(verdict.reply, MAX_REPLY) for verdict in verdicts]

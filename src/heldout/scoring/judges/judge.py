@@ -33,12 +33,7 @@ from heldout._aio import current_loop
 from heldout._format import cut, printable
 from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling, check_endpoint
-from heldout.errors import (
-    FatalEndpointError,
-    InvalidInput,
-    NoVerdict,
-    TransientError,
-)
+from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict, TransientError
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import with_retries
 from heldout.models.cache import ResponseCache
@@ -236,8 +231,8 @@ class Judge:
             if self._has_given_verdict or self._failures < MAX_FAILURES:
                 raise
             raise FatalEndpointError(
-                f"judge {self._short_name} has given no verdict in any of {self._failures} "
-                f"questions, so it is asked no more; the last: {problem}"
+                f"judge {self.name} has given no verdict in any of {self._failures} questions, so "
+                f"it is asked no more; the last: {problem}"
             ) from problem
         finally:
             lock.release()
@@ -276,7 +271,7 @@ class Judge:
             else:
                 return Verdict(value, reply, usage, attempt + 1, False, question.prompt)
         raise NoVerdict(
-            f"judge {self._short_name} gave no verdict in {self._attempts} attempts "
+            f"judge {self.name} gave no verdict in {self._attempts} attempts "
             f"({question.prompt}): {problem} Its last reply: "
             f"{_one_line(reply, _QUOTED) or NO_REPLY}",
             usage=usage,
@@ -293,16 +288,12 @@ class Judge:
                     return await here.endpoint.complete(messages, sampling, ())
             finally:
                 here.slots.release()
-            raise TransientError(f"judge {self._short_name}: no answer within {self._timeout:g} s")
+            raise TransientError(f"judge {self.name}: no answer within {self._timeout:g} s")
 
         try:
             return await with_retries(request, self._retries)
         except FatalEndpointError as problem:
-            raise FatalEndpointError(f"judge {self._short_name}: {problem}") from problem
-
-    @property
-    def _short_name(self) -> str:
-        return _one_line(self.name, 100)
+            raise FatalEndpointError(f"judge {self.name}: {problem}") from problem
 
     async def close(self) -> None:
         """Close what this judge opened for this event loop. It can be used again."""
