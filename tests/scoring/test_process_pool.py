@@ -96,6 +96,15 @@ def test_what_a_task_raises_is_named_and_the_worker_lives_on(pool: Pool) -> None
     assert before <= set(pool.pids())
 
 
+def test_a_worker_of_a_large_process_is_used_again() -> None:
+    """The maximum memory of a process is inherited from the one that started it."""
+    large = b"x" * 2**28
+    small = Pool(1, memory=2**28)
+    assert len({small.run_sync("os:getpid", seconds=60) for _ in range(3)}) == 1
+    small.close()
+    del large
+
+
 def test_a_message_that_cannot_be_sent_whole_is_sent_in_part(pool: Pool) -> None:
     with pytest.raises(TaskFailed) as caught:
         pool.run_sync(f"{TASKS}:surrogate", seconds=10)
