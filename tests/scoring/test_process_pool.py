@@ -111,12 +111,6 @@ def test_a_message_that_cannot_be_sent_whole_is_sent_in_part(pool: Pool) -> None
     assert len(str(caught.value)) < 3000
 
 
-def test_a_function_that_is_not_there_is_the_tasks_error(pool: Pool) -> None:
-    for name in ("no_such_module:f", "math:no_such_function", "math"):
-        with pytest.raises(TaskFailed):
-            pool.run_sync(name, seconds=10)
-
-
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), 86_401, 1e12])
 def test_there_is_no_task_without_a_sane_limit(pool: Pool, seconds: float) -> None:
     with pytest.raises(InvalidInput, match="seconds"):
@@ -250,11 +244,11 @@ def test_under_kills_and_cancels_nothing_is_lost_and_nothing_is_done_twice(
     busy = Pool(2)
     kills = cancelled = died = 0
     tasks: list[Future[Any]] = []
-    for number in range(300):
+    for number in range(120):
         tasks.append(busy.submit("os:mkdir", str(tmp_path / str(number)), seconds=60))
         if chance.random() < 0.3:
             chance.choice(tasks[-20:]).cancel()
-        if number % 60 == 30:
+        if number % 40 == 20:
             next(task for task in reversed(tasks) if not task.cancelled()).exception(60)
             for pid in busy.pids():
                 os.kill(pid, signal.SIGKILL)
