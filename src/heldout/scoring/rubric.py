@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -204,14 +204,7 @@ class Rubric:
             except Exception as problem:
                 raise _failure(self.parts[index], problem) from problem
 
-        try:
-            async with anyio.create_task_group() as group:
-                for index, value in enumerate(values):
-                    if inspect.isawaitable(value):
-                        group.start_soon(wait, index)
-        except ExceptionGroup as failures:  # the others were cancelled at the first
-            first = failures.exceptions[0]
-            raise first from first.__cause__
+        await run_each(wait, [i for i, v in enumerate(values) if inspect.isawaitable(v)])
         return self._score(values)
 
     def _score(self, values: Sequence[Any]) -> Score:
@@ -222,6 +215,19 @@ class Rubric:
             except (TypeError, ValueError) as problem:
                 raise _failure(p, problem) from problem
         return Score(tuple(metrics))
+
+
+async def run_each(
+    function: Callable[[int], Coroutine[Any, Any, None]], indices: Iterable[int]
+) -> None:
+    """Run a function for each index at the same time; the first failure cancels the others."""
+    try:
+        async with anyio.create_task_group() as group:
+            for index in indices:
+                group.start_soon(function, index)
+    except ExceptionGroup as failures:
+        first = failures.exceptions[0]
+        raise first from first.__cause__
 
 
 def _failure(part: Part, problem: Exception) -> ScoringFailed:

@@ -122,7 +122,7 @@ def test_the_error_quotes_the_last_reply_bounded_and_printable(run: Run) -> None
         verdict_of(run, Judge(Scripted("\x1b[2J correct\n" + "x" * 50_000), attempts=1))
     message = str(caught.value)
     assert caught.value.usage is None
-    assert "in 1 attempts" in message
+    assert "in one attempt" in message
     assert "\\x1b[2J correct xxx" in message
     assert message.isprintable()
     assert len(message) < 1000

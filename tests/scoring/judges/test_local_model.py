@@ -32,7 +32,7 @@ def test_what_a_weak_judge_says_is_no_verdict_and_it_is_loaded_once_for_all_even
     read = equality_question("?", "a", "b").read
     for text, backend in (("w1 w2", "asyncio"), ("w3 w4", "trio")):
         question = Question("brief/1", (Message("user", text),), {"text": text}, read)
-        with pytest.raises(NoVerdict, match=r"gave no verdict in 1 attempts \(brief/1\)"):
+        with pytest.raises(NoVerdict, match=r"gave no verdict in one attempt \(brief/1\)"):
             anyio.run(judge.ask, question, backend=backend)
     assert len(loaded) == 1
     anyio.run(judge.close)

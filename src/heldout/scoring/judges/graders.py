@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import anyio
-
 from heldout._fingerprint import describe_callable
 from heldout._format import cut
 from heldout.chat.messages import messages_of
@@ -29,6 +27,7 @@ from heldout.scoring.judges.prompts import (
     check_criteria,
     make_question,
 )
+from heldout.scoring.rubric import run_each
 from heldout.types import Message, Metric, Sample, Trajectory
 
 if TYPE_CHECKING:
@@ -263,13 +262,7 @@ async def ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdic
     async def ask(index: int) -> None:
         verdicts[index] = await judge.ask(questions[index])
 
-    try:
-        async with anyio.create_task_group() as group:
-            for index in range(len(questions)):
-                group.start_soon(ask, index)
-    except ExceptionGroup as problems:
-        first = problems.exceptions[0]
-        raise first from first.__cause__
+    await run_each(ask, range(len(questions)))
     return [verdicts[index] for index in range(len(questions))]
 
 

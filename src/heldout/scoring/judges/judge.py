@@ -270,10 +270,10 @@ class Judge:
                 messages = (*question.messages, sent_back, again)
             else:
                 return Verdict(value, reply, usage, attempt + 1, False, question.prompt)
+        times = "one attempt" if self._attempts == 1 else f"{self._attempts} attempts"
         raise NoVerdict(
-            f"judge {self.name} gave no verdict in {self._attempts} attempts "
-            f"({question.prompt}): {problem} Its last reply: "
-            f"{_one_line(reply, _QUOTED) or NO_REPLY}",
+            f"judge {self.name} gave no verdict in {times} ({question.prompt}): {problem} Its last "
+            f"reply: {_one_line(reply, _QUOTED) or NO_REPLY}",
             usage=usage,
         )
 
