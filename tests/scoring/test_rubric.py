@@ -192,7 +192,10 @@ def test_options_are_handed_to_the_function() -> None:
     [
         (lambda: Rubric(), "at least one part"),
         (lambda: Rubric(3), "is a function, got 3"),  # type: ignore[arg-type]
-        (lambda: Rubric(part(len, weight=0, name="a", obj="x")), "only be given by its place"),
+        (
+            lambda: Rubric(part(len, weight=0, name="a", obj="x")),
+            "does not say what it takes by name",
+        ),
         (lambda: part(lambda a, b: 1, name="x"), "asks for 'a'. A part may ask for answer, text"),
         (lambda: part(lambda: 1), "part(function, name='correct') names it"),
         (lambda: part(grade_number, tolerance=1), "no option 'tolerance'; it takes answer, target"),

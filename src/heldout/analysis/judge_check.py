@@ -389,33 +389,27 @@ async def _ask(judge: Judge, item: LabelledAnswer, repeat: int) -> Draw:
     except Exception as error:  # noqa: BLE001 - one answer has no verdict; the others go on
         return Draw(None, tuple(parts), error)
     verdict = parts[0].value
-    if item.kind == "equality":
-        verdict = EQUAL if verdict else DIFFERENT
-    elif item.kind == "pairwise" and verdict != _SWAPPED[parts[1].value]:
+    if item.kind == "pairwise" and verdict != _SWAPPED[parts[1].value]:
         verdict = "tie"
     return Draw(verdict, tuple(parts))
 
 
 def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
     """Yield one question, or one for each order of a pair."""
-    from heldout.scoring.judges import (
-        criteria_question,
-        equality_question,
-        pairwise_question,
-        three_way_question,
-    )
+    from heldout.scoring.judges import CRITERIA, EQUALITY, PAIRWISE, THREE_WAY, make_question
 
-    texts = item.texts
-    question = texts["question"]
+    texts = dict(item.texts)
+    question, target = texts.pop("question"), texts.pop("target", None)
     if item.kind == "pairwise":
-        yield pairwise_question(question, texts["first"], texts["second"])
-        yield pairwise_question(question, texts["second"], texts["first"])
-    elif item.kind == "criteria":
-        yield criteria_question(question, texts["answer"], item.criteria, texts.get("target"))
-    elif item.kind == "equality":
-        yield equality_question(question, texts["answer"], texts["target"])
+        yield make_question(PAIRWISE, question, texts)
+        yield make_question(
+            PAIRWISE, question, {"first": texts["second"], "second": texts["first"]}
+        )
     else:
-        yield three_way_question(question, texts["answer"], texts["target"])
+        prompts = {"equality": EQUALITY, "three-way": THREE_WAY, "criteria": CRITERIA}
+        yield make_question(
+            prompts[item.kind], question, texts["answer"], target=target, criteria=item.criteria
+        )
 
 
 # --- Counting -----------------------------------------------------------------------------------

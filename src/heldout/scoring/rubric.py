@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -98,13 +98,11 @@ def part(
     if not callable(function):
         raise InvalidInput(f"a part of a rubric is a function, got {function!r:.100}")
     own_name = getattr(function, "name", None)  # judges have one
-    own_name = own_name if isinstance(own_name, str) else None
-    name = name or own_name or _name_of(function).removeprefix("grade_")
+    default = own_name if isinstance(own_name, str) else _name_of(function).removeprefix("grade_")
+    name = name or default
     if name == "<lambda>":
-        raise InvalidInput(
-            f"a part has a name, not {name!r}: part(function, name='correct') names it"
-        )
-    if own_name not in (None, name):
+        raise InvalidInput("a lambda has no name: part(function, name='correct') names it")
+    if isinstance(own_name, str) and name != own_name:
         raise InvalidInput(
             f"part {name!r}: {type(function).__name__} names its metrics itself, {own_name!r}; "
             "name it where it is made (judge.equality(name=…)), not here"
@@ -121,32 +119,27 @@ def part(
 
 def _find_parameters(function: Callable[..., Any], options: Mapping[str, Any]) -> tuple[str, ...]:
     """Find which of GIVEN a function takes, and check that the options are the rest."""
-    function_name = _name_of(function)
+    name = _name_of(function)
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
+        parameters = None
+    if parameters is None or any(p.kind is p.POSITIONAL_ONLY for p in parameters.values()):
         raise InvalidInput(
-            f"{function_name} does not say what it takes; wrap it in a function of some of "
+            f"{name} does not say what it takes by name; wrap it in a function of some of "
             f"{', '.join(GIVEN)}"
-        ) from None
+        )
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for option in options:
         if option not in parameters and not takes_any:
+            taken = ", ".join(parameters) or "nothing"
+            raise InvalidInput(f"{name} has no option {option!r}; it takes {taken}")
+    for key, p in parameters.items():
+        is_required = p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        if is_required and key not in {*GIVEN, *options}:
             raise InvalidInput(
-                f"{function_name} has no option {option!r}; it takes "
-                f"{', '.join(parameters) or 'nothing'}"
-            )
-    for key, parameter in parameters.items():
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise InvalidInput(
-                f"{key!r} can only be given by its place, and parts are filled by name; wrap the "
-                "function"
-            )
-        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if is_named and parameter.default is parameter.empty and key not in {*GIVEN, *options}:
-            raise InvalidInput(
-                f"{function_name} asks for {key!r}. A part may ask for {', '.join(GIVEN)}; give "
-                f"anything else as an option: part(…, {key}=…)"
+                f"{name} asks for {key!r}. A part may ask for {', '.join(GIVEN)}; give anything "
+                f"else as an option: part(…, {key}=…)"
             )
     return tuple(key for key in GIVEN if key in parameters and key not in options)
 
@@ -169,14 +162,11 @@ class Rubric:
         name, times = Counter(p.name for p in self.parts).most_common(1)[0]
         if times > 1:
             raise InvalidInput(
-                f"two parts are named {name!r}; part(function, name=…) names one otherwise, and "
-                "judge.equality(name=…) a judge"
+                f"two parts are named {name!r}; part(function, name=…) or judge.equality(name=…) "
+                "names one otherwise"
             )
         if all(p.weight == 0 for p in self.parts):
-            raise InvalidInput(
-                "no part counts: all weights are 0, so that every reward would be 0. Give one a "
-                "weight above 0"
-            )
+            raise InvalidInput("no part counts: all weights are 0, so every reward would be 0")
 
     def __repr__(self) -> str:
         return f"Rubric({', '.join(p.name for p in self.parts)})"
@@ -196,37 +186,25 @@ class Rubric:
             "trajectory": trajectory,
         }
         values: list[Any] = []
-        for p in self.parts:
-            try:
-                arguments = {key: inputs[key] for key in p.asks_for}
-                values.append(p.function(**arguments, **p.options))
-            except BaseException as problem:
-                for value in values:
-                    if inspect.iscoroutine(value):
-                        value.close()  # it will not be awaited
-                if isinstance(problem, Exception):
-                    raise _failure(p, problem) from problem
-                raise
+        try:
+            for p in self.parts:
+                values.append(p.function(**{key: inputs[key] for key in p.asks_for}, **p.options))
+        except Exception as problem:
+            for value in filter(inspect.iscoroutine, values):
+                value.close()  # it will not be awaited
+            raise _failure(self.parts[len(values)], problem) from problem
         if any(inspect.isawaitable(value) for value in values):
             return self._settle(values)
         return self._score(values)
 
     async def _settle(self, values: list[Any]) -> Score:
-        failures: list[ScoringFailed] = []
-
         async def wait(index: int) -> None:
             try:
                 values[index] = await settle(values[index])
-            except Exception as problem:  # noqa: BLE001 - raised below
-                failures.append(_failure(self.parts[index], problem))
-                group.cancel_scope.cancel()  # what the others cost would be for nothing
+            except Exception as problem:
+                raise _failure(self.parts[index], problem) from problem
 
-        async with anyio.create_task_group() as group:
-            for index, value in enumerate(values):
-                if inspect.isawaitable(value):
-                    group.start_soon(wait, index)
-        if failures:
-            raise failures[0]
+        await run_each(wait, [i for i, v in enumerate(values) if inspect.isawaitable(v)])
         return self._score(values)
 
     def _score(self, values: Sequence[Any]) -> Score:
@@ -239,21 +217,33 @@ class Rubric:
         return Score(tuple(metrics))
 
 
+async def run_each(
+    function: Callable[[int], Coroutine[Any, Any, None]], indices: Iterable[int]
+) -> None:
+    """Run a function for each index at the same time; the first failure cancels the others."""
+    try:
+        async with anyio.create_task_group() as group:
+            for index in indices:
+                group.start_soon(function, index)
+    except ExceptionGroup as failures:
+        first = failures.exceptions[0]
+        raise first from first.__cause__
+
+
 def _failure(part: Part, problem: Exception) -> ScoringFailed:
     """Name the part in what it raised."""
     message = printable_error(problem)
     if not isinstance(problem, InvalidInput | ScoringFailed):
         message = f"{type(problem).__name__}: {message}"
-    failure = ScoringFailed(f"{part.name}: {message}")
-    failure.__cause__ = problem
-    return failure.with_traceback(problem.__traceback__)
+    return ScoringFailed(f"{part.name}: {message}").with_traceback(problem.__traceback__)
 
 
 def _metrics(part: Part, value: Any) -> Sequence[Metric]:
+    weight = 1.0 if part.weight is None else part.weight
     if isinstance(value, Grade):
-        return [value.metric(part.name, 1.0 if part.weight is None else part.weight)]
+        return [value.metric(part.name, weight)]
     if is_number(value):
-        return [Metric(part.name, value, 1.0 if part.weight is None else part.weight)]
+        return [Metric(part.name, value, weight)]
     if isinstance(value, Metric):
         value = [value]
     elif isinstance(value, Score):
@@ -263,16 +253,13 @@ def _metrics(part: Part, value: Any) -> Sequence[Metric]:
         raise InvalidInput(
             f"a part returns a number, a bool, a Grade or Metrics, got {value!r:.100}{hint}"
         )
-    if part.weight is None or not value:
-        return value
-    if len(value) == 1 and not value[0].weight:
-        return [replace(value[0], weight=part.weight)]
-    if part.weight and not any(metric.weight for metric in value):
+    if len(value) == 1 and not value[0].weight and part.weight is not None:
+        return [replace(value[0], weight=weight)]
+    if part.weight and value and not any(metric.weight for metric in value):
         raise InvalidInput(
-            f"it is to weigh {part.weight:g}, and none of its {len(value)} metrics has a weight: "
-            "give those that count one"
+            f"it is to weigh {weight:g}, and none of its {len(value)} metrics has a weight"
         )
-    return [replace(m, weight=m.weight * part.weight) for m in value]
+    return [replace(m, weight=m.weight * weight) for m in value]
 
 
 def _name_of(function: Callable[..., Any]) -> str:

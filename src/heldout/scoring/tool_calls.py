@@ -1,30 +1,19 @@
 """Tool calls: whether a response calls tools when it should, the right ones, and validly.
 
     read_calls      which tools a response calls, and whether every call validates
-    same_calls      whether two responses make the same calls
     grade_calls     compare the last turn with a target, score_calls validate it
     compare_calls   a set of responses against a reference
 
-The numbers of `compare_calls` are those of the K2 Vendor Verifier, as it defines them:
-
-    positive          the finish reason is `tool_calls` (calls beside another reason do not count)
-    TP, FP, FN        both are positive; the candidate only; the reference only
-    precision         TP / (TP + FP)
-    recall            TP / (TP + FN)
-    F1                2PR / (P + R), which is 2TP / (2TP + FP + FN)
-    schema accuracy   responses all of whose calls validate / positive responses;
-                      bad JSON, an unknown tool and an empty list of calls do not validate
-
-Two runs of the same weights do not agree fully either (76-84% in practice): compare the reference
-with a second run of itself, too. Each rate has its count and its denominator, no value where that
-is 0, and Wilson's interval over requests. F1 is a function of TP / (TP + FP + FN), a plain rate J,
-namely 2J / (1 + J): its interval is Wilson's of J, sent through the same function.
+The numbers of `compare_calls` are those of the K2 Vendor Verifier (docs/toolcalls.md defines them).
+Each rate has its count and its denominator, no value where that is 0, and Wilson's interval over
+requests. F1 is a function of TP / (TP + FP + FN), a plain rate J, namely 2J / (1 + J): its interval
+is Wilson's of J, sent through the same function.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -99,27 +88,30 @@ def read_calls(completion: Completion, tools: Sequence[ToolSpec]) -> ResponseCal
     Raises:
         InvalidInput: Two different tools have one name, or a schema is none.
     """
-    parameters: dict[str, dict[str, Any]] = {}
+    schemas: dict[str, dict[str, Any]] = {}
     for tool in tools:
-        if parameters.setdefault(tool.name, tool.parameters) != tool.parameters:
+        if schemas.setdefault(tool.name, tool.parameters) != tool.parameters:
             raise InvalidInput(f"two tools are named {tool.name!r:.100}; a call could mean either")
     calls = completion.message.tool_calls
-    problems = tuple(filter(None, (_problem(call, parameters) for call in calls)))
-    return ResponseCalls(completion.finish_reason, calls, problems)
+    problems = [
+        f"{cut(call.name, MAX_NAME)}: {problem}"
+        for call in calls
+        if (problem := _find_problem(call, schemas.get(call.name)))
+    ]
+    return ResponseCalls(completion.finish_reason, calls, tuple(problems))
 
 
-def _problem(call: ToolCall, parameters: Mapping[str, dict[str, Any]]) -> str | None:
-    name = cut(call.name, MAX_NAME)
-    if call.name not in parameters:
-        return f"{name}: no such tool"
+def _find_problem(call: ToolCall, parameters: dict[str, Any] | None) -> str | None:
+    if parameters is None:
+        return "no such tool"
     try:
         arguments = parse_json(call.arguments)
     except NotJSON as problem:
-        return f"{name}: the arguments are not JSON: {problem}"
-    schema = compiled(parameters[call.name])
+        return f"the arguments are not JSON: {problem}"
+    schema = compiled(parameters)
     if schema.accepts(arguments):
         return None
-    return f"{name}: {schema.problem(arguments) or 'the schema does not accept the arguments'}"
+    return schema.problem(arguments) or "the schema does not accept the arguments"
 
 
 def same_calls(ours: Sequence[ToolCall], theirs: Sequence[ToolCall]) -> bool:
@@ -127,13 +119,6 @@ def same_calls(ours: Sequence[ToolCall], theirs: Sequence[ToolCall]) -> bool:
 
     Arguments are equal as JSON values: the order of keys does not count, 1 is 1.0, and true is
     not 1. Arguments that are not JSON equal nothing, not even themselves.
-
-    Args:
-        ours: Calls.
-        theirs: Other calls.
-
-    Returns:
-        Whether they are the same.
     """
 
     def comparable(calls: Sequence[ToolCall]) -> Counter[tuple[str, Hashable]]:
@@ -229,21 +214,19 @@ def score_calls(trajectory: Trajectory, sample: Sample) -> Score:
     return Score(tuple(metrics))
 
 
-@grader(version=3)
+@grader(version=4)
 def grade_calls(
     trajectory: Trajectory, target: Any, *, ordered: bool = False, ignore_case: bool = False
 ) -> Grade:
     """Grade 1 where the last model turn calls what the target calls, as often, and nothing else.
 
-    The target is a list of calls, or a message with `tool_calls`. A call is written as chat APIs
-    have it ({"function": {"name", "arguments"}}) or shorter ({"name", "arguments"}), with arguments
-    as JSON text or as the value itself. An empty list: the turn must not call. Arguments are
-    compared as JSON values, and one that the target does not name is wrong. Where several values
-    are right, a call has `accepted` instead of `arguments`, a list of values for each argument, and
-    in `optional` those that may be left out: {"name": "weather", "accepted": {"city": ["Oslo",
-    "Oslo, Norway"], "days": [1]}, "optional": ["days"]}. BFCL's ground truth is taken as it is:
-    {"weather": {"city": ["Oslo", "Oslo, Norway"], "days": [1, ""]}}, where "" stands for an
-    argument that may be left out, and an object among the values holds lists of them in turn.
+    The target is a list of calls, or a message with `tool_calls`; an empty list: the turn must not
+    call. A call is written as chat APIs have it ({"function": {"name", "arguments"}}) or shorter
+    ({"name", "arguments"}), with arguments as JSON text or as the value itself, and compared as
+    JSON values. Where several values are right, it is written as in BFCL: {"weather": {"city":
+    ["Oslo", "Oslo, Norway"], "days": [1, ""]}} lists the values that each argument may have. "" is
+    for an argument that may be left out; an object among the values holds such lists in turn. An
+    argument that the target does not name is wrong.
 
     Args:
         trajectory: The trajectory.
@@ -257,10 +240,13 @@ def grade_calls(
     Raises:
         InvalidInput: The target is no list of calls, or the trajectory has no model turn.
     """
-    expected = _expected_calls(target, ignore_case)
+    expected = _expected_calls(target)
     calls = _last_turn(trajectory).tool_calls
     extracted = cut("; ".join(map(_render, calls[:MAX_LISTED])), 500) if calls else None
-    if _are_accepted(calls, expected, ordered=ordered):
+    fits = [[_fits(call, other, ignore_case) for other in expected] for call in calls]
+    if len(calls) == len(expected) and (
+        all(fits[i][i] for i in range(len(calls))) if ordered else _can_be_matched(fits)
+    ):
         return Grade(1.0, extracted)
     if sorted(call.name for call in calls) == sorted(call.name for call in expected):
         return Grade(0.0, extracted, "the same tools, with other arguments or in another order")
@@ -272,41 +258,54 @@ class _Expected(NamedTuple):
     """A call of the target."""
 
     name: str
-    accepts_arguments: Callable[[Any], bool]
-
-    def accepts(self, call: ToolCall) -> bool:
-        if call.name != self.name:
-            return False
-        try:
-            return self.accepts_arguments(parse_json(call.arguments))
-        except NotJSON:
-            return False
+    arguments: Any
+    lists_values: bool
+    """Whether the arguments are lists of accepted values, as in BFCL."""
 
 
-def _are_accepted(
-    calls: Sequence[ToolCall], expected: Sequence[_Expected], *, ordered: bool
-) -> bool:
-    """Match each call to a call of the target of its own (augmenting paths, after Kuhn)."""
-    if len(calls) != len(expected):
+def _fits(call: ToolCall, expected: _Expected, ignore_case: bool) -> bool:
+    if call.name != expected.name:
         return False
-    if ordered:
-        return all(target.accepts(call) for target, call in zip(expected, calls, strict=True))
-    fits = [[i for i, target in enumerate(expected) if target.accepts(call)] for call in calls]
+    try:
+        arguments = parse_json(call.arguments)
+    except NotJSON:
+        return False
+    if expected.lists_values:
+        return _is_accepted(arguments, expected.arguments, ignore_case)
+    return _comparable(arguments, ignore_case) == _comparable(expected.arguments, ignore_case)
+
+
+def _is_accepted(value: Any, accepted: Any, ignore_case: bool) -> bool:
+    """Compare a value with one of BFCL's, whose objects hold lists of values, "" for none."""
+    if isinstance(accepted, Mapping):
+        return isinstance(value, dict) and all(
+            any(_is_accepted(value[key], option, ignore_case) for option in accepted.get(key, ()))
+            if key in value
+            else "" in accepted[key]
+            for key in value.keys() | accepted.keys()
+        )
+    if isinstance(accepted, list) and isinstance(value, list) and len(value) == len(accepted):
+        return all(_is_accepted(*pair, ignore_case) for pair in zip(value, accepted, strict=True))
+    return _comparable(value, ignore_case) == _comparable(accepted, ignore_case)
+
+
+def _can_be_matched(fits: Sequence[Sequence[bool]]) -> bool:
+    """Find a call of the target for each call (augmenting paths, after Kuhn)."""
     owner: dict[int, int] = {}
 
     def find_target(call: int, tried: set[int]) -> bool:
-        for target in fits[call]:
-            if target not in tried:
+        for target, does_fit in enumerate(fits[call]):
+            if does_fit and target not in tried:
                 tried.add(target)
                 if target not in owner or find_target(owner[target], tried):
                     owner[target] = call
                     return True
         return False
 
-    return all(find_target(call, set()) for call in range(len(calls)))
+    return all(find_target(call, set()) for call in range(len(fits)))
 
 
-def _expected_calls(target: Any, ignore_case: bool) -> list[_Expected]:
+def _expected_calls(target: Any) -> list[_Expected]:
     if isinstance(target, Message):
         target = target.tool_calls
     elif isinstance(target, Mapping) and "tool_calls" in target:
@@ -316,77 +315,29 @@ def _expected_calls(target: Any, ignore_case: bool) -> list[_Expected]:
             "the target of calls is a list of them, such as "
             f'[{{"name": "weather", "arguments": {{"city": "Oslo"}}}}]; got {target!r:.200}'
         )
-    return [_expected_call(call, ignore_case) for call in target]
+    return [_expected_call(call) for call in target]
 
 
-def _expected_call(call: Any, ignore_case: bool) -> _Expected:
-    def are_equal(value: Any, other: Any) -> bool:
-        return _comparable(value, ignore_case) == _comparable(other, ignore_case)
+_CALL_KEYS = {"id", "index", "type", "function", "name", "arguments"}
 
-    if isinstance(call, Mapping) and "accepted" in call:
-        name, accepted, optional = _check_accepted(call)
-        return _Expected(name, lambda value: _fits_object(value, accepted, optional, are_equal))
+
+def _expected_call(call: Any) -> _Expected:
     if isinstance(call, Mapping) and len(call) == 1 and not call.keys() & {"function", "arguments"}:
         ((name, accepted),) = call.items()
         if isinstance(accepted, Mapping) and all(isinstance(v, list) for v in accepted.values()):
-            return _Expected(name, lambda value: _fits_bfcl(value, accepted, are_equal))
+            return _Expected(name, accepted, lists_values=True)
+    if isinstance(call, Mapping) and not call.keys() <= _CALL_KEYS:
+        raise InvalidInput(
+            "a call of the target has a name and arguments, or for its arguments lists of values "
+            f'such as {{"weather": {{"city": ["Oslo", "Oslo, Norway"]}}}}; got {call!r:.200}'
+        )
     if not isinstance(call, ToolCall):
         message = message_of({"role": "assistant", "tool_calls": [call]}, "the target")
         (call,) = message.tool_calls
     try:
-        arguments = parse_json(call.arguments)
+        return _Expected(call.name, parse_json(call.arguments), lists_values=False)
     except NotJSON:  # it would equal nothing, however right the answer
         raise InvalidInput(f"the target's arguments are not JSON: {_render(call)}") from None
-    return _Expected(call.name, lambda value: are_equal(value, arguments))
-
-
-def _check_accepted(
-    call: Mapping[str, Any],
-) -> tuple[str, Mapping[str, Sequence[Any]], Sequence[str]]:
-    name, accepted, optional = call.get("name"), call["accepted"], call.get("optional", ())
-    if (
-        isinstance(name, str)
-        and isinstance(accepted, Mapping)
-        and all(isinstance(values, list | tuple) and values for values in accepted.values())
-        and not isinstance(optional, str)
-        and {*optional} <= accepted.keys()
-    ):
-        return name, accepted, optional
-    raise InvalidInput(
-        "a call of the target that accepts several values has a name, for each argument a "
-        "list of them, and optional names some of these: "
-        '{"name": "weather", "accepted": {"city": ["Oslo"], "days": [1, 2]}, "optional": '
-        f'["days"]}}; got {call!r:.200}'
-    )
-
-
-def _fits_object(
-    value: Any,
-    accepted: Mapping[str, Sequence[Any]],
-    optional: Sequence[str],
-    fits: Callable[[Any, Any], bool],
-) -> bool:
-    """Tell whether an object has one of the accepted values at each key, and no other keys."""
-    if not isinstance(value, dict) or not value.keys() <= accepted.keys():
-        return False
-    return all(
-        any(fits(value[key], option) for option in options) if key in value else key in optional
-        for key, options in accepted.items()
-    )
-
-
-def _fits_bfcl(value: Any, accepted: Any, are_equal: Callable[[Any, Any], bool]) -> bool:
-    """Compare a value with one of BFCL's: its objects hold lists of values, "" for none."""
-
-    def fits(value: Any, option: Any) -> bool:
-        return _fits_bfcl(value, option, are_equal)
-
-    if isinstance(accepted, Mapping):
-        optional = [key for key, options in accepted.items() if "" in options]
-        return _fits_object(value, accepted, optional, fits)
-    if isinstance(accepted, list | tuple) and isinstance(value, list):
-        return len(value) == len(accepted) and all(map(fits, value, accepted))
-    return are_equal(value, accepted)
 
 
 def _render(call: ToolCall) -> str:

@@ -52,11 +52,7 @@ SAME = (
 
 OSLO = {"name": TOOL, "arguments": '{"city": "Oslo"}'}
 ROME = {"name": TOOL, "arguments": '{"city": "Rome"}'}
-ACCEPTS = {
-    "name": TOOL,
-    "accepted": {"city": ["Oslo", "Oslo, Norway"], "days": [1, 2]},
-    "optional": ["days"],
-}
+ACCEPTS = {TOOL: {"city": ["Oslo", "Oslo, Norway"], "days": [1, 2, ""]}}
 
 GRADED = (
     Example(

@@ -7,11 +7,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from heldout.config import Sampling
+from heldout.scoring.judges import EQUALITY, PAIRWISE, THREE_WAY, Question, make_question
 from heldout.types import Completion, Message, ToolSpec, Usage
 
 
 def said(verdict: str, **more: Any) -> str:
     return json.dumps({"reasoning": "since it is so", "verdict": verdict, **more})
+
+
+def equality_question(question: str, answer: str, target: str) -> Question[Any]:
+    return make_question(EQUALITY, question, answer, target=target)
+
+
+def three_way_question(question: str, answer: str, target: str) -> Question[Any]:
+    return make_question(THREE_WAY, question, answer, target=target)
+
+
+def pairwise_question(question: str, first: str, second: str) -> Question[Any]:
+    return make_question(PAIRWISE, question, {"first": first, "second": second})
 
 
 class Scripted:

@@ -18,20 +18,20 @@ import torch
 from heldout.errors import InvalidInput, NoVerdict
 from heldout.models import cache
 from heldout.models.cache import ResponseCache
-from heldout.scoring.judges import Judge, Verdict, judge, three_way_question
+from heldout.scoring.judges import Judge, Verdict, judge
 from heldout.scoring.judges.judge import CachedReply, VerdictCache
 from heldout.types import Usage
-from tests.scoring.judges.scripted import Scripted, said
+from tests.scoring.judges.scripted import Scripted, said, three_way_question
 
 Run = Callable[..., Any]
 
 
-def key(number: int) -> str:
-    return f"{number:032x}"
+def key(number: int) -> bytes:
+    return number.to_bytes(16)
 
 
 def reply(number: int) -> CachedReply:
-    return CachedReply(f'{{"number": {number}}}', 1, Usage(1, 2))
+    return f'{{"number": {number}}}', 1, Usage(1, 2)
 
 
 def count_verdicts(path: Path) -> int:
@@ -150,12 +150,12 @@ WRITER = """
 import sys
 from pathlib import Path
 import anyio
-from heldout.scoring.judges.judge import CachedReply, VerdictCache
+from heldout.scoring.judges.judge import VerdictCache
 
 async def main():
     cache, first = VerdictCache(Path(sys.argv[1])), int(sys.argv[2])
     for i in range(20):
-        await cache.put(f"{first + i:032x}", CachedReply("x" * i, 1))
+        await cache.put((first + i).to_bytes(16), ("x" * i, 1, None))
 
 anyio.run(main)
 """
@@ -170,7 +170,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     ]
     assert [writer.wait(60) for writer in writers] == [0, 0]
     assert count_verdicts(path) == 40
-    assert anyio.run(VerdictCache(path).get, key(2019)) == CachedReply("x" * 19, 1)
+    assert anyio.run(VerdictCache(path).get, key(2019)) == ("x" * 19, 1, None)
 
 
 def test_threads_with_event_loops_of_their_own_share_a_cache(tmp_path: Path) -> None:

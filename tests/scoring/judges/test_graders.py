@@ -11,11 +11,10 @@ import pytest
 from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict
 from heldout.scoring.judges import Criterion, Judge
 from heldout.scoring.judges.graders import criteria_score
-from heldout.scoring.judges.prompts import pairwise_question
 from heldout.scoring.rubric import Rubric, part
 from heldout.types import Message, Metric, Sample, Stop, ToolCall, Trajectory, Usage
 from tests.conftest import RunEval
-from tests.scoring.judges.scripted import Scripted, said
+from tests.scoring.judges.scripted import Scripted, pairwise_question, said
 
 Run = Callable[..., Any]
 SAMPLE = Sample("sum", {"question": "2+2?"}, "4")
@@ -104,9 +103,9 @@ def test_a_function_may_say_what_the_question_was(run: Run) -> None:
         shown(run, sample)
     seen = shown(run, sample, question=lambda s: s.input["text"])
     assert (seen["QUESTION"], seen["TARGET"]) == ("2+2?", "4")
-    with pytest.raises(InvalidInput, match="returned NoneType"):
+    with pytest.raises(InvalidInput, match="functions of the sample that return a text, got None"):
         shown(run, sample, question=lambda s: None)
-    with pytest.raises(InvalidInput, match="function of the sample"):
+    with pytest.raises(InvalidInput, match="functions of the sample"):
         shown(run, sample, question="2+2?")
 
 
@@ -191,7 +190,7 @@ def test_a_required_criterion_that_is_not_met_fails_the_whole_and_is_named(run: 
     judge = Judge(Scripted(met(right=True, brief=True, rude=False, safe=False)))
     (metric,) = graded(run, judge.criteria(criteria))
     assert (metric.value, metric.metadata["note"]) == (0.0, "required and not met: safe")
-    assert criteria_score(criteria, {c.id: c.id != "rude" for c in criteria}) == (1.0, "")
+    assert criteria_score(criteria, {c.id: c.id != "rude" for c in criteria}) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -308,8 +307,8 @@ def test_the_other_answer_may_come_from_a_function(run: Run) -> None:
         graded(run, Judge(endpoint).pairwise(), "mine", sample)
     with pytest.raises(InvalidInput, match=r"no ground truth \(or target\)"):
         graded(run, Judge(endpoint).pairwise(target=lambda s: " "), "mine", sample)
-    with pytest.raises(InvalidInput, match="function of the sample"):
-        Judge(endpoint).pairwise(target="theirs")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="functions of the sample"):
+        graded(run, Judge(endpoint).pairwise(target="t"), "mine", sample)  # type: ignore[arg-type]
 
 
 def test_what_a_pair_cost_is_what_was_asked_for_now(run: Run) -> None:
@@ -391,6 +390,9 @@ def test_a_turn_that_was_cut_off_is_labelled_so(run: Run) -> None:
     cut = replace(LOOKED_UP, stop=Stop(truncated=True))
     judged(run, Judge(endpoint).three_way(scope="trajectory"), cut)
     assert blocks(endpoint.asked[0])["MESSAGE 5 ASSISTANT CUT OFF"] == "four"
+    turns = Scripted(met(right=True, brief=True, rude=False))
+    judged(run, Judge(turns).criteria(CRITERIA, scope="turn"), cut)
+    assert [block.get("TURN CUT OFF") for block in map(blocks, turns.asked)].count("four") == 1
 
 
 def test_turns_are_judged_one_by_one_with_what_came_before(run: Run) -> None:

@@ -29,13 +29,11 @@ from heldout.scoring.judges import (
     Malformed,
     Question,
     Verdict,
-    equality_question,
-    three_way_question,
 )
 from heldout.scoring.judges.judge import MAX_FAILURES, MAX_REPLY, json_object
 from heldout.types import Completion, Message, Sample, Score, Trajectory, Usage
 from tests.faulty_server import KEY, FaultyServer, answer, status
-from tests.scoring.judges.scripted import Scripted, said
+from tests.scoring.judges.scripted import Scripted, equality_question, said, three_way_question
 
 Run = Callable[..., Any]
 ASKED = three_way_question("2+2?", "four", "4")
@@ -66,8 +64,8 @@ def test_functions_plain_and_async_are_judges(run: Run) -> None:
         return said("different")
 
     question = equality_question("2+2?", "four", "4")
-    assert verdict_of(run, Judge(kind), question).value is True
-    assert verdict_of(run, Judge(stern), question).value is False
+    assert verdict_of(run, Judge(kind), question).value == "equal"
+    assert verdict_of(run, Judge(stern), question).value == "different"
     assert Judge(stern).name.endswith("stern")
 
 
@@ -89,7 +87,7 @@ def test_a_malformed_reply_is_asked_for_again_with_what_was_wrong(run: Run) -> N
     assert second[2] == Message("assistant", "CORRECT: A city.")
     assert "could not be read: it is not one JSON object" in second[3].text
     assert third[2] == Message("assistant", said("maybe"))
-    assert "Invalid enum value 'maybe'" in third[3].text
+    assert "the verdict is one of correct, incorrect, not_attempted" in third[3].text
     assert [len(messages) for messages in endpoint.asked] == [2, 4, 4]
 
 
@@ -234,12 +232,8 @@ def test_a_request_that_takes_too_long_is_tried_again(
     assert verdict_of(run, judge).value == "correct"
     assert len(asked) == 2
     judge = Judge(slow, timeout=0.01, retries=0)
-    with pytest.raises(Unreachable, match=r"judge .*slow: no answer within 0.01 s"):
+    with pytest.raises(TransientError, match=r"judge .*slow: no answer within 0.01 s"):
         verdict_of(run, judge)
-    assert verdict_of(run, judge).value == "correct"
-    with pytest.raises(TransientError) as caught:
-        verdict_of(run, judge, three_way_question("q", "a", "t"))
-    assert type(caught.value) is TransientError  # it has answered before
 
 
 def test_a_time_out_of_the_endpoints_own_comes_out_as_it_is(run: Run) -> None:
@@ -454,30 +448,12 @@ def test_no_more_requests_are_under_way_than_allowed(run: Run) -> None:
 # --- What is refused ----------------------------------------------------------------------------
 
 
-def test_a_text_that_is_too_long_is_refused_and_never_cut(run: Run) -> None:
-    endpoint = Scripted(said("correct"))
-    judge = Judge(endpoint, longest=100)
-    with pytest.raises(InvalidInput, match="the answer has 101 characters.*at most 100.*longest"):
-        verdict_of(run, judge, three_way_question("q", "x" * 101, "t"))
-    assert endpoint.asked == []
-    assert verdict_of(run, judge, three_way_question("q", "x" * 100, "t")).value == "correct"
-
-
-def test_a_text_is_as_long_as_what_is_sent_of_it(run: Run) -> None:
-    endpoint = Scripted(said("correct"))
-    hidden = three_way_question("q", "\U000e0041" * 11, "t")
-    with pytest.raises(InvalidInput, match="the answer has 110 characters as it is sent"):
-        verdict_of(run, Judge(endpoint, longest=100), hidden)
-    assert endpoint.asked == []
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {"attempts": 0},
         {"retries": -1},
         {"max_concurrent": 0},
-        {"longest": 0},
         {"timeout": 0},
         {"timeout": float("nan")},
     ],
@@ -523,7 +499,7 @@ def test_verdicts_of_another_judge_or_of_other_sampling_have_another_key() -> No
         keys.add(Judge(Scripted("", name="a"))._key(question, 0))
     assert len(keys) == 6
     # What changes no verdict does not.
-    assert Judge(Scripted("", name="a"), attempts=9, retries=0, longest=9)._key(ASKED, 0) in keys
+    assert Judge(Scripted("", name="a"), attempts=9, retries=0)._key(ASKED, 0) in keys
 
 
 # --- Event loops --------------------------------------------------------------------------------

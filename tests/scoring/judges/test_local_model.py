@@ -10,8 +10,9 @@ import pytest
 from heldout.config import Sampling
 from heldout.errors import NoVerdict
 from heldout.models.local import LocalEndpoint
-from heldout.scoring.judges import Judge, Question, equality_question
+from heldout.scoring.judges import Judge, Question
 from heldout.types import Message
+from tests.scoring.judges.scripted import equality_question
 from tests.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.integration

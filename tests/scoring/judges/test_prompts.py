@@ -10,15 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
-from heldout.scoring.judges import (
-    Criterion,
-    Malformed,
-    criteria_question,
+from heldout.scoring.judges import Criterion, Malformed, Question, make_question
+from heldout.scoring.judges.prompts import (
+    AGAIN,
+    CRITERIA,
+    DATA,
+    EQUALITY,
+    NO_REPLY,
+    PAIRWISE,
+    THREE_WAY,
+    Prompt,
+    delimited,
+    readable,
+)
+from tests.scoring.judges.scripted import (
     equality_question,
     pairwise_question,
     three_way_question,
 )
-from heldout.scoring.judges.prompts import PROMPTS, delimited, readable
+
+PROMPTS = (
+    *(EQUALITY, THREE_WAY, CRITERIA, PAIRWISE),
+    *(prompt.scoped("trajectory") for prompt in (EQUALITY, THREE_WAY, CRITERIA)),
+    CRITERIA.scoped("turn"),
+)
 
 # A text that is changed is another prompt: raise its version, and add the new digest here. Those
 # of versions that are gone may go, too.
@@ -35,15 +50,15 @@ PINNED = {
 
 
 def test_no_prompt_is_changed_without_a_new_version() -> None:
-    digests = {
-        name: hashlib.sha256(prompt.text.encode()).hexdigest()[:16]
-        for name, prompt in PROMPTS.items()
-    }
-    assert digests == PINNED
+    def digest(prompt: Prompt) -> str:
+        words = (prompt.name, prompt.system, DATA, prompt.closing, AGAIN, NO_REPLY)
+        return hashlib.sha256("\n\n".join(words).encode()).hexdigest()[:16]
+
+    assert {prompt.name: digest(prompt) for prompt in PROMPTS} == PINNED
 
 
 def test_every_prompt_asks_for_one_json_object_in_its_first_and_last_words() -> None:
-    for prompt in PROMPTS.values():
+    for prompt in PROMPTS:
         assert "one JSON object and nothing else" in prompt.system
         assert prompt.closing.endswith("Reply with the JSON object.")
 
@@ -125,6 +140,11 @@ def test_code_is_left_as_it_is(code: str) -> None:
 
 # --- Questions and verdicts ----------------------------------------------------------------------
 
+
+def criteria_question(criteria: Any, target: str | None = None) -> Question[Any]:
+    return make_question(CRITERIA, "q", "a", criteria=criteria, target=target)
+
+
 TWO = [Criterion("cites", "names a source"), Criterion("rude", "is rude", weight=-1)]
 
 
@@ -181,13 +201,13 @@ def test_control_characters_and_lone_surrogates_can_be_sent() -> None:
 @pytest.mark.parametrize(
     ("question", "reply", "value"),
     [
-        (equality_question("q", "a", "t"), {"reasoning": "", "verdict": "equal"}, True),
-        (equality_question("q", "a", "t"), {"verdict": "different"}, False),
+        (equality_question("q", "a", "t"), {"reasoning": "", "verdict": "equal"}, "equal"),
+        (equality_question("q", "a", "t"), {"verdict": "different"}, "different"),
         (three_way_question("q", "a", "t"), {"verdict": "correct"}, "correct"),
         (three_way_question("q", "a", "t"), {"verdict": "not_attempted"}, "not_attempted"),
         (pairwise_question("q", "a", "b"), {"verdict": "second", "margin": 2}, "second"),
         (
-            criteria_question("q", "a", TWO),
+            criteria_question(TWO),
             {"criteria": [{"id": "rude", "met": False}, {"id": "cites", "met": True}]},
             {"cites": True, "rude": False},
         ),
@@ -200,34 +220,34 @@ def test_a_verdict_is_read(question: Any, reply: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("question", "reply", "problem"),
     [
-        (three_way_question("q", "a", "t"), {"verdict": "A"}, "Invalid enum value 'A'"),
-        (three_way_question("q", "a", "t"), {"verdict": "CORRECT"}, "Invalid enum value"),
-        (three_way_question("q", "a", "t"), {"verdict": "correct "}, "Invalid enum value"),
-        (three_way_question("q", "a", "t"), {"verdict": "equal"}, "Invalid enum value"),
-        (three_way_question("q", "a", "t"), {"verdict": True}, "Expected `str`"),
-        (three_way_question("q", "a", "t"), {"reasoning": "correct"}, "`verdict`"),
-        (equality_question("q", "a", "t"), {"verdict": "yes"}, "Invalid enum value"),
-        (pairwise_question("q", "a", "b"), {"verdict": "A"}, "Invalid enum value"),
-        (criteria_question("q", "a", TWO), {"criteria": {"cites": True}}, "Expected `array`"),
+        (three_way_question("q", "a", "t"), {"verdict": "A"}, "the verdict is one of"),
+        (three_way_question("q", "a", "t"), {"verdict": "CORRECT"}, "the verdict is one of"),
+        (three_way_question("q", "a", "t"), {"verdict": "correct "}, "the verdict is one of"),
+        (three_way_question("q", "a", "t"), {"verdict": "equal"}, "the verdict is one of"),
+        (three_way_question("q", "a", "t"), {"verdict": True}, "the verdict is one of"),
+        (three_way_question("q", "a", "t"), {"reasoning": "correct"}, "the verdict is one of"),
+        (equality_question("q", "a", "t"), {"verdict": "yes"}, "the verdict is one of"),
+        (pairwise_question("q", "a", "b"), {"verdict": "A"}, "the verdict is one of"),
+        (criteria_question(TWO), {"criteria": {"cites": True}}, "Expected `array`"),
         (
-            criteria_question("q", "a", TWO),
+            criteria_question(TWO),
             {"criteria": [{"id": "cites", "met": True}]},
-            "'rude' is missing",
+            "there once, and no other",
         ),
         (
-            criteria_question("q", "a", TWO),
+            criteria_question(TWO),
             {"criteria": [{"id": "cites", "met": "yes"}, {"id": "rude", "met": False}]},
             "Expected `bool`",
         ),
         (
-            criteria_question("q", "a", TWO),
+            criteria_question(TWO),
             {"criteria": [{"id": i, "met": True} for i in ("cites", "rude", "kind")]},
-            "no criterion 'kind'",
+            "there once, and no other",
         ),
         (
-            criteria_question("q", "a", TWO),
+            criteria_question(TWO),
             {"criteria": [{"id": i, "met": i == "rude"} for i in ("cites", "rude", "cites")]},
-            "'cites' is there twice",
+            "there once, and no other",
         ),
     ],
 )
@@ -237,8 +257,8 @@ def test_what_is_no_verdict_is_malformed(question: Any, reply: Any, problem: str
 
 
 def test_a_judge_sees_descriptions_and_no_weights() -> None:
-    light = criteria_question("q", "a", TWO)
-    heavy = criteria_question("q", "a", [Criterion("cites", "names a source", 9, True), TWO[1]])
+    light = criteria_question(TWO)
+    heavy = criteria_question([Criterion("cites", "names a source", 9, True), TWO[1]])
     assert light.messages == heavy.messages
     assert light.inputs == heavy.inputs
     listed = json.loads(blocks(light.messages[1].text)["CRITERIA"])
@@ -246,33 +266,33 @@ def test_a_judge_sees_descriptions_and_no_weights() -> None:
 
 
 def test_a_target_for_criteria_is_shown_where_it_is_given() -> None:
-    assert "TARGET" not in blocks(criteria_question("q", "a", TWO).messages[1].text)
-    assert blocks(criteria_question("q", "a", TWO, "t").messages[1].text)["TARGET"] == "t"
+    assert "TARGET" not in blocks(criteria_question(TWO).messages[1].text)
+    assert blocks(criteria_question(TWO, "t").messages[1].text)["TARGET"] == "t"
 
 
 @pytest.mark.parametrize(
     ("criteria", "problem"),
     [
         ([], "no criterion has a weight above 0"),
-        ([TWO[0], TWO[0]], "two criteria have the id 'cites'"),
+        ([TWO[0], TWO[0]], "two criteria have one id: cites"),
         ([TWO[1]], "no criterion has a weight above 0"),
         ([Criterion("a", "b", 0)], "no criterion has a weight above 0"),
     ],
 )
 def test_criteria_that_cannot_be_meant_are_refused(criteria: Any, problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
-        criteria_question("q", "a", criteria)
+        criteria_question(criteria)
 
 
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        (("", "x"), "id and description are text"),
-        (("a", " "), "id and description are text"),
-        (("a\x07", "x"), "repeat the id"),
-        (("a" * 300, "x"), "repeat the id"),
+        (("", "x"), "a short id"),
+        (("a", " "), "has a description"),
+        (("a\x07", "x"), "visible characters"),
+        (("a" * 300, "x"), "a short id"),
         (("a", "x", float("nan")), "weight is a number"),
-        (("a", "x", -1, True), "required and its weight is -1"),
+        (("a", "x", -1, True), "is required, and its weight -1"),
     ],
 )
 def test_a_criterion_that_cannot_be_meant_is_refused(fields: Any, problem: str) -> None:

@@ -12,23 +12,25 @@ from __future__ import annotations
 
 from heldout.scoring.judges.judge import Judge, Verdict
 from heldout.scoring.judges.prompts import (
+    CRITERIA,
+    EQUALITY,
+    PAIRWISE,
+    THREE_WAY,
     Criterion,
     Malformed,
     Question,
-    criteria_question,
-    equality_question,
-    pairwise_question,
-    three_way_question,
+    make_question,
 )
 
 __all__ = [
+    "CRITERIA",
+    "EQUALITY",
+    "PAIRWISE",
+    "THREE_WAY",
     "Criterion",
     "Judge",
     "Malformed",
     "Question",
     "Verdict",
-    "criteria_question",
-    "equality_question",
-    "pairwise_question",
-    "three_way_question",
+    "make_question",
 ]

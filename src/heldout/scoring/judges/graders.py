@@ -1,8 +1,7 @@
 """The four kinds of judge as parts of a rubric. `Judge.equality()` and the like make them.
 
-Each returns Metrics whose metadata has the judge's reply, what it cost and by which prompt, so that
-a person can see why. Where the model gave no answer (none at all, or it was truncated) the judge is
-not asked.
+Each returns Metrics whose metadata has the judge's reply, what it cost and by which prompt. Where
+the model gave no answer (none at all, or it was truncated) the judge is not asked.
 """
 
 from __future__ import annotations
@@ -11,10 +10,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-import anyio
 
 from heldout._fingerprint import describe_callable
 from heldout._format import cut
@@ -23,17 +19,15 @@ from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 from heldout.scoring.judges.prompts import (
     CRITERIA,
+    PAIRWISE,
     Criterion,
-    Judged,
     Prompt,
     Question,
     Scope,
     check_criteria,
-    criteria_question,
-    equality_question,
-    pairwise_question,
-    three_way_question,
+    make_question,
 )
+from heldout.scoring.rubric import run_each
 from heldout.types import Message, Metric, Sample, Trajectory
 
 if TYPE_CHECKING:
@@ -58,17 +52,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class JudgeGrader:
-    """A judge as a part of a rubric.
-
-    Attributes:
-        judge: Who is asked.
-        kind: The prompt for an answer.
-        name: The name of the metric.
-        scope: What is judged.
-        question: Says what was asked; None for the messages before the answer.
-        grade: Asks and makes the metrics, given this grader, a case and the options.
-        options: Whatever else decides the metrics.
-    """
+    """A judge as a part of a rubric; `grade` asks and makes the metrics."""
 
     judge: Judge
     kind: Prompt
@@ -85,7 +69,6 @@ class JudgeGrader:
                 f"scope is one of {', '.join(map(repr, allowed))} for this kind of judge, got "
                 f"{self.scope!r}"
             )
-        check_function("question", self.question)
 
     @property
     def __name__(self) -> str:
@@ -131,31 +114,28 @@ class JudgeGrader:
         """
         return await self.grade(self, Case(answer, target, sample, trajectory), **self.options)
 
-    async def ask(self, make_question: Callable[..., Question[V]], case: Case) -> list[Verdict[V]]:
+    async def ask(self, case: Case, **texts: Any) -> list[Verdict[Any]]:
         """Judge the answer, the trajectory or each turn; no verdict where there is no answer."""
-        judged: list[Judged] = []
+        judged: list[str] | list[dict[str, str]]
         before: Sequence[Message] | None = None
         if self.scope == "answer":
             judged = [case.answer] if case.answer.strip() else []
         elif case.trajectory is None:
             raise InvalidInput(f"scope={self.scope!r} needs the trajectory: give trajectory=…")
-        elif turns := _model_turns(case.trajectory):
-            messages = case.trajectory.messages
-            before = messages[: turns[0]]
-            if self.scope == "turn":
-                judged = [_turn_texts(case.trajectory, turns[0], turn) for turn in turns]
-            else:
-                judged = [_texts(case.trajectory, turns[0], len(messages), "message")]
+        else:
+            before, judged = _judged_texts(case.trajectory, self.scope)
         if not judged:
             return []
         question = self.question_text(case.sample, before)
-        questions = [make_question(question, text, scope=self.scope) for text in judged]
-        return await ask_all(self.judge, questions)
+        return await ask_all(
+            self.judge,
+            [make_question(self.kind, question, j, scope=self.scope, **texts) for j in judged],
+        )
 
     def question_text(self, sample: Sample, messages: Sequence[Message] | None = None) -> str:
         """Render what was asked: the messages before the answer, by default the sample's own."""
         if self.question is not None:
-            return call(self.question, sample)
+            return _call(self.question, sample)
         if messages is None:
             messages = messages_of(sample.input, f"sample {sample.id!r}: input")
         for message in messages:
@@ -166,8 +146,7 @@ class JudgeGrader:
 
     def describe(self, verdicts: Sequence[Verdict[Any]]) -> dict[str, Any]:
         """Return the metadata of a metric; without verdicts there was no answer."""
-        name = cut(self.judge.name, MAX_REPLY)
-        metadata: dict[str, Any] = {"judge": name, "prompt": self.prompt}
+        metadata: dict[str, Any] = {"judge": self.judge.name, "prompt": self.prompt}
         if not verdicts:
             return metadata | {"note": "no answer"}
         replies = [cut(verdict.reply, MAX_REPLY) for verdict in verdicts]
@@ -192,10 +171,9 @@ class JudgeGrader:
 
 async def grade_equality(grader: JudgeGrader, case: Case) -> list[Metric]:
     """Grade 1 where the answer means the same as the target."""
-    make_question = partial(equality_question, target=_target_text(case.target))
-    verdicts = await grader.ask(make_question, case)
-    is_equal = any(verdict.value for verdict in verdicts)
-    return [Metric(grader.name, float(is_equal), 1.0, grader.describe(verdicts))]
+    verdicts = await grader.ask(case, target=_target_text(case.target))
+    is_equal = any(verdict.value == "equal" for verdict in verdicts)
+    return [Metric(grader.name, is_equal, 1.0, grader.describe(verdicts))]
 
 
 async def grade_three_way(grader: JudgeGrader, case: Case) -> list[Metric]:
@@ -204,8 +182,7 @@ async def grade_three_way(grader: JudgeGrader, case: Case) -> list[Metric]:
     `NAME_given_attempted` is there only for samples that attempted an answer, so that its mean is
     accuracy given attempted.
     """
-    make_question = partial(three_way_question, target=_target_text(case.target))
-    verdicts = await grader.ask(make_question, case)
+    verdicts = await grader.ask(case, target=_target_text(case.target))
     verdict = verdicts[0].value if verdicts else "not_attempted"
     value = float(verdict == "correct")
     metrics = [
@@ -225,15 +202,13 @@ async def grade_criteria(
     listed = criteria(case.sample) if callable(criteria) else criteria
     check_criteria(listed)
     target = _target_text(case.target) if show_target else None
-    make_question = partial(criteria_question, criteria=listed, target=target)
-    verdicts = await grader.ask(make_question, case)
+    verdicts = await grader.ask(case, criteria=listed, target=target)
     metadata = grader.describe(verdicts)
     met = [verdict.value for verdict in verdicts] or [{c.id: False for c in listed}]
-    scores = [criteria_score(listed, which) for which in met]
-    values = [value for value, _ in scores]
-    notes = dict.fromkeys(note for _, note in scores if note)
-    if notes and verdicts:
-        metadata["note"] = "; ".join(notes)
+    values = [criteria_score(listed, which) for which in met]
+    failed = [c.id for c in listed if c.required and not all(which[c.id] for which in met)]
+    if failed and verdicts:
+        metadata["note"] = f"required and not met: {', '.join(failed)}"
     mean = math.fsum(values) / len(values)
     if grader.scope == "turn":
         turns = [{"value": v, "criteria": m} for v, m in zip(values, met, strict=True)]
@@ -249,25 +224,24 @@ async def grade_criteria(
     return metrics
 
 
-def criteria_score(criteria: Sequence[Criterion], met: dict[str, bool]) -> tuple[float, str]:
-    """Score criteria by the weight that is met; the note names required ones that are not."""
-    failed = [c.id for c in criteria if c.required and not met[c.id]]
-    if failed:
-        return 0.0, f"required and not met: {', '.join(failed)}"
+def criteria_score(criteria: Sequence[Criterion], met: Mapping[str, bool]) -> float:
+    """Score criteria by the weight that is met; 0 where a required one is not."""
+    if any(c.required and not met[c.id] for c in criteria):
+        return 0.0
     gained = math.fsum(c.weight for c in criteria if met[c.id])
     possible = math.fsum(c.weight for c in criteria if c.weight > 0)
-    return min(1.0, max(0.0, gained / possible)), ""
+    return min(1.0, max(0.0, gained / possible))
 
 
 async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | None) -> list[Metric]:
     """Grade 1 where the answer wins in both orders, 0 where it loses in both, else 0.5."""
-    other = _target_text(case.target if target is None else call(target, case.sample))
+    other = _target_text(case.target if target is None else _call(target, case.sample))
     if not case.answer.strip():
         return [Metric(grader.name, 0.0, 1.0, grader.describe([]))]
     question = grader.question_text(case.sample)
-    first = pairwise_question(question, case.answer, other)
-    second = pairwise_question(question, other, case.answer)
-    verdicts = await ask_all(grader.judge, [first, second])
+    orders = ({"first": case.answer, "second": other}, {"first": other, "second": case.answer})
+    questions = [make_question(PAIRWISE, question, order) for order in orders]
+    verdicts = await ask_all(grader.judge, questions)
     winners = [
         {"first": "answer", "second": "target", "tie": "tie"}[verdicts[0].value],
         {"first": "target", "second": "answer", "tie": "tie"}[verdicts[1].value],
@@ -282,22 +256,13 @@ async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | No
 
 
 async def ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdict[V]]:
-    """Ask at the same time; what goes wrong is raised as it is, not as a group."""
+    """Ask at the same time; where one fails, the others' requests would be paid for nothing."""
     verdicts: dict[int, Verdict[V]] = {}
-    problems: list[Exception] = []
 
     async def ask(index: int) -> None:
-        try:
-            verdicts[index] = await judge.ask(questions[index])
-        except Exception as problem:  # noqa: BLE001 - raised below
-            problems.append(problem)
-            group.cancel_scope.cancel()  # the others' requests would be paid for nothing
+        verdicts[index] = await judge.ask(questions[index])
 
-    async with anyio.create_task_group() as group:
-        for index in range(len(questions)):
-            group.start_soon(ask, index)
-    if problems:
-        raise problems[0]
+    await run_each(ask, range(len(questions)))
     return [verdicts[index] for index in range(len(questions))]
 
 
@@ -312,54 +277,55 @@ def _target_text(target: Any) -> str:
     return text
 
 
-def call(function: TextOf, sample: Sample) -> str:
-    """Call a user's function that returns a text."""
-    text = function(sample)
-    if not isinstance(text, str):
-        raise InvalidInput(f"a function that gives a judge a text returned {type(text).__name__}")
+def _call(function: TextOf, sample: Sample) -> str:
+    text = function(sample) if callable(function) else function
+    if not callable(function) or not isinstance(text, str):
+        raise InvalidInput(
+            f"question and target are functions of the sample that return a text, got {text!r:.100}"
+        )
     return text
 
 
-def check_function(name: str, function: object) -> None:
-    """Refuse what is no function."""
-    if function is not None and not callable(function):
-        raise InvalidInput(f"{name} is a function of the sample, got {function!r:.100}")
+def _judged_texts(
+    trajectory: Trajectory, scope: Scope
+) -> tuple[Sequence[Message], list[dict[str, str]]]:
+    """Return the messages before the model's first turn, and the texts of the rest or of turns."""
+    messages, turns = trajectory.messages, trajectory.model_turns
+    if turns is None:
+        turns = tuple(i for i, message in enumerate(messages) if message.role == "assistant")
+    if not turns:
+        return messages, []
+    start = turns[0]
+    if scope == "trajectory":
+        return messages[:start], [_conversation(trajectory, start, len(messages), "message")]
+    return messages[:start], [
+        _conversation(trajectory, start, turn, "before")
+        | _message_texts(trajectory, messages[turn], "turn", "turn calls")
+        for turn in turns
+    ]
 
 
-def _model_turns(trajectory: Trajectory) -> Sequence[int]:
-    """List the indices of the model's turns in `trajectory.messages`."""
-    if trajectory.model_turns is not None:
-        return trajectory.model_turns
-    return [i for i, message in enumerate(trajectory.messages) if message.role == "assistant"]
-
-
-def _turn_texts(trajectory: Trajectory, first: int, turn: int) -> dict[str, str]:
-    """Show one turn and its calls, after the messages between the question and the turn."""
-    texts = _texts(trajectory, first, turn, "before")
-    for label, text in _message_texts(trajectory, turn, "turn").items():
-        texts["turn calls" if label == "turn calls" else "turn"] = text
-    return texts
-
-
-def _texts(trajectory: Trajectory, start: int, end: int, label: str) -> dict[str, str]:
+def _conversation(trajectory: Trajectory, start: int, end: int, label: str) -> dict[str, str]:
     """Show messages, tool calls and their results, each with its number."""
     texts: dict[str, str] = {}
-    for index in range(start, end):
-        texts |= _message_texts(trajectory, index, f"{label} {index - start + 1}")
+    for number, message in enumerate(trajectory.messages[start:end], 1):
+        labels = f"{label} {number} {message.role}", f"{label} {number} calls"
+        texts |= _message_texts(trajectory, message, *labels)
     return texts
 
 
-def _message_texts(trajectory: Trajectory, index: int, label: str) -> dict[str, str]:
-    message = trajectory.messages[index]
+def _message_texts(
+    trajectory: Trajectory, message: Message, label: str, calls_label: str
+) -> dict[str, str]:
     _check_is_text(message, "such a trajectory can only be judged by its last answer")
     text = without_reasoning(message.text) if message.role == "assistant" else message.text
     texts: dict[str, str] = {}
     if text.strip() or not message.tool_calls:
         is_cut = trajectory.stop.truncated and message is trajectory.last_turn
-        texts[f"{label} {message.role}{' cut off' if is_cut else ''}"] = text
+        texts[f"{label} cut off" if is_cut else label] = text
     if message.tool_calls:
         calls = [{"name": c.name, "arguments": c.arguments} for c in message.tool_calls]
-        texts[f"{label} calls"] = json.dumps(calls, ensure_ascii=False)
+        texts[calls_label] = json.dumps(calls, ensure_ascii=False)
     return texts
 
 

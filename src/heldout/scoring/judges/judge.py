@@ -17,6 +17,7 @@ import sqlite3
 import threading
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -32,13 +33,7 @@ from heldout._aio import current_loop
 from heldout._format import cut, printable
 from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling, check_endpoint
-from heldout.errors import (
-    FatalEndpointError,
-    InvalidInput,
-    NoVerdict,
-    TransientError,
-    Unreachable,
-)
+from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict, TransientError
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import with_retries
 from heldout.models.cache import ResponseCache
@@ -47,7 +42,6 @@ from heldout.scoring.judges.graders import (
     Criteria,
     JudgeGrader,
     TextOf,
-    check_function,
     grade_criteria,
     grade_equality,
     grade_pairwise,
@@ -59,19 +53,16 @@ from heldout.scoring.judges.prompts import (
     EQUALITY,
     NO_REPLY,
     PAIRWISE,
-    PROMPTS,
     THREE_WAY,
     Malformed,
     Question,
     Scope,
     check_criteria,
-    readable,
 )
 from heldout.types import Completion, Message, Usage
 
 log = logging.getLogger("heldout")
 
-T = TypeVar("T")
 V = TypeVar("V")
 
 MAX_FAILURES = 10
@@ -120,7 +111,6 @@ class Judge:
         cache: str | Path | None = None,
         max_concurrent: int = 16,
         timeout: float | None = 600.0,
-        longest: int = 100_000,
     ) -> None:
         """Make a judge. Nothing is sent yet.
 
@@ -132,7 +122,6 @@ class Judge:
             cache: An SQLite file for verdicts; in memory by default.
             max_concurrent: Requests in flight at once, in one event loop.
             timeout: Seconds for one request; more is a transient failure. None for no limit.
-            longest: Characters of one text as it is sent, beyond which it is refused, never cut.
 
         Raises:
             InvalidInput: A setting is out of range, or the cache cannot be used.
@@ -142,18 +131,17 @@ class Judge:
             ("attempts", attempts, 1),
             ("retries", retries, 0),
             ("max_concurrent", max_concurrent, 1),
-            ("longest", longest, 1),
         ):
             if value < least:
                 raise InvalidInput(f"{name} is a whole number >= {least}, got {value!r}")
         if timeout is not None and not 0 < timeout < inf:
             raise InvalidInput(f"timeout is seconds > 0, or None, got {timeout!r}")
         self._sampling, self._attempts = sampling, attempts
-        self._retries, self._timeout, self._longest = retries, timeout, longest
+        self._retries, self._timeout = retries, timeout
         self._cache = VerdictCache(None if cache is None else Path(cache))
         self._endpoints = _Endpoints(endpoint, max_concurrent)
-        self._locks: WeakValueDictionary[tuple[Any, str], anyio.Lock] = WeakValueDictionary()
-        self._has_answered = self._has_given_verdict = False
+        self._locks: WeakValueDictionary[tuple[Any, bytes], anyio.Lock] = WeakValueDictionary()
+        self._has_given_verdict = False
         self._failures = 0
 
     # --- Identity ---
@@ -193,24 +181,21 @@ class Judge:
             "endpoint": dict(self._description),
             "sampling": self._sampling.to_dict(),
             "attempts": self._attempts,
-            "longest": self._longest,
         }
 
-    def _key(self, question: Question[Any], draw: int) -> str:
+    def _key(self, question: Question[Any], draw: int) -> bytes:
         """Hash all that decides a verdict, as its key in the cache."""
-        prompt = PROMPTS.get(question.prompt)
         request = {
             "endpoint": self._description,
             "sampling": self._sampling.to_dict(),
             "prompt": question.prompt,
-            "words": prompt.text if prompt is not None else "",
             "messages": [[message.role, message.content] for message in question.messages],
             "inputs": question.inputs,
             "draw": draw,
         }
         # In ASCII: a lone surrogate has no bytes, but an escape.
         encoded = json.dumps(request, sort_keys=True, ensure_ascii=True).encode()
-        return hashlib.blake2b(encoded, digest_size=16).hexdigest()
+        return hashlib.blake2b(encoded, digest_size=16).digest()
 
     # --- Asking ---
 
@@ -226,11 +211,9 @@ class Judge:
             The verdict.
 
         Raises:
-            InvalidInput: A text is longer than `longest`.
             NoVerdict: No reply was a verdict.
             EndpointError: A request was not answered, or no further one will be.
         """
-        self._check_length(question)
         key = self._key(question, draw)
         is_known = "unknown" not in self._description
         # Equal questions of one event loop wait for the first one's verdict.
@@ -238,29 +221,37 @@ class Judge:
         with waiting_for_others():
             await lock.acquire()
         try:
-            cached = await self._cache.get(key) if is_known else None
-            verdict = _read_cached(question, cached)
+            verdict = await self._look_up(question, key) if is_known else None
             if verdict is None:
-                verdict = await self._converse(key, question, draw)
-            if not verdict.cached and is_known:
-                reply = CachedReply(verdict.reply, verdict.attempts, verdict.usage)
-                await self._cache.put(key, reply)
-        except (NoVerdict, Unreachable) as problem:
+                verdict = await self._converse(question, key, draw)
+                if is_known:
+                    await self._cache.put(key, (verdict.reply, verdict.attempts, verdict.usage))
+        except (NoVerdict, TransientError) as problem:
             self._failures += 1
             if self._has_given_verdict or self._failures < MAX_FAILURES:
                 raise
             raise FatalEndpointError(
-                f"judge {self._short_name} has given no verdict in any of {self._failures} "
-                f"questions, so it is asked no more; the last: {problem}"
+                f"judge {self.name} has given no verdict in any of {self._failures} questions, so "
+                f"it is asked no more; the last: {problem}"
             ) from problem
         finally:
             lock.release()
         self._has_given_verdict = True
         return verdict
 
-    async def _converse(self, key: str, question: Question[V], draw: int) -> Verdict[V]:
+    async def _look_up(self, question: Question[V], key: bytes) -> Verdict[V] | None:
+        cached = await self._cache.get(key)
+        if cached is None:
+            return None
+        reply, attempts, usage = cached
+        with suppress(Malformed):  # `read` has become stricter: ask again
+            value = question.read(json_object(reply, judged=question.inputs.values()))
+            return Verdict(value, reply, usage, attempts, True, question.prompt)
+        return None
+
+    async def _converse(self, question: Question[V], key: bytes, draw: int) -> Verdict[V]:
         """Ask until a reply is a verdict."""
-        sampling = self._sampling.for_item(f"{question.prompt} {key}", draw)
+        sampling = self._sampling.for_item(f"{question.prompt} {key.hex()}", draw)
         messages = question.messages
         usage: Usage | None = Usage()
         problem, reply = "", ""
@@ -269,19 +260,20 @@ class Judge:
             # A part of it would pass for all of it.
             usage = usage and completion.usage and usage + completion.usage
             reply = completion.message.text.encode("utf-8", "backslashreplace").decode()
+            judged = question.inputs.values()
             try:
-                value = _read_reply(question, reply, completion.finish_reason)
+                value = question.read(json_object(reply, completion.finish_reason, judged=judged))
             except Malformed as malformed:
                 problem = _one_line(str(malformed), 2 * _QUOTED)
                 sent_back = Message("assistant", reply[:_SENT_BACK].strip() or NO_REPLY)
                 again = Message("user", AGAIN.format(problem=problem))
                 messages = (*question.messages, sent_back, again)
-                continue
-            return Verdict(value, reply, usage, attempt + 1, False, question.prompt)
-        times = f"{self._attempts} attempts" if self._attempts > 1 else "one attempt"
+            else:
+                return Verdict(value, reply, usage, attempt + 1, False, question.prompt)
+        times = "one attempt" if self._attempts == 1 else f"{self._attempts} attempts"
         raise NoVerdict(
-            f"judge {self._short_name} gave no verdict in {times} ({question.prompt}): "
-            f"{problem} Its last reply: {_one_line(reply, _QUOTED) or '(no text)'}",
+            f"judge {self.name} gave no verdict in {times} ({question.prompt}): {problem} Its last "
+            f"reply: {_one_line(reply, _QUOTED) or NO_REPLY}",
             usage=usage,
         )
 
@@ -293,32 +285,15 @@ class Judge:
                 await here.slots.acquire()  # not held while waiting for another try
             try:
                 with anyio.move_on_after(self._timeout):
-                    completion = await here.endpoint.complete(messages, sampling, ())
-                    self._has_answered = True
-                    return completion
+                    return await here.endpoint.complete(messages, sampling, ())
             finally:
                 here.slots.release()
-            late = TransientError if self._has_answered else Unreachable
-            raise late(f"judge {self._short_name}: no answer within {self._timeout:g} s")
+            raise TransientError(f"judge {self.name}: no answer within {self._timeout:g} s")
 
         try:
             return await with_retries(request, self._retries)
         except FatalEndpointError as problem:
-            raise FatalEndpointError(f"judge {self._short_name}: {problem}") from problem
-
-    @property
-    def _short_name(self) -> str:
-        return _one_line(self.name, 100)
-
-    def _check_length(self, question: Question[Any]) -> None:
-        for label, text in question.inputs.items():
-            length = len(readable(text))  # what cannot be seen is escaped, and grows
-            if length > self._longest:
-                raise InvalidInput(
-                    f"the {label} has {length} characters as it is sent, and the judge is given at "
-                    f"most {self._longest} of one text (it is never cut): Judge(longest=…) allows "
-                    "more"
-                )
+            raise FatalEndpointError(f"judge {self.name}: {problem}") from problem
 
     async def close(self) -> None:
         """Close what this judge opened for this event loop. It can be used again."""
@@ -411,7 +386,6 @@ class Judge:
         Returns:
             A part for a rubric.
         """
-        check_function("target", target)
         options = {"target": target}
         return JudgeGrader(self, PAIRWISE, name, "answer", question, grade_pairwise, options)
 
@@ -421,15 +395,14 @@ def _one_line(text: str, limit: int) -> str:
 
 
 # --- Replies --------------------------------------------------------------------------------------
-# A reply is nothing but one JSON object, or nothing but one fenced block with it, behind reasoning
-# or not. There is no prose beside it that a verdict could be fished out of: the letter A in
-# "CORRECT: A…" is none, two objects are none, and a block that a judge quotes from the answer, to
-# say that it does not follow it, is none either.
+# A reply is one JSON object, or one fenced block with it, behind reasoning or not. No verdict is
+# fished out of prose beside it: not the A in "CORRECT: A…", not a block that the judge quotes from
+# the answer to say that it does not follow it.
 #
 # Reasoning is a block that opens at the very start and closes. Where only its close is there (the
-# chat template has opened it, in the prompt), what stands before could be anything: so it is
-# believed only if nothing in what was judged could have been quoted there, a close of reasoning or
-# a key of the object. Which verdict it is has no part in that.
+# chat template has opened it), what stands before is believed only if nothing in what was judged
+# could have been quoted there: a close of reasoning, or a key of the object. Which verdict it is
+# has no part in that.
 
 _FENCED = re.compile(r"(`{3,}|~{3,})[ \t]*(?:json)?\s*(\{.*\})\s*\1", re.DOTALL | re.IGNORECASE)
 _END_MARKS = re.compile(r"(?:\s*<[^<>\s]{1,30}>)*\s*")
@@ -441,10 +414,7 @@ _CLOSES = re.compile(
     re.IGNORECASE,
 )
 """What could be quoted as the end of reasoning, by its first letters."""
-
-
-def _read_reply(question: Question[V], reply: str, finish_reason: str | None = None) -> V:
-    return question.read(json_object(reply, finish_reason, judged=question.inputs.values()))
+_NOT_ALONE = "it is not one JSON object: there is text beside it, or no object at all."
 
 
 def json_object(
@@ -468,23 +438,17 @@ def json_object(
     if len(reply) > MAX_REPLY:
         raise Malformed(f"it has {len(reply)} characters; at most {MAX_REPLY} are read.")
     whole = reply.strip().removeprefix("\ufeff").strip()
+    with suppress(Malformed):  # before anything is taken out: a reason may well quote a <think> tag
+        return _decode_object(whole)
     answer = without_reasoning(whole)
-    if (text := _strip_fence(whole)) is not None:
-        try:
-            # Before anything is taken out: a reason may well quote a <think> tag.
-            return _decode_object(text)
-        except Malformed:
-            if answer in ("", whole):
-                raise
     if not answer:
         ended = f" (finish reason {finish_reason})" if finish_reason not in (None, "stop") else ""
         what = "reasoning that never ended, or nothing after it" if whole else "no text"
         raise Malformed(f"there was {what}{ended}.")
-    text = _strip_fence(answer)
+    parsed = _decode_object(answer)
     start = whole.rfind(answer)
-    if text is None or start < 0 or not _END_MARKS.fullmatch(whole, start + len(answer)):
-        raise Malformed("it is not one JSON object: there is text beside it, or no object at all.")
-    parsed = _decode_object(text)
+    if start < 0 or not _END_MARKS.fullmatch(whole, start + len(answer)):
+        raise Malformed(_NOT_ALONE)
     before = whole[:start].rstrip()
     if before and not _is_reasoning(before) and _could_be_quoted(parsed, judged):
         raise Malformed(
@@ -492,14 +456,6 @@ def json_object(
             "The object must be all there is."
         )
     return parsed
-
-
-def _strip_fence(text: str) -> str | None:
-    """Return the object, where it is the whole text or all that is in its only fence."""
-    if text.startswith("{") and text.endswith("}"):
-        return text
-    block = _FENCED.fullmatch(text)
-    return block[2] if block else None
 
 
 def _is_reasoning(before: str) -> bool:
@@ -519,12 +475,15 @@ def _could_be_quoted(parsed: dict[str, Any], judged: Iterable[str]) -> bool:
 
 
 def _decode_object(text: str) -> dict[str, Any]:
+    """Decode an object that is the whole text, or all that is in its only fence."""
+    fenced = _FENCED.fullmatch(text)
+    text = fenced[2] if fenced else text
+    if not (text.startswith("{") and text.endswith("}")):
+        raise Malformed(_NOT_ALONE)
     try:
         value: dict[str, Any] = json.loads(
             text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant
         )
-    except Malformed:
-        raise
     except (ValueError, RecursionError) as problem:
         raise Malformed(f"it is not a JSON object: {problem}.") from None
     return value
@@ -533,7 +492,7 @@ def _decode_object(text: str) -> dict[str, Any]:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # Python takes the last of two equal keys: {"verdict": …, "verdict": …} would be a guess.
     if len({key for key, _ in pairs}) < len(pairs):
-        raise Malformed("one of its objects has the same key twice.")
+        raise ValueError("the same key twice")
     return dict(pairs)
 
 
@@ -544,22 +503,8 @@ def _refuse_constant(name: str) -> NoReturn:
 # --- Cache ----------------------------------------------------------------------------------------
 
 
-class CachedReply(msgspec.Struct, array_like=True, frozen=True):
-    """A reply that was a verdict. Neither the question nor the judged answer is stored."""
-
-    reply: str
-    attempts: int
-    usage: Usage | None = None
-
-
-def _read_cached(question: Question[V], cached: CachedReply | None) -> Verdict[V] | None:
-    if cached is None:
-        return None
-    try:
-        value = _read_reply(question, cached.reply)
-    except Malformed:
-        return None  # `read` has become stricter: ask again
-    return Verdict(value, cached.reply, cached.usage, cached.attempts, True, question.prompt)
+CachedReply = tuple[str, int, Usage | None]
+"""A reply that was a verdict, attempts and usage. Neither question nor answer is stored."""
 
 
 class VerdictCache:
@@ -573,37 +518,36 @@ class VerdictCache:
     def __init__(self, path: Path | None = None) -> None:
         """Open a cache: a file, which is made where it is missing, or memory alone."""
         self.path = path
-        self._memory: dict[str, CachedReply] = {}
+        self._memory: dict[bytes, bytes] = {}
         self._has_warned = False
         if path is not None:
             _open_file(path).close()
 
-    async def get(self, key: str) -> CachedReply | None:
+    async def get(self, key: bytes) -> CachedReply | None:
         """Look up a reply; None where there is none, or the file cannot be read now."""
-        if key in self._memory:
-            return self._memory[key]
-        stored = await self._use_file(lambda file: file.get(bytes.fromhex(key)))
-        return None if stored is None else msgspec.json.decode(stored, type=CachedReply)
+        content = self._memory.get(key) or await self._use_file(lambda file: file.get(key))
+        return None if content is None else msgspec.json.decode(content, type=CachedReply)
 
-    async def put(self, key: str, reply: CachedReply) -> None:
+    async def put(self, key: bytes, reply: CachedReply) -> None:
         """Keep a reply; of those in memory the oldest go when there are too many."""
+        content = msgspec.json.encode(reply)
 
-        def store(file: ResponseCache) -> bool:
-            file.put(bytes.fromhex(key), msgspec.json.encode(reply))
-            return True
+        def store(file: ResponseCache) -> bytes:
+            file.put(key, content)
+            return content
 
-        if not await self._use_file(store):
-            self._memory[key] = reply
+        if await self._use_file(store) is None:
+            self._memory[key] = content
             if len(self._memory) > MAX_IN_MEMORY:
                 del self._memory[next(iter(self._memory))]
 
-    async def _use_file(self, function: Callable[[ResponseCache], T]) -> T | None:
+    async def _use_file(self, function: Callable[[ResponseCache], bytes | None]) -> bytes | None:
         """Call a function with the open file; None where there is no file, or it fails."""
         path = self.path
         if path is None:
             return None
 
-        def call() -> T:
+        def call() -> bytes | None:
             with _open_file(path) as file:
                 return function(file)
 
@@ -629,7 +573,7 @@ def _open_file(path: Path) -> ResponseCache:
 # --- Endpoints ------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True)
 class _Opened:
     endpoint: Endpoint
     slots: anyio.Semaphore
@@ -644,8 +588,8 @@ class _Endpoints:
     to the loop they were made in; a model in this process is loaded once for all.
     """
 
-    def __init__(self, endpoint: Any, max_concurrent: int) -> None:
-        self._model, self._max_concurrent = endpoint, max_concurrent
+    def __init__(self, model: Any, max_concurrent: int) -> None:
+        self._model, self._max_concurrent = model, max_concurrent
         self._loops: dict[Any, _Opened] = {}
         self._shared: Endpoint | None = None
         self._opening = threading.Lock()
@@ -655,39 +599,38 @@ class _Endpoints:
             if self._shared is not None:
                 return self._shared
             endpoint = open_endpoint(self._model, max_concurrent=self._max_concurrent)
-            kind = self._model.partition(":")[0] if isinstance(self._model, str) else ""
+            kind = str(self._model).partition(":")[0]
             if kind in ("hf", "smollm2") or endpoint is self._model:
                 self._shared = endpoint
             return endpoint
 
     async def here(self) -> _Opened:
         loop = current_loop()
-        opened = self._loops.get(loop)
-        if opened is None:
+        if loop not in self._loops:
             endpoint = self.open()
-            end = self._close_with_loop(loop, endpoint)
-            slots = anyio.Semaphore(self._max_concurrent)
-            opened = self._loops[loop] = _Opened(endpoint, slots, end)
-            # A loop that ends closes the generators that were started in it.
-            await end.asend(None)
-        return opened
+            end = self._close_with_loop(loop, None if endpoint is self._shared else endpoint)
+            self._loops[loop] = _Opened(endpoint, anyio.Semaphore(self._max_concurrent), end)
+            await anext(end)  # a loop that ends closes the generators that were started in it
+        return self._loops[loop]
 
-    async def _close_with_loop(self, loop: Any, endpoint: Endpoint) -> AsyncGenerator[None, None]:
-        is_shared = endpoint is self._shared
+    async def _close_with_loop(
+        self, loop: Any, endpoint: Endpoint | None
+    ) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
             self._loops.pop(loop, None)
-            if not is_shared:
-                with anyio.CancelScope(shield=True):
-                    await endpoint.close()
+            await _close(endpoint)
 
     async def close(self) -> None:
-        opened = self._loops.get(current_loop())
-        if opened is not None:
+        if opened := self._loops.get(current_loop()):
             await opened.end.aclose()
         with self._opening:
             shared, self._shared = self._shared, None
-        if shared is not None and shared is not self._model:
-            with anyio.CancelScope(shield=True):
-                await shared.close()
+        await _close(None if shared is self._model else shared)
+
+
+async def _close(endpoint: Endpoint | None) -> None:
+    if endpoint is not None:
+        with anyio.CancelScope(shield=True):
+            await endpoint.close()

@@ -26,13 +26,8 @@ import msgspec
 from heldout.errors import InvalidInput
 from heldout.types import Message
 
-T = TypeVar("T")
 V = TypeVar("V")
-Attempted = Literal["correct", "incorrect", "not_attempted"]
-Preferred = Literal["first", "second", "tie"]
 Scope = Literal["answer", "trajectory", "turn"]
-Judged = str | Mapping[str, str]
-"""An answer, or the labelled texts of a trajectory or a turn."""
 
 
 # --- Prompts --------------------------------------------------------------------------------------
@@ -74,16 +69,13 @@ class Prompt:
     system: str
     closing: str
     """The last line, after all data: what comes last is heeded most."""
+    words: tuple[str, ...] = ()
+    """The verdicts; none for criteria."""
 
     @property
     def name(self) -> str:
         """Kind and version: "equality/1"."""
         return f"{self.kind}/{self.version}"
-
-    @property
-    def text(self) -> str:
-        """All of it, as it is pinned by a test and part of a verdict's key."""
-        return "\n\n".join((self.name, self.system, DATA, self.closing, AGAIN, NO_REPLY))
 
     def scoped(self, scope: Scope) -> Prompt:
         """Return the prompt for an answer, a trajectory or a turn."""
@@ -110,6 +102,7 @@ Reply with one JSON object and nothing else:
 {"reasoning": "<one or two sentences>", "verdict": "equal"}
 where the verdict is "equal" or "different".""",
     "Does the ANSWER mean the same as the TARGET? Reply with the JSON object.",
+    ("equal", "different"),
 )
 
 THREE_WAY = Prompt(
@@ -129,6 +122,7 @@ Reply with one JSON object and nothing else:
 {"reasoning": "<one or two sentences>", "verdict": "correct"}
 where the verdict is "correct", "incorrect" or "not_attempted".""",
     "Is the ANSWER correct, incorrect or not_attempted? Reply with the JSON object.",
+    ("correct", "incorrect", "not_attempted"),
 )
 
 CRITERIA = Prompt(
@@ -162,18 +156,8 @@ Reply with one JSON object and nothing else:
 {"reasoning": "<one or two sentences>", "verdict": "tie"}
 where the verdict is "first", "second" or "tie".""",
     "Which answer is better: first, second, or is it a tie? Reply with the JSON object.",
+    ("first", "second", "tie"),
 )
-
-PROMPTS = {
-    prompt.name: prompt
-    for prompt in (
-        *(EQUALITY, THREE_WAY, CRITERIA, PAIRWISE),
-        *(prompt.scoped("trajectory") for prompt in (EQUALITY, THREE_WAY, CRITERIA)),
-        CRITERIA.scoped("turn"),
-    )
-}
-"""Every prompt by its name."""
-
 
 # --- Questions ------------------------------------------------------------------------------------
 
@@ -199,54 +183,43 @@ class Question(Generic[V]):
     read: Callable[[Any], V] = field(compare=False)
 
 
-def equality_question(
-    question: str, answer: Judged, target: str, *, scope: Scope = "answer"
-) -> Question[bool]:
-    """Ask whether an answer means the same as the target."""
-    return _question(EQUALITY, scope, question, answer, {"target": target}, _read_equal)
-
-
-def three_way_question(
-    question: str, answer: Judged, target: str, *, scope: Scope = "answer"
-) -> Question[Attempted]:
-    """Ask whether an answer is correct, incorrect or not attempted."""
-    return _question(THREE_WAY, scope, question, answer, {"target": target}, _read_attempted)
-
-
-def pairwise_question(question: str, first: str, second: str) -> Question[Preferred]:
-    """Ask which of two answers is better. Ask in both orders: many judges prefer a position."""
-    answers = {"first": first, "second": second}
-    return _question(PAIRWISE, "answer", question, answers, {}, _read_preferred)
-
-
-def criteria_question(
-    question: str,
-    answer: Judged,
-    criteria: Sequence[Criterion],
-    target: str | None = None,
-    *,
-    scope: Scope = "answer",
-) -> Question[dict[str, bool]]:
-    """Ask which criteria are met. The judge sees neither weights nor what is required."""
-    check_criteria(criteria)
-    listed = [{"id": c.id, "description": c.description} for c in criteria]
-    texts = {} if target is None else {"target": target}
-    texts["criteria"] = json.dumps(listed, ensure_ascii=False, indent=1)
-    read = partial(_read_met, ids=[c.id for c in criteria])
-    return _question(CRITERIA, scope, question, answer, texts, read)
-
-
-def _question(
+def make_question(
     prompt: Prompt,
-    scope: Scope,
     question: str,
-    answer: Judged,
-    texts: Mapping[str, str],
-    read: Callable[[Any], V],
-) -> Question[V]:
+    judged: str | Mapping[str, str],
+    *,
+    target: str | None = None,
+    criteria: Sequence[Criterion] = (),
+    scope: Scope = "answer",
+) -> Question[Any]:
+    """Put an answer to a judge. It sees neither weights nor which criteria are required.
+
+    Args:
+        prompt: What is asked.
+        question: What was asked of the model.
+        judged: The answer, or texts by label: those of a trajectory or turn, or "first" and
+            "second" of a pair.
+        target: The correct answer, or one to compare with.
+        criteria: What CRITERIA asks for.
+        scope: What the judged texts are.
+
+    Returns:
+        The question. Its verdict is one of the prompt's words, or for criteria which are met.
+
+    Raises:
+        InvalidInput: Two criteria have one id, or none a weight above 0.
+    """
     prompt = prompt.scoped(scope)
-    judged = {"answer": answer} if isinstance(answer, str) else answer
-    inputs = {"question": question, **judged, **texts}
+    inputs = {"question": question}
+    inputs |= {"answer": judged} if isinstance(judged, str) else judged
+    if target is not None:
+        inputs["target"] = target
+    read: Callable[[Any], Any] = partial(_read_word, words=prompt.words)
+    if not prompt.words:
+        check_criteria(criteria)
+        listed = [{"id": c.id, "description": c.description} for c in criteria]
+        inputs["criteria"] = json.dumps(listed, ensure_ascii=False, indent=1)
+        read = partial(_read_met, ids=[c.id for c in criteria])
     data = delimited({label.upper(): text for label, text in inputs.items()})
     messages = (
         Message("system", f"{prompt.system}\n\n{DATA}"),
@@ -272,40 +245,31 @@ class Criterion:
     required: bool = False
 
     def __post_init__(self) -> None:
-        if not self.id.strip() or not self.description.strip():
-            raise InvalidInput(f"criterion {self.id!r}: id and description are text, not empty")
-        if readable(self.id) != self.id or self.id != self.id.strip() or len(self.id) > 200:
+        is_repeatable = self.id == readable(self.id).strip() and 0 < len(self.id) <= 200
+        if not is_repeatable or not self.description.strip():
             raise InvalidInput(
-                f"criterion {self.id[:50]!r}: a judge has to repeat the id, so it is short and has "
-                "nothing in it that cannot be seen"
+                f"criterion {self.id[:50]!r}: it has a description, and a short id of visible "
+                "characters, which the judge repeats"
             )
         if not math.isfinite(self.weight):
             raise InvalidInput(f"criterion {self.id!r}: weight is a number, got {self.weight!r}")
         if self.required and self.weight < 0:
             raise InvalidInput(
-                f"criterion {self.id!r} is required and its weight is {self.weight:g}: required is "
-                "what has to be met, and a negative weight is for what should not be. Turn the "
-                "description round ('does not …') and make the weight 0 or more"
+                f"criterion {self.id!r} is required, and its weight {self.weight:g} is that of a "
+                "fault; turn the description round ('does not …') and make the weight 0 or more"
             )
 
 
 def check_criteria(criteria: Sequence[Criterion]) -> None:
     """Refuse criteria of which two share an id, or none has a positive weight."""
     ids = [criterion.id for criterion in criteria]
-    for id in ids:
-        if ids.count(id) > 1:
-            raise InvalidInput(f"two criteria have the id {id!r}; ids are unique")
+    if len({*ids}) < len(ids):
+        raise InvalidInput(f"two criteria have one id: {', '.join(ids)}")
     if not any(criterion.weight > 0 for criterion in criteria):
-        raise InvalidInput(
-            "no criterion has a weight above 0, so that nothing could be gained; give one a weight"
-        )
+        raise InvalidInput("no criterion has a weight above 0, so that nothing could be gained")
 
 
 # --- Verdicts: further keys do no harm; a reason is asked for and not required --------------------
-
-
-class _Verdict(msgspec.Struct, Generic[V]):
-    verdict: V
 
 
 class _Met(msgspec.Struct):
@@ -317,37 +281,21 @@ class _AllMet(msgspec.Struct):
     criteria: list[_Met]
 
 
-def _read_equal(value: Any) -> bool:
-    return _convert(_Verdict[Literal["equal", "different"]], value).verdict == "equal"
+def _read_word(value: dict[str, Any], *, words: Sequence[str]) -> str:
+    if value.get("verdict") not in words:
+        raise Malformed(f"the verdict is one of {', '.join(words)}.")
+    return str(value["verdict"])
 
 
-def _read_attempted(value: Any) -> Attempted:
-    return _convert(_Verdict[Attempted], value).verdict
-
-
-def _read_preferred(value: Any) -> Preferred:
-    return _convert(_Verdict[Preferred], value).verdict
-
-
-def _read_met(value: Any, *, ids: Sequence[str]) -> dict[str, bool]:
-    met: dict[str, bool] = {}
-    for criterion in _convert(_AllMet, value).criteria:
-        if criterion.id not in ids:
-            raise Malformed(f"there is no criterion {criterion.id[:100]!r}.")
-        if criterion.id in met:
-            raise Malformed(f"criterion {criterion.id[:100]!r} is there twice.")
-        met[criterion.id] = criterion.met
-    for id in ids:
-        if id not in met:
-            raise Malformed(f"criterion {id[:100]!r} is missing.")
-    return {id: met[id] for id in ids}
-
-
-def _convert(shape: type[T], value: Any) -> T:
+def _read_met(value: dict[str, Any], *, ids: Sequence[str]) -> dict[str, bool]:
     try:
-        return msgspec.convert(value, shape, strict=True)
+        criteria = msgspec.convert(value, _AllMet).criteria
     except msgspec.ValidationError as problem:
         raise Malformed(f"{problem}.") from None
+    met = {criterion.id: criterion.met for criterion in criteria}
+    if len(met) < len(criteria) or met.keys() != {*ids}:
+        raise Malformed(f"every criterion has to be there once, and no other: {', '.join(ids)}.")
+    return {id: met[id] for id in ids}
 
 
 # --- Delimiters -----------------------------------------------------------------------------------
@@ -355,20 +303,13 @@ def _convert(shape: type[T], value: Any) -> T:
 _KEPT = "\n\t\u200c\u200d"
 """Line breaks; and joiners, which are part of words and emoji."""
 
-_UNSEEN = frozenset(
-    map(
-        chr,
-        [
-            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0),
-            *range(0x180B, 0x1810),
-            *range(0xFE00, 0xFE0E),  # the two after these choose between text and emoji
-            *range(0xFFF0, 0xFFF9),
-            *range(0xE0000, 0xE1000),
-        ],
-    )
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0d\uffa0\ufff0-\ufff8"
+    "\U000e0000-\U000e0fff]"
 )
 """What Unicode calls default-ignorable (and the empty Braille cell) beside those of category Cf,
-which are not printable anyway. A text can be hidden in variation selectors, a byte in each."""
+which are not printable anyway. A text can be hidden in variation selectors, a byte in each; the two
+that choose between text and emoji are left."""
 
 _TURN_MARK = re.compile(
     r"<(?=[|｜][^\s<>|｜]{1,40}[|｜]>|\|[a-z_]{1,20}>|[a-z_]{1,20}\|>)"
@@ -399,6 +340,6 @@ def readable(text: str) -> str:
 
 
 def _is_seen(character: str) -> bool:
-    if character in _UNSEEN:
+    if _UNSEEN.match(character):
         return False
     return character.isprintable() or character in _KEPT or unicodedata.category(character) == "Zs"
