@@ -122,16 +122,17 @@ class ResponseCache:
             # Without fsync: 10 ms less per turn. After a power failure the file may be damaged,
             # which SQLite or the checksums notice.
             self._db.execute("PRAGMA synchronous = OFF")
+        # First, since another process may be creating the file: all of it appears at once.
+        is_new = not self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if is_new:
+            self._db.execute("PRAGMA auto_vacuum = FULL")  # so that pruning makes the file smaller
+            self._db.executescript(CREATE)
         application = self._db.execute("PRAGMA application_id").fetchone()[0]
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if (application, version) == (APPLICATION_ID, FORMAT):
-            return
-        if self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        if (application, version) != (APPLICATION_ID, FORMAT):
             raise sqlite3.DatabaseError(
                 "not a response cache of this version of heldout; name another file"
             )
-        self._db.execute("PRAGMA auto_vacuum = FULL")  # so that pruning makes the file smaller
-        self._db.executescript(CREATE)
 
     def get(self, key: bytes) -> bytes | None:
         """Find a turn that has not expired."""
