@@ -28,6 +28,7 @@ from heldout.store.columns import (
     sort_key,
     summarize_results,
     table_of,
+    usage_of,
     write_parquet,
 )
 from heldout.store.journal import (
@@ -303,7 +304,7 @@ class EvalReport:
             stored = run.read_summary(info)
             if stored is not None and stored.usage is not None:
                 return add_cost(stored.usage, info.config)
-        return add_cost(table_of(self).usage, self.config)
+        return add_cost(usage_of(self), self.config)
 
     def summarize(
         self, by: str | Sequence[str] | Callable[[EvalResult], Any]

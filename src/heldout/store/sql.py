@@ -31,7 +31,7 @@ from heldout.store.columns import (
     METRIC,
     Selection,
     as_text,
-    current_parquet,
+    has_current_parquet,
     parts_of,
     rows_of,
     write_parquet,
@@ -39,10 +39,9 @@ from heldout.store.columns import (
 from heldout.store.frames import question_of
 from heldout.store.parquet import (
     ParquetFile,
-    connect,
+    insert_arrays,
     quote_name,
     quote_text,
-    read_source,
     unique_names,
 )
 from heldout.store.run_dir import RunDir
@@ -109,31 +108,30 @@ def select_items(report: EvalReport, condition: str) -> Selection:
 def _open(report: EvalReport, sql: str) -> Iterator[_Results]:
     """Open a database that can read the results of a report, and do nothing else."""
     with tempfile.TemporaryDirectory(prefix="heldout-") as folder:
-        path = Path(folder) / "results.parquet"
-        if report.path is not None:
-            with current_parquet(RunDir(report.path), report.info) as current:
-                if current is not None:
-                    path = _plain_path(RunDir(report.path).columns, path)
-        if not path.exists() and not write_parquet(lambda: parts_of(rows_of(report)), path):
-            raise InvalidInput(
-                "the results have more columns than a table holds, or there are none yet"
-            )
-        with closing(connect(memory_limit=MEMORY_LIMIT)) as db, closing(ParquetFile(path)) as file:
+        path = _find_parquet(report, Path(folder) / "results.parquet")
+        with closing(ParquetFile(path, MEMORY_LIMIT)) as file:
             texts = [name for name in TEXTS if re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
             if texts:
-                _load_texts(db, report)
-            db.execute(f"SET temp_directory = {quote_text(folder)}")
-            db.execute(f"SET allowed_paths = [{quote_text(str(path.absolute()))}]")
-            db.execute("SET enable_external_access = false")
-            db.execute("SET lock_configuration = true")
-            yield _Results(db, path, file, texts, report.pass_threshold)
+                _load_texts(file.db, report)
+            file.db.execute(f"SET temp_directory = {quote_text(folder)}")
+            file.db.execute(f"SET allowed_paths = [{quote_text(str(path.absolute()))}]")
+            file.db.execute("SET enable_external_access = false")
+            file.db.execute("SET lock_configuration = true")
+            yield _Results(file, texts, report.pass_threshold)
 
 
-def _plain_path(path: Path, copy: Path) -> Path:
-    """Give a path that DuckDB takes for one of a single file: else that of a copy."""
-    if not re.search(r"[*?[]", str(path.absolute())):
-        return path
-    shutil.copyfile(path, copy)
+def _find_parquet(report: EvalReport, copy: Path) -> Path:
+    """Give the path of results.parquet, or of one that is written where there is none."""
+    if report.path is not None:
+        run = RunDir(report.path)
+        if has_current_parquet(run, report.info or run.read_info()):
+            if not re.search(r"[*?[]", str(run.columns.absolute())):
+                return run.columns
+            return Path(shutil.copyfile(run.columns, copy))  # DuckDB would allow a pattern
+    if not write_parquet(lambda: parts_of(rows_of(report)), copy):
+        raise InvalidInput(
+            "the results have more columns than a table holds, or there are none yet"
+        )
     return copy
 
 
@@ -149,25 +147,15 @@ def _load_texts(db: DuckDBPyConnection, report: EvalReport) -> None:
             "answer": np.array([r.trajectory.answer for r in some], dtype=object),
             "target": np.array([as_text(r.sample.ground_truth) for r in some], dtype=object),
         }
-        db.register("part", columns)
-        db.execute("INSERT INTO texts SELECT * FROM part")
-        db.unregister("part")
+        insert_arrays(db, "texts", columns)
         place += len(some)
 
 
 class _Results:
     """The table `results` of an open database."""
 
-    def __init__(
-        self,
-        db: DuckDBPyConnection,
-        path: Path,
-        file: ParquetFile,
-        texts: Sequence[str],
-        pass_threshold: float,
-    ) -> None:
-        self._db, self._file, self._texts = db, file, texts
-        self._source = read_source(path)
+    def __init__(self, file: ParquetFile, texts: Sequence[str], pass_threshold: float) -> None:
+        self._db, self._file, self._texts = file.db, file, texts
         self._computed = {
             "id": "sample_id",
             "passed": f"coalesce(reward >= {pass_threshold!r}, false)",
@@ -184,7 +172,7 @@ class _Results:
         join = " LEFT JOIN texts ON place = file_row_number" if self._texts else ""
         self._db.execute(
             f"CREATE OR REPLACE VIEW results AS SELECT {', '.join(selected)} "
-            f"FROM {self._source}{join}"
+            f"FROM {self._file.source}{join}"
         )
 
     def _struct(self, name: str, prefix: str, without: Iterable[str]) -> list[str]:

@@ -28,9 +28,7 @@ from heldout.store.columns import (
     Table,
     column_name,
     current_parquet,
-    make_table_batch,
     parts_of,
-    pick_items,
     table_of,
     write_parquet,
 )
@@ -264,8 +262,7 @@ class RunTable:
         """Summarize some items; the caller knows that they were not picked by outcome."""
         held = np.zeros(len(self), dtype=np.bool_)
         held[items] = True
-        batch = make_table_batch(pick_items(self.table, held))
-        return summarize_batch(batch, self.report.pass_threshold)
+        return summarize_batch(self.table.rows(held), self.report.pass_threshold)
 
     def count_outcomes(self, items: Items) -> dict[str, int]:
         """Count what became of some items."""
