@@ -152,9 +152,10 @@ def kind_of(values: Iterable[Any]) -> Kind | None:
         return "string"
     if types == {bool}:
         return "bool"
-    integers = [value for value in values if type(value) is int]
-    if types <= {int, float} and all(-(2**63) <= value < 2**63 for value in integers):
-        return "int" if types == {int} else "double"
+    if types <= {int, float}:
+        integers = [value for value in values if type(value) is int]
+        if not integers or (min(integers) >= -(2**63) and max(integers) < 2**63):
+            return "int" if types == {int} else "double"
     return "json"
 
 
@@ -256,29 +257,26 @@ def derive(
 
     Returns the summary, the usage, and a hash of results.parquet: "" where there is none.
     """
-    columns = MemoryColumns()
-
-    def read_parts() -> Iterator[Part]:
-        nonlocal columns
-        columns = MemoryColumns()
+    file = None
+    if parquet:
+        file = write_parquet(lambda: parts_of(in_order(run.journal, repeats)), run.columns)
+    if file is None:
+        columns = MemoryColumns("sample_id")
         for part in parts_of(in_order(run.journal, repeats)):
             columns.add(part)
-            yield part
-
-    written = write_parquet(read_parts, run.columns) if parquet else ""
-    if not written:
-        for _ in read_parts():
-            pass
-    table, usage = _make_table(columns, (), (), run.path, columns.read_ids), columns.usage
-    del columns
-    return summarize_batch(table, pass_threshold), usage, written
+        table = _make_table(columns, (), (), run.path, columns.read_ids)
+        return summarize_batch(table, pass_threshold), columns.usage, ""
+    with closing(file):
+        usage = _add_tokens(RunUsage(), file.read(TOKENS))
+        table = _make_table(file, (), (), run.path, file.read_ids)
+    return summarize_batch(table, pass_threshold), usage, hash_of_file(run.columns)
 
 
-def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> str:
-    """Write results, which are read in dataset order, as a Parquet file; returns a hash of it.
+def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> ParquetFile | None:
+    """Write results, which are read in dataset order, as a Parquet file; returns it, open.
 
     They are read once more where a key turns out to have values of several kinds. Without results,
-    or with too many columns, there is no file, and the hash is "".
+    or with too many columns, there is no file.
     """
     kinds: dict[str, Kind | None] = dict(FIXED)
     """None where no result has had a value."""
@@ -290,7 +288,7 @@ def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> str:
             for part in read_parts():
                 if len({*kinds, *(METADATA + key for key in part.keys)}) > MAX_COLUMNS:
                     path.unlink(missing_ok=True)
-                    return ""
+                    return None
                 plain, own = plain | part.plain, own | part.own
                 kinds |= dict.fromkeys(part.metrics, "double")
                 metadata = {METADATA + key: part.values(key) for key in part.keys}
@@ -300,6 +298,8 @@ def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> str:
                     is_settled = is_settled and before in (None, kinds[name])
                 if is_settled:
                     arrays = part.columns | part.metrics
+                    if arrays["ok"].all():
+                        del arrays["error"]  # a column without values
                     for name, values in metadata.items():
                         if (kind := kinds[name]) is not None:
                             arrays[name] = as_array(values, kind)
@@ -309,7 +309,7 @@ def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> str:
                 ordered = {name: kinds[name] or "string" for name in (*FIXED, *names)}
                 return writer.write(path, ordered, plain, own)
     path.unlink(missing_ok=True)
-    return ""
+    return None
 
 
 @contextmanager

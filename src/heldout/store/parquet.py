@@ -51,7 +51,7 @@ class Footer(msgspec.Struct):
     """Metadata keys that results add to those of their samples."""
 
 
-def connect(memory_limit: str = "64MB") -> DuckDBPyConnection:
+def connect() -> DuckDBPyConnection:
     """Open a DuckDB database in memory, of one thread, that loads no extension."""
     import duckdb
 
@@ -59,7 +59,7 @@ def connect(memory_limit: str = "64MB") -> DuckDBPyConnection:
         ":memory:",
         config={
             "threads": 1,
-            "memory_limit": memory_limit,
+            "memory_limit": "1GB",
             "pandas_analyze_sample": 0,  # an array of objects is a column of texts
             "python_enable_replacements": False,
             "autoinstall_known_extensions": False,
@@ -98,6 +98,7 @@ class ParquetWriter:
     def __init__(self) -> None:
         self._columns: dict[str, str] = {}
         """What the columns so far are called while they are collected: c0, c1 and so on."""
+        self._is_handed_over = False
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="heldout-")
@@ -106,7 +107,8 @@ class ParquetWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._db.close()
+        if not self._is_handed_over:
+            self._db.close()
         self._folder.cleanup()
 
     def __len__(self) -> int:
@@ -127,8 +129,8 @@ class ParquetWriter:
 
     def write(
         self, path: Path, kinds: Mapping[str, Kind], plain: Iterable[str], own: Iterable[str]
-    ) -> str:
-        """Write the file, or leave the one that is there; returns a hash of its bytes."""
+    ) -> ParquetFile:
+        """Write the file, or leave the one that is there; returns it, open for reading."""
         import duckdb
 
         names = dict(zip(kinds, unique_names(kinds), strict=True))
@@ -148,7 +150,7 @@ class ParquetWriter:
                 f"(FORMAT parquet, USE_TMP_FILE false, COMPRESSION zstd, "
                 f"ROW_GROUP_SIZE {ROW_GROUP}, KV_METADATA {{heldout: {quote_text(footer)}}})"
             )
-            written = hash_of_file(temporary)
+            self._db.execute("DROP TABLE rows")
             temporary.replace(path)
         except duckdb.Error as problem:
             raise RunDirectoryError(f"cannot write {path}: {problem}{KEPT}") from problem
@@ -157,7 +159,8 @@ class ParquetWriter:
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-        return written
+        self._is_handed_over = True
+        return ParquetFile(path, self._db)
 
     def _add_column(self, name: str, kind: Kind | None) -> None:
         if name in self._columns:
@@ -188,8 +191,9 @@ def unique_names(names: Iterable[str]) -> Iterator[str]:
 class ParquetFile:
     """A file of `ParquetWriter`, open for reading."""
 
-    def __init__(self, path: Path, memory_limit: str = "64MB") -> None:
-        self.db = connect(memory_limit)
+    def __init__(self, path: Path, db: DuckDBPyConnection | None = None) -> None:
+        """Open a file; `db` is the database that wrote it, which is closed with it."""
+        self.path, self.db = path, db or connect()
         # A `*`, `?` or `[` in the path means itself.
         source = quote_text(re.sub(r"[*?[]", r"[\g<0>]", str(path.absolute())))
         self.source = f"read_parquet({source}, file_row_number = true, hive_partitioning = false)"

@@ -228,8 +228,10 @@ class EvalReport:
             InvalidInput: There are no results, or their metadata needs too many columns.
             RunDirectoryError: It cannot be written.
         """
-        if not write_parquet(lambda: parts_of(rows_of(self)), Path(path)):
+        file = write_parquet(lambda: parts_of(rows_of(self)), Path(path))
+        if file is None:
             raise InvalidInput("there are no results, or more columns than a table holds")
+        file.close()
 
     def where(self, condition: str) -> EvalReport:
         """Pick the results for which a condition holds.

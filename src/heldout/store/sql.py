@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     from heldout.store.report import EvalReport
 
-MEMORY_LIMIT = "1GB"
 TEXTS = ("prompt", "answer", "target")
 OUTCOMES = (
     *("reward", "passed", "error", "truncated", "ended_by"),
@@ -107,32 +106,36 @@ def select_items(report: EvalReport, condition: str) -> Selection:
 @contextmanager
 def _open(report: EvalReport, sql: str) -> Iterator[_Results]:
     """Open a database that can read the results of a report, and do nothing else."""
-    with tempfile.TemporaryDirectory(prefix="heldout-") as folder:
-        path = _find_parquet(report, Path(folder) / "results.parquet")
-        with closing(ParquetFile(path, MEMORY_LIMIT)) as file:
-            texts = [name for name in TEXTS if re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
-            if texts:
-                _load_texts(file.db, report)
-            file.db.execute(f"SET temp_directory = {quote_text(folder)}")
-            file.db.execute(f"SET allowed_paths = [{quote_text(str(path.absolute()))}]")
-            file.db.execute("SET enable_external_access = false")
-            file.db.execute("SET lock_configuration = true")
-            yield _Results(file, texts, report.pass_threshold)
+    with (
+        tempfile.TemporaryDirectory(prefix="heldout-") as folder,
+        closing(_open_parquet(report, Path(folder) / "results.parquet")) as file,
+    ):
+        texts = [name for name in TEXTS if re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
+        if texts:
+            _load_texts(file.db, report)
+        file.db.execute(f"SET temp_directory = {quote_text(folder)}")
+        file.db.execute(f"SET allowed_paths = [{quote_text(str(file.path.absolute()))}]")
+        file.db.execute("SET enable_external_access = false")
+        file.db.execute("SET lock_configuration = true")
+        yield _Results(file, texts, report.pass_threshold)
 
 
-def _find_parquet(report: EvalReport, copy: Path) -> Path:
-    """Give the path of results.parquet, or of one that is written where there is none."""
+def _open_parquet(report: EvalReport, copy: Path) -> ParquetFile:
+    """Open results.parquet, or one that is written where there is none."""
     if report.path is not None:
         run = RunDir(report.path)
         if has_current_parquet(run, report.info or run.read_info()):
             if not re.search(r"[*?[]", str(run.columns.absolute())):
-                return run.columns
-            return Path(shutil.copyfile(run.columns, copy))  # DuckDB would allow a pattern
-    if not write_parquet(lambda: parts_of(rows_of(report)), copy):
+                return ParquetFile(run.columns)
+            shutil.copyfile(run.columns, copy)  # DuckDB would allow all that the pattern matches
+            return ParquetFile(copy)
+    file = write_parquet(lambda: parts_of(rows_of(report)), copy)
+    if file is None:
         raise InvalidInput(
             "the results have more columns than a table holds, or there are none yet"
         )
-    return copy
+    file.db.execute("SET memory_limit = '1GB'")
+    return file
 
 
 def _load_texts(db: DuckDBPyConnection, report: EvalReport) -> None:

@@ -110,12 +110,13 @@ class RunTable:
             return file
         folder = self._resources.enter_context(TemporaryDirectory(prefix="heldout-view-"))
         path = Path(folder) / "results.parquet"
-        if not write_parquet(lambda: parts_of(in_order(self.run.journal, self.repeats)), path):
+        file = write_parquet(lambda: parts_of(in_order(self.run.journal, self.repeats)), path)
+        if file is None:
             raise RunDirectoryError(
                 f"{self.run.path} has no results yet, or metadata with more keys than a table has "
                 "columns; `heldout show` prints its summary"
             )
-        return self._resources.enter_context(closing(ParquetFile(path)))
+        return self._resources.enter_context(closing(file))
 
     def _read(self, name: str, fill: Any, dtype: type | None = None) -> NDArray[Any]:
         with self._lock:
