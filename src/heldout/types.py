@@ -10,10 +10,10 @@ where it is made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from operator import index
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
@@ -129,30 +129,6 @@ METRIC_SUFFIXES = ("_n", "_stderr", "_ci_low", "_ci_high")
 """What a summary puts behind `metric_<name>`."""
 
 
-class Weighted(Protocol):
-    """A value with a weight: a `Metric`, or a row of one."""
-
-    @property
-    def value(self) -> float:
-        """The number."""
-        ...
-
-    @property
-    def weight(self) -> float:
-        """How much it counts."""
-        ...
-
-
-def weighted_mean(metrics: Iterable[Weighted]) -> float:
-    """Compute the reward: the weighted mean of the metrics with weight > 0; 0.0 without any."""
-    total = weight = 0.0
-    for metric in metrics:
-        if metric.weight:
-            total += metric.value * metric.weight
-            weight += metric.weight
-    return total / weight if weight else 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Score:
     """What a trajectory was worth: its metrics, and the reward they amount to."""
@@ -191,7 +167,12 @@ class Score:
     @property
     def reward(self) -> float:
         """The weighted mean of the metrics with weight > 0; 0.0 if there is none."""
-        return weighted_mean(self.metrics)
+        total = weight = 0.0
+        for metric in self.metrics:
+            if metric.weight:
+                total += metric.value * metric.weight
+                weight += metric.weight
+        return total / weight if weight else 0.0
 
     def __getitem__(self, name: str) -> float:
         for metric in self.metrics:

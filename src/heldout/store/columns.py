@@ -95,7 +95,7 @@ class Part:
         metrics: dict[str, list[float]] = {}
         rewards, weighted = [], []
         for i, row in enumerate(rows):
-            total = weight = 0.0  # as `weighted_mean` adds them up
+            total = weight = 0.0  # as `Score.reward` adds them up
             for metric in row.score.metrics:
                 values = metrics.get(metric.name)
                 if values is None:

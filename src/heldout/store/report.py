@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from heldout._providers import model_name
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists
@@ -65,30 +64,24 @@ class Results(Sequence[EvalResult]):
     Iterating reads the file again each time: nothing but the places of the lines is held.
     """
 
-    def __init__(self, run: RunDir, items: NDArray[np.bool_] | None = None) -> None:
-        """Take those of all results for which `items` is true."""
-        self.run, self._items = run, items
+    def __init__(self, run: RunDir, selection: Selection | None = None) -> None:
+        """Take all results, or those of a selection."""
+        self.run, self._selection = run, selection
         self._places: tuple[Any, Any] | None = None
 
     def _line_places(self) -> tuple[Any, Any]:
         """(line numbers, byte offsets), one for each item's last record, in dataset order."""
         if self._places is None:
-            journal = self.run.journal
-            places = array("q")  # eight bytes a number: a million results are 24 MB
-            for number, offset, line in lines(journal):
-                key = JOURNAL.decode(journal, number, line, Key)
-                places.extend((key.index, key.repeat, offset))
-            table = np.array(places, dtype=np.int64).reshape(-1, 3)
-            offsets, table = table[:, 2], table[:, :2]
-            order = np.lexsort((offsets, table[:, 1], table[:, 0]))
-            table = table[order]
-            last = np.ones(len(table), dtype=bool)
-            last[:-1] = (table[1:] != table[:-1]).any(axis=1)
-            order = order[last]
-            if self._items is not None:
-                if len(self._items) != len(order):
-                    raise RunDirectoryError(f"{journal} was changed while it was read")
-                order = order[self._items]
+            keys = array("q")  # eight bytes a number: a million results are 24 MB
+            for number, offset, line in lines(self.run.journal):
+                key = JOURNAL.decode(self.run.journal, number, line, Key)
+                keys.extend((key.index, key.repeat, offset))
+            index, repeat, offsets = np.array(keys, dtype=np.int64).reshape(-1, 3).T
+            order = np.lexsort((offsets, repeat, index))
+            changes = np.diff(index[order]).astype(bool) | np.diff(repeat[order]).astype(bool)
+            order = order[np.append(changes, np.ones(min(1, len(order)), dtype=bool))]
+            if self._selection is not None:
+                order = self._selection.pick(order)
             self._places = order + 2, offsets[order]
         return self._places
 
@@ -115,13 +108,6 @@ class Results(Sequence[EvalResult]):
             for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
                 file.seek(offset)
                 yield decode_result(self.run.journal, number, file.readline())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Results({str(self.run.path)!r})"
@@ -255,7 +241,7 @@ class EvalReport:
         results: Sequence[EvalResult] = (
             [result for result, held in zip(self.results, selection.items, strict=True) if held]
             if self.path is None
-            else Results(RunDir(self.path), selection.items)
+            else Results(RunDir(self.path), selection)
         )
         picked = replace(self, results=results, selection=selection)
         summary = summarize_batch(table_of(picked), self.pass_threshold)

@@ -55,7 +55,7 @@ def check_stored(sample: Sample, content: bytes) -> None:
     A tuple comes back as a list and bytes as text, and a score function that compares with them
     would score the sample differently.
     """
-    if _is_plain(sample.input) and _is_plain(sample.ground_truth) and _is_plain(sample.metadata):
+    if _are_plain(sample.input, sample.ground_truth, sample.metadata):
         return
     stored = decode_sample(content)
     for part in ("input", "ground_truth", "metadata"):
@@ -64,19 +64,23 @@ def check_stored(sample: Sample, content: bytes) -> None:
         _refuse_changed(value, getattr(stored, part), where)
 
 
-def _is_plain(value: Any) -> bool:
-    """Tell whether JSON gives a value back as it is, its type included."""
-    if value is None or type(value) in (str, bool):
-        return True
-    if type(value) is int:
-        return -(2**63) <= value < 2**63
-    if type(value) is float:
-        return isfinite(value)
-    if type(value) is list:
-        return all(map(_is_plain, value))
-    if type(value) is not dict:
-        return False
-    return all(type(key) is str and _is_plain(part) for key, part in value.items())
+def _are_plain(*values: Any) -> bool:
+    """Tell whether JSON gives values back as they are, their types included."""
+    for value in values:
+        kind = type(value)
+        if kind is str or kind is bool or value is None:
+            continue
+        if kind is dict:
+            is_plain = all(type(key) is str for key in value) and _are_plain(*value.values())
+        elif kind is list:
+            is_plain = _are_plain(*value)
+        elif kind is int:
+            is_plain = -(2**63) <= value < 2**63
+        else:
+            is_plain = kind is float and isfinite(value)
+        if not is_plain:
+            return False
+    return True
 
 
 def _refuse_changed(value: Any, stored: Any, where: str) -> None:

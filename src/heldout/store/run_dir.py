@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -126,36 +125,21 @@ class SummaryFile(msgspec.Struct):
     usage: RunUsage | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class RunDir:
     """The files of a run directory, and the rules for entering it."""
 
-    path: Path
-
-    @property
-    def run(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run = path / "run.json"
         """Config, versions and status; replaced atomically."""
-        return self.path / "run.json"
-
-    @property
-    def journal(self) -> Path:
+        self.journal = path / "results.jsonl"
         """One line per result, in the order they finished."""
-        return self.path / "results.jsonl"
-
-    @property
-    def columns(self) -> Path:
+        self.columns = path / "results.parquet"
         """The results as columns; small points of a training run have none."""
-        return self.path / "results.parquet"
-
-    @property
-    def summary(self) -> Path:
+        self.summary = path / "summary.json"
         """The summary of a complete run."""
-        return self.path / "summary.json"
-
-    @property
-    def curve(self) -> Path:
+        self.curve = path / "curve.jsonl"
         """The points of an eval during training."""
-        return self.path / "curve.jsonl"
 
     def exists(self) -> bool:
         """Tell whether the directory holds a run."""
@@ -258,12 +242,12 @@ class RunDir:
 
 
 def _unknown_in(described: Any) -> list[str]:
-    """Why a model cannot be told from another one, wherever a description says so."""
+    """Find why a model cannot be told from another one, wherever a description says so."""
     if isinstance(described, dict):
         reason = described.get("unknown")
         return [reason] if isinstance(reason, str) else _unknown_in([*described.values()])
     if isinstance(described, list):
-        return [reason for each in described for reason in _unknown_in(each)]
+        return [reason for part in described for reason in _unknown_in(part)]
     return []
 
 
