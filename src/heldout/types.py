@@ -220,11 +220,12 @@ class Message:
                 "a message's content is text or a list of parts, which are dicts; got "
                 f"{self.content!r:.200}"
             )
-        for text in (self.tool_call_id, self.reasoning):
-            if text is not None and not isinstance(text, str):
-                raise InvalidInput(
-                    f"a message's tool_call_id and reasoning are texts, got {text!r:.200}"
-                )
+        if self.tool_call_id is not None or self.reasoning is not None:
+            for text in (self.tool_call_id, self.reasoning):
+                if not isinstance(text, str | None):
+                    raise InvalidInput(
+                        f"a message's tool_call_id and reasoning are texts, got {text!r:.200}"
+                    )
         if type(self.tool_calls) is not tuple:
             object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
         for call in self.tool_calls:
@@ -280,13 +281,14 @@ class Usage:
     completion_tokens: int = 0
 
     def __post_init__(self) -> None:
+        if type(self.prompt_tokens) is int and type(self.completion_tokens) is int:
+            return
         for name in ("prompt_tokens", "completion_tokens"):
             count = getattr(self, name)
-            if type(count) is not int:
-                try:
-                    object.__setattr__(self, name, index(count))  # a NumPy integer, say
-                except TypeError:
-                    raise InvalidInput(f"{name} is a whole number, got {count!r:.200}") from None
+            try:
+                object.__setattr__(self, name, index(count))  # a NumPy integer, say
+            except TypeError:
+                raise InvalidInput(f"{name} is a whole number, got {count!r:.200}") from None
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

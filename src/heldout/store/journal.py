@@ -56,8 +56,9 @@ class Record(msgspec.Struct, omit_defaults=True):
     @classmethod
     def of(cls, index: int, result: EvalResult) -> Record:
         """Make the line of a result."""
-        known = result.sample.metadata
-        own = {k: v for k, v in result.metadata.items() if k not in known or known[k] is not v}
+        known, own = result.sample.metadata, result.metadata
+        if own:
+            own = {k: v for k, v in own.items() if k not in known or known[k] is not v}
         return cls(
             index, result.sample, result.trajectory, result.repeat, result.score, own, result.error
         )
