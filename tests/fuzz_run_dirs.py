@@ -206,7 +206,7 @@ def deep(rng: random.Random) -> str:
 ODD: list[Callable[[random.Random], Any]] = [
     lambda rng: None,
     lambda rng: rng.random() < 0.5,
-    lambda rng: rng.choice([0, -1, 1, 7, 2**31, 2**53, 2**63, 2**64, -(2**63), 10**400, 10**30]),
+    lambda rng: rng.choice([0, -1, 1, 7, 2**31, 2**53, 2**63, 2**64, -(2**63), 10**30]),
     lambda rng: rng.choice([0.5, -1.5, 1e300, -1e308, 1e-320, 5e15]),
     lambda rng: rng.choice(["", "x", "true", "1", "\ud800", "../../x", "q0", "a" * 100_000]),
     lambda rng: rng.choice([OBEYED, f"x{OBEYED}", "[red]x[/red]", "%s{}", "\u0000"]),

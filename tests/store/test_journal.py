@@ -102,7 +102,7 @@ def append(result: EvalResult, folder: Path) -> list[EvalResult]:
 
 
 @given(result=results())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_result_that_is_appended_is_read_back_equal(result: EvalResult) -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert append(result, Path(folder)) == [result]
