@@ -359,9 +359,11 @@ class Run:
             await anyio.sleep(SYNC_SECONDS)
             await anyio.to_thread.run_sync(self.journal.sync)
 
-    async def _work(self, items: Iterator[Item], pool: TaskGroup, others: int) -> None:
-        if others and not self.exhausted:  # one starts the next: there may be nothing left for it
-            pool.start_soon(self._work, items, pool, others - 1)
+    async def _work(self, items: Iterator[Item], pool: TaskGroup, remaining: int) -> None:
+        if (
+            remaining and not self.exhausted
+        ):  # one starts the next: there may be nothing left for it
+            pool.start_soon(self._work, items, pool, remaining - 1)
         try:
             while (late := await self._work_until_late(items)) is not None:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was, too

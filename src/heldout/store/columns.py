@@ -139,8 +139,8 @@ class Part:
 def parts_of(rows: Iterable[Row]) -> Iterator[Part]:
     """Turn rows into columns, `BATCH` of them at a time."""
     rows = iter(rows)
-    while some := list(islice(rows, BATCH)):
-        yield Part(some)
+    while batch := list(islice(rows, BATCH)):
+        yield Part(batch)
 
 
 def kind_of(values: Iterable[Any]) -> Kind | None:
@@ -159,11 +159,11 @@ def kind_of(values: Iterable[Any]) -> Kind | None:
     return "json"
 
 
-def merge_kinds(one: Kind | None, other: Kind | None) -> Kind | None:
+def merge_kinds(a: Kind | None, b: Kind | None) -> Kind | None:
     """Find what values of two kinds can be stored as."""
-    if one == other or one is None or other is None:
-        return one or other
-    return "double" if {one, other} == {"int", "double"} else "json"
+    if a == b or a is None or b is None:
+        return a or b
+    return "double" if {a, b} == {"int", "double"} else "json"
 
 
 def as_array(values: list[Any], kind: Kind) -> NDArray[Any]:
@@ -498,11 +498,11 @@ def _make_table(
     index, repeat, hashes = columns["index"], columns["repeat"], columns["id_hash"]
     first = np.append(np.ones(min(1, len(index)), np.bool_), index[1:] != index[:-1])
     sample = np.cumsum(first, dtype=np.int64) - 1
-    again = has_duplicates(hashes[first])
+    has_twice = has_duplicates(hashes[first])
     if not first.all():
         later = repeat[1:] > repeat[:-1]
-        again |= bool((hashes != hashes[first][sample]).any() or not (first[1:] | later).all())
-    if again:
+        has_twice |= bool((hashes != hashes[first][sample]).any() or not (first[1:] | later).all())
+    if has_twice:
         raise RunDirectoryError(
             f"{where}: a sample, or an attempt at one, is there twice; was results.jsonl changed "
             "from outside?"
@@ -552,12 +552,12 @@ def column_name(key: str, columns: Iterable[str], where: object) -> str:
         if name in columns and name not in HASHES:
             return name
     keys = [name.removeprefix(METADATA) for name in columns if name.startswith(METADATA)]
-    named = [name if name.isprintable() else repr(name) for name in sorted(keys)[:20]]
-    if more := len(keys) - len(named):
-        named.append(f"{more} more")
-    known = ", ".join(named) or "no metadata"
+    listed = [name if name.isprintable() else repr(name) for name in sorted(keys)[:20]]
+    if more := len(keys) - len(listed):
+        listed.append(f"{more} more")
+    names = ", ".join(listed) or "no metadata"
     raise RunDirectoryError(
-        f"{where} has no key {key!r}; its samples have {known} (or {', '.join(OFFERED)})"
+        f"{where} has no key {key!r}; its samples have {names} (or {', '.join(OFFERED)})"
     )
 
 

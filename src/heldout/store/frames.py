@@ -55,10 +55,14 @@ def make_columns(report: EvalReport) -> Columns:
             columns[name].append(read(result))
         metrics.append({metric.name: metric.value for metric in result.score.metrics})
         metadata.append(result.metadata)
-    named = {METRIC + name: [row.get(name) for row in metrics] for name in _keys(metrics)}
-    keyed = {METADATA + key: [row.get(key) for row in metadata] for key in _keys(metadata)}
+    metric_columns = {METRIC + name: [row.get(name) for row in metrics] for name in _keys(metrics)}
+    metadata_columns = {
+        METADATA + key: [row.get(key) for row in metadata] for key in _keys(metadata)
+    }
     before = [*fixed][: [*fixed].index("prompt_tokens")]
-    ordered = {name: columns.pop(name) for name in before} | named | columns | keyed
+    ordered = (
+        {name: columns.pop(name) for name in before} | metric_columns | columns | metadata_columns
+    )
     return {name: _of_one_type(values) for name, values in ordered.items()}
 
 
@@ -77,8 +81,8 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 def question_of(trajectory: Trajectory, *, system: bool = False) -> str:
     """Give the text of the messages before the first of the model, those of the system or not."""
     turns = trajectory.model_turns
-    places = [i for i, message in enumerate(trajectory.messages) if message.role == "assistant"]
-    first = [*(places if turns is None else turns), len(trajectory.messages)][0]
+    positions = [i for i, message in enumerate(trajectory.messages) if message.role == "assistant"]
+    first = [*(positions if turns is None else turns), len(trajectory.messages)][0]
     opening = [m.text for m in trajectory.messages[:first] if system or m.role != "system"]
     return "\n\n".join(opening)
 

@@ -56,11 +56,19 @@ class Record(msgspec.Struct, omit_defaults=True):
     @classmethod
     def of(cls, index: int, result: EvalResult) -> Record:
         """Make the line of a result."""
-        known, own = result.sample.metadata, result.metadata
-        if own:
-            own = {k: v for k, v in own.items() if k not in known or known[k] is not v}
+        inherited, metadata = result.sample.metadata, result.metadata
+        if metadata:
+            metadata = {
+                k: v for k, v in metadata.items() if k not in inherited or inherited[k] is not v
+            }
         return cls(
-            index, result.sample, result.trajectory, result.repeat, result.score, own, result.error
+            index,
+            result.sample,
+            result.trajectory,
+            result.repeat,
+            result.score,
+            metadata,
+            result.error,
         )
 
     def result(self) -> EvalResult:
@@ -196,8 +204,8 @@ def cluster_of(sample: Sample) -> int:
 
 def row_of(index: int, result: EvalResult) -> Row:
     """Give the row of a result in memory as the journal would give it back."""
-    whole = result.trajectory
-    trajectory = Trajectory((), whole.stop, whole.usage, timing=whole.timing)
+    rollout = result.trajectory
+    trajectory = Trajectory((), rollout.stop, rollout.usage, timing=rollout.timing)
     record = Record.of(index, replace(result, trajectory=trajectory))
     row = decode(encode(record, RESULT, result.sample_id), Row)
     row.sample.hash_content()
@@ -305,8 +313,8 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
                 item = _next_item(row, repeats)
                 yield row
             else:
-                held = row if len(waiting) < WAITING_ROWS else offset
-                heapq.heappush(waiting, (row.index, row.repeat, number, held))
+                row_or_offset = row if len(waiting) < WAITING_ROWS else offset
+                heapq.heappush(waiting, (row.index, row.repeat, number, row_or_offset))
             while waiting and waiting[0][:2] <= item:
                 row = take_first()
                 item = _next_item(row, repeats)

@@ -174,10 +174,10 @@ class LineWriter:
         if self._fd < 0:
             return False
         try:
-            there, ours = self.path.stat(), os.fstat(self._fd)
+            current, opened = self.path.stat(), os.fstat(self._fd)
         except FileNotFoundError:
             return False
-        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+        return (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
 
     def sync(self) -> None:
         """Put what was written on the disk."""
@@ -324,8 +324,8 @@ def _whole_lines(
 ) -> Iterator[tuple[int, int, bytes]]:
     """Read on, up to a line that is torn: its writer was killed, or is writing it now."""
     while block := file.read(BLOCK) + file.readline():
-        *whole, _ = block.split(b"\n")
-        for line in whole:
+        *complete, _ = block.split(b"\n")
+        for line in complete:
             yield number, offset, line
             number += 1
             offset += len(line) + 1

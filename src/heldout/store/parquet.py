@@ -177,14 +177,14 @@ class ParquetWriter:
 
 def unique_names(names: Iterable[str]) -> Iterator[str]:
     """Give names of which no two differ in case alone, and all are printable, as SQL needs them."""
-    taken: set[str] = set()
+    used: set[str] = set()
     for name in names:
         plain = name if name.isprintable() else name.encode("unicode_escape").decode()
         plain = plain or "_"
         unique, number = plain, 2
-        while unique.lower() in taken:
+        while unique.lower() in used:
             unique, number = f"{plain}_{number}", number + 1
-        taken.add(unique.lower())
+        used.add(unique.lower())
         yield unique
 
 
@@ -211,10 +211,10 @@ class ParquetFile:
 
     def read(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         """Read whole columns; they are masked where a row has no value."""
-        wanted = list(dict.fromkeys(names))
-        selected = ", ".join(f"{self._quoted(name)} AS c{i}" for i, name in enumerate(wanted))
+        columns = list(dict.fromkeys(names))
+        selected = ", ".join(f"{self._quoted(name)} AS c{i}" for i, name in enumerate(columns))
         arrays = self.db.execute(f"SELECT {selected} FROM {self.source}").fetchnumpy()
-        return {name: arrays[f"c{i}"] for i, name in enumerate(wanted)}
+        return {name: arrays[f"c{i}"] for i, name in enumerate(columns)}
 
     def read_ids(self) -> NDArray[Any]:
         """Read the sample id of each row."""

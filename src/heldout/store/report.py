@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -238,16 +239,16 @@ class EvalReport:
             raise InvalidInput("these results are picked already; join the conditions with AND")
         selection = select_items(self, condition)
         results: Sequence[EvalResult] = (
-            [result for result, held in zip(self.results, selection.items, strict=True) if held]
+            [*compress(self.results, selection.items)]
             if self.path is None
             else Results(RunDir(self.path), selection)
         )
         picked = replace(self, results=results, selection=selection)
         summary = summarize_batch(table_of(picked), self.pass_threshold)
-        kept: Summary = {
+        progress: Summary = {
             key: self.summary[key] for key in ("complete", "n_asked") if key in self.summary
         }
-        return replace(picked, summary=picked.mark_selected({**summary, **kept}))
+        return replace(picked, summary=picked.mark_selected({**summary, **progress}))
 
     def mark_selected(self, summary: Summary) -> Summary:
         """Say in a summary of these results that they were picked, and by what.

@@ -167,18 +167,18 @@ class Ledger:
 
     def is_copy(self, sample: Sample) -> bool:
         """Tell whether another sample before has the same input and ground truth."""
-        asked = content_hash(sample.id, sample.input, sample.ground_truth)
-        self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (asked,))
+        content = content_hash(sample.id, sample.input, sample.ground_truth)
+        self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (content,))
         return self._cursor.rowcount == 0
 
     def _check_unchanged(self, index: int, sample: Sample, now: bytes) -> None:
         row = self._db.execute("SELECT place, print FROM kept WHERE id = ?", (sample.id,))
         was = row.fetchone()
         if was is None:
-            other = self._db.execute("SELECT id FROM kept WHERE place = ?", (index,)).fetchone()
-            if other is not None:
+            before = self._db.execute("SELECT id FROM kept WHERE place = ?", (index,)).fetchone()
+            if before is not None:
                 raise ResumeMismatch(
-                    f"sample number {index + 1} of the dataset was {other[0]!r} when this run "
+                    f"sample number {index + 1} of the dataset was {before[0]!r} when this run "
                     f"began and is {sample.id!r} now. Restore it, or choose another experiment_name"
                 )
             return
@@ -208,9 +208,9 @@ class Ledger:
         """After the last sample: everything the journal has must have come by again."""
         if self._kept_seen == self._kept_samples:
             return
-        gone = self._db.execute("SELECT id FROM kept WHERE id NOT IN (SELECT id FROM seen)")
+        missing = self._db.execute("SELECT id FROM kept WHERE id NOT IN (SELECT id FROM seen)")
         raise ResumeMismatch(
             f"the run holds results of {self._kept_samples - self._kept_seen} samples that are "
-            f"not in the dataset any more, {gone.fetchone()[0]!r} among them. Restore them, or "
+            f"not in the dataset any more, {missing.fetchone()[0]!r} among them. Restore them, or "
             "choose another experiment_name"
         )

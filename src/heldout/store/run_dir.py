@@ -189,17 +189,17 @@ class RunDir:
 
     def claim(self) -> JournalWriter:
         """Make the directory and its journal, which must not be there yet, and lock it."""
-        taken = RunExists(
+        refusal = RunExists(
             f"{self.path} already holds a run. Go on with it (--resume, "
             "EvalConfig(resume=True)), choose another experiment_name, or remove the directory"
         )
         if self.exists():
-            raise taken
+            raise refusal
         self.make()
         try:
             return JournalWriter(self.journal, new=True)
         except FileExistsError:
-            raise taken from None
+            raise refusal from None
 
     def make(self) -> None:
         """Make the directory, with those above it."""
@@ -399,7 +399,7 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
     That is the value of an option or setting named like a key, what looks like a key, a password in
     a URL, and what a variable such as OPENAI_API_KEY holds.
     """
-    held = [
+    secrets_set = [
         value for name, value in os.environ.items() if len(value) >= 8 and _SECRET_NAME.search(name)
     ]
     redacted: list[str] = []
@@ -409,7 +409,7 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
             argument = f"{name}={REDACTED}"
         elif i and arguments[i - 1].startswith("-") and _SECRET_NAME.search(arguments[i - 1]):
             argument = REDACTED
-        for value in held:
+        for value in secrets_set:
             argument = argument.replace(value, REDACTED)
         argument = _SECRET_VALUE.sub(REDACTED, argument)
         redacted.append(cut(_URL_PASSWORD.sub(REDACTED, argument), ARGUMENT_CHARACTERS))

@@ -100,7 +100,7 @@ def select_items(report: EvalReport, condition: str) -> Selection:
         except duckdb.Error:  # it names a column that is not there
             by_outcome = True
         _define_results(file, texts, report.pass_threshold)
-        items = np.array([held for (held,) in _run(file.db, sql).rows], dtype=np.bool_)
+        items = np.array([is_picked for (is_picked,) in _run(file.db, sql).rows], dtype=np.bool_)
     if not items.any():
         raise InvalidQuery(f"there is no result where {condition}")
     return Selection(condition, items, by_outcome)
@@ -146,18 +146,18 @@ def _open_parquet(report: EvalReport, copy: Path) -> ParquetFile:
 
 def _load_texts(db: DuckDBPyConnection, report: EvalReport) -> None:
     db.execute("CREATE TABLE texts (place BIGINT, prompt VARCHAR, answer VARCHAR, target VARCHAR)")
-    results, place = iter(report.results), 0
-    while some := list(islice(results, ROWS)):
+    results, first = iter(report.results), 0
+    while batch := list(islice(results, ROWS)):
         columns = {
-            "place": np.arange(place, place + len(some)),
+            "place": np.arange(first, first + len(batch)),
             "prompt": np.array(
-                [question_of(r.trajectory, system=True) for r in some], dtype=object
+                [question_of(r.trajectory, system=True) for r in batch], dtype=object
             ),
-            "answer": np.array([r.trajectory.answer for r in some], dtype=object),
-            "target": np.array([as_text(r.sample.ground_truth) for r in some], dtype=object),
+            "answer": np.array([r.trajectory.answer for r in batch], dtype=object),
+            "target": np.array([as_text(r.sample.ground_truth) for r in batch], dtype=object),
         }
         insert_arrays(db, "texts", columns)
-        place += len(some)
+        first += len(batch)
 
 
 def _define_results(
@@ -178,8 +178,8 @@ def _define_results(
             hidden = fields if struct == "metrics" else file.own
             fields = {key: column for key, column in fields.items() if key not in hidden}
         if fields:
-            named = zip(unique_names(fields), fields.values(), strict=True)
-            packed = ", ".join(f"{quote_name(key)} := {quote_name(name)}" for key, name in named)
+            columns = zip(unique_names(fields), fields.values(), strict=True)
+            packed = ", ".join(f"{quote_name(key)} := {quote_name(name)}" for key, name in columns)
             selected.append(f"struct_pack({packed}) AS {struct}")
     selected += [text for text in texts if outcomes or text != "answer"]
     join = " LEFT JOIN texts ON place = file_row_number" if texts else ""
