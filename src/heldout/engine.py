@@ -360,9 +360,7 @@ class Run:
             await anyio.to_thread.run_sync(self.journal.sync)
 
     async def _work(self, items: Iterator[Item], pool: TaskGroup, remaining: int) -> None:
-        if (
-            remaining and not self.exhausted
-        ):  # one starts the next: there may be nothing left for it
+        if remaining and not self.exhausted:  # one starts the next, if anything is left for it
             pool.start_soon(self._work, items, pool, remaining - 1)
         try:
             while (late := await self._work_until_late(items)) is not None:

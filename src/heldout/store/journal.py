@@ -56,19 +56,11 @@ class Record(msgspec.Struct, omit_defaults=True):
     @classmethod
     def of(cls, index: int, result: EvalResult) -> Record:
         """Make the line of a result."""
-        inherited, metadata = result.sample.metadata, result.metadata
-        if metadata:
-            metadata = {
-                k: v for k, v in metadata.items() if k not in inherited or inherited[k] is not v
-            }
+        of_sample, own = result.sample.metadata, result.metadata
+        if own:
+            own = {k: v for k, v in own.items() if k not in of_sample or of_sample[k] is not v}
         return cls(
-            index,
-            result.sample,
-            result.trajectory,
-            result.repeat,
-            result.score,
-            metadata,
-            result.error,
+            index, result.sample, result.trajectory, result.repeat, result.score, own, result.error
         )
 
     def result(self) -> EvalResult:
