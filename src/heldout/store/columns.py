@@ -268,8 +268,8 @@ def derive(
         return summarize_batch(table, pass_threshold), columns.usage, ""
     with closing(file):
         usage = _add_tokens(RunUsage(), file.read(TOKENS))
-        table = _make_table(file, (), (), run.path, file.read_ids)
-    return summarize_batch(table, pass_threshold), usage, hash_of_file(run.columns)
+        batch = _make_table(file, (), (), run.path, file.read_ids).rows(slice(None))
+    return summarize_batch(batch, pass_threshold), usage, hash_of_file(run.columns)
 
 
 def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> ParquetFile | None:
@@ -498,7 +498,8 @@ def _make_table(
     index, repeat, hashes = columns["index"], columns["repeat"], columns["id_hash"]
     first = np.append(np.ones(min(1, len(index)), np.bool_), index[1:] != index[:-1])
     sample = np.cumsum(first, dtype=np.int64) - 1
-    has_twice = has_duplicates(hashes[first])
+    of_samples: Any = slice(None) if first.all() else first  # a slice copies nothing
+    has_twice = has_duplicates(hashes[of_samples])
     if not first.all():
         later = repeat[1:] > repeat[:-1]
         has_twice |= bool((hashes != hashes[first][sample]).any() or not (first[1:] | later).all())
@@ -512,7 +513,7 @@ def _make_table(
         ids = read_ids()
         return (ids if selection is None else selection.pick(ids))[first].tolist()  # type: ignore[no-any-return]
 
-    content = columns["content"][first].view(np.uint64)
+    content = columns["content"][of_samples].view(np.uint64)
     table = Table(
         sample=sample,
         # Samples of equal content are one cluster.
@@ -523,7 +524,7 @@ def _make_table(
         metrics={name.removeprefix(METRIC): columns[name] for name in metrics},
         plain=frozenset(source.plain),
         content=content,
-        id_hash=hashes[first].view(np.uint64),
+        id_hash=hashes[of_samples].view(np.uint64),
         repeat=repeat,
         keys={key: labels[key].rows(first) for key in keys},
         item_keys={key: labels[key] for key in item_keys},
