@@ -42,7 +42,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.sample)
 
-    def rows(self, which: NDArray[Any] | slice) -> Batch:
+    def rows(self, which: NDArray[Any]) -> Batch:
         """Take some rows."""
         return Batch(
             self.sample[which],

@@ -59,7 +59,9 @@ HASHES = ("content", "id_hash")
 OFFERED = ("ended_by", "ok", "truncated", "repeat", "sample_id")
 """Fixed columns that a message about an unknown key offers, beside the metadata."""
 TOKENS = ("prompt_tokens", "completion_tokens")
-TABLE = ("index", "content", "reward", "truncated", "weighted", "repeat", "id_hash")
+SUMMARIZED = ("index", "content", "reward", "truncated", "weighted")
+"""Columns that a summary needs, beside the metrics."""
+TABLE = (*SUMMARIZED, "repeat", "id_hash")
 """Columns that every table is made of, beside the metrics."""
 METRIC, METADATA = "metric.", "metadata."
 
@@ -261,14 +263,27 @@ def derive(
     if parquet:
         file = write_parquet(lambda: parts_of(in_order(run.journal, repeats)), run.columns)
     if file is None:
-        columns = MemoryColumns("sample_id")
+        source = MemoryColumns("sample_id")
         for part in parts_of(in_order(run.journal, repeats)):
-            columns.add(part)
-        table = _make_table(columns, (), (), run.path, columns.read_ids)
-        return summarize_batch(table, pass_threshold), columns.usage, ""
+            source.add(part)
+        table = _make_table(source, (), (), run.path, source.read_ids)
+        return summarize_batch(table, pass_threshold), source.usage, ""
     with closing(file):
         usage = _add_tokens(RunUsage(), file.read(TOKENS))
-        batch = _make_table(file, (), (), run.path, file.read_ids).rows(slice(None))
+        # In turns, and no table of all of them: a million results take 8 MB a column.
+        _refuse_twice(**file.read(("index", "repeat", "id_hash")), where=run.path)
+        columns = _read_filled(file, SUMMARIZED)
+    index, content = columns["index"], columns["content"]
+    has_copies = has_duplicates(content[_first_of_sample(index)])
+    batch = Batch(
+        index,
+        content if has_copies else index,
+        columns["reward"],
+        columns["truncated"],
+        columns["weighted"],
+        _metrics_in(columns),
+        file.plain,
+    )
     return summarize_batch(batch, pass_threshold), usage, hash_of_file(run.columns)
 
 
@@ -488,32 +503,22 @@ def _make_table(
     read_ids: Callable[[], NDArray[Any]],
     selection: Selection | None = None,
 ) -> Table:
-    metrics = sorted(name for name in source.columns if name.startswith(METRIC))
     names = {key: column_name(key, source.columns, where) for key in (*keys, *item_keys)}
-    columns = {n: np.ma.filled(a, np.nan) for n, a in source.read([*TABLE, *metrics]).items()}
+    columns = _read_filled(source, TABLE)
     labels = {key: Labels(*source.read_codes(name)) for key, name in names.items()}
     if selection is not None:
         columns = {name: selection.pick(array) for name, array in columns.items()}
         labels = {key: values.rows(selection.items) for key, values in labels.items()}
     index, repeat, hashes = columns["index"], columns["repeat"], columns["id_hash"]
-    first = np.append(np.ones(min(1, len(index)), np.bool_), index[1:] != index[:-1])
+    _refuse_twice(index, repeat, hashes, where)
+    first = _first_of_sample(index)
     sample = np.cumsum(first, dtype=np.int64) - 1
-    of_samples: Any = slice(None) if first.all() else first  # a slice copies nothing
-    has_twice = has_duplicates(hashes[of_samples])
-    if not first.all():
-        later = repeat[1:] > repeat[:-1]
-        has_twice |= bool((hashes != hashes[first][sample]).any() or not (first[1:] | later).all())
-    if has_twice:
-        raise RunDirectoryError(
-            f"{where}: a sample, or an attempt at one, is there twice; was results.jsonl changed "
-            "from outside?"
-        )
 
     def read_sample_ids() -> list[str]:
         ids = read_ids()
         return (ids if selection is None else selection.pick(ids))[first].tolist()  # type: ignore[no-any-return]
 
-    content = columns["content"][of_samples].view(np.uint64)
+    content = columns["content"][first].view(np.uint64)
     table = Table(
         sample=sample,
         # Samples of equal content are one cluster.
@@ -521,10 +526,10 @@ def _make_table(
         reward=columns["reward"],
         truncated=columns["truncated"],
         weighted=columns["weighted"],
-        metrics={name.removeprefix(METRIC): columns[name] for name in metrics},
+        metrics=_metrics_in(columns),
         plain=frozenset(source.plain),
         content=content,
-        id_hash=hashes[of_samples].view(np.uint64),
+        id_hash=hashes[first].view(np.uint64),
         repeat=repeat,
         keys={key: labels[key].rows(first) for key in keys},
         item_keys={key: labels[key] for key in item_keys},
@@ -533,6 +538,36 @@ def _make_table(
     for key in keys:
         _check_same_in_repeats(key, labels[key], table)
     return table
+
+
+def _read_filled(source: Columns, names: Iterable[str]) -> Arrays:
+    """Read columns, and those of the metrics, with NaN where there is no value."""
+    metrics = sorted(name for name in source.columns if name.startswith(METRIC))
+    return {n: np.ma.filled(array, np.nan) for n, array in source.read([*names, *metrics]).items()}
+
+
+def _metrics_in(columns: Arrays) -> dict[str, NDArray[Any]]:
+    metrics = [name for name in columns if name.startswith(METRIC)]
+    return {name.removeprefix(METRIC): columns[name] for name in metrics}
+
+
+def _first_of_sample(index: Ints) -> NDArray[np.bool_]:
+    return np.append(np.ones(min(1, len(index)), np.bool_), index[1:] != index[:-1])
+
+
+def _refuse_twice(index: Ints, repeat: Ints, id_hash: Ints, where: object) -> None:
+    """Refuse results in which a sample, or an attempt at one, is there twice."""
+    first = _first_of_sample(index)
+    has_twice = has_duplicates(id_hash[first])
+    if not first.all():
+        of_sample = id_hash[first][np.cumsum(first) - 1]
+        later = repeat[1:] > repeat[:-1]
+        has_twice |= bool((id_hash != of_sample).any() or not (first[1:] | later).all())
+    if has_twice:
+        raise RunDirectoryError(
+            f"{where}: a sample, or an attempt at one, is there twice; was results.jsonl changed "
+            "from outside?"
+        )
 
 
 def _check_same_in_repeats(key: str, labels: Labels, table: Table) -> None:
