@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Ints
 from heldout.stats.summary import Batch, Summary, summarize_batch, summarize_groups
-from heldout.store.journal import Row, id_hash, in_order, row_of
+from heldout.store.journal import Row, hash_ids, in_order, row_of
 from heldout.store.parquet import Kind, ParquetFile, ParquetWriter, hash_of_file
 from heldout.store.run_dir import RunDir, RunInfo, RunUsage
 from heldout.types import EvalResult
@@ -127,9 +127,9 @@ class Part:
             "completion_tokens": [usage and usage.completion_tokens for usage in usages],
             "seconds": [timing and timing.seconds for timing in timings],
             "content": [row.sample.content for row in rows],
-            "id_hash": [*map(id_hash, ids)],
         }
         self.columns = {name: as_array(values, FIXED[name]) for name, values in fixed.items()}
+        self.columns["id_hash"] = hash_ids(ids)
         self.columns["ok"] = ~np.isnan(self.columns["reward"])
         self.metrics = {METRIC + name: np.array(values) for name, values in metrics.items()}
 
@@ -270,7 +270,8 @@ def derive(
         return summarize_batch(table, pass_threshold), source.usage, ""
     with closing(file):
         usage = _add_tokens(RunUsage(), file.read(TOKENS))
-        # In turns, and no table of all of them: a million results take 8 MB a column.
+        # Within little memory: a million results take 8 MB a column.
+        file.db.execute("SET memory_limit = '64MB'")
         _refuse_twice(**file.read(("index", "repeat", "id_hash")), where=run.path)
         columns = _read_filled(file, SUMMARIZED)
     index, content = columns["index"], columns["content"]

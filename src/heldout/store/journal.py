@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from struct import Struct
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
+import numpy as np
 
 from heldout.errors import InvalidInput
+from heldout.stats import Ints
 from heldout.store import jsonl
 from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 
@@ -167,6 +169,16 @@ def content_hash(id: str, input: Any, ground_truth: Any) -> int:
 def id_hash(id: str) -> int:
     """Hash the id of a sample."""
     return _hash(id.encode("utf-8", "surrogatepass"))
+
+
+def hash_ids(ids: Iterable[str]) -> Ints:
+    """Hash ids as `id_hash` does, in two thirds of the time."""
+    digests = []
+    for id in ids:
+        hash = _empty_hash.copy()
+        hash.update(id.encode("utf-8", "surrogatepass"))
+        digests.append(hash.digest())
+    return np.frombuffer(b"".join(digests), "<i8")
 
 
 _empty_hash = hashlib.blake2b(digest_size=8)
