@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar, cast
 import msgspec
 import numpy as np
 
-from heldout.errors import InvalidInput
+from heldout.errors import UNREADABLE, InvalidInput
 from heldout.stats import Ints
 from heldout.store import jsonl
 from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
@@ -331,8 +331,14 @@ def _next_item(row: Row, repeats: int) -> tuple[int, int]:
     return (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
 
 
+_row_decoder = msgspec.json.Decoder(Row)
+
+
 def _decode_row(path: Path, number: int, line: bytes) -> Row:
-    row = JOURNAL.decode(path, number, line, Row)
+    try:
+        row = _row_decoder.decode(line)  # directly: it is a third of the time to derive a report
+    except UNREADABLE:
+        row = JOURNAL.decode(path, number, line, Row)  # which says what is wrong with the line
     row.sample.hash_content()
     return row
 
