@@ -123,8 +123,7 @@ class ParquetWriter:
         import duckdb
 
         try:
-            for name in arrays:
-                self._add_column(name, kinds[name])
+            self._add_columns({name: kinds[name] for name in arrays})
             columns = {self._columns[name]: array for name, array in arrays.items()}
             insert_arrays(self._db, "rows", columns)
             self._rows += len(arrays["index"])
@@ -146,8 +145,7 @@ class ParquetWriter:
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             temporary.unlink(missing_ok=True)
-            for name, kind in kinds.items():
-                self._add_column(name, kind)
+            self._add_columns(kinds)
             selected = ", ".join(f"{self._columns[n]} AS {quote_name(names[n])}" for n in kinds)
             self._db.execute(
                 f"COPY (SELECT {selected} FROM rows) TO {quote_text(str(temporary.absolute()))} "
@@ -169,17 +167,22 @@ class ParquetWriter:
             return ParquetFile(path)
         return ParquetFile(path, self._db)
 
-    def _add_column(self, name: str, kind: Kind | None) -> None:
-        if name in self._columns:
+    def _add_columns(self, kinds: Mapping[str, Kind | None]) -> None:
+        """Add the columns of these kinds that are not there yet."""
+        added = []
+        for name, kind in kinds.items():
+            if name not in self._columns:
+                self._columns[name] = f"c{len(self._columns)}"
+                added.append(f"{self._columns[name]} {SQL_TYPES[kind or 'string']}")
+        if not added:
             return
-        column = self._columns[name] = f"c{len(self._columns)}"
         # DuckDB keeps blocks of each column, and all values of a row group while it writes them.
         self._db.execute(f"SET memory_limit = '{24 + len(self._columns)}MB'")
-        typed = f"{column} {SQL_TYPES[kind or 'string']}"
-        if len(self._columns) == 1:
-            self._db.execute(f"CREATE TABLE rows ({typed})")
-        else:
-            self._db.execute(f"ALTER TABLE rows ADD COLUMN {typed}")
+        if len(added) == len(self._columns):
+            self._db.execute(f"CREATE TABLE rows ({', '.join(added)})")
+            return
+        for column in added:
+            self._db.execute(f"ALTER TABLE rows ADD COLUMN {column}")
 
 
 def unique_names(names: Iterable[str]) -> Iterator[str]:
