@@ -27,6 +27,7 @@ from heldout import (
 from heldout.config import config_to_dict
 from heldout.store.journal import JournalWriter
 from heldout.store.report import finish
+from heldout.store.resume import encode_sample
 from heldout.store.run_dir import RunDir, RunInfo
 
 REPEATED = 5
@@ -54,7 +55,8 @@ def write(folder: Path, count: int) -> dict[str, Any]:
     start = time.perf_counter()
     journal = JournalWriter(run.journal)
     for i in range(count):
-        journal.append(i, result(i, other))
+        item = result(i, other)
+        journal.append(i, item, encode_sample(item.sample))
     journal.close()
     written = time.perf_counter()
     cpu, before = time.process_time(), peak()

@@ -56,7 +56,13 @@ def exact(trajectory: Trajectory, sample: Sample) -> Score:
 
 
 @pytest.fixture(params=["asyncio", "trio"])
-def run_eval(request: pytest.FixtureRequest, tmp_path: Path) -> RunEval:
+def backend(request: pytest.FixtureRequest) -> str:
+    """The event loop; `pytest.mark.parametrize` it where a test is not about that."""
+    return str(request.param)
+
+
+@pytest.fixture
+def run_eval(backend: str, tmp_path: Path) -> RunEval:
     """evaluate() as a plain function, into tmp_path, under asyncio and under trio."""
 
     def run(
@@ -65,6 +71,6 @@ def run_eval(request: pytest.FixtureRequest, tmp_path: Path) -> RunEval:
         defaults = {"endpoint": echo_number, "experiment_name": "run", "output_dir": str(tmp_path)}
         config = EvalConfig(**{**defaults, **settings})
         call = partial(evaluate, samples, config, score_fn, *hooks)
-        return anyio.run(call, backend=request.param)
+        return anyio.run(call, backend=backend)
 
     return run

@@ -1175,6 +1175,7 @@ def copies(of: int, each: int) -> list[Sample]:
     ]
 
 
+@pytest.mark.parametrize("backend", ["asyncio"])
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_samples_of_equal_content_are_one_cluster(run_eval: RunEval, repeats: int) -> None:
     once = run_eval(copies(20, 1), repeats=repeats, experiment_name="once")
@@ -1196,6 +1197,7 @@ def test_samples_of_equal_content_are_one_cluster(run_eval: RunEval, repeats: in
     assert loaded.slices_and_total("half") == (slices, total)
 
 
+@pytest.mark.parametrize("backend", ["asyncio"])
 def test_copies_do_not_make_a_comparison_or_a_gate_more_certain(run_eval: RunEval) -> None:
     def other(trajectory: Trajectory, sample: Sample) -> Score:
         return Score((Metric("exact", sample.id.endswith(("3", "5", "7")), weight=1.0),))

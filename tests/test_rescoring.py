@@ -41,11 +41,11 @@ from tests.conftest import RunEval, echo_number, exact, make_samples
 Rescore = Callable[..., EvalReport]
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def again(request: pytest.FixtureRequest, tmp_path: Path) -> Rescore:
+@pytest.fixture
+def again(backend: str, tmp_path: Path) -> Rescore:
     def run(parent: Any, score_fn: Any, **settings: Any) -> EvalReport:
         config = replace(base_config, output_dir=str(tmp_path), **settings) if settings else None
-        return anyio.run(partial(rescore, parent, score_fn, config), backend=request.param)
+        return anyio.run(partial(rescore, parent, score_fn, config), backend=backend)
 
     return run
 

@@ -23,6 +23,7 @@ from heldout import (
     TokenTrace,
     ToolCall,
     Trajectory,
+    Usage,
 )
 from heldout.errors import InvalidInput
 
@@ -175,6 +176,17 @@ def test_evaluate_is_the_function_whatever_was_imported_before() -> None:
         (lambda: ToolCall("c", "f", {"a": 1}), "arguments is JSON text, got dict; json.dumps"),  # type: ignore[arg-type]
         (lambda: ToolCall(1, "f"), "a tool call's id is text, got int"),  # type: ignore[arg-type]
         (lambda: Message("assistant", "", ({"name": "f"},)), "tool_calls are ToolCalls, got"),  # type: ignore[arg-type]
+        (lambda: Message("user", ["text"]), "a list of parts, which are dicts; got"),  # type: ignore[list-item]
+        (
+            lambda: Message("tool", "", tool_call_id=3),
+            "tool_call_id and reasoning are texts, got 3",
+        ),  # type: ignore[arg-type]
+        (lambda: Message("assistant", "", reasoning=1.5), "reasoning are texts, got 1.5"),  # type: ignore[arg-type]
+        (lambda: Stop(finish_reason=1), "a finish reason is a text, got 1"),  # type: ignore[arg-type]
+        (lambda: Usage("many"), "prompt_tokens is a whole number, got 'many'"),  # type: ignore[arg-type]
+        (lambda: Usage(1, 0.5), "completion_tokens is a whole number, got 0.5"),  # type: ignore[arg-type]
+        (lambda: Metric("m", 1.0, metadata=[]), "metric 'm': metadata is a dict, got list"),  # type: ignore[arg-type]
+        (lambda: Sample("a", {}, metadata=[]), "sample 'a': metadata is a dict, got list"),  # type: ignore[arg-type]
         (lambda: Reply("stop"), "Reply takes a list of Message, got 'stop'"),  # type: ignore[arg-type]
         (lambda: Reply(("again",)), "Reply takes Messages, got 'again'"),  # type: ignore[arg-type]
     ],

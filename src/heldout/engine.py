@@ -14,7 +14,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -200,7 +200,7 @@ class Run:
         self._parquet_from = parquet_from
         self._yielded_at = time.perf_counter()
 
-    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
+    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[Outcome]:
         """Run one item; a timeout may be set on the worker's cancel scope."""
         raise NotImplementedError
 
@@ -359,9 +359,9 @@ class Run:
             await anyio.sleep(SYNC_SECONDS)
             await anyio.to_thread.run_sync(self.journal.sync)
 
-    async def _work(self, items: Iterator[Item], pool: TaskGroup, others: int) -> None:
-        if others and not self.exhausted:  # one starts the next: there may be nothing left for it
-            pool.start_soon(self._work, items, pool, others - 1)
+    async def _work(self, items: Iterator[Item], pool: TaskGroup, remaining: int) -> None:
+        if remaining and not self.exhausted:  # one starts the next, if anything is left for it
+            pool.start_soon(self._work, items, pool, remaining - 1)
         try:
             while (late := await self._work_until_late(items)) is not None:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was, too
@@ -485,9 +485,9 @@ class Evaluation(Run):
             definition.samples, config, described, functions, parquet_from=parquet_from
         )
 
-    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
+    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[Outcome]:
         """Roll out and score one item. Whatever goes wrong becomes its error (clause 5)."""
-        return await attempt_item(
+        return attempt_item(
             item,
             self.definition,
             self.config,
@@ -560,15 +560,16 @@ class EndpointAttempt(Attempt):
     async def ask(self, tools: Sequence[ToolSpec]) -> Completion:
         """Make one model turn, with retries."""
         sampling = self.sampling.for_turn(len(self.model_turns))
-        return await with_retries(partial(self._request, sampling, tools), self.retries)
 
-    async def _request(self, sampling: Sampling, tools: Sequence[ToolSpec]) -> Completion:
-        self.requests += 1
-        try:
-            completion = await self.complete(self.messages, sampling, tools)
-        except TransientError as problem:
-            self.last_failure = problem
-            raise
+        async def request() -> Completion:
+            self.requests += 1
+            try:
+                return await self.complete(self.messages, sampling, tools)
+            except TransientError as problem:
+                self.last_failure = problem
+                raise
+
+        completion = await with_retries(request, self.retries)
         self.requests -= completion.cached  # then there was none
         self.progress.add_turn(completion.usage)
         return completion

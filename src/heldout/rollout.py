@@ -337,12 +337,12 @@ class Attempt:
             self.messages.extend(messages)
         trajectory = await self._take_turns(environment)
         if isinstance(environment, HasOutcome):
-            what = f"outcome() of {type(environment).__name__}"
+            source = f"outcome() of {type(environment).__name__}"
             outcome = await settle(environment.outcome())
             if not isinstance(outcome, dict):
-                raise EnvironmentFailed(f"{what} returns a dict, got {outcome!r:.200}")
+                raise EnvironmentFailed(f"{source} returns a dict, got {outcome!r:.200}")
             # As it will be read back, so that it is scored as it is stored.
-            return replace(trajectory, outcome=_through_json(outcome, what))
+            return replace(trajectory, outcome=_through_json(outcome, source))
         return trajectory
 
     async def _take_turns(self, environment: Environment) -> Trajectory:
@@ -442,12 +442,12 @@ async def _close(environment: Environment) -> None:
         raise EnvironmentFailed(f"close() was not done after {CLOSE_GRACE_SECONDS:g} s")
 
 
-def _through_json(value: Any, what: str) -> Any:
+def _through_json(value: Any, source: str) -> Any:
     try:
         # Strictly: a NaN would come back as nothing, a set as a list in any order.
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as problem:
-        raise EnvironmentFailed(f"{what} returned what JSON cannot hold: {problem}") from None
+        raise EnvironmentFailed(f"{source} returned what JSON cannot hold: {problem}") from None
 
 
 # --- Saved turns --------------------------------------------------------------------------------
@@ -483,10 +483,10 @@ class TurnFile:
         """Replace the file with what there is now, while it is the policy's turn."""
         assert isinstance(environment, HasSnapshots)
         snapshot = await settle(environment.snapshot())
-        what = f"snapshot() of {type(environment).__name__}"
-        if _through_json(snapshot, what) != snapshot or not isinstance(snapshot, dict):
+        source = f"snapshot() of {type(environment).__name__}"
+        if _through_json(snapshot, source) != snapshot or not isinstance(snapshot, dict):
             raise EnvironmentFailed(
-                f"{what} returns a dict of plain JSON values (lists, no tuples; keys "
+                f"{source} returns a dict of plain JSON values (lists, no tuples; keys "
                 f"are texts), got {snapshot!r:.200}"
             )
         saved = SavedTurns(

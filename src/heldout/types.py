@@ -10,9 +10,10 @@ where it is made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, Protocol, Self
+from operator import index
+from typing import Any, Literal, Self
 
 from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
@@ -62,6 +63,10 @@ class Sample:
                 f"sample {self.id!r}: input is a dict such as {{'question': '…'}}, "
                 f"got {type(self.input).__name__}"
             )
+        if not isinstance(self.metadata, dict):
+            raise InvalidInput(
+                f"sample {self.id!r}: metadata is a dict, got {type(self.metadata).__name__}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,8 @@ class Metric:
     def __post_init__(self) -> None:
         if not self.name:
             raise InvalidInput("a metric's name is a non-empty string, got ''")
+        if type(self.rate) is not bool:
+            object.__setattr__(self, "rate", bool(self.rate))
         if type(self.value) is not float:
             if type(self.value).__name__ in ("bool", "bool_"):  # numpy's has either name
                 object.__setattr__(self, "rate", True)
@@ -101,6 +108,10 @@ class Metric:
                 f"metric {self.name!r}: weight is {self.weight}; a weight is finite and >= 0 "
                 "(0 = tracked only)"
             )
+        if not isinstance(self.metadata, dict):
+            raise InvalidInput(
+                f"metric {self.name!r}: metadata is a dict, got {type(self.metadata).__name__}"
+            )
         if self.metadata:
             refuse_nonfinite(self.metadata, f"metric {self.name!r}: metadata")
 
@@ -116,30 +127,6 @@ class Metric:
 
 METRIC_SUFFIXES = ("_n", "_stderr", "_ci_low", "_ci_high")
 """What a summary puts behind `metric_<name>`."""
-
-
-class Weighted(Protocol):
-    """A value with a weight: a `Metric`, or a row of one."""
-
-    @property
-    def value(self) -> float:
-        """The number."""
-        ...
-
-    @property
-    def weight(self) -> float:
-        """How much it counts."""
-        ...
-
-
-def weighted_mean(metrics: Iterable[Weighted]) -> float:
-    """Compute the reward: the weighted mean of the metrics with weight > 0; 0.0 without any."""
-    total = weight = 0.0
-    for metric in metrics:
-        if metric.weight:
-            total += metric.value * metric.weight
-            weight += metric.weight
-    return total / weight if weight else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +167,12 @@ class Score:
     @property
     def reward(self) -> float:
         """The weighted mean of the metrics with weight > 0; 0.0 if there is none."""
-        return weighted_mean(self.metrics)
+        total = weight = 0.0
+        for metric in self.metrics:
+            if metric.weight:
+                total += metric.value * metric.weight
+                weight += metric.weight
+        return total / weight if weight else 0.0
 
     def __getitem__(self, name: str) -> float:
         for metric in self.metrics:
@@ -223,10 +215,17 @@ class Message:
             raise InvalidInput(
                 f"a message's role is system, user, assistant or tool, got {self.role!r}"
             )
-        if not isinstance(self.content, (str, list)):
+        if not isinstance(self.content, str) and not _is_list_of_parts(self.content):
             raise InvalidInput(
-                f"a message's content is text or a list of parts, got {type(self.content).__name__}"
+                "a message's content is text or a list of parts, which are dicts; got "
+                f"{self.content!r:.200}"
             )
+        if self.tool_call_id is not None or self.reasoning is not None:
+            for text in (self.tool_call_id, self.reasoning):
+                if not isinstance(text, str | None):
+                    raise InvalidInput(
+                        f"a message's tool_call_id and reasoning are texts, got {text!r:.200}"
+                    )
         if type(self.tool_calls) is not tuple:
             object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
         for call in self.tool_calls:
@@ -239,6 +238,10 @@ class Message:
         if isinstance(self.content, str):
             return self.content
         return "".join(str(p.get("text", "")) for p in self.content if p.get("type") == "text")
+
+
+def _is_list_of_parts(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(part, dict) for part in content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +268,10 @@ class Stop:
     truncated: bool = False
     finish_reason: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.finish_reason is not None and not isinstance(self.finish_reason, str):
+            raise InvalidInput(f"a finish reason is a text, got {self.finish_reason!r:.200}")
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -272,6 +279,16 @@ class Usage:
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.prompt_tokens) is int and type(self.completion_tokens) is int:
+            return
+        for name in ("prompt_tokens", "completion_tokens"):
+            count = getattr(self, name)
+            try:
+                object.__setattr__(self, name, index(count))  # a NumPy integer, say
+            except TypeError:
+                raise InvalidInput(f"{name} is a whole number, got {count!r:.200}") from None
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

@@ -223,14 +223,12 @@ def test_a_report_with_repeats_has_pass_at_their_number() -> None:
 @pytest.mark.parametrize(
     ("repeats", "threshold"),
     [
-        (10**400, 10**400),
-        (10**12, -(10**400)),
         (-1, float("inf")),
         (0, float("nan")),
         ("2", "1"),
         (None, None),
     ],
-    ids=["huge", "large", "negative", "zero", "text", "nothing"],
+    ids=["negative", "zero", "text", "nothing"],
 )
 def test_a_config_that_makes_no_sense_is_read_as_if_it_were_not_there(
     repeats: object, threshold: object, tmp_path: Path

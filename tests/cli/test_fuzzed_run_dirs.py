@@ -16,17 +16,11 @@ from tests.fuzz_run_dirs import fuzz
 READ = ["show six", "compare six other", "gate six --baseline other --no-worse-than 0.9"]
 
 
-def huge(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(2**36)  # of no size on the disk
-
-
 SPECIAL: dict[str, Callable[[Path], object]] = {
     "pipe": os.mkfifo,
     "loop": lambda path: path.symlink_to(path.name),
     "device": lambda path: path.symlink_to("/dev/zero"),
     "folder": lambda path: path.mkdir(),
-    "huge": huge,
     "not UTF-8": lambda path: path.write_bytes(b'{"format": "\xff"}'),
     "deep": lambda path: path.write_bytes(b"[" * 100_000),
 }

@@ -473,9 +473,8 @@ def test_a_journal_in_which_something_is_there_twice_is_refused(
     journal.close()
     with pytest.raises(RunDirectoryError, match="run: a sample, .* is there twice"):
         EvalReport.load(run.path)
-    finish(run, run.read_info(), len(items))
     with pytest.raises(RunDirectoryError, match="run: a sample, .* is there twice"):
-        table_of(EvalReport.load(run.path))
+        finish(run, run.read_info(), len(items))
 
 
 def test_a_killed_and_resumed_run_has_the_same_columns_byte_for_byte(tmp_path: Path) -> None:

@@ -33,8 +33,7 @@ RESULTS = [result(i, repeat) for i in range(12) for repeat in range(2)]
 
 
 @pytest.fixture(params=["parquet", "journal", "memory", "running"])
-def report(request: pytest.FixtureRequest, tmp_path: Path) -> EvalReport:
-    in_memory = EvalReport(RESULTS, summarize_results(RESULTS), {"repeats": 2})
+def report(request: pytest.FixtureRequest, tmp_path: Path, in_memory: EvalReport) -> EvalReport:
     if request.param == "memory":
         return in_memory
     in_memory.save(tmp_path / "run")
@@ -46,6 +45,11 @@ def report(request: pytest.FixtureRequest, tmp_path: Path) -> EvalReport:
         info.status, info.asked = "interrupted", 30
         run.write_info(info)
     return EvalReport.load(run.path)
+
+
+@pytest.fixture
+def in_memory() -> EvalReport:
+    return EvalReport(RESULTS, summarize_results(RESULTS), {"repeats": 2})
 
 
 def rows(report: EvalReport, sql: str) -> list[tuple[Any, ...]]:
@@ -195,9 +199,9 @@ def test_where_is_a_report_of_the_results_that_meet_a_condition(report: EvalRepo
     ],
 )
 def test_what_is_picked_by_outcome_has_counts_and_no_intervals(
-    condition: str, report: EvalReport
+    condition: str, in_memory: EvalReport
 ) -> None:
-    picked = report.where(condition)
+    picked = in_memory.where(condition)
     assert picked.selection is not None
     assert picked.selection.by_outcome
     assert picked.summary["n"] == int(picked.selection.items.sum())
@@ -212,9 +216,9 @@ def test_what_is_picked_by_outcome_has_counts_and_no_intervals(
     ["id < 's5'", "repeat = 0", '"index" < 3', "prompt like '%4%'", "target = '4'", "true"],
 )
 def test_what_is_picked_by_what_was_asked_keeps_its_intervals(
-    condition: str, report: EvalReport
+    condition: str, in_memory: EvalReport
 ) -> None:
-    picked = report.where(condition)
+    picked = in_memory.where(condition)
     assert picked.selection is not None
     assert not picked.selection.by_outcome
 
@@ -251,15 +255,15 @@ def test_a_selection_is_saved_as_what_it_holds(tmp_path: Path) -> None:
     ],
 )
 def test_a_condition_that_is_none_is_refused(
-    condition: str, message: str, report: EvalReport
+    condition: str, message: str, in_memory: EvalReport
 ) -> None:
     with pytest.raises(InvalidQuery, match=message):
-        report.where(condition)
+        in_memory.where(condition)
 
 
-def test_a_selection_is_not_picked_from_again(report: EvalReport) -> None:
+def test_a_selection_is_not_picked_from_again(in_memory: EvalReport) -> None:
     with pytest.raises(InvalidInput, match="join the conditions with AND"):
-        report.where("repeat = 0").where("id = 's3'")
+        in_memory.where("repeat = 0").where("id = 's3'")
 
 
 def test_too_many_columns_for_a_table_are_refused(

@@ -17,19 +17,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.stats import Floats, Ints
+from heldout.stats import Ints
 from heldout.stats.summary import Batch, Summary, summarize_batch, summarize_groups
-from heldout.store.journal import Row, id_hash, in_order, row_of
+from heldout.store.journal import Row, hash_ids, in_order, row_of
 from heldout.store.parquet import Kind, ParquetFile, ParquetWriter, hash_of_file
 from heldout.store.run_dir import RunDir, RunInfo, RunUsage
-from heldout.types import EvalResult, weighted_mean
+from heldout.types import EvalResult
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
@@ -62,9 +62,7 @@ TOKENS = ("prompt_tokens", "completion_tokens")
 SUMMARIZED = ("index", "content", "reward", "truncated", "weighted")
 """Columns that a summary needs, beside the metrics."""
 TABLE = (*SUMMARIZED, "repeat", "id_hash")
-"""Columns that every table is made of, beside metrics and tokens."""
-MAX_NAMED_KEYS = 20
-"""Metadata keys that such a message names; the rest is a number."""
+"""Columns that every table is made of, beside the metrics."""
 METRIC, METADATA = "metric.", "metadata."
 
 BATCH = 8_192
@@ -86,34 +84,38 @@ class Part:
     """Some results in dataset order, as columns."""
 
     def __init__(self, rows: list[Row]) -> None:
-        self.metadata = [
+        self._metadata = [
             {**row.sample.metadata, **row.metadata} if row.metadata else row.sample.metadata
             for row in rows
         ]
+        self.keys = set[str]().union(*self._metadata)
+        """The metadata keys of these results."""
         self.own = set[str]().union(*(row.metadata for row in rows if row.metadata))
-        """Metadata keys that results add to those of their samples: what came out."""
+        """Those that results add to those of their samples: what came out."""
         self.plain: set[str] = set()
         """Metrics that some item has neither as a rate nor with a weight: they may be counts."""
         metrics: dict[str, list[float]] = {}
-        nothing, weighted = [np.nan] * len(rows), [False] * len(rows)
+        rewards, weighted = [], []
         for i, row in enumerate(rows):
+            total = weight = 0.0  # as `Score.reward` adds them up
             for metric in row.score.metrics:
                 values = metrics.get(metric.name)
                 if values is None:
-                    values = metrics[metric.name] = nothing.copy()
+                    values = metrics[metric.name] = [np.nan] * len(rows)
                 values[i] = metric.value
                 if metric.weight:
-                    weighted[i] = True
+                    total += metric.value * metric.weight
+                    weight += metric.weight
                 elif not metric.rate:
                     self.plain.add(metric.name)
-        rewards = [
-            np.nan if row.error is not None else weighted_mean(row.score.metrics) for row in rows
-        ]
+            weighted.append(weight > 0)
+            rewards.append(np.nan if row.error is not None else total / weight if weight else 0.0)
         stops = [row.trajectory.stop for row in rows]
         usages = [row.trajectory.usage for row in rows]
         timings = [row.trajectory.timing for row in rows]
+        ids = [row.sample.id for row in rows]
         fixed: dict[str, list[Any]] = {
-            "sample_id": [row.sample.id for row in rows],
+            "sample_id": ids,
             "repeat": [row.repeat for row in rows],
             "index": [row.index for row in rows],
             "error": [row.error for row in rows],
@@ -125,35 +127,22 @@ class Part:
             "completion_tokens": [usage and usage.completion_tokens for usage in usages],
             "seconds": [timing and timing.seconds for timing in timings],
             "content": [row.sample.content for row in rows],
-            "id_hash": [id_hash(row.sample.id) for row in rows],
         }
         self.columns = {name: as_array(values, FIXED[name]) for name, values in fixed.items()}
+        self.columns["id_hash"] = hash_ids(ids)
         self.columns["ok"] = ~np.isnan(self.columns["reward"])
-        self.columns |= {METRIC + name: np.array(values) for name, values in metrics.items()}
-        self._values: dict[str, list[Any]] = {}
-
-    @cached_property
-    def keys(self) -> set[str]:
-        """The metadata keys of these results."""
-        return set[str]().union(*self.metadata)
+        self.metrics = {METRIC + name: np.array(values) for name, values in metrics.items()}
 
     def values(self, key: str) -> list[Any]:
         """Give the values of a metadata key; None where a result has none."""
-        if key not in self._values:
-            self._values[key] = [metadata.get(key) for metadata in self.metadata]
-        return self._values[key]
-
-    def select(self, names: Iterable[str]) -> Arrays:
-        """Take these columns, and those of the metrics."""
-        metrics = [name for name in self.columns if name.startswith(METRIC)]
-        return {name: self.columns[name] for name in (*names, *metrics)}
+        return [metadata.get(key) for metadata in self._metadata]
 
 
 def parts_of(rows: Iterable[Row]) -> Iterator[Part]:
     """Turn rows into columns, `BATCH` of them at a time."""
     rows = iter(rows)
-    while some := list(islice(rows, BATCH)):
-        yield Part(some)
+    while batch := list(islice(rows, BATCH)):
+        yield Part(batch)
 
 
 def kind_of(values: Iterable[Any]) -> Kind | None:
@@ -165,20 +154,18 @@ def kind_of(values: Iterable[Any]) -> Kind | None:
         return "string"
     if types == {bool}:
         return "bool"
-    if types <= {int, float} and _fit([value for value in values if type(value) is int]):
-        return "int" if types == {int} else "double"
+    if types <= {int, float}:
+        integers = [value for value in values if type(value) is int]
+        if not integers or (min(integers) >= -(2**63) and max(integers) < 2**63):
+            return "int" if types == {int} else "double"
     return "json"
 
 
-def _fit(integers: list[int]) -> bool:
-    return not integers or (min(integers) >= -(2**63) and max(integers) < 2**63)
-
-
-def merge_kinds(one: Kind | None, other: Kind | None) -> Kind | None:
+def merge_kinds(a: Kind | None, b: Kind | None) -> Kind | None:
     """Find what values of two kinds can be stored as."""
-    if one == other or one is None or other is None:
-        return one or other
-    return "double" if {one, other} == {"int", "double"} else "json"
+    if a == b or a is None or b is None:
+        return a or b
+    return "double" if {a, b} == {"int", "double"} else "json"
 
 
 def as_array(values: list[Any], kind: Kind) -> NDArray[Any]:
@@ -206,6 +193,62 @@ def _as_json(value: Any) -> str:
     return _encoder.encode(value).decode()
 
 
+class MemoryColumns:
+    """The columns of results in memory, read as those of a `ParquetFile` are."""
+
+    def __init__(self, *names: str, keys: Sequence[str] = ()) -> None:
+        """Hold those of a table, these, the metrics, and the metadata keys."""
+        self._names = [*dict.fromkeys((*TABLE, *names, *(key for key in keys if key in FIXED)))]
+        self._arrays: list[Arrays] = [{name: as_array([], FIXED[name]) for name in self._names}]
+        self._values: dict[str, list[Any]] = {METADATA + key: [] for key in keys}
+        self.columns = dict[str, Any](FIXED)
+        self.plain: set[str] = set()
+        self.usage = RunUsage()
+
+    def add(self, part: Part) -> None:
+        """Append results."""
+        self.usage = _add_tokens(self.usage, part.columns)
+        self._arrays.append({name: part.columns[name] for name in self._names} | part.metrics)
+        self.columns |= part.metrics | dict.fromkeys(METADATA + key for key in sorted(part.keys))
+        self.plain |= part.plain
+        for name, values in self._values.items():
+            values += part.values(name.removeprefix(METADATA))
+
+    def read(self, names: Iterable[str]) -> Arrays:
+        """Read whole columns, as `ParquetFile.read` does."""
+        if len(self._arrays) > 1:  # column by column, so that few are there twice
+            sizes = [len(part["index"]) for part in self._arrays]
+            joined: Arrays = {}
+            for name in {name: None for part in self._arrays for name in part}:
+                parts = zip(self._arrays, sizes, strict=True)
+                chunks = [p.pop(name) if name in p else np.full(n, np.nan) for p, n in parts]
+                joined[name] = np.ma.concatenate(chunks)  # type: ignore[no-untyped-call]
+            self._arrays = [joined]
+        return {name: self._arrays[0][name] for name in names}
+
+    def read_ids(self) -> NDArray[Any]:
+        """Read the sample id of each result."""
+        return self.read(["sample_id"])["sample_id"]
+
+    def read_codes(self, name: str) -> tuple[Ints, list[Any]]:
+        """Number the values of a column, as `ParquetFile.read_codes` does."""
+        values = self._values.get(name)
+        return label(self.read([name])[name].tolist() if values is None else values)
+
+
+Columns = ParquetFile | MemoryColumns
+
+
+def label(values: Sequence[Any]) -> tuple[Ints, list[Any]]:
+    """Number values, -1 where there is none, by the order in which they first come."""
+    if (kind := kind_of(values)) in ("json", "double"):
+        convert: Callable[[Any], Any] = _as_json if kind == "json" else float
+        values = [v if v is None or v != v else convert(v) for v in values]
+    numbers: dict[Any, int] = {}
+    codes = [-1 if v is None or v != v else numbers.setdefault(v, len(numbers)) for v in values]
+    return np.array(codes, dtype=np.int64), list(numbers)
+
+
 # --- The journal to a summary and a Parquet file --------------------------------------------------
 
 
@@ -216,15 +259,21 @@ def derive(
 
     Returns the summary, the usage, and a hash of results.parquet: "" where there is none.
     """
-    written = ""
+    file = None
     if parquet:
-        written = write_parquet(lambda: parts_of(in_order(run.journal, repeats)), run.columns)
-    if not written:
-        table = _table_from_rows(in_order(run.journal, repeats), (), (), run.path)
-        return summarize_batch(table, pass_threshold), table.usage, written
-    with closing(ParquetFile(run.columns)) as file:
-        usage = _count_usage(**file.read(TOKENS))
-        columns = _read_columns(file, SUMMARIZED)
+        file = write_parquet(lambda: parts_of(in_order(run.journal, repeats)), run.columns)
+    if file is None:
+        source = MemoryColumns("sample_id")
+        for part in parts_of(in_order(run.journal, repeats)):
+            source.add(part)
+        table = _make_table(source, (), (), run.path, source.read_ids)
+        return summarize_batch(table, pass_threshold), source.usage, ""
+    with closing(file):
+        usage = _add_tokens(RunUsage(), file.read(TOKENS))
+        # Within little memory: a million results take 8 MB a column.
+        file.db.execute("SET memory_limit = '64MB'")
+        _refuse_twice(**file.read(("index", "repeat", "id_hash")), where=run.path)
+        columns = _read_filled(file, SUMMARIZED)
     index, content = columns["index"], columns["content"]
     has_copies = has_duplicates(content[_first_of_sample(index)])
     batch = Batch(
@@ -236,126 +285,65 @@ def derive(
         _metrics_in(columns),
         file.plain,
     )
-    return summarize_batch(batch, pass_threshold), usage, written
+    return summarize_batch(batch, pass_threshold), usage, hash_of_file(run.columns)
 
 
-def _read_columns(file: ParquetFile, names: Iterable[str]) -> Arrays:
-    """Read columns, and those of the metrics, with NaN where there is no value."""
-    metrics = [name for name in file.columns if name.startswith(METRIC)]
-    return {n: np.ma.filled(array, np.nan) for n, array in file.read([*names, *metrics]).items()}
-
-
-def _count_usage(prompt_tokens: Ints, completion_tokens: Ints) -> RunUsage:
-    """Add tokens up, which are masked where they were not counted."""
-    sums = (int(np.ma.filled(tokens, 0).sum()) for tokens in (prompt_tokens, completion_tokens))
-    return RunUsage(int(np.ma.count(prompt_tokens)), *sums)
-
-
-def join_arrays(arrays: list[Arrays]) -> Arrays:
-    """Join the columns of a table from parts; a metric that a part lacks is NaN there."""
-    metrics = {name for part in arrays for name in part if name.startswith(METRIC)}
-    joined: Arrays = {}
-    for name in (*TABLE, *TOKENS, *sorted(metrics)):
-        chunks = [part.get(name, np.full(len(part["index"]), np.nan)) for part in arrays]
-        join: Callable[..., Any] = np.ma.concatenate if name in TOKENS else np.concatenate
-        joined[name] = join(chunks) if chunks else as_array([], FIXED[name])
-    return joined
-
-
-def _metrics_in(columns: Arrays) -> dict[str, Floats]:
-    return {
-        name.removeprefix(METRIC): values
-        for name, values in columns.items()
-        if name.startswith(METRIC)
-    }
-
-
-class Schema:
-    """Which columns results need, as far as they have been read."""
-
-    def __init__(self) -> None:
-        self.metadata: dict[str, Kind | None] = {}
-        """None where no result has had a value."""
-        self.metrics: set[str] = set()
-        self.plain: set[str] = set()
-        self.own: set[str] = set()
-
-    @property
-    def kinds(self) -> dict[str, Kind]:
-        """The kind of each column, by name, in their order."""
-        kinds = dict(FIXED)
-        for name in sorted(self.metrics):
-            kinds[METRIC + name] = "double"
-        for key in sorted(self.metadata):
-            kinds[METADATA + key] = self.metadata[key] or "string"
-        return kinds
-
-    @property
-    def too_large(self) -> bool:
-        """Whether there are too many columns for a table."""
-        return len(FIXED) + len(self.metrics) + len(self.metadata) > MAX_COLUMNS
-
-    def add(self, part: Part) -> bool:
-        """Take note of the columns of a part; False where one has become another kind."""
-        self.plain |= part.plain
-        self.own |= part.own
-        self.metrics |= _metrics_in(part.columns).keys()
-        before = dict(self.metadata)
-        for key in part.keys:
-            # Too many keys make no file, whatever their kinds.
-            kind = None if len(part.keys) > MAX_COLUMNS else kind_of(part.values(key))
-            self.metadata[key] = merge_kinds(before.get(key), kind)
-        return all(kind in (None, self.metadata[key]) for key, kind in before.items())
-
-    def metadata_arrays(self, part: Part) -> Arrays:
-        """Give the metadata of a part as columns."""
-        return {
-            METADATA + key: as_array(part.values(key), kind)
-            for key, kind in self.metadata.items()
-            if kind is not None
-        }
-
-
-def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> str:
-    """Write results, which are read in dataset order, as a Parquet file; returns a hash of it.
+def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> ParquetFile | None:
+    """Write results, which are read in dataset order, as a Parquet file; returns it, open.
 
     They are read once more where a key turns out to have values of several kinds. Without results,
-    or with too many columns, there is no file, and the hash is "".
+    or with too many columns, there is no file.
     """
-    schema = Schema()
+    kinds: dict[str, Kind | None] = dict(FIXED)
+    """None where no result has had a value."""
+    plain, own = set[str](), set[str]()
     is_settled = False
     while not is_settled:
         is_settled = True
         with ParquetWriter() as writer:
             for part in read_parts():
-                is_settled = schema.add(part) and is_settled
-                if is_settled and not schema.too_large:
-                    writer.add(schema.kinds, part.columns | schema.metadata_arrays(part))
-            if schema.too_large:
-                break
+                if len({*kinds, *(METADATA + key for key in part.keys)}) > MAX_COLUMNS:
+                    path.unlink(missing_ok=True)
+                    return None
+                plain, own = plain | part.plain, own | part.own
+                kinds |= dict.fromkeys(part.metrics, "double")
+                metadata = {METADATA + key: part.values(key) for key in part.keys}
+                for name, values in metadata.items():
+                    before = kinds.get(name)
+                    kinds[name] = merge_kinds(before, kind_of(values))
+                    is_settled = is_settled and before in (None, kinds[name])
+                if is_settled:
+                    arrays = part.columns | part.metrics
+                    if arrays["ok"].all():
+                        del arrays["error"]  # a column without values
+                    for name, values in metadata.items():
+                        if (kind := kinds[name]) is not None:
+                            arrays[name] = as_array(values, kind)
+                    writer.add(kinds, arrays)
             if is_settled and len(writer):
-                return writer.write(path, schema.kinds, schema.plain, schema.own)
+                names = sorted([*kinds][len(FIXED) :], key=lambda n: (not n.startswith(METRIC), n))
+                ordered = {name: kinds[name] or "string" for name in (*FIXED, *names)}
+                return writer.write(path, ordered, plain, own)
     path.unlink(missing_ok=True)
-    return ""
+    return None
 
 
 @contextmanager
 def current_parquet(run: RunDir, info: RunInfo | None = None) -> Iterator[ParquetFile | None]:
     """Open results.parquet; None where there is none that was made of the journal as it is now."""
-    if not _has_current_parquet(run, info or run.read_info()):
+    if not has_current_parquet(run, info or run.read_info()):
         yield None
         return
     with closing(ParquetFile(run.columns)) as file:
         yield file
 
 
-def _has_current_parquet(run: RunDir, info: RunInfo) -> bool:
+def has_current_parquet(run: RunDir, info: RunInfo) -> bool:
+    """Tell whether results.parquet was made of the journal as it is now."""
     if not info.columns_hash or not run.derived_are_current(info):
         return False
     try:
-        # The size first: what else stands there may be without end.
-        size = f"{run.columns.stat().st_size}:"
-        return info.columns_hash.startswith(size) and hash_of_file(run.columns) == info.columns_hash
+        return hash_of_file(run.columns) == info.columns_hash
     except (OSError, RunDirectoryError):
         return False
 
@@ -387,59 +375,25 @@ class Labels:
         return Labels(self.codes[which], self.values)
 
 
-def label(values: Sequence[Any]) -> Labels:
-    """Number values, None where there is none, by the order in which they first come."""
-    if (kind := kind_of(values)) in ("json", "double"):
-        convert: Callable[[Any], Any] = _as_json if kind == "json" else float
-        values = [v if v is None or v != v else convert(v) for v in values]
-    numbers: dict[Any, int] = {}
-    codes = [-1 if v is None or v != v else numbers.setdefault(v, len(numbers)) for v in values]
-    return Labels(np.array(codes, dtype=np.int64), list(numbers))
-
-
-class SampleIds(Sequence[str]):
-    """The ids of samples, read when one of them is asked for: most often none is."""
-
-    def __init__(self, count: int, read: Callable[[], list[str]]) -> None:
-        self._count, self._read = count, read
-
-    @cached_property
-    def _ids(self) -> list[str]:
-        return self._read()
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        return self._ids[place]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Table(Batch):
     """Every item of a run as columns: dataset order, the repeats of a sample side by side."""
 
-    sample_ids: Sequence[str]
-    """One for each sample, in dataset order; `sample` is a place in it."""
     content: Hashes
     """Of each sample: a hash of its input and ground truth, not of its metadata."""
     id_hash: Hashes
     """Of each sample's id: two runs of the same samples are told by it at once."""
     repeat: Ints
-    read_tokens: Callable[[], Arrays]
-    """Reads prompt and completion tokens of each item, masked where they were not counted."""
     keys: Mapping[str, Labels]
     """Of each sample: the value of a metadata key that was asked for; None where it has none."""
     item_keys: Mapping[str, Labels]
     """The same of each item, for keys that repeats of a sample need not agree on."""
+    read_ids: Callable[[], list[str]]
 
-    @property
-    def usage(self) -> RunUsage:
-        """What the attempts took, as far as they say so."""
-        return _count_usage(**self.read_tokens())
+    @cached_property
+    def sample_ids(self) -> list[str]:
+        """The id of each sample, which most often nothing asks for; `sample` is a place in it."""
+        return self.read_ids()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -458,34 +412,11 @@ class Selection:
         """How many items there are to pick from."""
         return len(self.items)
 
-
-def pick_items(table: Table, items: NDArray[np.bool_]) -> Table:
-    """Take the items of a table for which `items` is true, with the samples that they are of."""
-    if len(items) != len(table):
-        raise RunDirectoryError("the run was changed while it was read")
-    samples, numbers = np.unique(table.sample[items], return_inverse=True)
-    content, sample = table.content[samples], numbers.astype(np.int64)
-    return Table(
-        sample=sample,
-        cluster=_clusters(content, sample),
-        reward=table.reward[items],
-        truncated=table.truncated[items],
-        weighted=table.weighted[items],
-        metrics={name: values[items] for name, values in table.metrics.items()},
-        plain=table.plain,
-        sample_ids=SampleIds(len(samples), lambda: [table.sample_ids[i] for i in samples.tolist()]),
-        content=content,
-        id_hash=table.id_hash[samples],
-        repeat=table.repeat[items],
-        read_tokens=lambda: {name: n[items] for name, n in table.read_tokens().items()},
-        keys={key: labels.rows(samples) for key, labels in table.keys.items()},
-        item_keys={key: labels.rows(items) for key, labels in table.item_keys.items()},
-    )
-
-
-def _clusters(content: Hashes, sample: Ints) -> Ints:
-    """Number the cluster of each item: samples of equal content are one."""
-    return content.view(np.int64)[sample] if has_duplicates(content) else sample
+    def pick(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Take the values of the items that it holds for, of those of all items."""
+        if len(values) != len(self.items):
+            raise RunDirectoryError("the run was changed while it was read")
+        return values[self.items]
 
 
 def table_of(
@@ -496,16 +427,48 @@ def table_of(
     Repeats of a sample have the same value of each of `keys`, or are refused (InvalidInput); they
     may differ in `item_keys`. RunDirectoryError says that there is no such key, and which are.
     """
-    run = report.run_dir
+    run, selection = report.run_dir, report.selection
     if run is None:
         return table_of_results(report.results, keys, item_keys=item_keys)
+
+    def read_ids_again() -> NDArray[Any]:
+        with current_parquet(run) as file:
+            if file is None:
+                raise RunDirectoryError(f"{run.path} was changed while it was read")
+            return file.read_ids()
+
     with current_parquet(run, report.info) as file:
         if file is not None:
-            table = _table_from_parquet(run, file, keys, item_keys)
-        else:
-            rows = in_order(run.journal, report.repeats)
-            table = _table_from_rows(rows, keys, item_keys, run.path)
-    return table if report.selection is None else pick_items(table, report.selection.items)
+            return _make_table(file, keys, item_keys, run.path, read_ids_again, selection)
+    columns = MemoryColumns("sample_id", keys=[*keys, *item_keys])
+    for part in parts_of(in_order(run.journal, report.repeats)):
+        columns.add(part)
+    return _make_table(columns, keys, item_keys, run.path, columns.read_ids, selection)
+
+
+def usage_of(report: EvalReport) -> RunUsage:
+    """Count the tokens that the attempts of a report took, as far as they say so."""
+    if report.run_dir is not None:
+        with current_parquet(report.run_dir, report.info) as file:
+            if file is not None:
+                tokens = file.read(TOKENS)
+                if (selection := report.selection) is not None:
+                    tokens = {name: selection.pick(counts) for name, counts in tokens.items()}
+                return _add_tokens(RunUsage(), tokens)
+    usage = RunUsage()
+    for part in parts_of(rows_of(report)):
+        usage = _add_tokens(usage, part.columns)
+    return usage
+
+
+def _add_tokens(usage: RunUsage, columns: Arrays) -> RunUsage:
+    """Add tokens to a usage; they are masked where they were not counted."""
+    prompt, completion = (columns[name] for name in TOKENS)
+    return RunUsage(
+        usage.n + int(np.ma.count(prompt)),
+        usage.prompt_tokens + int(np.ma.filled(prompt, 0).sum()),
+        usage.completion_tokens + int(np.ma.filled(completion, 0).sum()),
+    )
 
 
 def rows_of(report: EvalReport) -> Iterator[Row]:
@@ -521,7 +484,10 @@ def table_of_results(
     results: Iterable[EvalResult], keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
 ) -> Table:
     """Give results in memory as a table; samples are in the order in which they first come."""
-    return _table_from_rows(_rows_of_results(results), keys, item_keys, "this report")
+    columns = MemoryColumns("sample_id", keys=[*keys, *item_keys])
+    for part in parts_of(_rows_of_results(results)):
+        columns.add(part)
+    return _make_table(columns, keys, item_keys, "this report", columns.read_ids)
 
 
 def _rows_of_results(results: Iterable[EvalResult]) -> list[Row]:
@@ -530,116 +496,91 @@ def _rows_of_results(results: Iterable[EvalResult]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.index, row.repeat))
 
 
-def _table_from_rows(
-    rows: Iterable[Row], keys: Sequence[str], item_keys: Sequence[str], where: object
+def _make_table(
+    source: Columns,
+    keys: Sequence[str],
+    item_keys: Sequence[str],
+    where: object,
+    read_ids: Callable[[], NDArray[Any]],
+    selection: Selection | None = None,
 ) -> Table:
-    arrays: list[Arrays] = []
-    names = [name for key in (*keys, *item_keys) for name in (METADATA + key, key)]
-    values: dict[str, list[Any]] = {name: [] for name in names}
-    known, plain, ids = set[str](), set[str](), list[str]()
-    for part in parts_of(rows):
-        arrays.append(part.select((*TABLE, *TOKENS)))
-        ids += part.columns["sample_id"].tolist()
-        known |= part.keys
-        plain |= part.plain
-        for name, column in values.items():
-            if name in FIXED:
-                column += part.columns[name].tolist()
-            else:
-                column += part.values(name.removeprefix(METADATA))
-    columns = join_arrays(arrays)
-    first = _first_of_sample(columns["index"])
-    labels = {}
-    for key in (*keys, *item_keys):
-        name = column_name(key, [*FIXED, *(METADATA + k for k in sorted(known))], where)
-        labels[key] = label(values[name])
-    tokens = {name: columns[name] for name in TOKENS}
-    own_ids = list(compress(ids, first))
-    return _make_table(columns, own_ids, lambda: tokens, labels, keys, item_keys, plain, where)
+    names = {key: column_name(key, source.columns, where) for key in (*keys, *item_keys)}
+    columns = _read_filled(source, TABLE)
+    labels = {key: Labels(*source.read_codes(name)) for key, name in names.items()}
+    if selection is not None:
+        columns = {name: selection.pick(array) for name, array in columns.items()}
+        labels = {key: values.rows(selection.items) for key, values in labels.items()}
+    index, repeat, hashes = columns["index"], columns["repeat"], columns["id_hash"]
+    _refuse_twice(index, repeat, hashes, where)
+    first = _first_of_sample(index)
+    sample = np.cumsum(first, dtype=np.int64) - 1
 
+    def read_sample_ids() -> list[str]:
+        ids = read_ids()
+        return (ids if selection is None else selection.pick(ids))[first].tolist()  # type: ignore[no-any-return]
 
-def _table_from_parquet(
-    run: RunDir, file: ParquetFile, keys: Sequence[str], item_keys: Sequence[str]
-) -> Table:
-    names = {key: column_name(key, file.columns, run.path) for key in (*keys, *item_keys)}
-    columns = _read_columns(file, TABLE)
-    first = _first_of_sample(columns["index"])
-
-    def read_again(*names: str) -> Arrays:
-        with current_parquet(run) as again:
-            if again is None:
-                raise RunDirectoryError(f"{run.path} was changed while it was read")
-            return again.read(names)
-
-    def read_ids() -> list[str]:
-        ids: list[str] = read_again("sample_id")["sample_id"][first].tolist()
-        return ids
-
-    labels = {key: Labels(*file.read_codes(name)) for key, name in names.items()}
-    ids = SampleIds(int(first.sum()), read_ids)
-    return _make_table(
-        columns, ids, lambda: read_again(*TOKENS), labels, keys, item_keys, file.plain, run.path
+    content = columns["content"][first].view(np.uint64)
+    table = Table(
+        sample=sample,
+        # Samples of equal content are one cluster.
+        cluster=content.view(np.int64)[sample] if has_duplicates(content) else sample,
+        reward=columns["reward"],
+        truncated=columns["truncated"],
+        weighted=columns["weighted"],
+        metrics=_metrics_in(columns),
+        plain=frozenset(source.plain),
+        content=content,
+        id_hash=hashes[first].view(np.uint64),
+        repeat=repeat,
+        keys={key: labels[key].rows(first) for key in keys},
+        item_keys={key: labels[key] for key in item_keys},
+        read_ids=read_sample_ids,
     )
+    for key in keys:
+        _check_same_in_repeats(key, labels[key], table)
+    return table
+
+
+def _read_filled(source: Columns, names: Iterable[str]) -> Arrays:
+    """Read columns, and those of the metrics, with NaN where there is no value."""
+    metrics = sorted(name for name in source.columns if name.startswith(METRIC))
+    return {n: np.ma.filled(array, np.nan) for n, array in source.read([*names, *metrics]).items()}
+
+
+def _metrics_in(columns: Arrays) -> dict[str, NDArray[Any]]:
+    metrics = [name for name in columns if name.startswith(METRIC)]
+    return {name.removeprefix(METRIC): columns[name] for name in metrics}
 
 
 def _first_of_sample(index: Ints) -> NDArray[np.bool_]:
     return np.append(np.ones(min(1, len(index)), np.bool_), index[1:] != index[:-1])
 
 
-def _make_table(
-    columns: Arrays,
-    ids: Sequence[str],
-    read_tokens: Callable[[], Arrays],
-    labels: Mapping[str, Labels],
-    keys: Sequence[str],
-    item_keys: Sequence[str],
-    plain: Iterable[str],
-    where: object,
-) -> Table:
-    first = _first_of_sample(columns["index"])
-    sample = np.cumsum(first, dtype=np.int64) - 1
-    hashes, repeat = columns["id_hash"], columns["repeat"]
-    again = has_duplicates(hashes[first])
+def _refuse_twice(index: Ints, repeat: Ints, id_hash: Ints, where: object) -> None:
+    """Refuse results in which a sample, or an attempt at one, is there twice."""
+    first = _first_of_sample(index)
+    has_twice = has_duplicates(id_hash[first])
     if not first.all():
+        of_sample = id_hash[first][np.cumsum(first) - 1]
         later = repeat[1:] > repeat[:-1]
-        again |= bool((hashes != hashes[first][sample]).any() or not (first[1:] | later).all())
-    if again:
+        has_twice |= bool((id_hash != of_sample).any() or not (first[1:] | later).all())
+    if has_twice:
         raise RunDirectoryError(
             f"{where}: a sample, or an attempt at one, is there twice; was results.jsonl changed "
             "from outside?"
         )
-    content = columns["content"][first].view(np.uint64)
-    return Table(
-        sample=sample,
-        cluster=_clusters(content, sample),
-        reward=columns["reward"],
-        truncated=columns["truncated"],
-        weighted=columns["weighted"],
-        metrics=_metrics_in(columns),
-        plain=frozenset(plain),
-        sample_ids=ids,
-        content=content,
-        id_hash=hashes[first].view(np.uint64),
-        repeat=repeat,
-        read_tokens=read_tokens,
-        keys={key: _labels_of_samples(key, labels[key], first, sample, ids) for key in keys},
-        item_keys={key: labels[key] for key in item_keys},
-    )
 
 
-def _labels_of_samples(
-    key: str, labels: Labels, first: NDArray[np.bool_], sample: Ints, ids: Sequence[str]
-) -> Labels:
-    of_samples = labels.rows(first)
-    different = np.flatnonzero(labels.codes != of_samples.codes[sample])
+def _check_same_in_repeats(key: str, labels: Labels, table: Table) -> None:
+    different = np.flatnonzero(labels.codes != table.keys[key].codes[table.sample])
     if len(different):
         item = int(different[0])
+        sample = int(table.sample[item])
         raise InvalidInput(
-            f"{key!r} is not the same in all repeats of sample {ids[sample[item]]!r}: "
-            f"{of_samples[sample[item]]!r:.80} and {labels[item]!r:.80}; choose a key that belongs "
+            f"{key!r} is not the same in all repeats of sample {table.sample_ids[sample]!r}: "
+            f"{table.keys[key][sample]!r:.80} and {labels[item]!r:.80}; choose a key that belongs "
             "to the sample"
         )
-    return of_samples
 
 
 def column_name(key: str, columns: Iterable[str], where: object) -> str:
@@ -648,12 +589,12 @@ def column_name(key: str, columns: Iterable[str], where: object) -> str:
         if name in columns and name not in HASHES:
             return name
     keys = [name.removeprefix(METADATA) for name in columns if name.startswith(METADATA)]
-    named = [name if name.isprintable() else repr(name) for name in keys[:MAX_NAMED_KEYS]]
-    if more := len(keys) - len(named):
-        named.append(f"{more} more")
-    known = ", ".join(named) or "no metadata"
+    listed = [name if name.isprintable() else repr(name) for name in sorted(keys)[:20]]
+    if more := len(keys) - len(listed):
+        listed.append(f"{more} more")
+    names = ", ".join(listed) or "no metadata"
     raise RunDirectoryError(
-        f"{where} has no key {key!r}; its samples have {known} (or {', '.join(OFFERED)})"
+        f"{where} has no key {key!r}; its samples have {names} (or {', '.join(OFFERED)})"
     )
 
 

@@ -32,7 +32,7 @@ def import_package(name: str) -> Any:
 
 def make_columns(report: EvalReport) -> Columns:
     """Put the results of a report into columns of one type each: texts, where it has several."""
-    fixed: dict[str, Callable[[EvalResult], Any]] = {
+    opening: dict[str, Callable[[EvalResult], Any]] = {
         "id": lambda r: r.sample_id,
         "repeat": lambda r: r.repeat,
         "question": lambda r: question_of(r.trajectory) or None,
@@ -41,25 +41,28 @@ def make_columns(report: EvalReport) -> Columns:
         "extracted": extracted_of,
         "reward": lambda r: r.score.reward if r.ok else None,
         "passed": lambda r: r.score.reward >= report.pass_threshold if r.ok else None,
+    }
+    closing: dict[str, Callable[[EvalResult], Any]] = {
         "prompt_tokens": lambda r: r.trajectory.usage and r.trajectory.usage.prompt_tokens,
         "completion_tokens": lambda r: r.trajectory.usage and r.trajectory.usage.completion_tokens,
         "seconds": lambda r: r.trajectory.timing and r.trajectory.timing.seconds,
         "truncated": lambda r: r.trajectory.stop.truncated,
         "error": lambda r: r.error,
     }
-    columns: Columns = {name: [] for name in fixed}
+    read = opening | closing
+    values: Columns = {name: [] for name in read}
     metrics: list[dict[str, float]] = []
     metadata: list[dict[str, Any]] = []
     for result in report.results:  # decoded one by one: only what a column takes is held
-        for name, read in fixed.items():
-            columns[name].append(read(result))
+        for name, read_value in read.items():
+            values[name].append(read_value(result))
         metrics.append({metric.name: metric.value for metric in result.score.metrics})
         metadata.append(result.metadata)
-    named = {METRIC + name: [row.get(name) for row in metrics] for name in _keys(metrics)}
-    keyed = {METADATA + key: [row.get(key) for row in metadata] for key in _keys(metadata)}
-    before = [*fixed][: [*fixed].index("prompt_tokens")]
-    ordered = {name: columns.pop(name) for name in before} | named | columns | keyed
-    return {name: _of_one_type(values) for name, values in ordered.items()}
+    columns = {name: values[name] for name in opening}
+    columns |= {METRIC + name: [row.get(name) for row in metrics] for name in _keys(metrics)}
+    columns |= {name: values[name] for name in closing}
+    columns |= {METADATA + key: [row.get(key) for row in metadata] for key in _keys(metadata)}
+    return {name: _of_one_type(column) for name, column in columns.items()}
 
 
 def _keys(rows: list[dict[str, Any]]) -> list[str]:
@@ -77,8 +80,8 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 def question_of(trajectory: Trajectory, *, system: bool = False) -> str:
     """Give the text of the messages before the first of the model, those of the system or not."""
     turns = trajectory.model_turns
-    places = [i for i, message in enumerate(trajectory.messages) if message.role == "assistant"]
-    first = [*(places if turns is None else turns), len(trajectory.messages)][0]
+    positions = [i for i, message in enumerate(trajectory.messages) if message.role == "assistant"]
+    first = [*(positions if turns is None else turns), len(trajectory.messages)][0]
     opening = [m.text for m in trajectory.messages[:first] if system or m.role != "system"]
     return "\n\n".join(opening)
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from io import BufferedReader
-from math import isfinite
 from pathlib import Path
 from struct import Struct
-from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
+import numpy as np
 
-from heldout.errors import InvalidInput
+from heldout.errors import UNREADABLE, InvalidInput
+from heldout.stats import Ints
 from heldout.store import jsonl
 from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 
@@ -27,7 +27,7 @@ from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 from heldout.store.jsonl import has_writer as has_writer
 from heldout.store.jsonl import plain_value as plain_value
 from heldout.store.jsonl import storage_error as storage_error
-from heldout.types import EvalResult, Message, Sample, Score, Stop, Trajectory
+from heldout.types import EvalResult, Sample, Score, Trajectory
 
 JOURNAL = LineFormat(
     "heldout.results",
@@ -58,8 +58,9 @@ class Record(msgspec.Struct, omit_defaults=True):
     @classmethod
     def of(cls, index: int, result: EvalResult) -> Record:
         """Make the line of a result."""
-        known = result.sample.metadata
-        own = {k: v for k, v in result.metadata.items() if k not in known or known[k] is not v}
+        of_sample, own = result.sample.metadata, result.metadata
+        if own:
+            own = {k: v for k, v in own.items() if k not in of_sample or of_sample[k] is not v}
         return cls(
             index, result.sample, result.trajectory, result.repeat, result.score, own, result.error
         )
@@ -159,15 +160,25 @@ class Row(Key, kw_only=True, gc=False):
 
 
 def content_hash(id: str, input: Any, ground_truth: Any) -> int:
-    """Hash what a sample asks and what is right, or its id where it has neither; never 0."""
+    """Hash what a stored sample asks and what is right, or its id if it has neither; never 0."""
     if ground_truth is None and not input:
         return id_hash(id) or 1
-    return _hash(encode((input, ground_truth), "sample", id)) or 1
+    return _hash(jsonl.encoder.encode((input, ground_truth))) or 1
 
 
 def id_hash(id: str) -> int:
     """Hash the id of a sample."""
     return _hash(id.encode("utf-8", "surrogatepass"))
+
+
+def hash_ids(ids: Iterable[str]) -> Ints:
+    """Hash ids as `id_hash` does, in two thirds of the time."""
+    digests = []
+    for id in ids:
+        hash = _empty_hash.copy()
+        hash.update(id.encode("utf-8", "surrogatepass"))
+        digests.append(hash.digest())
+    return np.frombuffer(b"".join(digests), "<i8")
 
 
 _empty_hash = hashlib.blake2b(digest_size=8)
@@ -197,8 +208,8 @@ def cluster_of(sample: Sample) -> int:
 
 def row_of(index: int, result: EvalResult) -> Row:
     """Give the row of a result in memory as the journal would give it back."""
-    whole = result.trajectory
-    trajectory = Trajectory((), whole.stop, whole.usage, timing=whole.timing)
+    rollout = result.trajectory
+    trajectory = Trajectory((), rollout.stop, rollout.usage, timing=rollout.timing)
     record = Record.of(index, replace(result, trajectory=trajectory))
     row = decode(encode(record, RESULT, result.sample_id), Row)
     row.sample.hash_content()
@@ -231,71 +242,24 @@ class JournalWriter(LineWriter):
 
 
 def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -> bytes:
-    """Encode a result as its line of a journal; `sample` is its sample, if that is encoded already.
+    """Encode a result as its line of a journal.
 
-    Raises InvalidInput where it holds a value that JSON cannot, or that could not be read back.
+    `sample` is its sample as JSON, where the engine made the result: its types have checked what is
+    in it. Any other result is read back, since one line that cannot be read would make the whole
+    journal damaged. Raises InvalidInput where it holds a value that JSON cannot, or cannot be read.
     """
     record = Record.of(index, result)
     if sample is not None:
         record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
     line = encode(record, RESULT, result.sample_id)
-    if not has_plain_types(result):
+    if sample is None:
         try:
-            # One line that cannot be read would make the whole journal damaged.
             decode(line, Record)
         except InvalidInput as problem:
             raise InvalidInput(
                 f"{RESULT} {result.sample_id!r} could not be read back: {problem}"
             ) from None
     return line + b"\n"
-
-
-TEXT = (str, type(None))
-ENDED_BY = frozenset(get_args(get_type_hints(Stop)["ended_by"]))
-
-
-def has_plain_types(result: EvalResult) -> bool:
-    """Tell whether fields that no class checks hold what their types say, so that it reads back.
-
-    This takes a tenth of the time of reading it back. What is no plain value may still be readable:
-    a NumPy integer.
-    """
-    trajectory, stop = result.trajectory, result.trajectory.stop
-    usage, timing, tokens = trajectory.usage, trajectory.timing, trajectory.tokens
-    for message in trajectory.messages:
-        if not (
-            type(message) is Message
-            and (type(message.content) is str or _are(dict, message.content))
-            and isinstance(message.tool_call_id, TEXT)
-            and isinstance(message.reasoning, TEXT)
-        ):
-            return False
-    for metric in result.score.metrics:
-        if type(metric.metadata) is not dict or type(metric.rate) is not bool:
-            return False
-    return (
-        type(stop.truncated) is bool
-        and stop.ended_by in ENDED_BY
-        and isinstance(stop.limit, TEXT)
-        and isinstance(stop.finish_reason, TEXT)
-        and isinstance(result.error, TEXT)
-        and type(result.sample.metadata) is dict
-        and (usage is None or _are(int, (usage.prompt_tokens, usage.completion_tokens)))
-        and (timing is None or (type(timing.requests) is int and isfinite(timing.seconds)))
-        and (trajectory.outcome is None or type(trajectory.outcome) is dict)
-        and (trajectory.model_turns is None or _are(int, trajectory.model_turns))
-        and (tokens is None or _are(int, tokens.prompt_ids + tokens.completion_ids))
-        and (tokens is None or _are(int, tokens.env_mask))
-        and (tokens is None or _are_finite(tokens.logprobs or ()))
-    )
-
-
-def _are(kind: type, values: Iterable[object]) -> bool:
-    return {*map(type, values)} <= {kind}
-
-
-def _are_finite(values: Sequence[float]) -> bool:
-    return _are(float, values) and all(map(isfinite, values))
 
 
 # --- Reading ------------------------------------------------------------------------------------
@@ -334,6 +298,14 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
     # Behind one slow item there may be a million: of most, only where they stand is kept.
     waiting: list[tuple[int, int, int, Row | int]] = []
     item = (0, 0)
+
+    def take_first() -> Row:
+        _, _, number, row = heapq.heappop(waiting)
+        if isinstance(row, int):
+            file.seek(row)
+            row = _decode_row(path, number, file.readline())
+        return row
+
     with jsonl.open_to_read(path) as file:
         for number, offset, line in lines(path):
             row = _decode_row(path, number, line)
@@ -345,34 +317,30 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
                 item = _next_item(row, repeats)
                 yield row
             else:
-                held = row if len(waiting) < WAITING_ROWS else offset
-                heapq.heappush(waiting, (row.index, row.repeat, number, held))
+                row_or_offset = row if len(waiting) < WAITING_ROWS else offset
+                heapq.heappush(waiting, (row.index, row.repeat, number, row_or_offset))
             while waiting and waiting[0][:2] <= item:
-                row = _take_first(waiting, file, path)
+                row = take_first()
                 item = _next_item(row, repeats)
                 yield row
         while waiting:
-            yield _take_first(waiting, file, path)
+            yield take_first()
 
 
 def _next_item(row: Row, repeats: int) -> tuple[int, int]:
     return (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
 
 
+_row_decoder = msgspec.json.Decoder(Row)
+
+
 def _decode_row(path: Path, number: int, line: bytes) -> Row:
-    row = JOURNAL.decode(path, number, line, Row)
+    try:
+        row = _row_decoder.decode(line)  # directly: it is a third of the time to derive a report
+    except UNREADABLE:
+        row = JOURNAL.decode(path, number, line, Row)  # which says what is wrong with the line
     row.sample.hash_content()
     return row
-
-
-def _take_first(
-    waiting: list[tuple[int, int, int, Row | int]], file: BufferedReader, path: Path
-) -> Row:
-    _, _, number, held = heapq.heappop(waiting)
-    if isinstance(held, Row):
-        return held
-    file.seek(held)
-    return _decode_row(path, number, file.readline())
 
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:

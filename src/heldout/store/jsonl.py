@@ -13,7 +13,6 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from io import BufferedReader
@@ -47,14 +46,14 @@ def plain_value(value: Any) -> Any:
 
 
 # Sorted, so that a set is stored in the same order whichever process stores it.
-_encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
+encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
 _decoder_of = cache(msgspec.json.Decoder)
 
 
 def encode(value: Any, noun: str, name: str) -> bytes:
     """Encode a value as JSON; InvalidInput, which says of what noun and name, where it cannot."""
     try:
-        return _encoder.encode(value)
+        return encoder.encode(value)
     except UNENCODABLE as problem:
         raise InvalidInput(f"{noun} {name!r} holds a value that JSON cannot: {problem}") from None
 
@@ -99,19 +98,15 @@ class LineFormat:
 
     def check_header(self, path: Path, line: bytes) -> None:
         """Refuse a first line of another format, or of a version that is not known."""
-        try:
-            header = decode(line, Header)
-        except InvalidInput:
-            raise self.damaged(path, 1, f"not a heldout {self.noun} header") from None
-        _check_version(path, header, self.name, self.version)
+        if not refuse_unknown(path, line, self.name, self.version):
+            raise self.damaged(path, 1, f"not a heldout {self.noun} header")
 
     def decode(self, path: Path, number: int, line: bytes, kind: type[T]) -> T:
         """Decode a line; one that cannot be is DamagedJournal, with its number."""
         try:
-            value: T = _decoder_of(kind).decode(line)  # type: ignore[arg-type]
-        except UNREADABLE as problem:
+            return decode(line, kind)
+        except InvalidInput as problem:
             raise self.damaged(path, number, f"not a readable {self.line} ({problem})") from None
-        return value
 
     def damaged(self, path: Path, number: int, why: str) -> DamagedJournal:
         """Make the error of a line that cannot be read."""
@@ -132,7 +127,7 @@ class LineWriter:
         self._format = format
         self._fd = open_locked(path, format, new=new)
         try:
-            head = os.pread(self._fd, LONGEST_HEADER, 0)
+            head = os.pread(self._fd, 4096, 0)
             if b"\n" in head:
                 format.check_header(path, head.partition(b"\n")[0])
             elif not format.header.startswith(head):
@@ -179,10 +174,10 @@ class LineWriter:
         if self._fd < 0:
             return False
         try:
-            there, ours = self.path.stat(), os.fstat(self._fd)
+            current, opened = self.path.stat(), os.fstat(self._fd)
         except FileNotFoundError:
             return False
-        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+        return (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
 
     def sync(self) -> None:
         """Put what was written on the disk."""
@@ -273,10 +268,6 @@ def _end_of_last_line(fd: int) -> int:
 # --- Reading ------------------------------------------------------------------------------------
 
 
-LARGEST = 2**26
-"""Bytes of a file that is read as a whole."""
-LONGEST_HEADER = 4096
-LONGEST_LINE = 2**28
 BLOCK = 2**16
 """Bytes that are read at a time, and then to the end of the line."""
 
@@ -300,10 +291,8 @@ def open_to_read(path: Path) -> BufferedReader:
 
 
 def read_whole(path: Path) -> bytes:
-    """Read an ordinary file of at most LARGEST bytes; raises as `open_to_read` does."""
+    """Read an ordinary file; raises as `open_to_read` does."""
     with open_to_read(path) as file:
-        if os.fstat(file.fileno()).st_size > LARGEST:
-            raise RunDirectoryError(f"{path} cannot be read: it has more than {LARGEST} bytes")
         return file.read()
 
 
@@ -324,47 +313,35 @@ def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
     file, or has another header.
     """
     with open_to_read(path) as file:
-        if offset := read_header(file, path, format):
-            yield from _whole_lines(file, path, 2, offset)
+        header = file.readline()
+        if header.endswith(b"\n"):
+            format.check_header(path, header)
+            yield from _whole_lines(file, 2, len(header))
 
 
 def _whole_lines(
-    file: BufferedReader, path: Path, number: int, offset: int
+    file: BufferedReader, number: int = 1, offset: int = 0
 ) -> Iterator[tuple[int, int, bytes]]:
     """Read on, up to a line that is torn: its writer was killed, or is writing it now."""
-    while block := file.read(BLOCK) + file.readline(LONGEST_LINE):
-        if len(block) > LONGEST_LINE:
-            raise RunDirectoryError(
-                f"{path}, line {number} cannot be read: it has {LONGEST_LINE} bytes or more"
-            )
-        *whole, _ = block.split(b"\n")
-        for line in whole:
+    while block := file.read(BLOCK) + file.readline():
+        *complete, _ = block.split(b"\n")
+        for line in complete:
             yield number, offset, line
             number += 1
             offset += len(line) + 1
 
 
-def read_header(file: BufferedReader, path: Path, format: LineFormat) -> int:
-    """Check the first line of the file; returns its length, 0 where it is not whole yet."""
-    header = file.readline(LONGEST_HEADER)
-    if len(header) < LONGEST_HEADER and not header.endswith(b"\n"):
-        return 0
-    format.check_header(path, header)
-    return len(header)
+def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> bool:
+    """Refuse a newer version before the rest is decoded, which may not be possible.
 
-
-def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> None:
-    """Refuse a newer version before the rest is decoded, which may not be possible."""
+    Returns False where there is no version at all.
+    """
     try:
         header = decode(raw, Header)
     except InvalidInput:
-        return  # then it is no version of anything, and decoding it says so
-    _check_version(path, header, expected, newest)
-
-
-def _check_version(path: Path, header: Header, expected: str, newest: int) -> None:
+        return False
     if header.format == expected and 1 <= header.version <= newest:
-        return
+        return True
     message = (
         f"{path} is {header.format!r} version {header.version}; this heldout reads {expected!r} "
         f"up to version {newest}"
@@ -382,46 +359,28 @@ def _check_version(path: Path, header: Header, expected: str, newest: int) -> No
 def repair(path: Path, format: LineFormat, kind: type[Any]) -> list[int]:
     """Move lines that cannot be read to a file `.damaged` beside; returns their numbers."""
     lock = open_locked(path, format)  # nobody else may write meanwhile
-    try:
-        damaged = [n for n, _, readable in _check_lines(path, format, kind) if not readable]
-        if damaged:
-            _move_aside(path, format, kind)
-    finally:
-        os.close(lock)
-    return damaged
-
-
-def _check_lines(
-    path: Path, format: LineFormat, kind: type[Any]
-) -> Iterator[tuple[int, bytes, bool]]:
-    """Read (number, text, whether it can be read) of every whole line but the header."""
-    with open_to_read(path) as file:
-        for number, _, line in _whole_lines(file, path, 1, 0):
-            with suppress(DamagedJournal):
-                if number == 1:
-                    format.check_header(path, line)
-                    continue
-            try:
-                format.decode(path, number, line, kind)
-                yield number, line, True
-            except DamagedJournal:
-                yield number, line, False
-
-
-def _move_aside(path: Path, format: LineFormat, kind: type[Any]) -> None:
     repaired = path.with_suffix(".repaired")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-    repaired.unlink(missing_ok=True)
+    damaged: dict[int, bytes] = {}
     try:
-        with (
-            repaired.open("xb") as good,
-            os.fdopen(os.open(path.with_suffix(".damaged"), flags, 0o644), "wb") as bad,
-        ):
+        repaired.unlink(missing_ok=True)
+        with open_to_read(path) as file, repaired.open("xb") as good:
             good.write(format.header)
-            for _, line, readable in _check_lines(path, format, kind):
-                (good if readable else bad).write(line + b"\n")
+            for number, _, line in _whole_lines(file):
+                if number == 1 and refuse_unknown(path, line, format.name, format.version):
+                    continue
+                try:
+                    format.decode(path, number, line, kind)
+                    good.write(line + b"\n")
+                except DamagedJournal:
+                    damaged[number] = line
             good.flush()
             os.fsync(good.fileno())
-        repaired.replace(path)
+        if damaged:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+            with os.fdopen(os.open(path.with_suffix(".damaged"), flags, 0o644), "wb") as bad:
+                bad.writelines(line + b"\n" for line in damaged.values())
+            repaired.replace(path)
     finally:
         repaired.unlink(missing_ok=True)
+        os.close(lock)
+    return [*damaged]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
 from heldout.errors import RunDirectoryError
@@ -37,8 +36,9 @@ SQL_TYPES: dict[Kind, str] = {
 }
 FORMAT = 2
 ROW_GROUP = 122_880
+MOST_HANDED_OVER = 100_000
+"""Rows of a file that is read by the database that wrote it: to open one takes 30 ms."""
 KEPT = "; the journal is whole, so nothing is lost"
-MEMORY_LIMIT = "64MB"
 
 
 class Footer(msgspec.Struct):
@@ -53,7 +53,7 @@ class Footer(msgspec.Struct):
     """Metadata keys that results add to those of their samples."""
 
 
-def connect(*, memory_limit: str = MEMORY_LIMIT) -> DuckDBPyConnection:
+def connect() -> DuckDBPyConnection:
     """Open a DuckDB database in memory, of one thread, that loads no extension."""
     import duckdb
 
@@ -61,13 +61,20 @@ def connect(*, memory_limit: str = MEMORY_LIMIT) -> DuckDBPyConnection:
         ":memory:",
         config={
             "threads": 1,
-            "memory_limit": memory_limit,
+            "memory_limit": "1GB",
             "pandas_analyze_sample": 0,  # an array of objects is a column of texts
             "python_enable_replacements": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
         },
     )
+
+
+def insert_arrays(db: DuckDBPyConnection, table: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Append rows, by column, to a table."""
+    db.register("part", dict(arrays))
+    db.execute(f"INSERT INTO {table} BY NAME SELECT * FROM part")
+    db.unregister("part")
 
 
 def quote_name(name: str) -> str:
@@ -78,16 +85,6 @@ def quote_name(name: str) -> str:
 def quote_text(text: str) -> str:
     """Quote a string for SQL."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def read_source(path: Path) -> str:
-    """Give the table function that reads a file; `file_row_number` is the number of each row."""
-    return f"read_parquet({quote_path(path)}, file_row_number = true, hive_partitioning = false)"
-
-
-def quote_path(path: Path) -> str:
-    """Quote the path of a file that is read: `*`, `?` and `[` in it mean themselves."""
-    return quote_text(re.sub(r"[*?[]", r"[\g<0>]", str(path.absolute())))
 
 
 def hash_of_file(path: Path) -> str:
@@ -103,6 +100,8 @@ class ParquetWriter:
     def __init__(self) -> None:
         self._columns: dict[str, str] = {}
         """What the columns so far are called while they are collected: c0, c1 and so on."""
+        self._rows = 0
+        self._is_handed_over = False
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="heldout-")
@@ -111,91 +110,106 @@ class ParquetWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._db.close()
+        if not self._is_handed_over:
+            self._db.close()
         self._folder.cleanup()
 
     def __len__(self) -> int:
         """How many columns there are: none before the first rows."""
         return len(self._columns)
 
-    def add(self, kinds: Mapping[str, Kind], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def add(self, kinds: Mapping[str, Kind | None], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Append rows, by column and with its kind; a column without an array has no values."""
-        for name in arrays:
-            self._add_column(name, kinds[name])
-        self._db.register("part", {self._columns[name]: array for name, array in arrays.items()})
-        self._execute("INSERT INTO rows BY NAME SELECT * FROM part")
-        self._db.unregister("part")
+        import duckdb
+
+        try:
+            self._add_columns({name: kinds[name] for name in arrays})
+            columns = {self._columns[name]: array for name, array in arrays.items()}
+            insert_arrays(self._db, "rows", columns)
+            self._rows += len(arrays["index"])
+        except duckdb.Error as problem:
+            raise RunDirectoryError(f"cannot write results.parquet: {problem}{KEPT}") from problem
 
     def write(
         self, path: Path, kinds: Mapping[str, Kind], plain: Iterable[str], own: Iterable[str]
-    ) -> str:
-        """Write the file, or leave the one that is there; returns a hash of its bytes."""
-        for name, kind in kinds.items():
-            self._add_column(name, kind)
+    ) -> ParquetFile:
+        """Write the file, or leave the one that is there; returns it, open for reading."""
+        import duckdb
+
         names = dict(zip(kinds, unique_names(kinds), strict=True))
         columns: dict[str, tuple[str, Kind]] = {
             name: (names[name], "string" if kind == "json" else kind)
             for name, kind in kinds.items()
         }
         footer = msgspec.json.encode(Footer(FORMAT, columns, sorted(plain), sorted(own))).decode()
-        selected = ", ".join(f"{self._columns[n]} AS {quote_name(names[n])}" for n in kinds)
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             temporary.unlink(missing_ok=True)
-            self._execute(
+            self._add_columns(kinds)
+            selected = ", ".join(f"{self._columns[n]} AS {quote_name(names[n])}" for n in kinds)
+            self._db.execute(
                 f"COPY (SELECT {selected} FROM rows) TO {quote_text(str(temporary.absolute()))} "
                 f"(FORMAT parquet, USE_TMP_FILE false, COMPRESSION zstd, "
                 f"ROW_GROUP_SIZE {ROW_GROUP}, KV_METADATA {{heldout: {quote_text(footer)}}})"
             )
-            written = hash_of_file(temporary)
+            self._db.execute("DROP TABLE rows")
             temporary.replace(path)
+        except duckdb.Error as problem:
+            raise RunDirectoryError(f"cannot write {path}: {problem}{KEPT}") from problem
         except OSError as problem:
             raise storage_error(path, problem, KEPT) from problem
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-        return written
+        self._is_handed_over = True
+        if self._rows > MOST_HANDED_OVER:  # what DuckDB keeps of many rows is given back first
+            self._db.close()
+            return ParquetFile(path)
+        return ParquetFile(path, self._db)
 
-    def _add_column(self, name: str, kind: Kind) -> None:
-        if name in self._columns:
+    def _add_columns(self, kinds: Mapping[str, Kind | None]) -> None:
+        """Add the columns of these kinds that are not there yet."""
+        added = []
+        for name, kind in kinds.items():
+            if name not in self._columns:
+                self._columns[name] = f"c{len(self._columns)}"
+                added.append(f"{self._columns[name]} {SQL_TYPES[kind or 'string']}")
+        if not added:
             return
-        column = self._columns[name] = f"c{len(self._columns)}"
         # DuckDB keeps blocks of each column, and all values of a row group while it writes them.
-        self._execute(f"SET memory_limit = '{24 + len(self._columns)}MB'")
-        if len(self._columns) == 1:
-            self._execute(f"CREATE TABLE rows ({column} {SQL_TYPES[kind]})")
-        else:
-            self._execute(f"ALTER TABLE rows ADD COLUMN {column} {SQL_TYPES[kind]}")
-
-    def _execute(self, statement: str) -> None:
-        import duckdb
-
-        try:
-            self._db.execute(statement)
-        except duckdb.Error as problem:
-            raise RunDirectoryError(f"cannot write results.parquet: {problem}{KEPT}") from problem
+        self._db.execute(f"SET memory_limit = '{24 + len(self._columns)}MB'")
+        if len(added) == len(self._columns):
+            self._db.execute(f"CREATE TABLE rows ({', '.join(added)})")
+            return
+        for column in added:
+            self._db.execute(f"ALTER TABLE rows ADD COLUMN {column}")
 
 
 def unique_names(names: Iterable[str]) -> Iterator[str]:
     """Give names of which no two differ in case alone, and all are printable, as SQL needs them."""
-    taken: set[str] = set()
+    used: set[str] = set()
     for name in names:
         plain = name if name.isprintable() else name.encode("unicode_escape").decode()
         plain = plain or "_"
         unique, number = plain, 2
-        while unique.lower() in taken:
+        while unique.lower() in used:
             unique, number = f"{plain}_{number}", number + 1
-        taken.add(unique.lower())
+        used.add(unique.lower())
         yield unique
 
 
 class ParquetFile:
     """A file of `ParquetWriter`, open for reading."""
 
-    def __init__(self, path: Path) -> None:
-        self._db, self._source = connect(), read_source(path)
-        (footer,) = self._db.execute(
-            f"SELECT value FROM parquet_kv_metadata({quote_path(path)}) WHERE key = 'heldout'"
+    def __init__(self, path: Path, db: DuckDBPyConnection | None = None) -> None:
+        """Open a file; `db` is the database that wrote it, which is closed with it."""
+        self.path, self.db = path, db or connect()
+        # A `*`, `?` or `[` in the path means itself.
+        source = quote_text(re.sub(r"[*?[]", r"[\g<0>]", str(path.absolute())))
+        self.source = f"read_parquet({source}, file_row_number = true, hive_partitioning = false)"
+        """Reads the file in SQL; `file_row_number` is the number of each row."""
+        (footer,) = self.db.execute(
+            f"SELECT value FROM parquet_kv_metadata({source}) WHERE key = 'heldout'"
         ).fetchall()
         content = msgspec.json.decode(footer[0], type=Footer)
         self.columns, self.plain = content.columns, frozenset(content.plain)
@@ -203,41 +217,33 @@ class ParquetFile:
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
+        self.db.close()
 
     def read(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         """Read whole columns; they are masked where a row has no value."""
-        wanted = list(dict.fromkeys(names))
-        selected = ", ".join(f"{self._quoted(name)} AS c{i}" for i, name in enumerate(wanted))
-        arrays = self._db.execute(f"SELECT {selected} FROM {self._source}").fetchnumpy()
-        return {name: arrays[f"c{i}"] for i, name in enumerate(wanted)}
+        columns = list(dict.fromkeys(names))
+        selected = ", ".join(f"{self._quoted(name)} AS c{i}" for i, name in enumerate(columns))
+        arrays = self.db.execute(f"SELECT {selected} FROM {self.source}").fetchnumpy()
+        return {name: arrays[f"c{i}"] for i, name in enumerate(columns)}
+
+    def read_ids(self) -> NDArray[Any]:
+        """Read the sample id of each row."""
+        return self.read(["sample_id"])["sample_id"]
 
     def read_codes(self, name: str) -> tuple[Ints, list[Any]]:
         """Read a column as numbers into its values, -1 where a row has none; and these values."""
-        if self.columns[name][1] != "string":
-            return _number_values(self.read([name])[name])
         column = self._quoted(name)
-        self._db.execute(
-            f"CREATE OR REPLACE TYPE label AS ENUM (SELECT {column} FROM {self._source} "
-            f"WHERE {column} IS NOT NULL GROUP BY 1 ORDER BY min(file_row_number))"
+        self.db.execute(
+            f"CREATE OR REPLACE TABLE labels AS SELECT {column} AS label, "
+            f"row_number() OVER (ORDER BY min(file_row_number)) - 1 AS code "
+            f"FROM {self.source} WHERE {column} IS NOT NULL GROUP BY 1"
         )
-        values = self._db.execute("SELECT unnest(enum_range(NULL::label))").fetchall()
-        codes = self._db.execute(f"SELECT enum_code({column}::label) AS codes FROM {self._source}")
-        array = codes.fetchnumpy()["codes"].astype(np.int64)
-        return np.ma.filled(array, -1), [value for (value,) in values]
+        values = self.db.execute("SELECT label FROM labels ORDER BY code").fetchall()
+        codes = self.db.execute(
+            f"SELECT coalesce(code, -1) AS code FROM {self.source} LEFT JOIN labels "
+            f"ON label = {column} ORDER BY file_row_number"
+        )
+        return codes.fetchnumpy()["code"], [value for (value,) in values]
 
     def _quoted(self, name: str) -> str:
         return quote_name(self.columns[name][0])
-
-
-def _number_values(array: NDArray[Any]) -> tuple[Ints, list[Any]]:
-    valid = ~np.ma.getmaskarray(array)
-    distinct, first, inverse = np.unique(
-        np.ma.getdata(array)[valid], return_index=True, return_inverse=True
-    )
-    order = np.argsort(first)
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    codes = np.full(len(valid), -1, dtype=np.int64)
-    codes[valid] = rank[inverse]
-    return codes, distinct[order].tolist()

@@ -53,10 +53,10 @@ def check_target(url: str) -> None:
     """Refuse, before anything is run, a place that a run cannot be copied to."""
     filesystem, path = open_url(url)
     try:
-        taken = filesystem.exists(f"{path}/run.json") or filesystem.exists(f"{path}/results.jsonl")
+        is_taken = any(filesystem.exists(f"{path}/{n}") for n in ("run.json", "results.jsonl"))
     except OSError as problem:
         raise RunDirectoryError(f"{url} cannot be reached: {problem}") from None
-    if taken:
+    if is_taken:
         raise RunExists(f"{url} already holds a run; copy to another place")
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from heldout._providers import model_name
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists
@@ -28,6 +27,7 @@ from heldout.store.columns import (
     sort_key,
     summarize_results,
     table_of,
+    usage_of,
     write_parquet,
 )
 from heldout.store.journal import (
@@ -64,30 +64,24 @@ class Results(Sequence[EvalResult]):
     Iterating reads the file again each time: nothing but the places of the lines is held.
     """
 
-    def __init__(self, run: RunDir, items: NDArray[np.bool_] | None = None) -> None:
-        """Take those of all results for which `items` is true."""
-        self.run, self._items = run, items
+    def __init__(self, run: RunDir, selection: Selection | None = None) -> None:
+        """Take all results, or those of a selection."""
+        self.run, self._selection = run, selection
         self._places: tuple[Any, Any] | None = None
 
     def _line_places(self) -> tuple[Any, Any]:
         """(line numbers, byte offsets), one for each item's last record, in dataset order."""
         if self._places is None:
-            journal = self.run.journal
-            places = array("q")  # eight bytes a number: a million results are 24 MB
-            for number, offset, line in lines(journal):
-                key = JOURNAL.decode(journal, number, line, Key)
-                places.extend((key.index, key.repeat, offset))
-            table = np.array(places, dtype=np.int64).reshape(-1, 3)
-            offsets, table = table[:, 2], table[:, :2]
-            order = np.lexsort((offsets, table[:, 1], table[:, 0]))
-            table = table[order]
-            last = np.ones(len(table), dtype=bool)
-            last[:-1] = (table[1:] != table[:-1]).any(axis=1)
-            order = order[last]
-            if self._items is not None:
-                if len(self._items) != len(order):
-                    raise RunDirectoryError(f"{journal} was changed while it was read")
-                order = order[self._items]
+            keys = array("q")  # eight bytes a number: a million results are 24 MB
+            for number, offset, line in lines(self.run.journal):
+                key = JOURNAL.decode(self.run.journal, number, line, Key)
+                keys.extend((key.index, key.repeat, offset))
+            index, repeat, offsets = np.array(keys, dtype=np.int64).reshape(-1, 3).T
+            order = np.lexsort((offsets, repeat, index))
+            changes = np.diff(index[order]).astype(bool) | np.diff(repeat[order]).astype(bool)
+            order = order[np.append(changes, np.ones(min(1, len(order)), dtype=bool))]
+            if self._selection is not None:
+                order = self._selection.pick(order)
             self._places = order + 2, offsets[order]
         return self._places
 
@@ -114,13 +108,6 @@ class Results(Sequence[EvalResult]):
             for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
                 file.seek(offset)
                 yield decode_result(self.run.journal, number, file.readline())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Results({str(self.run.path)!r})"
@@ -227,8 +214,10 @@ class EvalReport:
             InvalidInput: There are no results, or their metadata needs too many columns.
             RunDirectoryError: It cannot be written.
         """
-        if not write_parquet(lambda: parts_of(rows_of(self)), Path(path)):
+        file = write_parquet(lambda: parts_of(rows_of(self)), Path(path))
+        if file is None:
             raise InvalidInput("there are no results, or more columns than a table holds")
+        file.close()
 
     def where(self, condition: str) -> EvalReport:
         """Pick the results for which a condition holds.
@@ -250,16 +239,16 @@ class EvalReport:
             raise InvalidInput("these results are picked already; join the conditions with AND")
         selection = select_items(self, condition)
         results: Sequence[EvalResult] = (
-            [result for result, held in zip(self.results, selection.items, strict=True) if held]
+            [*compress(self.results, selection.items)]
             if self.path is None
-            else Results(RunDir(self.path), selection.items)
+            else Results(RunDir(self.path), selection)
         )
         picked = replace(self, results=results, selection=selection)
         summary = summarize_batch(table_of(picked), self.pass_threshold)
-        kept: Summary = {
+        progress: Summary = {
             key: self.summary[key] for key in ("complete", "n_asked") if key in self.summary
         }
-        return replace(picked, summary=picked.mark_selected({**summary, **kept}))
+        return replace(picked, summary=picked.mark_selected({**summary, **progress}))
 
     def mark_selected(self, summary: Summary) -> Summary:
         """Say in a summary of these results that they were picked, and by what.
@@ -303,7 +292,7 @@ class EvalReport:
             stored = run.read_summary(info)
             if stored is not None and stored.usage is not None:
                 return add_cost(stored.usage, info.config)
-        return add_cost(table_of(self).usage, self.config)
+        return add_cost(usage_of(self), self.config)
 
     def summarize(
         self, by: str | Sequence[str] | Callable[[EvalResult], Any]
@@ -463,18 +452,13 @@ def _is_whole(summary: Summary) -> bool:
 # A run directory may come from anywhere, so its config is not taken at its word.
 
 
-MOST_REPEATS = 2**31 - 1
-
-
 def repeats_of(config: dict[str, Any]) -> int:
     """Read how often each sample is run; 1 where a config does not say."""
-    value = config.get("repeats", 1)
-    return value if isinstance(value, int) and 1 <= value <= MOST_REPEATS else 1
+    value = config.get("repeats")
+    return value if isinstance(value, int) and value > 0 else 1
 
 
 def threshold_of(config: dict[str, Any]) -> float:
     """Read the reward that passes; 0.5 where a config does not say."""
-    value = config.get("pass_threshold", 0.5)
-    # An int of four hundred digits is JSON, too, and no float.
-    finite = isinstance(value, int | float) and abs(value) <= sys.float_info.max
-    return float(value) if finite else 0.5
+    value = config.get("pass_threshold")
+    return float(value) if isinstance(value, int | float) else 0.5

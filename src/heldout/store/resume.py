@@ -18,7 +18,7 @@ import msgspec
 
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
 from heldout.store.journal import Place, content_hash, records
-from heldout.store.jsonl import decode, encode
+from heldout.store.jsonl import encode
 from heldout.types import Sample, Score, refuse_nonfinite
 
 
@@ -37,9 +37,8 @@ def encode_sample(sample: Sample) -> bytes:
     return encode(sample, "sample", sample.id)
 
 
-def decode_sample(content: bytes) -> Sample:
-    """Decode a sample: a copy of its own, as it is read back from a report."""
-    return decode(content, Sample)
+decode_sample = msgspec.json.Decoder(Sample).decode
+"""Decode a sample that was encoded here: a copy of its own, as it is read back from a report."""
 
 
 def as_stored(sample: Sample) -> Sample:
@@ -55,7 +54,7 @@ def check_stored(sample: Sample, content: bytes) -> None:
     A tuple comes back as a list and bytes as text, and a score function that compares with them
     would score the sample differently.
     """
-    if _is_plain(sample.input) and _is_plain(sample.ground_truth) and _is_plain(sample.metadata):
+    if _are_plain(sample.input, sample.ground_truth, sample.metadata):
         return
     stored = decode_sample(content)
     for part in ("input", "ground_truth", "metadata"):
@@ -64,19 +63,23 @@ def check_stored(sample: Sample, content: bytes) -> None:
         _refuse_changed(value, getattr(stored, part), where)
 
 
-def _is_plain(value: Any) -> bool:
-    """Tell whether JSON gives a value back as it is, its type included."""
-    if value is None or type(value) in (str, bool):
-        return True
-    if type(value) is int:
-        return -(2**63) <= value < 2**63
-    if type(value) is float:
-        return isfinite(value)
-    if type(value) is list:
-        return all(map(_is_plain, value))
-    if type(value) is not dict:
-        return False
-    return all(type(key) is str and _is_plain(part) for key, part in value.items())
+def _are_plain(*values: Any) -> bool:
+    """Tell whether JSON gives values back as they are, their types included."""
+    for value in values:
+        kind = type(value)
+        if kind is str or kind is bool or value is None:
+            continue
+        if kind is dict:
+            is_plain = all(type(key) is str for key in value) and _are_plain(*value.values())
+        elif kind is list:
+            is_plain = _are_plain(*value)
+        elif kind is int:
+            is_plain = -(2**63) <= value < 2**63
+        else:
+            is_plain = kind is float and isfinite(value)
+        if not is_plain:
+            return False
+    return True
 
 
 def _refuse_changed(value: Any, stored: Any, where: str) -> None:
@@ -164,18 +167,18 @@ class Ledger:
 
     def is_copy(self, sample: Sample) -> bool:
         """Tell whether another sample before has the same input and ground truth."""
-        asked = content_hash(sample.id, sample.input, sample.ground_truth)
-        self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (asked,))
+        content = content_hash(sample.id, sample.input, sample.ground_truth)
+        self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (content,))
         return self._cursor.rowcount == 0
 
     def _check_unchanged(self, index: int, sample: Sample, now: bytes) -> None:
         row = self._db.execute("SELECT place, print FROM kept WHERE id = ?", (sample.id,))
         was = row.fetchone()
         if was is None:
-            other = self._db.execute("SELECT id FROM kept WHERE place = ?", (index,)).fetchone()
-            if other is not None:
+            before = self._db.execute("SELECT id FROM kept WHERE place = ?", (index,)).fetchone()
+            if before is not None:
                 raise ResumeMismatch(
-                    f"sample number {index + 1} of the dataset was {other[0]!r} when this run "
+                    f"sample number {index + 1} of the dataset was {before[0]!r} when this run "
                     f"began and is {sample.id!r} now. Restore it, or choose another experiment_name"
                 )
             return
@@ -205,9 +208,9 @@ class Ledger:
         """After the last sample: everything the journal has must have come by again."""
         if self._kept_seen == self._kept_samples:
             return
-        gone = self._db.execute("SELECT id FROM kept WHERE id NOT IN (SELECT id FROM seen)")
+        missing = self._db.execute("SELECT id FROM kept WHERE id NOT IN (SELECT id FROM seen)")
         raise ResumeMismatch(
             f"the run holds results of {self._kept_samples - self._kept_seen} samples that are "
-            f"not in the dataset any more, {gone.fetchone()[0]!r} among them. Restore them, or "
+            f"not in the dataset any more, {missing.fetchone()[0]!r} among them. Restore them, or "
             "choose another experiment_name"
         )

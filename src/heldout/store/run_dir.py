@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -126,36 +125,21 @@ class SummaryFile(msgspec.Struct):
     usage: RunUsage | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class RunDir:
     """The files of a run directory, and the rules for entering it."""
 
-    path: Path
-
-    @property
-    def run(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run = path / "run.json"
         """Config, versions and status; replaced atomically."""
-        return self.path / "run.json"
-
-    @property
-    def journal(self) -> Path:
+        self.journal = path / "results.jsonl"
         """One line per result, in the order they finished."""
-        return self.path / "results.jsonl"
-
-    @property
-    def columns(self) -> Path:
+        self.columns = path / "results.parquet"
         """The results as columns; small points of a training run have none."""
-        return self.path / "results.parquet"
-
-    @property
-    def summary(self) -> Path:
+        self.summary = path / "summary.json"
         """The summary of a complete run."""
-        return self.path / "summary.json"
-
-    @property
-    def curve(self) -> Path:
+        self.curve = path / "curve.jsonl"
         """The points of an eval during training."""
-        return self.path / "curve.jsonl"
 
     def exists(self) -> bool:
         """Tell whether the directory holds a run."""
@@ -205,17 +189,17 @@ class RunDir:
 
     def claim(self) -> JournalWriter:
         """Make the directory and its journal, which must not be there yet, and lock it."""
-        taken = RunExists(
+        refusal = RunExists(
             f"{self.path} already holds a run. Go on with it (--resume, "
             "EvalConfig(resume=True)), choose another experiment_name, or remove the directory"
         )
         if self.exists():
-            raise taken
+            raise refusal
         self.make()
         try:
             return JournalWriter(self.journal, new=True)
         except FileExistsError:
-            raise taken from None
+            raise refusal from None
 
     def make(self) -> None:
         """Make the directory, with those above it."""
@@ -258,12 +242,12 @@ class RunDir:
 
 
 def _unknown_in(described: Any) -> list[str]:
-    """Why a model cannot be told from another one, wherever a description says so."""
+    """Find why a model cannot be told from another one, wherever a description says so."""
     if isinstance(described, dict):
         reason = described.get("unknown")
         return [reason] if isinstance(reason, str) else _unknown_in([*described.values()])
     if isinstance(described, list):
-        return [reason for each in described for reason in _unknown_in(each)]
+        return [reason for part in described for reason in _unknown_in(part)]
     return []
 
 
@@ -415,7 +399,7 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
     That is the value of an option or setting named like a key, what looks like a key, a password in
     a URL, and what a variable such as OPENAI_API_KEY holds.
     """
-    held = [
+    secrets_set = [
         value for name, value in os.environ.items() if len(value) >= 8 and _SECRET_NAME.search(name)
     ]
     redacted: list[str] = []
@@ -425,7 +409,7 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
             argument = f"{name}={REDACTED}"
         elif i and arguments[i - 1].startswith("-") and _SECRET_NAME.search(arguments[i - 1]):
             argument = REDACTED
-        for value in held:
+        for value in secrets_set:
             argument = argument.replace(value, REDACTED)
         argument = _SECRET_VALUE.sub(REDACTED, argument)
         redacted.append(cut(_URL_PASSWORD.sub(REDACTED, argument), ARGUMENT_CHARACTERS))

@@ -72,8 +72,8 @@ def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
         raise RunDirectoryError(f"there is no run at {path}{nor}{_suggest(path, root)}")
     inside = [str(run) for run in _walk(path, 2)]
     if inside:
-        shown = ", ".join(inside[:3]) + (", …" if len(inside) > 3 else "")
-        raise RunDirectoryError(f"{path} is not a run itself; name one in it: {shown}")
+        examples = ", ".join(inside[:3]) + (", …" if len(inside) > 3 else "")
+        raise RunDirectoryError(f"{path} is not a run itself; name one in it: {examples}")
     raise RunDirectoryError(f"{path} is not a run directory: it has no run.json")
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -31,7 +31,7 @@ from heldout.store.columns import (
     METRIC,
     Selection,
     as_text,
-    current_parquet,
+    has_current_parquet,
     parts_of,
     rows_of,
     write_parquet,
@@ -39,10 +39,9 @@ from heldout.store.columns import (
 from heldout.store.frames import question_of
 from heldout.store.parquet import (
     ParquetFile,
-    connect,
+    insert_arrays,
     quote_name,
     quote_text,
-    read_source,
     unique_names,
 )
 from heldout.store.run_dir import RunDir
@@ -52,14 +51,10 @@ if TYPE_CHECKING:
 
     from heldout.store.report import EvalReport
 
-MEMORY_LIMIT = "1GB"
 TEXTS = ("prompt", "answer", "target")
-OUTCOMES = (
-    *("reward", "passed", "error", "truncated", "ended_by"),
-    *("prompt_tokens", "completion_tokens", "seconds"),
-)
-"""Columns that hold what came out, not what was asked."""
-TEXT_ROWS = 1024
+OUTCOMES = ("error", "truncated", "ended_by", "prompt_tokens", "completion_tokens", "seconds")
+"""Columns that hold what came out, not what was asked, beside `reward` and `passed`."""
+ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,153 +80,133 @@ def query(report: EvalReport, sql: str) -> Iterator[QueryResult]:
         InvalidQuery: It is not one SELECT statement, or DuckDB refuses it.
         RunDirectoryError: The run cannot be read.
     """
-    with _open(report, sql) as results:
-        results.show(outcomes=True)
-        yield results.run(sql)
+    with _open(report, sql) as (file, texts):
+        _define_results(file, texts, report.pass_threshold)
+        yield _run(file.db, sql)
 
 
 def select_items(report: EvalReport, condition: str) -> Selection:
     """Find the items for which a condition holds, and whether it looks at what came out."""
+    import duckdb
+
     # On lines of its own, so that a comment in it ends with it.
     picked = f"CASE WHEN (\n{condition}\n) THEN true ELSE false END"
     sql = f'SELECT {picked} FROM results ORDER BY "index", repeat'
-    with _open(report, condition) as results:
-        results.show(outcomes=False)
-        by_outcome = not results.accepts(sql)
-        results.show(outcomes=True)
-        items = np.array([held for (held,) in results.run(sql).rows], dtype=np.bool_)
+    with _open(report, condition) as (file, texts):
+        _define_results(file, texts, report.pass_threshold, outcomes=False)
+        by_outcome = False
+        try:
+            file.db.execute(f"EXPLAIN {sql}")
+        except duckdb.Error:  # it names a column that is not there
+            by_outcome = True
+        _define_results(file, texts, report.pass_threshold)
+        items = np.array([is_picked for (is_picked,) in _run(file.db, sql).rows], dtype=np.bool_)
     if not items.any():
         raise InvalidQuery(f"there is no result where {condition}")
     return Selection(condition, items, by_outcome)
 
 
 @contextmanager
-def _open(report: EvalReport, sql: str) -> Iterator[_Results]:
-    """Open a database that can read the results of a report, and do nothing else."""
-    with tempfile.TemporaryDirectory(prefix="heldout-") as folder:
-        path = Path(folder) / "results.parquet"
-        if report.path is not None:
-            with current_parquet(RunDir(report.path), report.info) as current:
-                if current is not None:
-                    path = _plain_path(RunDir(report.path).columns, path)
-        if not path.exists() and not write_parquet(lambda: parts_of(rows_of(report)), path):
-            raise InvalidInput(
-                "the results have more columns than a table holds, or there are none yet"
-            )
-        with closing(connect(memory_limit=MEMORY_LIMIT)) as db, closing(ParquetFile(path)) as file:
-            texts = [name for name in TEXTS if re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
-            if texts:
-                _load_texts(db, report)
-            db.execute(f"SET temp_directory = {quote_text(folder)}")
-            db.execute(f"SET allowed_paths = [{quote_text(str(path.absolute()))}]")
-            db.execute("SET enable_external_access = false")
-            db.execute("SET lock_configuration = true")
-            yield _Results(db, path, file, texts, report.pass_threshold)
+def _open(report: EvalReport, sql: str) -> Iterator[tuple[ParquetFile, list[str]]]:
+    """Open a database that can read the results of a report, and do nothing else.
+
+    Yields the file of results, and which texts the query names, which are in a table `texts`.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="heldout-") as folder,
+        closing(_open_parquet(report, Path(folder) / "results.parquet")) as file,
+    ):
+        texts = [name for name in TEXTS if re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
+        if texts:
+            _load_texts(file.db, report)
+        file.db.execute(f"SET temp_directory = {quote_text(folder)}")
+        file.db.execute(f"SET allowed_paths = [{quote_text(str(file.path.absolute()))}]")
+        file.db.execute("SET enable_external_access = false")
+        file.db.execute("SET lock_configuration = true")
+        yield file, texts
 
 
-def _plain_path(path: Path, copy: Path) -> Path:
-    """Give a path that DuckDB takes for one of a single file: else that of a copy."""
-    if not re.search(r"[*?[]", str(path.absolute())):
-        return path
-    shutil.copyfile(path, copy)
-    return copy
+def _open_parquet(report: EvalReport, copy: Path) -> ParquetFile:
+    """Open results.parquet, or one that is written where there is none."""
+    if report.path is not None:
+        run = RunDir(report.path)
+        if has_current_parquet(run, report.info or run.read_info()):
+            if not re.search(r"[*?[]", str(run.columns.absolute())):
+                return ParquetFile(run.columns)
+            shutil.copyfile(run.columns, copy)  # DuckDB would allow all that the pattern matches
+            return ParquetFile(copy)
+    file = write_parquet(lambda: parts_of(rows_of(report)), copy)
+    if file is None:
+        raise InvalidInput(
+            "the results have more columns than a table holds, or there are none yet"
+        )
+    file.db.execute("SET memory_limit = '1GB'")
+    return file
 
 
 def _load_texts(db: DuckDBPyConnection, report: EvalReport) -> None:
     db.execute("CREATE TABLE texts (place BIGINT, prompt VARCHAR, answer VARCHAR, target VARCHAR)")
-    results, place = iter(report.results), 0
-    while some := list(islice(results, TEXT_ROWS)):
+    results, first = iter(report.results), 0
+    while batch := list(islice(results, ROWS)):
         columns = {
-            "place": np.arange(place, place + len(some)),
+            "place": np.arange(first, first + len(batch)),
             "prompt": np.array(
-                [question_of(r.trajectory, system=True) for r in some], dtype=object
+                [question_of(r.trajectory, system=True) for r in batch], dtype=object
             ),
-            "answer": np.array([r.trajectory.answer for r in some], dtype=object),
-            "target": np.array([as_text(r.sample.ground_truth) for r in some], dtype=object),
+            "answer": np.array([r.trajectory.answer for r in batch], dtype=object),
+            "target": np.array([as_text(r.sample.ground_truth) for r in batch], dtype=object),
         }
-        db.register("part", columns)
-        db.execute("INSERT INTO texts SELECT * FROM part")
-        db.unregister("part")
-        place += len(some)
+        insert_arrays(db, "texts", columns)
+        first += len(batch)
 
 
-class _Results:
-    """The table `results` of an open database."""
-
-    def __init__(
-        self,
-        db: DuckDBPyConnection,
-        path: Path,
-        file: ParquetFile,
-        texts: Sequence[str],
-        pass_threshold: float,
-    ) -> None:
-        self._db, self._file, self._texts = db, file, texts
-        self._source = read_source(path)
-        self._computed = {
-            "id": "sample_id",
-            "passed": f"coalesce(reward >= {pass_threshold!r}, false)",
-        }
-
-    def show(self, *, outcomes: bool) -> None:
-        """Define the table, with or without the columns of what came out."""
-        columns = ["id", "index", "repeat", *(OUTCOMES if outcomes else ())]
-        selected = [f"{self._computed.get(c, quote_name(c))} AS {quote_name(c)}" for c in columns]
-        if outcomes:
-            selected += self._struct("metrics", METRIC, ())
-        selected += self._struct("metadata", METADATA, () if outcomes else self._file.own)
-        selected += [text for text in self._texts if outcomes or text != "answer"]
-        join = " LEFT JOIN texts ON place = file_row_number" if self._texts else ""
-        self._db.execute(
-            f"CREATE OR REPLACE VIEW results AS SELECT {', '.join(selected)} "
-            f"FROM {self._source}{join}"
-        )
-
-    def _struct(self, name: str, prefix: str, without: Iterable[str]) -> list[str]:
-        """Give a column with a field for each metric or key; none where there are none."""
+def _define_results(
+    file: ParquetFile, texts: Sequence[str], pass_threshold: float, *, outcomes: bool = True
+) -> None:
+    """Define the table `results`, with or without the columns of what came out."""
+    selected = ["sample_id AS id", '"index"', "repeat"]
+    if outcomes:
+        passed = f"coalesce(reward >= {pass_threshold!r}, false) AS passed"
+        selected += ["reward", passed, *OUTCOMES]
+    for struct, prefix in (("metrics", METRIC), ("metadata", METADATA)):
         fields = {
-            key: self._file.columns[column][0]
-            for column in self._file.columns
-            if column.startswith(prefix) and (key := column.removeprefix(prefix)) not in without
+            name.removeprefix(prefix): column
+            for name, (column, _) in file.columns.items()
+            if name.startswith(prefix)
         }
-        if not fields:
-            return []
-        named = zip(unique_names(fields), fields.values(), strict=True)
-        packed = ", ".join(f"{quote_name(key)} := {quote_name(column)}" for key, column in named)
-        return [f"struct_pack({packed}) AS {name}"]
+        if not outcomes:
+            hidden = fields if struct == "metrics" else file.own
+            fields = {key: column for key, column in fields.items() if key not in hidden}
+        if fields:
+            columns = zip(unique_names(fields), fields.values(), strict=True)
+            packed = ", ".join(f"{quote_name(key)} := {quote_name(name)}" for key, name in columns)
+            selected.append(f"struct_pack({packed}) AS {struct}")
+    selected += [text for text in texts if outcomes or text != "answer"]
+    join = " LEFT JOIN texts ON place = file_row_number" if texts else ""
+    file.db.execute(
+        f"CREATE OR REPLACE VIEW results AS SELECT {', '.join(selected)} FROM {file.source}{join}"
+    )
 
-    def accepts(self, sql: str) -> bool:
-        """Tell whether a query names only columns that the table has."""
-        import duckdb
 
+def _run(db: DuckDBPyConnection, sql: str) -> QueryResult:
+    """Run one SELECT statement."""
+    import duckdb
+
+    def fetch() -> Iterator[tuple[Any, ...]]:
         try:
-            self._db.execute(f"EXPLAIN {sql}")
-        except duckdb.Error:
-            return False
-        return True
-
-    def run(self, sql: str) -> QueryResult:
-        """Run one SELECT statement."""
-        import duckdb
-
-        try:
-            statements = self._db.extract_statements(sql)
-            if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-                raise InvalidQuery("a query is one SELECT statement")
-            self._db.execute(statements[0])
-        except duckdb.Error as problem:
-            raise InvalidQuery(_on_one_line(problem)) from None
-        names = [column[0] for column in self._db.description or ()]
-        return QueryResult(names, self._rows())
-
-    def _rows(self) -> Iterator[tuple[Any, ...]]:
-        import duckdb
-
-        try:
-            while rows := self._db.fetchmany(TEXT_ROWS):
+            while rows := db.fetchmany(ROWS):
                 yield from rows
         except duckdb.Error as problem:
             raise InvalidQuery(_on_one_line(problem)) from None
+
+    try:
+        statements = db.extract_statements(sql)
+        if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+            raise InvalidQuery("a query is one SELECT statement")
+        db.execute(statements[0])
+    except duckdb.Error as problem:
+        raise InvalidQuery(_on_one_line(problem)) from None
+    return QueryResult([column[0] for column in db.description or ()], fetch())
 
 
 def _on_one_line(problem: Exception) -> str:

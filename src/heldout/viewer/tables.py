@@ -28,9 +28,7 @@ from heldout.store.columns import (
     Table,
     column_name,
     current_parquet,
-    make_table_batch,
     parts_of,
-    pick_items,
     table_of,
     write_parquet,
 )
@@ -112,12 +110,13 @@ class RunTable:
             return file
         folder = self._resources.enter_context(TemporaryDirectory(prefix="heldout-view-"))
         path = Path(folder) / "results.parquet"
-        if not write_parquet(lambda: parts_of(in_order(self.run.journal, self.repeats)), path):
+        file = write_parquet(lambda: parts_of(in_order(self.run.journal, self.repeats)), path)
+        if file is None:
             raise RunDirectoryError(
                 f"{self.run.path} has no results yet, or metadata with more keys than a table has "
                 "columns; `heldout show` prints its summary"
             )
-        return self._resources.enter_context(closing(ParquetFile(path)))
+        return self._resources.enter_context(closing(file))
 
     def _read(self, name: str, fill: Any, dtype: type | None = None) -> NDArray[Any]:
         with self._lock:
@@ -264,8 +263,7 @@ class RunTable:
         """Summarize some items; the caller knows that they were not picked by outcome."""
         held = np.zeros(len(self), dtype=np.bool_)
         held[items] = True
-        batch = make_table_batch(pick_items(self.table, held))
-        return summarize_batch(batch, self.report.pass_threshold)
+        return summarize_batch(self.table.rows(held), self.report.pass_threshold)
 
     def count_outcomes(self, items: Items) -> dict[str, int]:
         """Count what became of some items."""
