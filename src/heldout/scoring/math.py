@@ -246,7 +246,10 @@ def stated_expressions(text: str, *, last: bool) -> list[str]:
     if len(text) <= MAX_ALONE and not _IN_PARTS.search(text):
         bare = clean(text.replace("\\$", ""))
         is_word = bare.replace(" ", "").isalpha() and bare.count(" ") < 3
-        if bare and (is_word or not _has_words(_TEXT.sub("", bare))):
+        expression = _SCALED.sub("", _TEXT.sub("", bare))
+        if label := _LABEL.match(expression):
+            expression = expression[label.end() :]
+        if bare and (is_word or not _has_words(expression)):
             return [bare]
     return [_TAIL + text[-MAX_LENGTH:].strip()] if last else []
 

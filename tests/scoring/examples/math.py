@@ -84,6 +84,8 @@ EXAMPLES: tuple[Example, ...] = (
     Example("Answer: 50 percent", "0.5", r"50\%", 1.0, "percent"),
     Example("Answer: 33.5 percent", "0.335", r"33.5\%", 1.0, "percent"),
     Example("Answer: 50 per cent", "0.5", r"50\%", 1.0, "percent"),
+    Example("33.5 percent", "0.335", r"33.5\%", 1.0, "nothing but an expression"),
+    Example(r"\angle APC = 74^\circ", r"74^\circ", r"74^\circ", 1.0, "nothing but an expression"),
     Example("Answer: 74 degrees", r"74^\circ", "74", 1.0, "degrees"),
     Example("Answer: The largest $n$ is 34.", "34", "34", 1.0, "the last expression of a sentence"),
     Example(r"\boxed{7\ \text{m}^2}", "7", "7", 1.0, "a unit of one letter"),
