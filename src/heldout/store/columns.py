@@ -129,7 +129,7 @@ class Part:
             "content": [row.sample.content for row in rows],
         }
         self.columns = {name: as_array(values, FIXED[name]) for name, values in fixed.items()}
-        self.columns["id_hash"] = hash_ids(ids)
+        self.columns["id_hash"] = np.frombuffer(hash_ids(ids), "<i8")
         self.columns["ok"] = ~np.isnan(self.columns["reward"])
         self.metrics = {METRIC + name: np.array(values) for name, values in metrics.items()}
 

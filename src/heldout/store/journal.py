@@ -16,10 +16,8 @@ from struct import Struct
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
-import numpy as np
 
 from heldout.errors import UNREADABLE, InvalidInput
-from heldout.stats import Ints
 from heldout.store import jsonl
 from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 
@@ -171,14 +169,14 @@ def id_hash(id: str) -> int:
     return _hash(id.encode("utf-8", "surrogatepass"))
 
 
-def hash_ids(ids: Iterable[str]) -> Ints:
-    """Hash ids as `id_hash` does, in two thirds of the time."""
+def hash_ids(ids: Iterable[str]) -> bytes:
+    """Hash ids as `id_hash` does, in two thirds of the time: eight bytes each, low ones first."""
     digests = []
     for id in ids:
         hash = _empty_hash.copy()
         hash.update(id.encode("utf-8", "surrogatepass"))
         digests.append(hash.digest())
-    return np.frombuffer(b"".join(digests), "<i8")
+    return b"".join(digests)
 
 
 _empty_hash = hashlib.blake2b(digest_size=8)
