@@ -1283,6 +1283,7 @@ def test_its_held_out_rows_are_evaluated_while_it_trains_and_by_themselves(
         sampling=Sampling(max_tokens=16),
     )
     report = asyncio.run(evaluate(held_out, config))
+    asyncio.run(endpoint.close())
     last = live.points[-1].summary
     assert last is not None
     assert report.summary["mean"] == last["mean"]
