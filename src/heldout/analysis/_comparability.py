@@ -168,7 +168,7 @@ def merge_labels(*columns: Labels) -> tuple[list[Ints], list[Any]]:
 def _sample_mismatches(a: LoadedRun, b: LoadedRun, shared: SharedSamples) -> list[Mismatch]:
     texts = []
     for run, other, indices in ((a, b, shared.a), (b, a, shared.b)):
-        missing = len(run.table.sample_ids) - len(indices)
+        missing = run.table.samples - len(indices)
         if missing and other.complete:  # else "incomplete" says it
             known = set(other.table.sample_ids)
             ids = _list_ids(id for id in run.table.sample_ids if id not in known)

@@ -202,15 +202,15 @@ class Measure:
 def count_items(table: Table, which: NDArray[np.bool_] | None = None) -> Ints:
     """Return how many items each sample has, or how many of these."""
     items = table.sample if which is None else table.sample[which]
-    return np.bincount(items, minlength=len(table.sample_ids)).astype(np.int64)
+    return np.bincount(items, minlength=table.samples).astype(np.int64)
 
 
 def sample_means(table: Table, values: Floats) -> Floats:
     """Return each sample's mean over the items that have a value; NaN where none has."""
-    if len(values) == len(table.sample_ids):
+    if len(values) == table.samples:
         return values  # one item per sample
     present = ~np.isnan(values)
-    return group_means(table.sample[present], values[present], len(table.sample_ids))
+    return group_means(table.sample[present], values[present], table.samples)
 
 
 def group_means(groups: Ints, values: Floats, count: int) -> Floats:

@@ -280,7 +280,7 @@ def _by_keys(
     loaded: list[LoadedRun], runs_key: str | None, tasks_key: str | None, *, single_task: str
 ) -> Layout:
     """Divide results by task, and by run where one report holds several."""
-    run_codes = [np.full(len(run.table.sample_ids), i) for i, run in enumerate(loaded)]
+    run_codes = [np.full(run.table.samples, i) for i, run in enumerate(loaded)]
     runs = tuple(run.name for run in loaded)
     if runs_key is not None:
         run_codes, runs = _index_values(loaded, runs_key)

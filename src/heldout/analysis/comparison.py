@@ -55,7 +55,7 @@ from heldout.stats import (
 )
 from heldout.stats._input import check_threshold
 from heldout.stats.summary import has_passed
-from heldout.store.columns import places_by_code
+from heldout.store.columns import Table, places_by_code
 from heldout.store.report import EvalReport
 
 Difference = PairedDifference | UnpairedDifference
@@ -108,8 +108,8 @@ class Change:
 class Changes(Sequence[Change]):
     """Changes made on access: of a million samples many may flip, and ids are slow to read."""
 
-    def __init__(self, ids: Sequence[str], indices: Ints, a: Floats, b: Floats) -> None:
-        self._ids, self._indices, self._a, self._b = ids, indices, a, b
+    def __init__(self, table: Table, indices: Ints, a: Floats, b: Floats) -> None:
+        self._table, self._indices, self._a, self._b = table, indices, a, b
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -121,7 +121,7 @@ class Changes(Sequence[Change]):
     def __getitem__(self, index: int | slice) -> Change | list[Change]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        id = self._ids[int(self._indices[index])]
+        id = self._table.sample_ids[int(self._indices[index])]
         return Change(id, float(self._a[index]), float(self._b[index]))
 
     def __eq__(self, other: object) -> bool:
@@ -320,8 +320,8 @@ def _make_comparison(
         slices=slices,
         slices_with_errors=slices_with_errors,
         slices_not_compared=tuple(x for x in aligned.labels.values() if x not in compared_labels),
-        gained=aligned.changes(rows, a.table.sample_ids, gained=True),
-        lost=aligned.changes(rows, a.table.sample_ids, gained=False),
+        gained=aligned.changes(rows, a.table, gained=True),
+        lost=aligned.changes(rows, a.table, gained=False),
         mismatches=tuple(mismatches),
         shared_samples=len(shared.a),
         unseeded=unseeded_runs(a, b),
@@ -336,7 +336,7 @@ def _make_comparison(
 
 def make_side(run: LoadedRun, compared: int) -> Side:
     """Describe a run of which so many samples are compared."""
-    samples = len(run.table.sample_ids)
+    samples = run.table.samples
     return Side(
         name=run.name,
         samples=samples,
@@ -378,7 +378,7 @@ def _read_columns(
     by: Sequence[str],
 ) -> tuple[tuple[_Columns, _Columns], dict[int, Label]]:
     """Return the columns of both runs, and the labels of slices that either of them has."""
-    codes = [np.zeros(len(run.table.sample_ids), dtype=np.int64) for run in (a, b)]
+    codes = [np.zeros(run.table.samples, dtype=np.int64) for run in (a, b)]
     labels: list[Label] = [()]
     for key in by:
         numbers, values = merge_labels(a.table.keys[key], b.table.keys[key])
@@ -457,9 +457,7 @@ class _Aligned:
             differences, confidence=self.confidence, looked_at=len(self.labels)
         )
 
-    def changes(
-        self, rows: Sequence[Ints], ids: Sequence[str], *, gained: bool
-    ) -> Sequence[Change]:
+    def changes(self, rows: Sequence[Ints], table: Table, *, gained: bool) -> Sequence[Change]:
         """Return the samples whose mean reward passes in one run alone."""
         if self.pairs is None:
             return ()
@@ -467,7 +465,7 @@ class _Aligned:
         before, after = a.passes[rows[0]], b.passes[rows[1]]
         which = np.flatnonzero(after & ~before if gained else before & ~after)
         in_a, in_b = rows[0][which], rows[1][which]
-        return Changes(ids, in_a, a.rewards[in_a], b.rewards[in_b])
+        return Changes(table, in_a, a.rewards[in_a], b.rewards[in_b])
 
 
 def _minimum_detectable(overall: Difference) -> float | None:

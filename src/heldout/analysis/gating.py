@@ -213,7 +213,7 @@ def gate(
         if max_mean is not None:
             below = [replace(estimate, sign=-1) for estimate in estimates]
             checks.append(_judge("max_mean", below, max_mean))
-    side = comparison.b if comparison else make_side(loaded, len(loaded.table.sample_ids))
+    side = comparison.b if comparison else make_side(loaded, loaded.table.samples)
     outcome = min((check.outcome for check in checks), key=WORST_FIRST.index)
     return Gate(outcome, tuple(checks), side, comparison, metric, confidence)
 

@@ -201,7 +201,7 @@ def _summarize_table(table: Table, cluster: str, threshold: float) -> Summary:
     numbers = sample_clusters(table, cluster)
     return {
         **summarize_batch(make_table_batch(table, numbers), threshold),
-        **_count_clusters(table, cluster, numbers, np.arange(len(table.sample_ids))),
+        **_count_clusters(table, cluster, numbers, np.arange(table.samples)),
     }
 
 

@@ -157,7 +157,7 @@ def plan(
         metric=metric,
         samples=n,
         repeats=mean_repeats,
-        left_out=len(base.run.table.sample_ids) - n,
+        left_out=base.run.table.samples - n,
         components=components,
         detect=detect,
         power=power,
@@ -214,7 +214,7 @@ def _align(
             f"the episodes of {' and '.join(unseeded)} had no seeds: there are no pairs of them to "
             "plan by"
         )
-    index_in_base = np.full(len(other.run.table.sample_ids), -1, dtype=np.int64)
+    index_in_base = np.full(other.run.table.samples, -1, dtype=np.int64)
     index_in_base[shared.b] = shared.a
     other = replace(other, samples=index_in_base[other.samples])
     both = np.intersect1d(base.samples, other.samples)
@@ -282,9 +282,9 @@ def _design_effect(
     codes = clusters_if_any(table, cluster)
     if codes is None:
         return 1.0, None
-    values = group_means(base.samples, base.values, len(table.sample_ids))
+    values = group_means(base.samples, base.values, table.samples)
     if other is not None:
-        values = group_means(other.samples, other.values, len(table.sample_ids)) - values
+        values = group_means(other.samples, other.values, table.samples) - values
     present = ~np.isnan(values)
     together, alone = Moments.of(values[present], codes[present]), Moments.of(values[present])
     if not together.stderr or not alone.stderr:

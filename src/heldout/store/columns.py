@@ -390,6 +390,11 @@ class Table(Batch):
     """The same of each item, for keys that repeats of a sample need not agree on."""
     read_ids: Callable[[], list[str]]
 
+    @property
+    def samples(self) -> int:
+        """How many samples there are."""
+        return len(self.id_hash)
+
     @cached_property
     def sample_ids(self) -> list[str]:
         """The id of each sample, which most often nothing asks for; `sample` is a place in it."""
