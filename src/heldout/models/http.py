@@ -426,7 +426,7 @@ class ThreadClient:
 
     async def close(self) -> None:
         """Close the connections, and end the thread."""
-        self._portal.call(self._client.close)
+        await wait_for(self._portal.start_task_soon(self._client.close))
         await anyio.to_thread.run_sync(self._thread.close)
 
 

@@ -31,10 +31,9 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-import anyio
 import msgspec
 
-from heldout._aio import waker
+from heldout._aio import wait_for
 from heldout.errors import (
     InvalidInput,
     TaskFailed,
@@ -94,14 +93,8 @@ class Pool:
         Raises:
             WorkerError: The task has no result.
         """
-        done, wake = anyio.Event(), waker()
-        future = self.submit(function, *arguments, seconds=seconds)
-        future.add_done_callback(lambda _: wake(done.set))
-        try:
-            await done.wait()
-        finally:
-            future.cancel()  # one that has started ends within its limit
-        return future.result()
+        # If the waiting is cancelled, a task that has started ends within its limit.
+        return await wait_for(self.submit(function, *arguments, seconds=seconds))
 
     def run_sync(self, function: str, *arguments: Any, seconds: float) -> Any:
         """Run a task and block this thread until it is done; see `run`."""
