@@ -316,6 +316,14 @@ def test_parquet_rows_become_samples(tmp_path: Path) -> None:
     assert load_parquet(tmp_path / "a.parquet", **COLUMNS) == SAMPLES
 
 
+@pytest.mark.parametrize("name", ["split=test/a.parquet", "a[1].parquet", "a*.parquet"])
+def test_a_path_names_one_parquet_file_and_no_column(name: str, tmp_path: Path) -> None:
+    (tmp_path / "split=test").mkdir()
+    for other in ("a1.parquet", "a2.parquet", name):
+        pq.write_table(pa.table({"file": [other]}), tmp_path / other)
+    assert load_parquet(tmp_path / name) == [{"file": name}]
+
+
 def test_parquet_keeps_numbers_lists_and_objects(tmp_path: Path) -> None:
     row = {
         "id": 3,

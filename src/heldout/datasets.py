@@ -310,9 +310,13 @@ def _csv_rows(path: Path) -> Rows:
 def _parquet_rows(path: Path) -> Rows:
     import duckdb
 
+    from heldout.store.parquet import quote_path
+
+    # Only what is in the file: a folder called `split=test` is no column.
+    source = f"read_parquet({quote_path(path)}, hive_partitioning = false)"
     try:
         with duckdb.connect() as connection:
-            result = connection.execute("FROM read_parquet(?)", [str(path)])
+            result = connection.execute(f"FROM {source}")
             names = [column[0] for column in result.description]
             for number, row in enumerate(iter(result.fetchone, None)):
                 yield f"{path}, row {number}", dict(zip(names, row, strict=True))

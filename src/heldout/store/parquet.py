@@ -77,6 +77,11 @@ def insert_arrays(db: DuckDBPyConnection, table: str, arrays: Mapping[str, NDArr
     db.unregister("part")
 
 
+def quote_path(path: Path) -> str:
+    """Quote the path of one file for SQL, in which a `*`, `?` or `[` means itself."""
+    return quote_text(re.sub(r"[*?[]", r"[\g<0>]", str(path.absolute())))
+
+
 def quote_name(name: str) -> str:
     """Quote an identifier for SQL."""
     return '"' + name.replace('"', '""') + '"'
@@ -204,8 +209,7 @@ class ParquetFile:
     def __init__(self, path: Path, db: DuckDBPyConnection | None = None) -> None:
         """Open a file; `db` is the database that wrote it, which is closed with it."""
         self.path, self.db = path, db or connect()
-        # A `*`, `?` or `[` in the path means itself.
-        source = quote_text(re.sub(r"[*?[]", r"[\g<0>]", str(path.absolute())))
+        source = quote_path(path)
         self.source = f"read_parquet({source}, file_row_number = true, hive_partitioning = false)"
         """Reads the file in SQL; `file_row_number` is the number of each row."""
         (footer,) = self.db.execute(
