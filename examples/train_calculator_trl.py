@@ -1,28 +1,39 @@
 """GRPO with a tool in the loop: a small model learns to use a calculator instead of guessing.
 
-The model is made here: ninety thousand weights, a vocabulary of fifty words, and just enough
-imitation that it calls the calculator every other time. TRL's trainer does the rest. Each
+The model is made here: ninety thousand weights, a vocabulary of a hundred words, and just enough
+imitation that it calls the calculator one time in three. TRL's trainer does the rest. Each
 question is rolled out with a calculator of its own, scored by the function that would score it
-in an eval, and trained on, without the calculator's words. Held-out questions are answered
-greedily before and after.
+in an eval, and trained on, without the calculator's words. A hundred sums that are not trained on
+are answered greedily before, during and after, and end up as a held-out curve.
 
     pip install 'heldout[trl]'
-    python examples/train_calculator_trl.py
+    python examples/train_calculator_trl.py    # about a minute on a CPU
 """
 
+import argparse
 import os
 import random
-import tempfile
+from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from heldout import Metric, Sample, Score, Trajectory
+from heldout.cli.main import run_cli
 from heldout.environments import Calculator
-from heldout.integrations.trl import build_rollout_func, reward_from_rollout, to_dataset
+from heldout.integrations.transformers import HeldoutCallback
+from heldout.integrations.trl import (
+    build_rollout_func,
+    in_rollout_phase,
+    reward_from_rollout,
+    to_dataset,
+)
+from heldout.training import PeriodicEval
 
-NUMBERS = range(5)
+NUMBERS = range(20)
+HELD_OUT = 100
 TEMPLATE = (
     "{% if tools %}<|im_start|> system tools : calculate <|im_end|> {% endif %}"
     "{% for m in messages %}<|im_start|> {{ m.role }} {{ m.content }} <|im_end|> {% endfor %}"
@@ -34,13 +45,13 @@ TEMPLATE = (
 
 
 def make_samples() -> tuple[list[Sample], list[Sample]]:
-    """Twenty sums to train on, and five held out."""
+    """Three hundred sums to train on, and a hundred held out."""
     samples = [
         Sample(f"{a}+{b}", {"question": f"what is {a} plus {b} ?", "numbers": [a, b]}, a + b)
         for a, b in product(NUMBERS, NUMBERS)
     ]
     random.Random(0).shuffle(samples)
-    return samples[:20], samples[20:]
+    return samples[HELD_OUT:], samples[:HELD_OUT]
 
 
 def make_environment(sample: Sample) -> Calculator:
@@ -58,7 +69,7 @@ def score_fn(trajectory: Trajectory, sample: Sample) -> Score:
     )
 
 
-# --- A model that calls a calculator about every other time -------------------------------------
+# --- A model that calls a calculator one time in three -----------------------------------------
 
 
 def make_tokenizer() -> Any:
@@ -69,7 +80,7 @@ def make_tokenizer() -> Any:
         *("<pad>", "<|im_start|>", "<|im_end|>", "<unk>", "system", "user", "assistant", "tool"),
         *("tools", ":", "calculate", "what", "is", "plus", "?", "<tool_call>", "</tool_call>"),
         *('{"name":', '"calculate",', '"arguments":', '{"expression":', "+"),
-        *map(str, range(10)),
+        *map(str, range(2 * len(NUMBERS))),
         *(f'"{n}' for n in NUMBERS),
         *(f'{n}"}}}}' for n in NUMBERS),
     ]
@@ -85,7 +96,7 @@ def make_tokenizer() -> Any:
     )
 
 
-def make_model(tokenizer: Any, samples: list[Sample], imitation_steps: int = 120) -> Any:
+def make_model(tokenizer: Any, samples: list[Sample], imitation_steps: int = 300) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -111,15 +122,17 @@ def make_model(tokenizer: Any, samples: list[Sample], imitation_steps: int = 120
         asked = ("user", sample.input["question"])
         called = ("assistant", f"<tool_call> {call} </tool_call>")
         answered = [("tool", str(a + b)), ("assistant", str(a + b))]
-        guessed = ("assistant", str(guess.randrange(9)))
+        guessed = ("assistant", str(guess.randrange(2 * len(NUMBERS))))
         by_tool.append(conversation_ids(tokenizer, [asked, called, *answered]))
         by_guess.append(conversation_ids(tokenizer, [asked, guessed]))
-    batches = [torch.tensor(by_tool), torch.tensor(by_guess)]
+    batches = [(torch.tensor(by_tool), 1.0), (torch.tensor(by_guess), 2.0)]
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for _ in range(imitation_steps):
+        chosen = torch.randperm(len(samples))[:64]
         optimizer.zero_grad()
-        for ids in batches:
-            model(input_ids=ids, labels=ids).loss.backward()
+        for ids, weight in batches:
+            loss = model(input_ids=ids[chosen], labels=ids[chosen]).loss
+            (weight * loss).backward()
         optimizer.step()
     return model
 
@@ -144,34 +157,42 @@ def show_masked(tokenizer: Any, rollouts: dict[str, Any]) -> str:
     return "no rollout used the calculator"
 
 
-def main(steps: int = 20, output_dir: str | None = None) -> dict[str, Any]:
+def main(arguments: Sequence[str] | None = None) -> PeriodicEval:
+    options = parse(arguments)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental
     from trl import GRPOConfig, GRPOTrainer
 
     train, held_out = make_samples()
     tokenizer = make_tokenizer()
-    inner = build_rollout_func(
-        [*train, *held_out], score_fn, environment_factory=make_environment, max_turns=3
+    evals = PeriodicEval(
+        held_out,
+        in_rollout_phase(score_fn, environment_factory=make_environment, max_turns=3),
+        every_steps=options.every,
+        at_start=True,
+        run_dir=options.out,
+    )
+    roll_out = build_rollout_func(
+        train, score_fn, environment_factory=make_environment, max_turns=3, evals=[evals]
     )
     last: dict[str, Any] = {}
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        last.update(inner(prompts, trainer))
+        last.update(roll_out(prompts, trainer))
         return dict(last)
 
     trainer = GRPOTrainer(
         make_model(tokenizer, train),
         reward_funcs=reward_from_rollout,
         args=GRPOConfig(
-            output_dir=output_dir or tempfile.mkdtemp(prefix="heldout-"),
+            output_dir=str(Path(options.out) / "trainer"),
             per_device_train_batch_size=32,
             num_generations=8,
-            num_generations_eval=1,  # greedy answers do not differ
             max_completion_length=16,  # of one turn
-            max_steps=steps,
-            learning_rate=5e-4,
+            max_steps=options.steps,
+            learning_rate=3e-4,
             lr_scheduler_type="constant",
-            logging_steps=max(1, steps // 5),
+            gradient_checkpointing=False,  # the model is small
+            logging_steps=options.every,
             report_to="none",
             save_strategy="no",
             disable_tqdm=True,
@@ -179,7 +200,6 @@ def main(steps: int = 20, output_dir: str | None = None) -> dict[str, Any]:
             bf16=False,
         ),
         train_dataset=to_dataset(train),
-        eval_dataset=to_dataset(held_out),
         processing_class=tokenizer,
         rollout_func=rollout_func,
     )
@@ -187,21 +207,27 @@ def main(steps: int = 20, output_dir: str | None = None) -> dict[str, Any]:
     from transformers.trainer_callback import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)
-    before = trainer.evaluate()
+    HeldoutCallback(evals).attach(trainer)
     trainer.train()
     for row in trainer.state.log_history:
         if "reward" in row:
             print(
-                f"step {row['step']:3}  reward {row['reward']:.3f}  "
+                f"step {row['step']:3}  reward in training {row['reward']:.3f}  "
                 f"used_tool {row['metric_used_tool/batch_mean']:.3f}  "
                 f"errors {row['rollouts/n_errors']:g}"
             )
     print("\na rollout of the last step; what is in brackets was not trained on:")
     print(show_masked(tokenizer, last), end="\n\n")
-    after = trainer.evaluate()
-    for name, row in (("before", before), ("after", after)):
-        print(f"held out, {name:6}: reward {row['eval_reward']:.3f}")
-    return {"before": before, "after": after, "last": last, "history": trainer.state.log_history}
+    run_cli(["curve", "show", options.out])
+    return evals
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=24, help="optimizer steps")
+    parser.add_argument("--every", type=int, default=4, help="steps from one eval to the next")
+    parser.add_argument("--out", default="outputs/evals/calculator", help="where the curve goes")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
