@@ -202,13 +202,18 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message; `content` is text, or a list of content parts as chat APIs have them."""
+    """One chat message; `content` is text, or a list of content parts as chat APIs have them.
+
+    `api_turn` is what the API that made a turn needs to get back with it, such as signed reasoning:
+    JSON values that only the endpoint reads. Messages that differ in it alone say the same.
+    """
 
     role: Role
     content: str | list[ContentPart]
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     reasoning: str | None = None
+    api_turn: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.role not in ("system", "user", "assistant", "tool"):
@@ -226,6 +231,8 @@ class Message:
                     raise InvalidInput(
                         f"a message's tool_call_id and reasoning are texts, got {text!r:.200}"
                     )
+        if self.api_turn is not None and not isinstance(self.api_turn, dict):
+            raise InvalidInput(f"a message's api_turn is a dict, got {self.api_turn!r:.200}")
         if type(self.tool_calls) is not tuple:
             object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
         for call in self.tool_calls:

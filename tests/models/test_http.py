@@ -293,6 +293,31 @@ def test_a_conversation_with_tools_comes_back_to_the_server_as_it_was(
     assert [m["tool_call_id"] for m in third["messages"][4:]] == ["call00001", "call00002"]
 
 
+def test_reasoning_goes_back_under_the_name_that_it_came_with_whatever_other_turns_had(
+    run: Run, server: FaultyServer
+) -> None:
+    # As with a gateway that has several engines behind it.
+    called = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    server.script(
+        answer(None, tool_calls=[called], reasoning_content="I add."),
+        answer(None, tool_calls=[called], reasoning="I add, too."),
+        answer("2"),
+    )
+
+    async def main() -> None:
+        endpoint = HTTPEndpoint("m", server.url)
+        with anyio.fail_after(20):
+            turns = [(await ask(endpoint)).message for _ in range(2)]
+            for turn in turns:
+                await endpoint.complete([turn], GREEDY, ())
+        await endpoint.close()
+
+    run(main)
+    sent = [request.body["messages"][0] for request in server.requests[2:]]
+    names = [sorted(name for name in message if "reasoning" in name) for message in sent]
+    assert names == [["reasoning_content"], ["reasoning"]]
+
+
 def test_reasoning_is_not_sent_to_a_server_that_sends_none(run: Run, server: FaultyServer) -> None:
     calls = (ToolCall("a", "f"),)
     messages = [

@@ -5,7 +5,7 @@
 
 System messages at the start become the `system` field, tool results blocks of a user's message.
 Thinking is the turn's `reasoning`. It is signed, and a turn with tool calls must be sent back with
-it, so such turns are remembered as they came. The API has no seed.
+it, so the message has such turns as they came (`Message.api_turn`). The API has no seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ import msgspec
 
 from heldout._providers import ANTHROPIC
 from heldout.config import Sampling
-from heldout.models.http import Response, ServerEndpoint
+from heldout.models.http import (
+    Response,
+    ServerEndpoint,
+    api_turn_of,
+    parse_arguments,
+    with_api_turn,
+)
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 API_VERSION = "2023-06-01"
@@ -117,36 +123,18 @@ class AnthropicEndpoint(ServerEndpoint):
             result = {"type": "tool_result", "tool_use_id": message.tool_call_id}
             return [{**result, "content": content}]
         if message.role == "assistant" and message.tool_calls:
-            turn: list[dict[str, Any]] | None = self.recall(message)
+            turn = api_turn_of(message, self.kind, _to_message)
             if turn is not None:
                 return [*turn]
             calls = [
-                {"type": "tool_use", "id": c.id, "name": c.name, "input": _input_of(c)}
+                {"type": "tool_use", "id": c.id, "name": c.name, "input": parse_arguments(c)}
                 for c in message.tool_calls
             ]
             return [*content, *calls]
         return content
 
     def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
-        texts: list[str] = []
-        thinking: list[str] = []
-        calls: list[ToolCall] = []
-        for block in reply.content:
-            match block:
-                case {"type": "text", "text": str(text)}:
-                    texts.append(text)
-                case {"type": "thinking", "thinking": str(text)}:
-                    thinking.append(text)
-                case {"type": "tool_use", "id": str(id), "name": str(name)}:
-                    arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-                    calls.append(ToolCall(id, name, arguments))
-        message = Message(
-            "assistant",
-            "".join(texts),
-            tool_calls=tuple(calls),
-            reasoning="\n\n".join(filter(None, thinking)) or None,
-        )
-        self.remember(message, reply.content)
+        message = with_api_turn(_to_message(reply.content), self.kind, reply.content)
         reason = reply.stop_reason
         finish_reason = None if reason is None else FINISH_REASONS.get(reason, reason)
         return Completion(message, finish_reason, reply.usage.total() if reply.usage else None)
@@ -178,6 +166,23 @@ class AnthropicEndpoint(ServerEndpoint):
         return None
 
 
+def _to_message(content: Sequence[dict[str, Any]]) -> Message:
+    texts: list[str] = []
+    thinking: list[str] = []
+    calls: list[ToolCall] = []
+    for block in content:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "thinking", "thinking": str(text)}:
+                thinking.append(text)
+            case {"type": "tool_use", "id": str(id), "name": str(name)}:
+                arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
+                calls.append(ToolCall(id, name, arguments))
+    reasoning = "\n\n".join(filter(None, thinking)) or None
+    return Message("assistant", "".join(texts), tuple(calls), reasoning=reasoning)
+
+
 def _content_blocks(message: Message) -> list[dict[str, Any]]:
     if isinstance(message.content, str):
         # An empty text is refused.
@@ -201,12 +206,3 @@ def _thinking_budget(sampling: Sampling) -> int:
         case {"thinking": {"budget_tokens": int(tokens)}}:
             return tokens
     return 0
-
-
-def _input_of(call: ToolCall) -> dict[str, Any]:
-    try:
-        value = json.loads(call.arguments)
-    except ValueError:
-        value = call.arguments
-    # The API takes objects only, whatever another model wrote.
-    return value if isinstance(value, dict) else {"arguments": value}

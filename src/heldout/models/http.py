@@ -20,9 +20,9 @@ import os
 import re
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
@@ -51,7 +51,6 @@ from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 PLACEHOLDER_LENGTH = 12
 """Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
-MAX_REMEMBERED_TURNS = 20_000
 _MALFORMED = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError)
 """What reading a reply of an unexpected form raises."""
 
@@ -109,8 +108,6 @@ class ServerEndpoint:
         self._loop: Any = None
         self._is_available = False
         """Whether the server has sent anything but refused keys and failures of its own (5xx)."""
-        self._turns: dict[str, Any] = {}
-        """Turns as the server sent them, by the id of their first tool call."""
 
     @classmethod
     def parse(cls, text: str, *, max_connections: int, provider: Provider | None = None) -> Self:
@@ -254,20 +251,6 @@ class ServerEndpoint:
                     raise self._error_of(event.get("error") or event, response)
                 yield event
 
-    # --- Turns that must be sent back as they came ---
-
-    def recall(self, message: Message) -> Any:
-        """Find a turn with tool calls as the server sent it, with its signed reasoning."""
-        key = message.tool_calls[0].id if message.tool_calls else ""
-        return self._turns.get(key)
-
-    def remember(self, message: Message, turn: Any) -> None:
-        """Keep a turn with tool calls as the server sent it, for the next request."""
-        if message.tool_calls and turn is not None:
-            self._turns[message.tool_calls[0].id] = turn
-            if len(self._turns) > MAX_REMEMBERED_TURNS:
-                del self._turns[next(iter(self._turns))]
-
     # --- Errors ---
 
     def _error_for(self, response: Response) -> EndpointError:
@@ -322,6 +305,51 @@ def _check_address(url: str, key: str, key_variable: str | None) -> None:
         raise InvalidInput(
             f"an endpoint's address is like http://host:8000/v1 or https://host/v1, got {url!r}"
         )
+
+
+# --- Turns that must be sent back as they came --------------------------------------------------
+
+
+def with_api_turn(message: Message, api: str, turn: list[dict[str, Any]]) -> Message:
+    """Keep a turn with calls as the API sent it: the next request must contain it so."""
+    return replace(message, api_turn={"api": api, "turn": turn}) if message.tool_calls else message
+
+
+def api_turn_of(
+    message: Message, api: str, read: Callable[[list[dict[str, Any]]], Message]
+) -> list[dict[str, Any]] | None:
+    """Find a turn as the API sent it.
+
+    Args:
+        message: The turn as the conversation has it.
+        api: The API that the turn goes to.
+        read: Makes the message of a turn in the API's form.
+
+    Returns:
+        The turn; None if it came from another API, or no longer says what the message does:
+        somebody may have changed either, and what is stored is what must be sent.
+    """
+    match message.api_turn:
+        case {"api": str(name), "turn": list(turn)} if name == api:
+            if all(isinstance(part, dict) for part in turn) and _says_the_same(message, read(turn)):
+                return turn
+    return None
+
+
+def _says_the_same(message: Message, other: Message) -> bool:
+    calls, others = (
+        [(c.id, c.name, parse_arguments(c)) for c in m.tool_calls] for m in (message, other)
+    )
+    return replace(message, tool_calls=()) == replace(other, tool_calls=()) and calls == others
+
+
+def parse_arguments(call: ToolCall) -> dict[str, Any]:
+    """Parse a call's arguments for an API that takes objects only, whatever a model wrote."""
+    try:
+        value = json.loads(call.arguments)
+    except ValueError:
+        value = call.arguments
+    return value if isinstance(value, dict) else {"arguments": value}
 
 
 # --- Connections --------------------------------------------------------------------------------
@@ -526,9 +554,6 @@ class HTTPEndpoint(ServerEndpoint):
     provider = OPENAI
     reply_type = _Reply
 
-    _reasoning_field: str | None = None
-    """The server's name for reasoning, once it has sent some."""
-
     def _fields(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
@@ -540,20 +565,14 @@ class HTTPEndpoint(ServerEndpoint):
             **chat_fields(sampling, tools),
         }
 
-    def recall(self, message: Message) -> Any:
-        """Return the server's name for the reasoning of a turn, which the next request needs."""
-        return self._reasoning_field if message.reasoning is not None else None
-
-    def remember(self, message: Message, turn: Any) -> None:
-        """Use a name for reasoning that `recall` returned."""
-        self._reasoning_field = turn or self._reasoning_field
-
     def _message(self, message: Message) -> dict[str, Any]:
         body = chat_message(message)
-        # Models that reason between calls continue their reasoning. It is sent only to a server
-        # that has sent some: others refuse the field.
-        if message.tool_calls and message.reasoning is not None and self._reasoning_field:
-            body[self._reasoning_field] = message.reasoning
+        # Models that reason between calls continue their reasoning. It is sent only under the name
+        # that it came with: other servers refuse the field.
+        match message.api_turn:
+            case {"api": self.kind, "reasoning_field": "reasoning" | "reasoning_content" as name}:
+                if message.tool_calls and message.reasoning is not None:
+                    body[name] = message.reasoning
         return body
 
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
@@ -584,10 +603,12 @@ class HTTPEndpoint(ServerEndpoint):
             raise TransientError(
                 f"{self._url} broke off its answer (finish reason {choice.finish_reason!r})"
             )
-        for name in ("reasoning", "reasoning_content"):
-            if getattr(choice.message, name):
-                self._reasoning_field = name
-        return _to_completion(reply, next_call)
+        completion = _to_completion(reply, next_call)
+        for name in ("reasoning_content", "reasoning"):
+            if completion.message.tool_calls and getattr(choice.message, name):
+                api_turn = {"api": self.kind, "reasoning_field": name}
+                return replace(completion, message=replace(completion.message, api_turn=api_turn))
+        return completion
 
 
 def chat_fields(sampling: Sampling, tools: Sequence[ToolSpec]) -> dict[str, Any]:
@@ -642,7 +663,7 @@ def _to_completion(reply: _Reply, next_call: int) -> Completion:
         ToolCall(
             call.id or call_id(next_call + i),
             call.function.name,
-            _as_text(call.function.arguments),
+            arguments_text(call.function.arguments),
         )
         for i, call in enumerate(choice.message.tool_calls or ())
     ]
@@ -673,7 +694,8 @@ def _split_content(content: str | list[dict[str, Any]] | None) -> tuple[str, str
     return "".join(texts), "".join(thinking) or None
 
 
-def _as_text(arguments: Any) -> str:
+def arguments_text(arguments: Any) -> str:
+    """Give a call's arguments as JSON text; some servers send the value itself, or nothing."""
     if isinstance(arguments, str):
         return arguments
     return json.dumps({} if arguments is None else arguments, ensure_ascii=False)
