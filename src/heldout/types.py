@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from operator import index
 from typing import Any, Literal, Self
 
+from heldout.chat.finish_reasons import normalize_finish_reason
 from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 
@@ -266,8 +267,8 @@ class Stop:
 
     `ended_by` says who ended it: the environment, a limit (`limit` names which), nobody having
     anything to reply, or an error in the middle. `truncated` says, apart from that, that the
-    model's last turn was cut off (finish reason `length`). `finish_reason` is what the endpoint
-    called the end of that turn, in its own words; None where it said nothing.
+    model's last turn was cut off (finish reason `length`). `finish_reason` is that turn's, as its
+    `Completion` had it; None where the endpoint said nothing.
     """
 
     ended_by: Literal["environment", "limit", "no_reply", "error"] = "no_reply"
@@ -413,9 +414,14 @@ class Completion:
 
     message: Message
     finish_reason: str | None = None
+    """How it ended. What other APIs call `stop`, `length` and `tool_calls` becomes that."""
     usage: Usage | None = None
     cached: bool = False
     """Whether it came from the response cache, without a request."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.finish_reason, str):
+            object.__setattr__(self, "finish_reason", normalize_finish_reason(self.finish_reason))
 
     @classmethod
     def of(cls, answer: str | Message | Completion) -> Self | Completion:

@@ -650,6 +650,27 @@ def test_a_stream_gives_the_turn_that_would_have_come_whole(server: FaultyServer
     assert server.requests[1].body["messages"][1]["content"][0] == THINKING
 
 
+@pytest.mark.parametrize("cut", ['{"x"', '{"x": "Ro', "[", '"Rome"'])
+def test_a_call_that_a_stream_cuts_off_is_a_truncated_turn_with_what_was_written(
+    server: FaultyServer, cut: str
+) -> None:
+    *parts, ending, stop = message_events()
+    for part in parts:
+        if part.get("delta", {}).get("partial_json"):
+            part["delta"]["partial_json"] = ""
+    last = {"type": "input_json_delta", "partial_json": cut}
+    parts.append({"type": "content_block_delta", "index": 3, "delta": last})
+    ending["delta"]["stop_reason"] = "max_tokens"
+    server.script(status(200, events(*parts, ending, stop, name=True)))
+    result = Message("tool", "no such city", tool_call_id="toolu_2")
+    turn = ask(claude(server), sampling=STREAMED, tools=[ADD], then=[result])
+    assert turn.finish_reason == "length"
+    assert [call.arguments for call in turn.message.tool_calls] == ["{}", cut]
+    thinking, *_, call = server.requests[1].body["messages"][1]["content"]
+    assert thinking == THINKING
+    assert call["input"] == {"arguments": "Rome" if cut == '"Rome"' else cut}
+
+
 # --- Responses ------------------------------------------------------------------------------------
 
 
@@ -775,8 +796,14 @@ def test_a_stream_of_a_response_gives_the_same_turn(server: FaultyServer) -> Non
     assert [request.body["stream"] for request in server.requests] == [True, False]
 
 
-def test_a_stream_that_ends_at_the_limit_says_so(server: FaultyServer) -> None:
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_response_that_ends_at_the_limit_says_so_whatever_is_cut_off(
+    server: FaultyServer, streamed: bool
+) -> None:
     more = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-    ending = {"type": "response.incomplete", "response": response(openai_text("4"), **more)}
-    server.script(status(200, events(ending, name=True)))
-    assert ask(gpt(server), sampling=STREAMED).finish_reason == "length"
+    cut = {**CALL, "arguments": '{"x": "Ro', "status": "incomplete"}
+    whole = response(openai_text("4"), cut, **more)
+    ending = events({"type": "response.incomplete", "response": whole}, name=True)
+    server.script(status(200, ending if streamed else whole))
+    turn = ask(gpt(server), sampling=Sampling(stream=streamed))
+    assert (turn.finish_reason, turn.message.tool_calls[0].arguments) == ("length", '{"x": "Ro')

@@ -1004,13 +1004,12 @@ def test_an_address_without_a_model_is_refused() -> None:
 # --- Through evaluate ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("reason", ["length", "model_length", "max_tokens"])
 def test_a_turn_that_was_cut_off_is_marked_as_truncated(
-    run: Run, server: FaultyServer, tmp_path: Path
+    run: Run, server: FaultyServer, tmp_path: Path, reason: str
 ) -> None:
     server.script(
-        answer(
-            "half of", finish_reason="length", usage={"prompt_tokens": 5, "completion_tokens": 2}
-        )
+        answer("half of", finish_reason=reason, usage={"prompt_tokens": 5, "completion_tokens": 2})
     )
     report = run(evaluated(samples(1), server.url, tmp_path))
     trajectory = report.results[0].trajectory

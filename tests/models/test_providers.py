@@ -234,7 +234,7 @@ def test_a_field_that_a_model_does_not_take_ends_the_run_and_says_how_to_leave_i
 # --- Answers that are errors --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource"])
+@pytest.mark.parametrize("reason", ["error", "ERROR", "abort", "insufficient_system_resource"])
 def test_a_turn_that_the_server_gave_up_is_transient(
     run: Run, server: FaultyServer, reason: str
 ) -> None:
@@ -514,6 +514,14 @@ def test_litellm_answers_with_its_own_form_of_the_name(litellm: Any) -> None:
     assert request["max_tokens"] == 5
     assert request["api_base"] == "http://host"
     assert not {"temperature", "top_p", "seed", "stop"} & set(request)
+
+
+@pytest.mark.parametrize("native", ["model_length", "MAX_TOKENS"])
+def test_a_finish_reason_that_litellm_replaces_is_the_providers_own(
+    litellm: Any, native: str
+) -> None:
+    litellm.outcome["choices"][0]["provider_specific_fields"] = {"native_finish_reason": native}
+    assert anyio.run(asked("litellm:m")).finish_reason == "length"
 
 
 def test_tokens_that_litellm_does_not_know_are_not_zero(litellm: Any) -> None:

@@ -23,6 +23,7 @@ from heldout.models.http import (
     Response,
     ServerEndpoint,
     api_turn_of,
+    arguments_text,
     parse_arguments,
     with_api_turn,
 )
@@ -32,15 +33,6 @@ API_VERSION = "2023-06-01"
 """Later versions refuse `temperature` for all models, this one only for those without it."""
 DEFAULT_MAX_TOKENS = 16_384
 """The API demands a limit, which thinking counts towards."""
-
-FINISH_REASONS = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-}
-"""Stop reasons in the words of chat completions; others stay as they are."""
 
 
 class _Usage(msgspec.Struct):
@@ -127,17 +119,18 @@ class AnthropicEndpoint(ServerEndpoint):
             if turn is not None:
                 return [*turn]
             calls = [
-                {"type": "tool_use", "id": c.id, "name": c.name, "input": parse_arguments(c)}
+                {"type": "tool_use", "id": c.id, "name": c.name, "input": input}
                 for c in message.tool_calls
+                for input in [parse_arguments(c.arguments)]
             ]
             return [*content, *calls]
         return content
 
     def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
-        message = with_api_turn(_to_message(reply.content), self.kind, reply.content)
-        reason = reply.stop_reason
-        finish_reason = None if reason is None else FINISH_REASONS.get(reason, reason)
-        return Completion(message, finish_reason, reply.usage.total() if reply.usage else None)
+        turn = [_as_sendable(block) for block in reply.content]
+        message = with_api_turn(_to_message(reply.content), self.kind, turn)
+        usage = reply.usage.total() if reply.usage else None
+        return Completion(message, reply.stop_reason, usage)
 
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
         reply: dict[str, Any] = {}
@@ -160,7 +153,7 @@ class AnthropicEndpoint(ServerEndpoint):
                 case {"type": "message_stop"}:
                     for index, text in inputs.items():
                         if text:
-                            blocks[index]["input"] = json.loads(text)
+                            blocks[index]["input"] = _parse_input(text)
                     reply["content"] = [blocks[index] for index in sorted(blocks)]
                     return reply
         return None
@@ -177,10 +170,24 @@ def _to_message(content: Sequence[dict[str, Any]]) -> Message:
             case {"type": "thinking", "thinking": str(text)}:
                 thinking.append(text)
             case {"type": "tool_use", "id": str(id), "name": str(name)}:
-                arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-                calls.append(ToolCall(id, name, arguments))
+                calls.append(ToolCall(id, name, arguments_text(block.get("input"))))
     reasoning = "\n\n".join(filter(None, thinking)) or None
     return Message("assistant", "".join(texts), tuple(calls), reasoning=reasoning)
+
+
+def _parse_input(text: str) -> dict[str, Any] | str:
+    """Parse a call's input; one that was cut off at the length limit stays the text that it is."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def _as_sendable(block: dict[str, Any]) -> dict[str, Any]:
+    """Convert a call's input that is no object: the API takes no other back."""
+    input = block.get("input")
+    return {**block, "input": parse_arguments(input)} if isinstance(input, str) else block
 
 
 def _content_blocks(message: Message) -> list[dict[str, Any]]:

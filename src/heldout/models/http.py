@@ -36,6 +36,7 @@ from yarl import URL
 
 from heldout._aio import current_loop, wait_for
 from heldout._providers import OPENAI, Provider
+from heldout.chat.finish_reasons import BROKEN_OFF
 from heldout.chat.messages import to_chat_api, tool_to_chat_api
 from heldout.chat.tool_calls import call_id, next_call_number
 from heldout.config import Sampling
@@ -337,18 +338,19 @@ def api_turn_of(
 
 
 def _says_the_same(message: Message, other: Message) -> bool:
-    calls, others = (
-        [(c.id, c.name, parse_arguments(c)) for c in m.tool_calls] for m in (message, other)
-    )
-    return replace(message, tool_calls=()) == replace(other, tool_calls=()) and calls == others
+    def parse_calls(turn: Message) -> list[Any]:
+        return [(call.id, call.name, parse_arguments(call.arguments)) for call in turn.tool_calls]
+
+    texts, others = replace(message, tool_calls=()), replace(other, tool_calls=())
+    return texts == others and parse_calls(message) == parse_calls(other)
 
 
-def parse_arguments(call: ToolCall) -> dict[str, Any]:
+def parse_arguments(arguments: str) -> dict[str, Any]:
     """Parse a call's arguments for an API that takes objects only, whatever a model wrote."""
     try:
-        value = json.loads(call.arguments)
+        value = json.loads(arguments)
     except ValueError:
-        value = call.arguments
+        value = arguments
     return value if isinstance(value, dict) else {"arguments": value}
 
 
@@ -474,9 +476,6 @@ STATUS_OF_ERROR = {
     "overloaded_error": 529,
 }
 """The HTTP status of an error that comes without one, by its name with OpenAI or Anthropic."""
-BROKEN_OFF = {"error", "abort", "insufficient_system_resource"}
-"""Finish reasons of a turn that the server gave up in the middle: OpenRouter and Mistral, vLLM and
-SGLang, DeepSeek."""
 
 # How servers say that the conversation does not fit: OpenAI and most others; vLLM; SGLang;
 # llama.cpp; llama-cpp-python; text-generation-inference; Anthropic and Bedrock; Gemini; xAI.
@@ -534,6 +533,13 @@ class _Message(msgspec.Struct):
 class _Choice(msgspec.Struct):
     message: _Message
     finish_reason: str | None = None
+    provider_specific_fields: dict[str, Any] | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """The provider's own finish reason: litellm writes `stop` for those it does not know."""
+        native = (self.provider_specific_fields or {}).get("native_finish_reason")
+        return native if isinstance(native, str) else self.finish_reason
 
 
 class _Usage(msgspec.Struct):
@@ -599,9 +605,9 @@ class HTTPEndpoint(ServerEndpoint):
         if not reply.choices:
             raise EndpointError(f"{self._url} answered without choices: {response.excerpt()}")
         choice = reply.choices[0]
-        if choice.finish_reason in BROKEN_OFF:
+        if choice.reason is not None and choice.reason.lower() in BROKEN_OFF:
             raise TransientError(
-                f"{self._url} broke off its answer (finish reason {choice.finish_reason!r})"
+                f"{self._url} broke off its answer (finish reason {choice.reason!r})"
             )
         completion = _to_completion(reply, next_call)
         for name in ("reasoning_content", "reasoning"):
@@ -677,7 +683,7 @@ def _to_completion(reply: _Reply, next_call: int) -> Completion:
     # Half of it would count as 0, and some servers write zeros where they do not count.
     if reply.usage and reply.usage.prompt_tokens and reply.usage.completion_tokens is not None:
         usage = Usage(reply.usage.prompt_tokens, reply.usage.completion_tokens)
-    return Completion(message, choice.finish_reason, usage)
+    return Completion(message, choice.reason, usage)
 
 
 def _split_content(content: str | list[dict[str, Any]] | None) -> tuple[str, str | None]:

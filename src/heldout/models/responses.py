@@ -29,8 +29,6 @@ from heldout.models.http import (
 )
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
-FINISH_REASONS = {"max_output_tokens": "length"}
-"""Reasons of an incomplete response in the words of chat completions; others stay as they are."""
 ENDED = ("response.completed", "response.incomplete", "response.failed")
 """Events that end a stream; each holds the whole response."""
 
@@ -114,8 +112,7 @@ class ResponsesEndpoint(ServerEndpoint):
         if any(part.get("type") == "refusal" for part in _message_parts(reply.output)):
             finish_reason = "refusal"
         if reply.status == "incomplete":
-            reason = (reply.incomplete_details or {}).get("reason") or "incomplete"
-            finish_reason = FINISH_REASONS.get(reason, reason)
+            finish_reason = (reply.incomplete_details or {}).get("reason") or "incomplete"
         return Completion(message, finish_reason, reply.usage.total() if reply.usage else None)
 
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
