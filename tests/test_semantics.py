@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import msgspec
@@ -26,6 +26,7 @@ from heldout import (
     EvalResult,
     Message,
     Metric,
+    Reply,
     Sample,
     Score,
     Stop,
@@ -52,6 +53,7 @@ from heldout.training.verdicts import best_checkpoint, verdicts
 from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand
 from tests.conftest import RunEval, make_samples
+from tests.faulty_server import FaultyServer, Request, nothing_from_outside, status
 from tests.training.test_verdicts import curve
 
 
@@ -578,6 +580,52 @@ def test_clause_18_killed_between_turns_an_episode_goes_on_where_it_was(tmp_path
     restored = [r.trajectory.timing.restored_turns for r in killed.results if r.trajectory.timing]
     assert sum(count > 0 for count in restored) >= 3, "the results do not say what was restored"
     assert not turns.exists()
+
+
+def test_clause_18_a_model_gets_back_what_it_said_in_that_conversation_and_no_other(
+    run_eval: RunEval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_from_outside(monkeypatch)
+
+    def behave(request: Request) -> Any:
+        """Calls a tool for the city that is asked for, and then says for which it has called."""
+        asked, *turns = request.body["input"]
+        if turns:
+            city = json.loads(turns[0]["arguments"])["city"]
+            return status(200, {"output": [{"type": "message", "content": [{"text": city}]}]})
+        call = {"name": "weather", "arguments": json.dumps({"city": asked["content"]})}
+        return status(200, {"output": [{"type": "function_call", "call_id": "weather:0", **call}]})
+
+    class Weather:
+        """No conversation goes on before each has made its call."""
+
+        tools = (ToolSpec("weather"),)
+        called: ClassVar[list[anyio.Event]] = []
+
+        def opening(self) -> list[Message]:
+            return []
+
+        async def reply(self, messages: Any) -> Reply:
+            if not messages[-1].tool_calls:
+                return Reply((), done=True)
+            self.called.append(event := anyio.Event())
+            if len(self.called) == 3:
+                for waiting in self.called:
+                    waiting.set()
+            await event.wait()
+            return Reply([Message("tool", "Sunny.", tool_call_id="weather:0")])
+
+        def close(self) -> None: ...
+
+    def says_its_own_city(trajectory: Trajectory, sample: Sample) -> float:
+        return float(trajectory.answer == sample.input["question"])
+
+    with FaultyServer() as server:
+        server.behave = behave
+        samples = [Sample(city, {"question": city}) for city in ("Rome", "Oslo", "Lima")]
+        hooks = says_its_own_city, None, lambda sample: Weather()
+        report = run_eval(samples, *hooks, endpoint=f"openai-responses:gpt@{server.url}")
+    assert report.summary["mean"] == 1.0
 
 
 def turn_calls(path: Path) -> list[str]:

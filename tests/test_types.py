@@ -182,6 +182,7 @@ def test_evaluate_is_the_function_whatever_was_imported_before() -> None:
             "tool_call_id and reasoning are texts, got 3",
         ),  # type: ignore[arg-type]
         (lambda: Message("assistant", "", reasoning=1.5), "reasoning are texts, got 1.5"),  # type: ignore[arg-type]
+        (lambda: Message("assistant", "", api_turn=[]), "api_turn is a dict, got \\[\\]"),  # type: ignore[arg-type]
         (lambda: Stop(finish_reason=1), "a finish reason is a text, got 1"),  # type: ignore[arg-type]
         (lambda: Usage("many"), "prompt_tokens is a whole number, got 'many'"),  # type: ignore[arg-type]
         (lambda: Usage(1, 0.5), "completion_tokens is a whole number, got 0.5"),  # type: ignore[arg-type]

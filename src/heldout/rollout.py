@@ -32,6 +32,7 @@ import msgspec
 
 from heldout._aio import Stray, in_user_code, settle, unwrap_group
 from heldout._fingerprint import version_of
+from heldout.chat.finish_reasons import LENGTH
 from heldout.chat.messages import messages_of
 from heldout.environment import (
     Environment,
@@ -396,7 +397,7 @@ class Attempt:
         self, ended_by: Literal["environment", "limit", "no_reply"], limit: str | None = None
     ) -> Trajectory:
         """Make the trajectory of a conversation that has ended."""
-        stop = _make_stop(ended_by, limit, self.finish_reason == "length", self.finish_reason)
+        stop = _make_stop(ended_by, limit, self.finish_reason == LENGTH, self.finish_reason)
         assistants = [i for i, message in enumerate(self.messages) if message.role == "assistant"]
         model_turns = None if assistants == self.model_turns else tuple(self.model_turns)
         return Trajectory(tuple(self.messages), stop, self.usage, model_turns=model_turns)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from operator import index
 from typing import Any, Literal, Self
 
+from heldout.chat.finish_reasons import normalize_finish_reason
 from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 
@@ -202,13 +203,18 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message; `content` is text, or a list of content parts as chat APIs have them."""
+    """One chat message; `content` is text, or a list of content parts as chat APIs have them.
+
+    `api_turn` is what the API that made a turn needs to get back with it, such as signed reasoning:
+    JSON values that only the endpoint reads. Messages that differ in it alone say the same.
+    """
 
     role: Role
     content: str | list[ContentPart]
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     reasoning: str | None = None
+    api_turn: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.role not in ("system", "user", "assistant", "tool"):
@@ -226,6 +232,8 @@ class Message:
                     raise InvalidInput(
                         f"a message's tool_call_id and reasoning are texts, got {text!r:.200}"
                     )
+        if self.api_turn is not None and not isinstance(self.api_turn, dict):
+            raise InvalidInput(f"a message's api_turn is a dict, got {self.api_turn!r:.200}")
         if type(self.tool_calls) is not tuple:
             object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
         for call in self.tool_calls:
@@ -259,8 +267,8 @@ class Stop:
 
     `ended_by` says who ended it: the environment, a limit (`limit` names which), nobody having
     anything to reply, or an error in the middle. `truncated` says, apart from that, that the
-    model's last turn was cut off (finish reason `length`). `finish_reason` is what the endpoint
-    called the end of that turn, in its own words; None where it said nothing.
+    model's last turn was cut off (finish reason `length`). `finish_reason` is that turn's, as its
+    `Completion` had it; None where the endpoint said nothing.
     """
 
     ended_by: Literal["environment", "limit", "no_reply", "error"] = "no_reply"
@@ -406,9 +414,14 @@ class Completion:
 
     message: Message
     finish_reason: str | None = None
+    """How it ended. What other APIs call `stop`, `length` and `tool_calls` becomes that."""
     usage: Usage | None = None
     cached: bool = False
     """Whether it came from the response cache, without a request."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.finish_reason, str):
+            object.__setattr__(self, "finish_reason", normalize_finish_reason(self.finish_reason))
 
     @classmethod
     def of(cls, answer: str | Message | Completion) -> Self | Completion:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import anthropic.types
@@ -11,13 +13,16 @@ import anyio
 import openai.types.responses
 import pytest
 
-from heldout import Message, Sampling, ToolSpec
+from heldout import Message, Sample, Sampling, ToolSpec
+from heldout.environment import Reply
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError, TransientError
 from heldout.models.anthropic import DEFAULT_MAX_TOKENS, AnthropicEndpoint
 from heldout.models.http import ServerEndpoint
 from heldout.models.responses import ResponsesEndpoint
+from heldout.rollout import Attempt, TurnFile
+from heldout.store.jsonl import decode, encode
 from heldout.types import Completion, ToolCall, Usage
-from tests.faulty_server import KEY, FaultyServer, echo_key, events, raw, status
+from tests.faulty_server import KEY, FaultyServer, Request, echo_key, events, raw, status
 
 Body = dict[str, Any]
 QUESTION = [Message("user", "2 + 2?")]
@@ -228,6 +233,21 @@ APIS = {
 }
 
 
+def turn_of(reply: Body) -> list[Body]:
+    """The turn in a reply, as it is to be sent back."""
+    turn: list[Body] = reply.get("output") or reply["content"]
+    return turn
+
+
+def calling_about(api: Api) -> Callable[[Request], Body]:
+    """A turn that calls a tool for the city in the question."""
+
+    def body(request: Request) -> Body:
+        return api.calling(next(city for city in CITIES if city.encode() in request.raw))
+
+    return body
+
+
 @pytest.fixture(params=APIS)
 def api(request: pytest.FixtureRequest) -> Api:
     return APIS[request.param]
@@ -253,7 +273,146 @@ def test_a_turn_with_calls_is_sent_back_as_it_came_with_its_reasoning(
     assert ask(api.endpoint(server.url), tools=[ADD], then=[result]).message.text == "4"
     body = server.requests[1].body
     sent = body["input"][1:3] if "input" in body else body["messages"][1]["content"]
-    assert sent == (turn.get("output") or turn["content"])
+    assert sent == turn_of(turn)
+
+
+class Weather:
+    """Answers the one call of a conversation, once so many conversations have got there."""
+
+    tools = (ADD,)
+
+    def __init__(self, conversations: int = 1) -> None:
+        self.waiting, self.all_called = conversations, anyio.Event()
+
+    def opening(self) -> list[Message]:
+        return []
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        calls = messages[-1].tool_calls
+        self.waiting -= 1
+        if self.waiting == 0:
+            self.all_called.set()
+        await self.all_called.wait()
+        return Reply([Message("tool", "Sunny.", tool_call_id=c.id) for c in calls])
+
+    def snapshot(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, snapshot: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+CITIES = ("Rome", "Oslo", "Lima")
+
+
+async def converse(
+    endpoint: ServerEndpoint, city: str, weather: Weather, file: TurnFile | None = None
+) -> None:
+    """Asks for the weather in a city, with a call in between."""
+
+    async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
+        return await endpoint.complete(messages, Sampling(), tools)
+
+    sample = Sample(city, {"question": city})
+    attempt = Attempt(sample, policy, max_turns=2, turn_file=file)
+    with anyio.fail_after(20):
+        await attempt.roll_out([Message("user", city)], weather)
+
+
+def turns_sent_back(server: FaultyServer) -> dict[str, Any]:
+    """The question of each second request, and the model turn that came back with it."""
+    found = {}
+    for request in server.requests:
+        sent = request.body.get("input") or request.body["messages"]
+        if len(sent) > 1:
+            question, turn = sent[0]["content"], sent[1:-1]
+            if isinstance(question, list):
+                question, turn = question[0]["text"], sent[1]["content"]
+            found[question] = turn
+    return found
+
+
+def test_conversations_in_which_the_server_reuses_its_call_ids_stay_apart(
+    server: FaultyServer, api: Api
+) -> None:
+    # No second turn begins before all first ones have ended.
+    first, second = status(200, calling_about(api)), status(200, api.answer("Sunny."))
+    server.behave = lambda request: first if len(server.requests) <= len(CITIES) else second
+
+    async def main() -> None:
+        endpoint, weather = api.endpoint(server.url), Weather(len(CITIES))
+        async with anyio.create_task_group() as conversations:
+            for city in CITIES:
+                conversations.start_soon(converse, endpoint, city, weather)
+        await endpoint.close()
+
+    anyio.run(main)
+    assert turns_sent_back(server) == {city: turn_of(api.calling(city)) for city in CITIES}
+
+
+def test_a_conversation_that_goes_on_in_another_process_keeps_its_signed_reasoning(
+    server: FaultyServer, api: Api, tmp_path: Path
+) -> None:
+    server.script(
+        status(200, api.calling("Rome")), status(401, "no"), status(200, api.answer("Sunny."))
+    )
+    file = TurnFile(tmp_path / "0-0.json", "run", Sample("Rome", {"question": "Rome"}))
+
+    async def main() -> None:
+        endpoint = api.endpoint(server.url)
+        try:
+            await converse(endpoint, "Rome", Weather(), file)
+        finally:
+            await endpoint.close()
+
+    with pytest.raises(FatalEndpointError):
+        anyio.run(main)
+    server.requests.clear()
+    anyio.run(main)
+    assert len(server.requests) == 1
+    assert turns_sent_back(server) == {"Rome": turn_of(api.calling("Rome"))}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"content": "I look it up."},
+        {"reasoning": "Oslo"},
+        {"tool_calls": (ToolCall("toolu_1", "add", '{"x": "Oslo"}'),)},
+        {"api_turn": {"api": "another", "turn": []}},
+        {"api_turn": {"turn": "Rome"}},
+        {"api_turn": {"api": "anthropic", "turn": [1]}},
+        {"api_turn": {"api": "openai-responses", "turn": [{"type": "message", "content": [1]}]}},
+    ],
+)
+def test_a_turn_that_says_something_else_by_now_is_sent_as_the_conversation_has_it(
+    server: FaultyServer, api: Api, changed: dict[str, Any]
+) -> None:
+    server.script(status(200, api.calling("Rome")))
+    turn = replace(ask(api.endpoint(server.url), tools=[ADD]).message, **changed)
+    ask(api.endpoint(server.url), [*QUESTION, turn], tools=[ADD])
+    plain = replace(turn, api_turn=None)
+    ask(api.endpoint(server.url), [*QUESTION, plain], tools=[ADD])
+    assert server.requests[1].body == server.requests[2].body
+
+
+def test_a_turn_that_was_stored_in_a_journal_is_still_sent_back_as_it_came(
+    server: FaultyServer, api: Api
+) -> None:
+    # Whose keys are sorted: those of the arguments, too.
+    reply = api.calling("Rome")
+    for part in turn_of(reply):
+        if "arguments" in part:
+            part["arguments"] = '{"x": "Rome", "a": 1}'
+        if "input" in part:
+            part["input"] = {"x": "Rome", "a": 1}
+    server.script(status(200, reply))
+    turn = ask(api.endpoint(server.url), tools=[ADD]).message
+    stored = decode(encode(turn, "a turn", "x"), Message)
+    assert stored == turn
+    ask(api.endpoint(server.url), [*QUESTION, stored, Message("tool", "Sunny.")], tools=[ADD])
+    assert [*turns_sent_back(server).values()] == [turn_of(reply)]
 
 
 def test_a_call_is_read_with_its_arguments_as_text(server: FaultyServer, api: Api) -> None:
@@ -491,6 +650,27 @@ def test_a_stream_gives_the_turn_that_would_have_come_whole(server: FaultyServer
     assert server.requests[1].body["messages"][1]["content"][0] == THINKING
 
 
+@pytest.mark.parametrize("cut", ['{"x"', '{"x": "Ro', "[", '"Rome"'])
+def test_a_call_that_a_stream_cuts_off_is_a_truncated_turn_with_what_was_written(
+    server: FaultyServer, cut: str
+) -> None:
+    *parts, ending, stop = message_events()
+    for part in parts:
+        if part.get("delta", {}).get("partial_json"):
+            part["delta"]["partial_json"] = ""
+    last = {"type": "input_json_delta", "partial_json": cut}
+    parts.append({"type": "content_block_delta", "index": 3, "delta": last})
+    ending["delta"]["stop_reason"] = "max_tokens"
+    server.script(status(200, events(*parts, ending, stop, name=True)))
+    result = Message("tool", "no such city", tool_call_id="toolu_2")
+    turn = ask(claude(server), sampling=STREAMED, tools=[ADD], then=[result])
+    assert turn.finish_reason == "length"
+    assert [call.arguments for call in turn.message.tool_calls] == ["{}", cut]
+    thinking, *_, call = server.requests[1].body["messages"][1]["content"]
+    assert thinking == THINKING
+    assert call["input"] == {"arguments": "Rome" if cut == '"Rome"' else cut}
+
+
 # --- Responses ------------------------------------------------------------------------------------
 
 
@@ -616,8 +796,14 @@ def test_a_stream_of_a_response_gives_the_same_turn(server: FaultyServer) -> Non
     assert [request.body["stream"] for request in server.requests] == [True, False]
 
 
-def test_a_stream_that_ends_at_the_limit_says_so(server: FaultyServer) -> None:
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_response_that_ends_at_the_limit_says_so_whatever_is_cut_off(
+    server: FaultyServer, streamed: bool
+) -> None:
     more = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-    ending = {"type": "response.incomplete", "response": response(openai_text("4"), **more)}
-    server.script(status(200, events(ending, name=True)))
-    assert ask(gpt(server), sampling=STREAMED).finish_reason == "length"
+    cut = {**CALL, "arguments": '{"x": "Ro', "status": "incomplete"}
+    whole = response(openai_text("4"), cut, **more)
+    ending = events({"type": "response.incomplete", "response": whole}, name=True)
+    server.script(status(200, ending if streamed else whole))
+    turn = ask(gpt(server), sampling=Sampling(stream=streamed))
+    assert (turn.finish_reason, turn.message.tool_calls[0].arguments) == ("length", '{"x": "Ro')

@@ -293,6 +293,31 @@ def test_a_conversation_with_tools_comes_back_to_the_server_as_it_was(
     assert [m["tool_call_id"] for m in third["messages"][4:]] == ["call00001", "call00002"]
 
 
+def test_reasoning_goes_back_under_the_name_that_it_came_with_whatever_other_turns_had(
+    run: Run, server: FaultyServer
+) -> None:
+    # As with a gateway that has several engines behind it.
+    called = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    server.script(
+        answer(None, tool_calls=[called], reasoning_content="I add."),
+        answer(None, tool_calls=[called], reasoning="I add, too."),
+        answer("2"),
+    )
+
+    async def main() -> None:
+        endpoint = HTTPEndpoint("m", server.url)
+        with anyio.fail_after(20):
+            turns = [(await ask(endpoint)).message for _ in range(2)]
+            for turn in turns:
+                await endpoint.complete([turn], GREEDY, ())
+        await endpoint.close()
+
+    run(main)
+    sent = [request.body["messages"][0] for request in server.requests[2:]]
+    names = [sorted(name for name in message if "reasoning" in name) for message in sent]
+    assert names == [["reasoning_content"], ["reasoning"]]
+
+
 def test_reasoning_is_not_sent_to_a_server_that_sends_none(run: Run, server: FaultyServer) -> None:
     calls = (ToolCall("a", "f"),)
     messages = [
@@ -979,13 +1004,12 @@ def test_an_address_without_a_model_is_refused() -> None:
 # --- Through evaluate ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("reason", ["length", "model_length", "max_tokens"])
 def test_a_turn_that_was_cut_off_is_marked_as_truncated(
-    run: Run, server: FaultyServer, tmp_path: Path
+    run: Run, server: FaultyServer, tmp_path: Path, reason: str
 ) -> None:
     server.script(
-        answer(
-            "half of", finish_reason="length", usage={"prompt_tokens": 5, "completion_tokens": 2}
-        )
+        answer("half of", finish_reason=reason, usage={"prompt_tokens": 5, "completion_tokens": 2})
     )
     report = run(evaluated(samples(1), server.url, tmp_path))
     trajectory = report.results[0].trajectory

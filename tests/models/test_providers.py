@@ -22,6 +22,7 @@ from heldout.errors import (
     EndpointError,
     FatalEndpointError,
     InvalidInput,
+    ResumeMismatch,
     SystemicFailure,
     TransientError,
 )
@@ -233,7 +234,7 @@ def test_a_field_that_a_model_does_not_take_ends_the_run_and_says_how_to_leave_i
 # --- Answers that are errors --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource"])
+@pytest.mark.parametrize("reason", ["error", "ERROR", "abort", "insufficient_system_resource"])
 def test_a_turn_that_the_server_gave_up_is_transient(
     run: Run, server: FaultyServer, reason: str
 ) -> None:
@@ -490,7 +491,14 @@ def litellm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
             raise module.outcome
         return SimpleNamespace(model_dump=lambda: module.outcome)
 
-    module.acompletion = acompletion
+    def get_llm_provider(*, model: str) -> tuple[str, str, None, None]:
+        provider, slash, name = model.partition("/")
+        if not slash:
+            raise BadRequestError("LLM Provider NOT provided")
+        return name, provider, None, None
+
+    module.acompletion, module.api_base = acompletion, None
+    module.get_llm_provider = get_llm_provider
     monkeypatch.setitem(sys.modules, "litellm", module)
     return module
 
@@ -506,6 +514,14 @@ def test_litellm_answers_with_its_own_form_of_the_name(litellm: Any) -> None:
     assert request["max_tokens"] == 5
     assert request["api_base"] == "http://host"
     assert not {"temperature", "top_p", "seed", "stop"} & set(request)
+
+
+@pytest.mark.parametrize("native", ["model_length", "MAX_TOKENS"])
+def test_a_finish_reason_that_litellm_replaces_is_the_providers_own(
+    litellm: Any, native: str
+) -> None:
+    litellm.outcome["choices"][0]["provider_specific_fields"] = {"native_finish_reason": native}
+    assert anyio.run(asked("litellm:m")).finish_reason == "length"
 
 
 def test_tokens_that_litellm_does_not_know_are_not_zero(litellm: Any) -> None:
@@ -548,6 +564,68 @@ def test_litellm_is_named_with_its_command_where_it_is_missing(
     monkeypatch.setitem(sys.modules, "litellm", None)
     with pytest.raises(InvalidInput, match=r"pip install 'heldout\[litellm\]'$"):
         open_endpoint("litellm:m", max_concurrent=1)
+
+
+@pytest.mark.parametrize(
+    ("model", "variable", "address", "described"),
+    [
+        ("openai/gpt", "OPENAI_API_BASE", "http://one/v1/", "http://one/v1"),
+        ("openai/gpt", "OPENAI_BASE_URL", "http://one/v1", "http://one/v1"),
+        ("ollama_chat/m", "OLLAMA_API_BASE", "http://one:11434", "http://one:11434"),
+        ("together_ai/m", "TOGETHERAI_API_BASE", "https://one", "https://one"),
+        ("watsonx/m", "WATSONX_URL", "https://one", "https://one"),
+        ("unknown", "SOME_API_BASE", "https://one", "https://one"),
+        ("openai/gpt", "OPENAI_API_BASE", f"http://me:{KEY}@one:1/v1?key={KEY}", "http://one:1/v1"),
+        ("openai/gpt", "OPENAI_API_BASE", f"http://one/{KEY}/v1", "http://one/[key]/v1"),
+        ("openai/gpt", "MISTRAL_API_BASE", "http://one", None),
+        ("openai/gpt", "OPENAI_API_BASE", "", None),
+    ],
+)
+def test_the_address_that_litellm_is_told_is_part_of_the_model(
+    litellm: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    variable: str,
+    address: str,
+    described: str | None,
+) -> None:
+    monkeypatch.setenv(variable, address)
+    expected = {"kind": "litellm", "model": model}
+    if described is not None:
+        expected |= {"addresses": {variable: described}}
+    assert opened(f"litellm:{model}").describe() == expected
+
+
+@pytest.mark.parametrize("where", ["environment", "api_base", "litellm.api_base"])
+def test_answers_of_another_server_are_not_taken_for_those_of_a_model_through_litellm(
+    litellm: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    def run_at(address: str, **settings: Any) -> Any:
+        sampling = Sampling()
+        if where == "environment":
+            monkeypatch.setenv("OPENAI_API_BASE", address)
+        elif where == "api_base":
+            sampling = Sampling(extra_body={"api_base": address})
+        else:
+            litellm.api_base = address
+        config = EvalConfig(
+            endpoint="litellm:openai/gpt",
+            output_dir=str(tmp_path),
+            progress=False,
+            sampling=sampling,
+            cache=str(tmp_path / "cache"),
+            **settings,
+        )
+        samples = [Sample("a", {"prompt": "2 + 2?"})]
+        return anyio.run(heldout.evaluate, samples, config, lambda t, s: 1.0)
+
+    run_at("http://one", experiment_name="run")
+    run_at("http://one")
+    assert len(litellm.requests) == 1
+    run_at("http://two")
+    assert len(litellm.requests) == 2
+    with pytest.raises(ResumeMismatch, match="http://one"):
+        run_at("http://two", experiment_name="run", resume=True)
 
 
 def test_litellm_says_what_it_cannot_do(litellm: Any) -> None:

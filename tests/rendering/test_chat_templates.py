@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from heldout.chat.messages import to_chat_api
 from heldout.errors import InvalidInput
 from heldout.rendering import chat_templates
-from heldout.rendering.chat_templates import ChatRenderer, describe_tools, write_tool_call
+from heldout.rendering.chat_templates import ChatRenderer, Dialect, describe_tools, write_tool_call
 from heldout.types import Message, ToolCall, ToolSpec
 from tests.rendering.families import (
     byte_level,
@@ -329,6 +329,19 @@ def test_a_template_that_knows_no_tools_has_them_in_its_texts() -> None:
         "<|im_start|>user\n<tool_response>\ntwo\n</tool_response><|im_end|>\n"
         "<|im_start|>assistant\n"
     )
+
+
+def test_a_result_has_the_name_of_the_last_call_of_its_id() -> None:
+    said = [
+        message
+        for name in ("add", "multiply")
+        for message in (
+            Message("assistant", "", (ToolCall("call00000", name),)),
+            Message("tool", "4", tool_call_id="call00000"),
+        )
+    ]
+    converted = Dialect(True, "mapping", True, True).convert(said, ())
+    assert [m["name"] for m in converted if m["role"] == "tool"] == ["add", "multiply"]
 
 
 def test_reasoning_is_told_under_both_of_its_names() -> None:

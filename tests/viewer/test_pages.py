@@ -230,6 +230,21 @@ def test_arguments_that_are_no_json_are_shown_as_written(tmp_path: Path) -> None
     assert turn["calls"][0]["result"] is None
 
 
+def test_calls_of_one_id_have_each_its_own_result(tmp_path: Path) -> None:
+    messages = [
+        message
+        for result in ("4", "9")
+        for message in (
+            Message("assistant", "", (ToolCall("f:0", "f"),), api_turn={"api": "x"}),
+            Message("tool", result, tool_call_id="f:0"),
+        )
+    ]
+    save_results(tmp_path / "run", [EvalResult("q", Sample("q", {}), Trajectory(tuple(messages)))])
+    sample = Pages([tmp_path / "run"]).sample("run", "q", 0)
+    assert [turn["calls"][0]["result"] for turn in sample["turns"]] == ["4", "9"]
+    assert "api_turn" not in json.dumps(sample)
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_arrives_as_it_is(pages: Pages, text: str) -> None:
     sample = pages.sample("hostile", text, 0)

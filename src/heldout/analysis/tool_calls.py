@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -258,8 +258,9 @@ def _parse_response(result: _Result) -> ResponseCalls | None:
     except HeldoutError:  # a stored error
         return None
     # Calls of a reference are not validated: only whether and what it calls is compared.
-    reason = completion.finish_reason or result.finish_reason
-    return ResponseCalls(reason, completion.message.tool_calls, ())
+    if completion.finish_reason is None:
+        completion = replace(completion, finish_reason=result.finish_reason)
+    return ResponseCalls(completion.finish_reason, completion.message.tool_calls, ())
 
 
 # --- Comparison ---------------------------------------------------------------------------------

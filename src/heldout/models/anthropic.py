@@ -5,7 +5,7 @@
 
 System messages at the start become the `system` field, tool results blocks of a user's message.
 Thinking is the turn's `reasoning`. It is signed, and a turn with tool calls must be sent back with
-it, so such turns are remembered as they came. The API has no seed.
+it, so the message has such turns as they came (`Message.api_turn`). The API has no seed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ import msgspec
 
 from heldout._providers import ANTHROPIC
 from heldout.config import Sampling
-from heldout.models.http import Response, ServerEndpoint
+from heldout.models.http import (
+    Response,
+    ServerEndpoint,
+    api_turn_of,
+    arguments_text,
+    parse_arguments,
+    with_api_turn,
+)
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 API_VERSION = "2023-06-01"
 """Later versions refuse `temperature` for all models, this one only for those without it."""
 DEFAULT_MAX_TOKENS = 16_384
 """The API demands a limit, which thinking counts towards."""
-
-FINISH_REASONS = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-}
-"""Stop reasons in the words of chat completions; others stay as they are."""
 
 
 class _Usage(msgspec.Struct):
@@ -117,39 +115,22 @@ class AnthropicEndpoint(ServerEndpoint):
             result = {"type": "tool_result", "tool_use_id": message.tool_call_id}
             return [{**result, "content": content}]
         if message.role == "assistant" and message.tool_calls:
-            turn: list[dict[str, Any]] | None = self.recall(message)
+            turn = api_turn_of(message, self.kind, _to_message)
             if turn is not None:
                 return [*turn]
             calls = [
-                {"type": "tool_use", "id": c.id, "name": c.name, "input": _input_of(c)}
+                {"type": "tool_use", "id": c.id, "name": c.name, "input": input}
                 for c in message.tool_calls
+                for input in [parse_arguments(c.arguments)]
             ]
             return [*content, *calls]
         return content
 
     def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
-        texts: list[str] = []
-        thinking: list[str] = []
-        calls: list[ToolCall] = []
-        for block in reply.content:
-            match block:
-                case {"type": "text", "text": str(text)}:
-                    texts.append(text)
-                case {"type": "thinking", "thinking": str(text)}:
-                    thinking.append(text)
-                case {"type": "tool_use", "id": str(id), "name": str(name)}:
-                    arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-                    calls.append(ToolCall(id, name, arguments))
-        message = Message(
-            "assistant",
-            "".join(texts),
-            tool_calls=tuple(calls),
-            reasoning="\n\n".join(filter(None, thinking)) or None,
-        )
-        self.remember(message, reply.content)
-        reason = reply.stop_reason
-        finish_reason = None if reason is None else FINISH_REASONS.get(reason, reason)
-        return Completion(message, finish_reason, reply.usage.total() if reply.usage else None)
+        turn = [_as_sendable(block) for block in reply.content]
+        message = with_api_turn(_to_message(reply.content), self.kind, turn)
+        usage = reply.usage.total() if reply.usage else None
+        return Completion(message, reply.stop_reason, usage)
 
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
         reply: dict[str, Any] = {}
@@ -172,10 +153,41 @@ class AnthropicEndpoint(ServerEndpoint):
                 case {"type": "message_stop"}:
                     for index, text in inputs.items():
                         if text:
-                            blocks[index]["input"] = json.loads(text)
+                            blocks[index]["input"] = _parse_input(text)
                     reply["content"] = [blocks[index] for index in sorted(blocks)]
                     return reply
         return None
+
+
+def _to_message(content: Sequence[dict[str, Any]]) -> Message:
+    texts: list[str] = []
+    thinking: list[str] = []
+    calls: list[ToolCall] = []
+    for block in content:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "thinking", "thinking": str(text)}:
+                thinking.append(text)
+            case {"type": "tool_use", "id": str(id), "name": str(name)}:
+                calls.append(ToolCall(id, name, arguments_text(block.get("input"))))
+    reasoning = "\n\n".join(filter(None, thinking)) or None
+    return Message("assistant", "".join(texts), tuple(calls), reasoning=reasoning)
+
+
+def _parse_input(text: str) -> dict[str, Any] | str:
+    """Parse a call's input; one that was cut off at the length limit stays the text that it is."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def _as_sendable(block: dict[str, Any]) -> dict[str, Any]:
+    """Convert a call's input that is no object: the API takes no other back."""
+    input = block.get("input")
+    return {**block, "input": parse_arguments(input)} if isinstance(input, str) else block
 
 
 def _content_blocks(message: Message) -> list[dict[str, Any]]:
@@ -201,12 +213,3 @@ def _thinking_budget(sampling: Sampling) -> int:
         case {"thinking": {"budget_tokens": int(tokens)}}:
             return tokens
     return 0
-
-
-def _input_of(call: ToolCall) -> dict[str, Any]:
-    try:
-        value = json.loads(call.arguments)
-    except ValueError:
-        value = call.arguments
-    # The API takes objects only, whatever another model wrote.
-    return value if isinstance(value, dict) else {"arguments": value}

@@ -44,7 +44,9 @@ log = logging.getLogger("heldout")
 
 APPLICATION_ID = 0x48454C44  # "HELD"
 FORMAT = 1
-"""Version of the keys and of the table; files of another one are refused."""
+"""Version of the table; files of another one are refused."""
+TURN_FORMAT = 2
+"""Version of the keys and the content of turns; those of another one are not found."""
 MAX_MEGABYTES, MAX_DAYS = 2048.0, 30.0
 BUSY_SECONDS = 30.0
 """How long one process waits for another one that writes."""
@@ -193,12 +195,6 @@ def _read_limit(variable: str, default: float) -> float:
     return limit
 
 
-class _Stored(msgspec.Struct):
-    completion: Completion
-    turn: Any = None
-    """The turn as the server sent it, where the next request must contain it."""
-
-
 class CachedEndpoint:
     """An endpoint whose turns are taken from a cache where it has them."""
 
@@ -257,18 +253,13 @@ class CachedEndpoint:
         is_greedy = sampling.temperature == 0 and "temperature" not in (sampling.extra_body or {})
         # A seed is of the attempt already. Without one, only the sample tells two draws apart.
         draw = None if is_greedy or sampling.seed is not None else index
-        parts = [FORMAT, self._description, request, sampling.seed, repeat, draw]
+        parts = [TURN_FORMAT, self._description, request, sampling.seed, repeat, draw]
         key = hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).digest()
         content = await self._try(partial(self._cache.get, key))
         if content is not None:
-            stored = msgspec.json.decode(content, type=_Stored)
-            if server is not None:
-                server.remember(stored.completion.message, stored.turn)
-            return replace(stored.completion, cached=True)
+            return replace(msgspec.json.decode(content, type=Completion), cached=True)
         completion = await self._endpoint.complete(messages, sampling, tools)
-        turn = server.recall(completion.message) if server is not None else None
-        content = msgspec.json.encode(_Stored(completion, turn))
-        await self._try(partial(self._cache.put, key, content))
+        await self._try(partial(self._cache.put, key, msgspec.json.encode(completion)))
         return completion
 
     async def _try(self, function: Callable[[], Any]) -> Any:

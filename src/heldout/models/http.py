@@ -20,9 +20,9 @@ import os
 import re
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
@@ -36,6 +36,7 @@ from yarl import URL
 
 from heldout._aio import current_loop, wait_for
 from heldout._providers import OPENAI, Provider
+from heldout.chat.finish_reasons import BROKEN_OFF
 from heldout.chat.messages import to_chat_api, tool_to_chat_api
 from heldout.chat.tool_calls import call_id, next_call_number
 from heldout.config import Sampling
@@ -51,7 +52,6 @@ from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 PLACEHOLDER_LENGTH = 12
 """Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
-MAX_REMEMBERED_TURNS = 20_000
 _MALFORMED = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError)
 """What reading a reply of an unexpected form raises."""
 
@@ -109,8 +109,6 @@ class ServerEndpoint:
         self._loop: Any = None
         self._is_available = False
         """Whether the server has sent anything but refused keys and failures of its own (5xx)."""
-        self._turns: dict[str, Any] = {}
-        """Turns as the server sent them, by the id of their first tool call."""
 
     @classmethod
     def parse(cls, text: str, *, max_connections: int, provider: Provider | None = None) -> Self:
@@ -254,20 +252,6 @@ class ServerEndpoint:
                     raise self._error_of(event.get("error") or event, response)
                 yield event
 
-    # --- Turns that must be sent back as they came ---
-
-    def recall(self, message: Message) -> Any:
-        """Find a turn with tool calls as the server sent it, with its signed reasoning."""
-        key = message.tool_calls[0].id if message.tool_calls else ""
-        return self._turns.get(key)
-
-    def remember(self, message: Message, turn: Any) -> None:
-        """Keep a turn with tool calls as the server sent it, for the next request."""
-        if message.tool_calls and turn is not None:
-            self._turns[message.tool_calls[0].id] = turn
-            if len(self._turns) > MAX_REMEMBERED_TURNS:
-                del self._turns[next(iter(self._turns))]
-
     # --- Errors ---
 
     def _error_for(self, response: Response) -> EndpointError:
@@ -322,6 +306,52 @@ def _check_address(url: str, key: str, key_variable: str | None) -> None:
         raise InvalidInput(
             f"an endpoint's address is like http://host:8000/v1 or https://host/v1, got {url!r}"
         )
+
+
+# --- Turns that must be sent back as they came --------------------------------------------------
+
+
+def with_api_turn(message: Message, api: str, turn: list[dict[str, Any]]) -> Message:
+    """Keep a turn with calls as the API sent it: the next request must contain it so."""
+    return replace(message, api_turn={"api": api, "turn": turn}) if message.tool_calls else message
+
+
+def api_turn_of(
+    message: Message, api: str, read: Callable[[list[dict[str, Any]]], Message]
+) -> list[dict[str, Any]] | None:
+    """Find a turn as the API sent it.
+
+    Args:
+        message: The turn as the conversation has it.
+        api: The API that the turn goes to.
+        read: Makes the message of a turn in the API's form.
+
+    Returns:
+        The turn; None if it came from another API, or no longer says what the message does:
+        somebody may have changed either, and what is stored is what must be sent.
+    """
+    match message.api_turn:
+        case {"api": str(name), "turn": list(turn)} if name == api:
+            if all(isinstance(part, dict) for part in turn) and _says_the_same(message, read(turn)):
+                return turn
+    return None
+
+
+def _says_the_same(message: Message, other: Message) -> bool:
+    def parse_calls(turn: Message) -> list[Any]:
+        return [(call.id, call.name, parse_arguments(call.arguments)) for call in turn.tool_calls]
+
+    texts, others = replace(message, tool_calls=()), replace(other, tool_calls=())
+    return texts == others and parse_calls(message) == parse_calls(other)
+
+
+def parse_arguments(arguments: str) -> dict[str, Any]:
+    """Parse a call's arguments for an API that takes objects only, whatever a model wrote."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        value = arguments
+    return value if isinstance(value, dict) else {"arguments": value}
 
 
 # --- Connections --------------------------------------------------------------------------------
@@ -446,9 +476,6 @@ STATUS_OF_ERROR = {
     "overloaded_error": 529,
 }
 """The HTTP status of an error that comes without one, by its name with OpenAI or Anthropic."""
-BROKEN_OFF = {"error", "abort", "insufficient_system_resource"}
-"""Finish reasons of a turn that the server gave up in the middle: OpenRouter and Mistral, vLLM and
-SGLang, DeepSeek."""
 
 # How servers say that the conversation does not fit: OpenAI and most others; vLLM; SGLang;
 # llama.cpp; llama-cpp-python; text-generation-inference; Anthropic and Bedrock; Gemini; xAI.
@@ -506,6 +533,13 @@ class _Message(msgspec.Struct):
 class _Choice(msgspec.Struct):
     message: _Message
     finish_reason: str | None = None
+    provider_specific_fields: dict[str, Any] | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """The provider's own finish reason: litellm writes `stop` for those it does not know."""
+        native = (self.provider_specific_fields or {}).get("native_finish_reason")
+        return native if isinstance(native, str) else self.finish_reason
 
 
 class _Usage(msgspec.Struct):
@@ -526,9 +560,6 @@ class HTTPEndpoint(ServerEndpoint):
     provider = OPENAI
     reply_type = _Reply
 
-    _reasoning_field: str | None = None
-    """The server's name for reasoning, once it has sent some."""
-
     def _fields(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> dict[str, Any]:
@@ -540,20 +571,14 @@ class HTTPEndpoint(ServerEndpoint):
             **chat_fields(sampling, tools),
         }
 
-    def recall(self, message: Message) -> Any:
-        """Return the server's name for the reasoning of a turn, which the next request needs."""
-        return self._reasoning_field if message.reasoning is not None else None
-
-    def remember(self, message: Message, turn: Any) -> None:
-        """Use a name for reasoning that `recall` returned."""
-        self._reasoning_field = turn or self._reasoning_field
-
     def _message(self, message: Message) -> dict[str, Any]:
         body = chat_message(message)
-        # Models that reason between calls continue their reasoning. It is sent only to a server
-        # that has sent some: others refuse the field.
-        if message.tool_calls and message.reasoning is not None and self._reasoning_field:
-            body[self._reasoning_field] = message.reasoning
+        # Models that reason between calls continue their reasoning. It is sent only under the name
+        # that it came with: other servers refuse the field.
+        match message.api_turn:
+            case {"api": self.kind, "reasoning_field": "reasoning" | "reasoning_content" as name}:
+                if message.tool_calls and message.reasoning is not None:
+                    body[name] = message.reasoning
         return body
 
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
@@ -580,14 +605,16 @@ class HTTPEndpoint(ServerEndpoint):
         if not reply.choices:
             raise EndpointError(f"{self._url} answered without choices: {response.excerpt()}")
         choice = reply.choices[0]
-        if choice.finish_reason in BROKEN_OFF:
+        if choice.reason is not None and choice.reason.lower() in BROKEN_OFF:
             raise TransientError(
-                f"{self._url} broke off its answer (finish reason {choice.finish_reason!r})"
+                f"{self._url} broke off its answer (finish reason {choice.reason!r})"
             )
-        for name in ("reasoning", "reasoning_content"):
-            if getattr(choice.message, name):
-                self._reasoning_field = name
-        return _to_completion(reply, next_call)
+        completion = _to_completion(reply, next_call)
+        for name in ("reasoning_content", "reasoning"):
+            if completion.message.tool_calls and getattr(choice.message, name):
+                api_turn = {"api": self.kind, "reasoning_field": name}
+                return replace(completion, message=replace(completion.message, api_turn=api_turn))
+        return completion
 
 
 def chat_fields(sampling: Sampling, tools: Sequence[ToolSpec]) -> dict[str, Any]:
@@ -642,7 +669,7 @@ def _to_completion(reply: _Reply, next_call: int) -> Completion:
         ToolCall(
             call.id or call_id(next_call + i),
             call.function.name,
-            _as_text(call.function.arguments),
+            arguments_text(call.function.arguments),
         )
         for i, call in enumerate(choice.message.tool_calls or ())
     ]
@@ -656,7 +683,7 @@ def _to_completion(reply: _Reply, next_call: int) -> Completion:
     # Half of it would count as 0, and some servers write zeros where they do not count.
     if reply.usage and reply.usage.prompt_tokens and reply.usage.completion_tokens is not None:
         usage = Usage(reply.usage.prompt_tokens, reply.usage.completion_tokens)
-    return Completion(message, choice.finish_reason, usage)
+    return Completion(message, choice.reason, usage)
 
 
 def _split_content(content: str | list[dict[str, Any]] | None) -> tuple[str, str | None]:
@@ -673,7 +700,8 @@ def _split_content(content: str | list[dict[str, Any]] | None) -> tuple[str, str
     return "".join(texts), "".join(thinking) or None
 
 
-def _as_text(arguments: Any) -> str:
+def arguments_text(arguments: Any) -> str:
+    """Give a call's arguments as JSON text; some servers send the value itself, or nothing."""
     if isinstance(arguments, str):
         return arguments
     return json.dumps({} if arguments is None else arguments, ensure_ascii=False)

@@ -4,14 +4,14 @@
     openai-responses:MODEL@http://host/v1   any other server of this API
 
 Messages, calls and results become input items. Items of a turn with calls are sent back as they
-came, with its reasoning. OpenAI stores responses unless `extra_body` has {"store": false}; then
-reasoning is sent back only if it came encrypted ("include": ["reasoning.encrypted_content"]). The
-API has no seed and no stop texts.
+came, with its reasoning (`Message.api_turn`). OpenAI stores responses unless `extra_body` has
+{"store": false}; then reasoning is sent back only if it came encrypted ("include":
+["reasoning.encrypted_content"]). The API has no seed and no stop texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,11 +20,15 @@ from heldout._providers import OPENAI
 from heldout.chat.tool_calls import call_id
 from heldout.config import Sampling
 from heldout.errors import FatalEndpointError
-from heldout.models.http import Response, ServerEndpoint
+from heldout.models.http import (
+    Response,
+    ServerEndpoint,
+    api_turn_of,
+    arguments_text,
+    with_api_turn,
+)
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
-FINISH_REASONS = {"max_output_tokens": "length"}
-"""Reasons of an incomplete response in the words of chat completions; others stay as they are."""
 ENDED = ("response.completed", "response.incomplete", "response.failed")
 """Events that end a stream; each holds the whole response."""
 
@@ -86,7 +90,7 @@ class ResponsesEndpoint(ServerEndpoint):
         if message.role == "tool":
             output = {"type": "function_call_output", "call_id": message.tool_call_id}
             return [{**output, "output": _content(message)}]
-        turn: list[dict[str, Any]] | None = self.recall(message)
+        turn = api_turn_of(message, self.kind, _to_message)
         if turn is not None:
             return turn if is_stored else _without_references(turn)
         items: list[dict[str, Any]] = []
@@ -101,44 +105,50 @@ class ResponsesEndpoint(ServerEndpoint):
         if reply.status not in ("completed", "incomplete"):
             no_reason = {"message": f"the response has the status {reply.status!r}"}
             raise self._error_of(reply.error or no_reason, response, default=400)
-        texts: list[str] = []
-        thoughts: list[str] = []
-        calls: list[ToolCall] = []
-        has_refused = False
-        for item in reply.output:
-            match item:
-                case {"type": "message", "content": list(parts)}:
-                    texts += [str(p.get("text") or p.get("refusal") or "") for p in parts]
-                    has_refused |= any(p.get("type") == "refusal" for p in parts)
-                case {"type": "reasoning"}:
-                    summary = item.get("content") or item.get("summary") or ()
-                    thoughts += [str(p.get("text", "")) for p in summary]
-                case {"type": "function_call", "name": str(name)}:
-                    id = item.get("call_id") or call_id(next_call + len(calls))
-                    calls.append(ToolCall(id, name, item.get("arguments") or "{}"))
-        message = Message(
-            "assistant",
-            "".join(texts),
-            tool_calls=tuple(calls),
-            reasoning="\n\n".join(filter(None, thoughts)) or None,
-        )
-        self.remember(message, reply.output)
-        finish_reason = "refusal" if has_refused else "tool_calls" if calls else "stop"
+        for number, item in enumerate(i for i in reply.output if i.get("type") == "function_call"):
+            item["call_id"] = item.get("call_id") or call_id(next_call + number)
+        message = with_api_turn(_to_message(reply.output), self.kind, reply.output)
+        finish_reason = "tool_calls" if message.tool_calls else "stop"
+        if any(part.get("type") == "refusal" for part in _message_parts(reply.output)):
+            finish_reason = "refusal"
         if reply.status == "incomplete":
-            reason = (reply.incomplete_details or {}).get("reason") or "incomplete"
-            finish_reason = FINISH_REASONS.get(reason, reason)
+            finish_reason = (reply.incomplete_details or {}).get("reason") or "incomplete"
         return Completion(message, finish_reason, reply.usage.total() if reply.usage else None)
 
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
         return next((event["response"] for event in events if event.get("type") in ENDED), None)
 
 
+def _to_message(output: Sequence[dict[str, Any]]) -> Message:
+    texts = [part.get("text") or part.get("refusal") or "" for part in _message_parts(output)]
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for item in output:
+        match item:
+            case {"type": "reasoning"}:
+                summary = item.get("content") or item.get("summary")
+                thoughts += [str(part.get("text", "")) for part in _dicts_in(summary)]
+            case {"type": "function_call", "call_id": str(id), "name": str(name)}:
+                calls.append(ToolCall(id, name, arguments_text(item.get("arguments"))))
+    reasoning = "\n\n".join(filter(None, thoughts)) or None
+    return Message("assistant", "".join(map(str, texts)), tuple(calls), reasoning=reasoning)
+
+
+def _message_parts(output: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    messages = (item for item in output if item.get("type") == "message")
+    return [part for item in messages for part in _dicts_in(item.get("content"))]
+
+
+def _dicts_in(parts: Any) -> list[dict[str, Any]]:
+    return [p for p in parts if isinstance(p, dict)] if isinstance(parts, list) else []
+
+
 def _without_references(turn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Leave out what refers to items that the server has not stored."""
     return [
-        {key: value for key, value in item.items() if key != "id" or item["type"] == "reasoning"}
+        {k: v for k, v in item.items() if k != "id" or item.get("type") == "reasoning"}
         for item in turn
-        if item["type"] != "reasoning" or item.get("encrypted_content")
+        if item.get("type") != "reasoning" or item.get("encrypted_content")
     ]
 
 

@@ -426,9 +426,10 @@ class Dialect:
         if tools and not self.tools and self != self.text_only():
             return self.text_only().convert(messages, tools)
         chat: list[dict[str, Any]] = []
-        names = {call.id: call.name for message in messages for call in message.tool_calls}
+        names: dict[str, str] = {}
         follows_result = False
         for message in messages:
+            names |= {call.id: call.name for call in message.tool_calls}  # ids may come again
             body = self._convert_message(message, names)
             joins = follows_result and body["role"] == "user" and isinstance(body["content"], str)
             if joins:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from heldout._format import cut
+from heldout.chat.finish_reasons import TOOL_CALLS
 from heldout.chat.messages import message_of
 from heldout.errors import InvalidInput
 from heldout.scoring.formats import NotJSON, parse_json
@@ -35,7 +36,7 @@ from heldout.types import (
     Trajectory,
 )
 
-POSITIVE = "tool_calls"
+POSITIVE = TOOL_CALLS
 MAX_NAME = 100
 """Characters of a tool's name that a problem or a metric repeats; a model may write any."""
 MAX_LISTED = 20

@@ -262,7 +262,8 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         elif key == "endpoint.version":
             different.append(f"the model has changed (version {was}, now {is_now})")
         elif (
-            isinstance(was, dict)
+            "." not in key  # a function, not a setting
+            and isinstance(was, dict)
             and isinstance(is_now, dict)
             and was.get("name") == is_now.get("name")
         ):

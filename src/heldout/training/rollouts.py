@@ -22,6 +22,7 @@ import anyio
 
 from heldout._aio import Here, is_async, run_in_loop_thread, settle, start_thread
 from heldout._progress import RunProgress
+from heldout.chat.finish_reasons import LENGTH, STOP
 from heldout.chat.tool_calls import next_call_number
 from heldout.config import EvalConfig, Sampling
 from heldout.datasets import copy_sample
@@ -561,10 +562,10 @@ class Transcript:
         if (logprobs is None) != (self._logprobs is None):
             raise EndpointError("the engine returned logprobs for some turns and none for others")
         filled = len(ids) == self.max_turn_tokens and ids[-1] not in self._template.ends
-        finish_reason = generated.finish_reason or ("length" if filled else "stop")
+        finish_reason = generated.finish_reason or (LENGTH if filled else STOP)
         stop = self._template.ends_early(ids)
         if stop is not None:
-            ids, finish_reason = ids[:stop], "stop"
+            ids, finish_reason = ids[:stop], STOP
         message, as_written = self._template.read(
             generated.message,
             ids,
@@ -573,14 +574,15 @@ class Transcript:
             prompt=self._ids,
         )
         usage = Usage(len(self._ids), len(ids))
-        self._last_turn, self._truncated = message, finish_reason == "length"
+        completion = Completion(message, finish_reason, usage)
+        self._last_turn, self._truncated = message, completion.finish_reason == LENGTH
         self._next_call = max(self._next_call, next_call_number([message]))
         self._messages.append(as_written)
         self._ids += ids
         self._mask += [1] * len(ids)
         if self._logprobs is not None and logprobs is not None:
             self._logprobs += logprobs[: len(ids)]
-        return Completion(message, finish_reason, usage)
+        return completion
 
     def trace(self) -> TokenTrace | None:
         """Return the rollout up to the model's last token; None if it has written none.

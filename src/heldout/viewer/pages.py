@@ -737,19 +737,20 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
 def _turns(trajectory: Trajectory) -> Iterator[Plain]:
     """Yield messages, each tool call with the result that answers it."""
     messages = trajectory.messages
-    results = {m.tool_call_id: content_text(m) for m in messages if m.role == "tool"}
-    called = {call.id for message in messages for call in message.tool_calls}
+    results = _find_results(messages)
+    shown = set(results.values())
     for place, message in enumerate(messages):
-        if message.role == "tool" and message.tool_call_id in called:
+        if place in shown:
             continue
         calls = [
             {
                 "name": call.name,
                 "arguments": call.arguments,
                 "problem": _json_problem(call.arguments),
-                "result": results.get(call.id),
+                "result": content_text(messages[result]) if result is not None else None,
             }
-            for call in message.tool_calls
+            for number, call in enumerate(message.tool_calls)
+            for result in (results.get((place, number)),)
         ]
         yield {
             "place": place,
@@ -758,6 +759,22 @@ def _turns(trajectory: Trajectory) -> Iterator[Plain]:
             "reasoning": message.reasoning,
             "calls": calls,
         }
+
+
+def _find_results(messages: Sequence[Message]) -> dict[tuple[int, int], int]:
+    """Find the message that answers each call, by the places of the call's message and the call.
+
+    It is the next one of that id: many servers use the same ids in every turn.
+    """
+    results: dict[tuple[int, int], int] = {}
+    later: dict[str | None, list[int]] = {}
+    for place, message in reversed([*enumerate(messages)]):
+        if message.role == "tool":
+            later.setdefault(message.tool_call_id, []).append(place)
+        for number, call in enumerate(message.tool_calls):
+            if later.get(call.id):
+                results[place, number] = later[call.id].pop()
+    return results
 
 
 def _json_problem(arguments: str) -> str | None:

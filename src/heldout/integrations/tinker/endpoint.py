@@ -160,8 +160,11 @@ def to_renderer_messages(
     messages: Sequence[Message], tools: Sequence[ToolSpec], renderer: Any
 ) -> list[dict[str, Any]]:
     """Convert a conversation, with its tools announced in the renderer's own format."""
-    names = {call.id: call.name for message in messages for call in message.tool_calls}
-    converted = [_to_renderer_message(message, names) for message in messages]
+    names: dict[str, str] = {}
+    converted: list[dict[str, Any]] = []
+    for message in messages:
+        names |= {call.id: call.name for call in message.tool_calls}  # ids may come again
+        converted.append(_to_renderer_message(message, names))
     if not tools:
         return converted
     system = ""

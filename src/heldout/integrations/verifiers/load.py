@@ -28,6 +28,7 @@ from typing import Any, Literal, NamedTuple
 import sniffio
 
 from heldout._fingerprint import describe_callable
+from heldout.chat.finish_reasons import LENGTH, STOP, TOOL_CALLS
 from heldout.chat.messages import message_of, to_chat_api
 from heldout.environment import Reply
 from heldout.errors import EnvironmentFailed, InvalidInput
@@ -467,8 +468,8 @@ class VerifiersEnvironment:
                 content=None if calls and not message.content else message.content,
                 reasoning_content=message.reasoning,
                 tool_calls=calls or None,
-                finish_reason=finish if finish in ("stop", "length", "tool_calls") else None,
-                is_truncated=None if finish is None else finish == "length",
+                finish_reason=finish if finish in (STOP, LENGTH, TOOL_CALLS) else None,
+                is_truncated=None if finish is None else finish == LENGTH,
             ),
         )
 

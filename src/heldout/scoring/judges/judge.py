@@ -31,6 +31,7 @@ import msgspec
 
 from heldout._aio import current_loop
 from heldout._format import cut, printable
+from heldout.chat.finish_reasons import LENGTH
 from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling, check_endpoint
 from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict, TransientError
@@ -433,7 +434,7 @@ def json_object(
     Raises:
         Malformed: The reply is anything else.
     """
-    if finish_reason == "length":
+    if finish_reason == LENGTH:
         raise Malformed("it was cut off at the length limit before it ended. Be shorter.")
     if len(reply) > MAX_REPLY:
         raise Malformed(f"it has {len(reply)} characters; at most {MAX_REPLY} are read.")
