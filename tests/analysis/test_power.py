@@ -119,7 +119,9 @@ def test_the_minimum_detectable_effect_is_the_one_that_requires_these_samples(
     assert again.samples == pytest.approx(200, rel=0.03)
     alone = plan(one, detect=0.05).detectable
     assert alone is not None
-    assert plan(one, detect=alone, repeats=[repeats]).rows[0].samples == pytest.approx(200, rel=0.03)
+    assert plan(one, detect=alone, repeats=[repeats]).rows[0].samples == pytest.approx(
+        200, rel=0.03
+    )
 
 
 def test_of_two_runs_only_samples_with_a_value_in_both_count_whatever_their_order() -> None:

@@ -465,4 +465,3 @@ class _Aligned:
         which = np.flatnonzero(after & ~before if gained else before & ~after)
         in_a, in_b = rows[0][which], rows[1][which]
         return Changes(table, in_a, a.rewards[in_a], b.rewards[in_b])
-
