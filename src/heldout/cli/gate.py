@@ -54,7 +54,7 @@ WHY_ANOTHER_NUMBER = (
     "--no-worse-than",
     type=float,
     metavar="LOSS",
-    help="Non-inferiority margin: the loss against the baseline that is tolerated, such as 0.01.",
+    help="Non-inferiority margin: the loss against the baseline that is tolerated, such as 0.05.",
 )
 @click.option("--min-mean", type=float, metavar="MEAN", help="The mean has to be at least this.")
 @click.option("--max-mean", type=float, metavar="MEAN", help="The mean has to be at most this.")

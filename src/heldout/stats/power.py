@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -348,8 +347,9 @@ def measured_difference(
 ) -> DifferenceVariance:
     """Return the variance of the difference between two runs on the same questions; unbiased.
 
-    Of values between 0 and 1 it has their shares, too. Where either has no repeats, only the variance of the differences of means is known, which is
-    between + within / K for the numbers of repeats that were run.
+    Of values between 0 and 1 it has their shares, too. Where either has no repeats, only the
+    variance of the differences of means is known, which is between + within / K for the numbers of
+    repeats that were run.
 
     Args:
         a: The scores of a.
