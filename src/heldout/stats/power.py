@@ -151,6 +151,14 @@ class ChangedShares(NamedTuple):
     step: float
     mean: float
 
+    @classmethod
+    def of(cls, differences: Floats) -> ChangedShares:
+        """Return the shares of differences, one for each sample."""
+        changed = differences != 0
+        step = float(np.abs(differences[changed]).mean()) if changed.any() else 1.0
+        won, lost = float((differences > 0).mean()), float((differences < 0).mean())
+        return cls(won, lost, step, float(differences.mean()))
+
     def growth(self, effect: float) -> float:
         """Return how many times as many samples differ where the true difference is `effect`.
 
@@ -162,6 +170,17 @@ class ChangedShares(NamedTuple):
         both_ways = 2 * min(self.won, self.lost)
         share = min(1.0, both_ways + max(abs(self.won - self.lost), effect / self.step))
         return share / differ if differ else share
+
+    def variances(self, variance: float, effect: float) -> tuple[float, float]:
+        """Return the mean square of a question's difference under an effect, and its variance.
+
+        Args:
+            variance: As measured; where nothing differs, that of pairs that all do.
+            effect: The true difference.
+        """
+        square = (variance + self.mean**2) * self.growth(effect)
+        least = variance if self.won or self.lost else 0.0  # samples that all rise vary no less
+        return max(square, least), max(square - effect**2, least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +315,7 @@ class DifferenceVariance:
         """
         null = effect_variance = variance
         if self.shares is not None:
-            null = (variance + self.shares.mean**2) * self.shares.growth(effect)
-            effect_variance = max(0.0, null - effect**2)
+            null, effect_variance = self.shares.variances(variance, effect)
         degrees = samples - 1 if self.degrees is None else self.degrees
         z_alpha, z_beta = t_quantile(1 - alpha / 2, degrees), t_quantile(power, degrees)
         distance = z_alpha * math.sqrt(null) + z_beta * math.sqrt(effect_variance)
@@ -380,7 +398,7 @@ def measured_difference(
     repeats = [len(values) / len(names_a) for values in (values_a, values_b)]
     shares, degrees = None, None
     if is_bounded(values_a, values_b, bounded=None):
-        shares = _changed_shares(differences)
+        shares = ChangedShares.of(differences)
         # McNemar's test of single answers needs no estimate of the variance.
         degrees = math.inf if max(repeats) == 1 and set(differences) <= {-1.0, 0.0, 1.0} else None
     if shares is not None and shares.won == shares.lost == 0:
@@ -390,13 +408,6 @@ def measured_difference(
     else:
         splits = ((total, 0.0), (0.0, total * min(repeats)), (0.0, total * max(repeats)))
     return DifferenceVariance(splits, shares, degrees)
-
-
-def _changed_shares(differences: Floats) -> ChangedShares:
-    changed = differences != 0
-    step = float(np.abs(differences[changed]).mean()) if changed.any() else 1.0
-    won, lost = float((differences > 0).mean()), float((differences < 0).mean())
-    return ChangedShares(won, lost, step, float(differences.mean()))
 
 
 # --- What a comparison could detect -------------------------------------------------------------
