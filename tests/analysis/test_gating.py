@@ -246,16 +246,84 @@ def test_how_many_samples_are_needed_looks_at_both_readings() -> None:
     assert (eight.outcome, eight.needed) == ("inconclusive", None)
 
 
-def test_so_many_as_are_needed_tell_four_times_in_five() -> None:
-    base, new = rates(50, 50, 100, changed=6)
-    needed = gate(new, baseline=base, no_worse_than=0.05).checks[0].needed
+def flips(wins: int, losses: int, n: int) -> list[EvalReport]:
+    kinds = [(0.0, 1.0)] * wins + [(1.0, 0.0)] * losses + [(1.0, 1.0)] * (n - wins - losses)
+    return [
+        by_hand({f"s{i}": pair[side] for i, pair in enumerate(kinds)}, name=name)
+        for side, name in enumerate(("base", "new"))
+    ]
+
+
+def share_decided(needed: int | None, won: float, lost: float, bound: float) -> float:
+    """Draw so many samples again and again: how often would the gate decide?"""
     assert needed is not None
-    random, told = np.random.default_rng(0), 0
-    for _ in range(100):
-        wins, losses, _ = random.multinomial(needed, [0.06, 0.06, 0.88])
-        low = tango_interval(wins, losses, needed, 1.96).low
-        told += low >= -0.05
-    assert 70 <= told <= 92
+    draws = np.random.default_rng(0).multinomial(needed, [won, lost, 1 - won - lost], size=2000)
+    pairs, counts = np.unique(draws[:, :2], axis=0, return_counts=True)
+    decided = 0
+    for (wins, losses), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        interval = tango_interval(wins, losses, needed, 1.96)
+        decided += count * (interval.low >= -bound or interval.high < -bound)
+    return decided / 2000
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "n", "margin"),
+    [(6, 6, 100, 0.05), (10, 8, 100, 0.05), (2, 2, 100, 0.02), (3, 3, 60, 0.05), (3, 9, 100, 0.02)],
+)
+def test_so_many_samples_as_it_names_decide_with_80_percent_power(
+    wins: int, losses: int, n: int, margin: float
+) -> None:
+    base, new = flips(wins, losses, n)
+    (check,) = gate(new, baseline=base, no_worse_than=margin).checks
+    assert check.outcome == "inconclusive"
+    won, lost = wins / n, losses / n
+    assert 0.75 <= share_decided(check.needed, won, lost, margin) <= 0.86
+    either = (won + lost) / 2
+    assert 0.75 <= share_decided(check.needed_if_equal, either, either, margin) <= 0.86
+
+
+@pytest.mark.parametrize("n", [20, 50, 200, 380])
+def test_a_model_that_answers_all_alike_needs_as_many_samples_whatever_was_measured(n: int) -> None:
+    base, new = flips(0, 0, n)
+    (check,) = gate(new, baseline=base, no_worse_than=0.01).checks
+    assert (check.outcome, check.needed, check.needed_is_least) == ("inconclusive", 381, True)
+    base, new = flips(0, 0, check.needed)
+    assert gate(new, baseline=base, no_worse_than=0.01).outcome == "pass"
+
+
+def test_a_mean_without_spread_and_one_of_other_samples_are_promised_no_more_than_holds() -> None:
+    (check,) = gate(flips(0, 0, 50)[0], min_mean=0.99).checks
+    assert check.needed is not None
+    assert gate(flips(0, 0, check.needed)[0], min_mean=0.99).outcome == "pass"
+    assert gate(flips(0, 0, check.needed - 1)[0], min_mean=0.99).outcome == "inconclusive"
+
+    def unpaired(n: int) -> Check:
+        other = by_hand({f"t{i}": 1.0 for i in range(n)}, name="other")
+        settings = {"no_worse_than": 0.05, "allow": ["samples"]}
+        return gate(flips(0, 0, n)[0], baseline=other, **settings).checks[0]  # type: ignore[arg-type]
+
+    needed = unpaired(20).needed
+    assert needed is not None
+    assert (unpaired(needed - 1).outcome, unpaired(needed).outcome) == ("inconclusive", "pass")
+
+
+def test_graded_values_are_promised_what_holds() -> None:
+    random = np.random.default_rng(5)
+
+    def check(n: int, name: str) -> Check:
+        a, noise = random.uniform(0.3, 0.7, n), random.normal(0, 0.1, n)
+        reports = [
+            by_hand({f"s{i}": float(v) for i, v in enumerate(values)}, name=side)
+            for side, values in (("base", a), (name, a + noise - noise.mean() * (n == 30)))
+        ]
+        return gate(reports[1], baseline=reports[0], no_worse_than=0.03).checks[0]
+
+    needed = check(30, "measured").needed
+    assert needed is not None
+    # Half of them are for losses too rare to have been drawn, so chance hardly matters.
+    assert 170 < needed < 230
+    outcomes = [check(needed, f"again{i}").outcome for i in range(40)]
+    assert outcomes.count("pass") / 40 >= 0.75
 
 
 def test_less_is_better_where_it_is_said_so() -> None:

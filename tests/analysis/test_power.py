@@ -90,6 +90,40 @@ def test_what_these_samples_can_detect_needs_these_samples() -> None:
     assert plan(report, detect=0.001).repeats_for_these is None
 
 
+@pytest.mark.parametrize("detect", [0.01, 0.1])
+@pytest.mark.parametrize(
+    ("repeats", "flips", "cluster"), [(1, 0, None), (1, 6, None), (4, 6, None), (1, 6, "passage")]
+)
+def test_a_plan_by_two_runs_and_their_comparison_have_one_minimum_detectable_effect(
+    detect: float, repeats: int, flips: int, cluster: str | None
+) -> None:
+    passages = {f"s{i}": {"passage": i // 5} for i in range(50)}
+    rewards = {f"s{i}": [float((i + k) % 3 == 0) for k in range(repeats)] for i in range(50)}
+    flipped = {f"s{i}": [1 - r for r in rewards[f"s{i}"]] for i in range(flips)}
+    one = by_hand(rewards, name="a", metadata=passages)
+    other = by_hand({**rewards, **flipped}, name="b", metadata=passages)
+    compared = compare(one, other, cluster=cluster).minimum_detectable
+    assert compared is not None
+    assert plan(one, against=other, detect=detect, cluster=cluster).detectable == compared
+
+
+@pytest.mark.parametrize("repeats", [1, 4])
+@pytest.mark.parametrize("gain", [0.0, 0.05])
+def test_the_minimum_detectable_effect_is_the_one_that_requires_these_samples(
+    repeats: int, gain: float
+) -> None:
+    one, other = answered(200, repeats), answered(200, repeats, seed=1, gain=gain, name="new")
+    effect = plan(one, against=other, detect=0.05).detectable
+    assert effect is not None
+    again = plan(one, against=other, detect=effect, repeats=[repeats]).rows[0]
+    assert again.samples == pytest.approx(200, rel=0.03)
+    alone = plan(one, detect=0.05).detectable
+    assert alone is not None
+    assert plan(one, detect=alone, repeats=[repeats]).rows[0].samples == pytest.approx(
+        200, rel=0.03
+    )
+
+
 def test_of_two_runs_only_samples_with_a_value_in_both_count_whatever_their_order() -> None:
     one, other = answered(60, 1), answered(60, 1, seed=1, name="new")
     rewards = {r.sample_id: r.score.reward for r in other.results}

@@ -123,7 +123,7 @@ def test_a_comparison_says_who_how_how_much_and_how_sure(runs: None, heldout: He
         ["A", "B", "B - A", "95% interval", "p", "samples"],
         ["reward", "0.250", "0.717", "+0.467", f"{low:.3f} … {high:.3f}", "< 0.001", "60"],
         ["B wins 29 samples, loses 1, and ties 30. Flips (by reward ≥ 0.5): gained 29, lost 1."],
-        [f"Minimum detectable effect: {found.minimum_detectable:.3f} at 80% power."],
+        [f"Minimum detectable effect: {found.minimum_detectable:.3f} at 80% power and p < 0.05."],
         [f"B is better: +0.467 ({low:.3f} … {high:.3f})."],
     ]
 

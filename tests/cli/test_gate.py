@@ -89,8 +89,9 @@ def test_what_cannot_be_told_exits_with_3_and_says_how_many_samples_would(
     needed = found.checks[0].needed
     assert needed is not None
     name = "no worse than before by 0.03"
+    advice = f"it would decide at 80% power on about {needed:,} samples if 0.000 is right"
     assert outcome.out.splitlines()[-3:] == [
-        f"{name}: the interval contains -0.03; about {needed:,} samples would decide at 80% power",
+        f"{name}: the interval contains -0.03; {advice}",
         WHY_ANOTHER_NUMBER,
         f"Inconclusive at this n: {name}.",
     ]
@@ -146,15 +147,16 @@ def test_a_slice_says_which_interval_it_is_held_by_and_how_many_of_its_samples_w
     easy_check = next(check for check in found.checks if check.slice == {"difficulty": "easy"})
     assert easy_check.interval is not None
     assert easy_check.corrected
-    low, high, needed = easy_check.interval.low, easy_check.interval.high, easy_check.needed
+    low, high = easy_check.interval.low, easy_check.interval.high
     assert low < -0.01 < high
     row = next(row for row in rows(outcome.out) if row[1:2] == ["difficulty=easy"])
     assert row[:1] + row[2:] == [
         *("? inconclusive", "-0.050", f"{low:.3f} … {high:.3f}", "-0.010", "40")
     ]
     assert (
-        "\ndifficulty=easy: the interval, corrected for 3 slices, contains -0.01; about "
-        f"{needed:,} samples of that slice would decide at 80% power\n"
+        "\ndifficulty=easy: the interval, corrected for 3 slices, contains -0.01; it would decide "
+        f"at 80% power on about {easy_check.needed:,} samples of that slice if -0.050 is right, "
+        f"about {easy_check.needed_if_equal:,} samples of that slice if there is no difference\n"
     ) in outcome.out
     last = "Inconclusive at this n: difficulty=easy; difficulty=medium."
     assert outcome.out.splitlines()[-1] == last

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from heldout.errors import InvalidInput
-from heldout.stats.differences import paired_difference
+from heldout.stats.differences import PairedDifference, paired_difference
 from heldout.stats.power import (
     DifferenceVariance,
     RequiredSamples,
     VarianceComponents,
-    detectable_rate_difference,
+    detectable_difference,
     expected_difference,
     measured_difference,
     minimum_detectable,
@@ -195,9 +195,10 @@ def test_two_runs_with_repeats_tell_the_whole_variance_of_their_difference() -> 
 
 def test_two_runs_without_repeats_tell_what_is_needed_for_as_many_answers_again() -> None:
     runs = two_runs(200, 1, 1)
-    found = measured_difference(**runs).required(detect=0.05)
-    seen = np.var(np.array(runs["b"]) - np.array(runs["a"]), ddof=1)
-    assert found.samples == found.at_least == needed_by_t(seen / 0.05**2)
+    runs |= {x: 2 * np.array(runs[x]) for x in "ab"}  # any values: those in 0 … 1 have shares, too
+    found = measured_difference(**runs).required(detect=0.1)
+    seen = np.var(runs["b"] - runs["a"], ddof=1)  # type: ignore[operator]
+    assert found.samples == found.at_least == needed_by_t(seen / 0.1**2)
 
 
 def test_what_two_runs_without_repeats_leave_open_brackets_what_repeats_tell() -> None:
@@ -275,22 +276,62 @@ def test_runs_that_cannot_tell_are_refused() -> None:
         measured_difference([1.0], [1.0, 2.0], samples_a=["x"], samples_b=["y", "z"])
 
 
+def flipped(wins: int, losses: int, n: int) -> PairedDifference:
+    before, after = np.zeros(n), np.zeros(n)
+    after[:wins], before[n - losses :] = 1.0, 1.0
+    return paired_difference(before, after)
+
+
 @pytest.mark.parametrize(
-    ("wins", "losses", "n"), [(1, 0, 50), (1, 1, 100), (2, 1, 400), (20, 10, 200)]
+    ("wins", "losses", "n"), [(1, 0, 50), (1, 1, 100), (2, 1, 400), (20, 10, 200), (0, 0, 50)]
 )
 def test_a_rate_difference_that_is_called_detectable_is_detected_with_80_percent_power(
     wins: int, losses: int, n: int
 ) -> None:
-    found = detectable_rate_difference(losses / n, (wins + losses) / n, n)
+    found = detectable_difference(flipped(wins, losses, n))
     assert found is not None
+    both = min(wins, losses) / n
     random = np.random.default_rng(0)
-    draws = random.multinomial(
-        n, [losses / n + found, losses / n, 1 - 2 * losses / n - found], size=4000
-    )
+    draws = random.multinomial(n, [both + found, both, 1 - 2 * both - found], size=4000)
     won, lost = draws[:, 0], draws[:, 1]
     seen = (won - lost) / np.sqrt(np.maximum(won + lost, 1)) > 1.96
     assert 0.76 <= seen.mean() <= 0.96
 
 
+@given(st.integers(2, 60), st.data())
+def test_what_is_detectable_does_not_depend_on_which_run_comes_first(
+    n: int, data: st.DataObject
+) -> None:
+    values = st.lists(st.sampled_from([0.0, 0.25, 1.0]), min_size=n, max_size=n)
+    a, b = data.draw(values), data.draw(values)
+    one, other = (detectable_difference(paired_difference(*pair)) for pair in ((a, b), (b, a)))
+    assert one == pytest.approx(other)
+
+
+@pytest.mark.parametrize(("wins", "losses", "n"), [(0, 0, 50), (3, 1, 60), (20, 10, 200)])
+def test_the_samples_that_an_effect_requires_are_those_that_detect_it(
+    wins: int, losses: int, n: int
+) -> None:
+    effect = detectable_difference(flipped(wins, losses, n))
+    assert effect is not None
+    before, after, ids = np.zeros(n), np.zeros(n), np.arange(n)
+    after[:wins], before[n - losses :] = 1.0, 1.0
+    measured = measured_difference(before, after, samples_a=ids, samples_b=ids)
+    assert measured.detectable(n) == pytest.approx(effect, rel=0.02)
+    assert measured.required(detect=effect).samples == pytest.approx(n, abs=2)
+
+
+def test_graded_values_of_which_all_differ_detect_what_their_spread_allows() -> None:
+    random = np.random.default_rng(3)
+    before = random.uniform(0.3, 0.6, 200)
+    found = detectable_difference(paired_difference(before, before + random.normal(0, 0.05, 200)))
+    assert found is not None
+    seen = 0
+    for _ in range(400):
+        p = paired_difference(before, before + random.normal(found, 0.05, 200)).p_value
+        seen += p is not None and p < 0.05
+    assert 0.74 <= seen / 400 <= 0.88
+
+
 def test_three_pairs_could_not_show_even_the_largest_difference() -> None:
-    assert detectable_rate_difference(0.0, 0.0, 3) is None
+    assert detectable_difference(flipped(0, 0, 3)) is None

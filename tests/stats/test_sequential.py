@@ -257,10 +257,40 @@ def test_the_minimum_detectable_gain_is_found_with_80_percent_power() -> None:
     rng = np.random.default_rng(11)
     alpha, sd, n = 0.01, 0.3, 200
     flat = [gain_interval(rng.normal(0, sd, n), alpha=alpha, scale=1.0) for _ in range(300)]
-    size = float(np.mean([gain.minimum_detectable for gain in flat if gain is not None]))
+    sizes = [gain.minimum_detectable for gain in flat if gain is not None]
+    size = float(np.mean([size for size in sizes if size is not None]))
     gains = [gain_interval(rng.normal(size, sd, n), alpha=alpha, scale=1.0) for _ in range(600)]
     found = sum(gain is not None and gain.interval.low > 0 for gain in gains)
     assert 0.75 < found / 600 < 0.86
+
+
+@pytest.mark.parametrize(("n", "flips"), [(100, 0), (100, 4), (400, 10)])
+def test_a_gain_of_rates_that_is_called_detectable_is_found_with_80_percent_power(
+    n: int, flips: int
+) -> None:
+    rng, alpha, both = np.random.default_rng(12), 0.001, flips / 2 / n
+    measured = np.repeat([1.0, -1.0, 0.0], [flips // 2, flips // 2, n - flips])
+    gain = gain_interval(measured, alpha=alpha, scale=1.0)
+    assert gain is not None
+    assert gain.minimum_detectable is not None
+    shares = [both + gain.minimum_detectable, both, 1 - 2 * both - gain.minimum_detectable]
+    draws = rng.choice([1.0, -1.0, 0.0], p=shares, size=(600, n))
+    gains = [gain_interval(row, alpha=alpha, scale=1.0) for row in draws]
+    found = sum(gain is not None and gain.interval.low > 0 for gain in gains)
+    assert 0.75 < found / 600 < 0.9
+
+
+def test_the_guard_against_rare_falls_costs_power_only_once() -> None:
+    """Graded rewards that hardly vary: the estimate varies as little, whatever the guard adds."""
+    rng = np.random.default_rng(13)
+    differences = rng.normal(0, 0.03, 16)
+    gain = gain_interval(differences - differences.mean(), alpha=0.001, scale=1.0)
+    assert gain is not None
+    assert gain.minimum_detectable is not None
+    draws = rng.normal(gain.minimum_detectable, 0.03, size=(300, 16))
+    gains = [gain_interval(row, alpha=0.001, scale=1.0) for row in draws]
+    found = sum(gain is not None and gain.interval.low > 0 for gain in gains)
+    assert 0.7 < found / 300 < 0.95
 
 
 # --- The parts ----------------------------------------------------------------------------------

@@ -202,9 +202,12 @@ def test_an_inconclusive_verdict_says_what_it_could_have_detected() -> None:
     assert said.kind == "inconclusive"
     assert said.since is None
     assert said.verdict.gain is not None
-    size = said.verdict.gain.minimum_detectable
+    size, decided = said.verdict.gain.minimum_detectable, said.verdict.decided
+    assert decided is not None
+    assert decided.alpha < 0.01  # of the 0.05 that the whole curve has
     assert said.sentence() == (
-        f"inconclusive: minimum detectable effect {size:.3f} at 80% power, on 100 samples"
+        f"inconclusive: minimum detectable effect {size:.3f} at 80% power and "
+        f"p < {decided.alpha:.2g}, on 100 samples"
     )
 
 

@@ -47,8 +47,7 @@ from heldout.stats import (
     PairedDifference,
     SliceDifference,
     UnpairedDifference,
-    detectable_rate_difference,
-    minimum_detectable,
+    detectable_difference,
     paired_difference,
     slice_differences,
     unpaired_difference,
@@ -315,7 +314,7 @@ def _make_comparison(
         overall=overall,
         errors_as=errors_as,
         with_errors=with_errors,
-        minimum_detectable=_minimum_detectable(overall),
+        minimum_detectable=detectable_difference(overall),
         by=by,
         slices=slices,
         slices_with_errors=slices_with_errors,
@@ -466,15 +465,3 @@ class _Aligned:
         which = np.flatnonzero(after & ~before if gained else before & ~after)
         in_a, in_b = rows[0][which], rows[1][which]
         return Changes(table, in_a, a.rewards[in_a], b.rewards[in_b])
-
-
-def _minimum_detectable(overall: Difference) -> float | None:
-    """By the score test's own power for values between 0 and 1, else by Student's t."""
-    alpha = 1 - overall.confidence
-    if isinstance(overall, UnpairedDifference):
-        degrees = overall.degrees_of_freedom
-        return degrees and minimum_detectable(overall.stderr, degrees + 1, alpha=alpha)
-    degrees, pairs, won, lost = overall.evidence
-    if won is None:
-        return minimum_detectable(overall.stderr, degrees + 1, alpha=alpha)
-    return detectable_rate_difference(lost / pairs, (won + lost) / pairs, pairs, alpha=alpha)

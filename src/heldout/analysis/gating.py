@@ -13,7 +13,7 @@ simultaneous one.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal
@@ -35,6 +35,8 @@ from heldout.analysis._runs import (
 from heldout.analysis.comparison import Comparison, Difference, Side, compare, make_side
 from heldout.errors import InvalidInput
 from heldout.stats import CONFIDENCE, Floats, Interval, Moments, PairedDifference
+from heldout.stats.intervals import bisect
+from heldout.stats.power import POWER
 
 Outcome = Literal["pass", "fail", "errored", "inconclusive"]
 """errored: what errored items count as decides, so there is no verdict."""
@@ -44,8 +46,6 @@ CheckKind = Literal["overall", "slice", "min_mean", "max_mean"]
 
 USABLE_SAMPLES = 1e7
 """A larger number of samples is no usable advice."""
-POWER = 0.8
-"""How often the samples that `Check.needed` names would decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,11 @@ class Check:
         scored: The reading without errored items; None where no sample has a score.
         with_errors: The reading with errored items counted; None where nothing errored.
         corrected: Whether the interval is corrected for multiple comparisons.
-        needed: Samples (of this slice) that would decide with 80% power, if the estimate is right;
-            None where it is decided, or no usable number would do.
+        needed: Samples (of this slice) that would decide with 80% power, if the estimate and the
+            spread are right; None where it is decided, or no usable number would do.
+        needed_if_equal: The same of a paired difference, if there is none in truth; None likewise.
+        needed_is_least: Whether nothing varied, so that both are the fewest that could do: more are
+            needed where samples vary after all.
     """
 
     kind: CheckKind
@@ -89,7 +92,9 @@ class Check:
     scored: Reading | None
     with_errors: Reading | None
     corrected: bool
-    needed: int | None
+    needed: int | None = None
+    needed_if_equal: int | None = None
+    needed_is_least: bool = False
 
     @property
     def estimate(self) -> float | None:
@@ -264,16 +269,23 @@ def _check_bounds(
 # --- Estimates ----------------------------------------------------------------------------------
 
 
+Widths = Callable[[float], Interval | None]
+"""The interval of an estimate on so many times the samples, if they vary as those measured do."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Estimate:
     """An estimate with the interval that may pass, and the one that may fail."""
 
     value: float
-    to_pass: Interval | None
-    to_fail: Interval | None
+    stderr: float | None
+    to_pass: Widths
+    to_fail: Widths
     n: int
     # -1 where less is better.
     sign: int = 1
+    # What it would be without a true difference; None where that is no question.
+    if_equal: _Estimate | None = None
 
     def widen(self, largest: float, confidence: float) -> _Estimate:
         """Widen the interval that may pass by a loss too rare to have been drawn.
@@ -281,23 +293,28 @@ class _Estimate:
         Graded values that hardly vary say nothing of one: the upper end of Wilson's interval of 0
         of n. (Of 0/1 values the score interval knows this by itself.)
         """
-        if self.to_pass is None:
-            return self
         square = NormalDist().inv_cdf((1 + confidence) / 2) ** 2
-        unseen = self.value - self.sign * largest * square / (self.n + square)
-        low, high = min(self.to_pass.low, unseen), max(self.to_pass.high, unseen)
-        return replace(self, to_pass=Interval(low, high))
+
+        def widened(size: float) -> Interval | None:
+            interval = self.to_pass(size)
+            if interval is None:
+                return None
+            unseen = self.value - self.sign * largest * square / (self.n * size + square)
+            return Interval(min(interval.low, unseen), max(interval.high, unseen))
+
+        return replace(self, to_pass=widened)
 
     def is_worse_than(self, bound: float) -> bool:
         return self.sign * self.value < self.sign * bound
 
     def read(self, bound: float) -> Reading:
         outcome: Outcome = "inconclusive"
-        if self.to_pass is not None and self._reach(self.to_pass, -1) >= self.sign * bound:
+        to_pass, to_fail = self.to_pass(1.0), self.to_fail(1.0)
+        if to_pass is not None and self._reach(to_pass, -1) >= self.sign * bound:
             outcome = "pass"
-        elif self.to_fail is not None and self._reach(self.to_fail, 1) < self.sign * bound:
+        elif to_fail is not None and self._reach(to_fail, 1) < self.sign * bound:
             outcome = "fail"
-        interval = self.to_fail if self.is_worse_than(bound) else self.to_pass
+        interval = to_fail if self.is_worse_than(bound) else to_pass
         return Reading(outcome, self.value, interval, self.n)
 
     def _reach(self, interval: Interval, direction: int) -> float:
@@ -305,28 +322,62 @@ class _Estimate:
         return self.sign * (interval.high if direction == self.sign else interval.low)
 
     def needed_samples(self, bound: float) -> int | None:
-        """Return the samples that bring the interval clear of the bound, with 80% power."""
-        is_worse = self.is_worse_than(bound)
-        interval = self.to_fail if is_worse else self.to_pass
-        if interval is None or self.value == bound:
+        """Return the samples that bring the interval clear of the bound, with 80% power.
+
+        On `touching` times the samples the interval of this very estimate ends at the bound. On
+        more, an estimate that is nearer to the bound by a quantile of its own error clears it, too.
+        """
+        direction = 1 if self.is_worse_than(bound) else -1
+        widths = self.to_fail if direction == 1 else self.to_pass
+
+        def is_clear(size: float) -> bool:
+            interval = widths(size)
+            if interval is None:
+                return False
+            return direction * (self.sign * bound - self._reach(interval, direction)) >= 0
+
+        largest = USABLE_SAMPLES / self.n
+        if self.value == bound or not is_clear(largest):
             return None
-        end = self._reach(interval, 1 if is_worse else -1)
-        half, away = end - self.sign * self.value, self.value - bound
-        normal = NormalDist()
-        margin = 1 + normal.inv_cdf(POWER) / normal.inv_cdf((1 + CONFIDENCE) / 2)
-        samples = self.n * (half / away * margin) ** 2
+        touching = bisect(largest, 0.01, is_clear, steps=60)[0]
+        error = NormalDist().inv_cdf(POWER) * (self.stderr or 0.0) / abs(self.value - bound)
+        samples = self.n * (math.sqrt(touching) + error) ** 2 * (1 - 1e-9)
         return math.ceil(samples) if samples < USABLE_SAMPLES else None
 
 
 def _estimate_difference(
-    difference: Difference, to_fail: Interval | None, sign: int, confidence: float
+    difference: Difference, sign: int, confidence: float, *, of: int = 1
 ) -> _Estimate:
+    """Estimate a difference, which fails as one of so many that were looked at."""
+
+    def estimate(difference: Difference, n: int) -> _Estimate:
+        return _Estimate(
+            value=difference.difference,
+            stderr=difference.stderr,
+            to_pass=lambda size: difference.interval_at(confidence, size=size),
+            to_fail=lambda size: difference.interval_at(1 - (1 - confidence) / of, size=size),
+            n=n,
+            sign=sign,
+        )
+
     if not isinstance(difference, PairedDifference):
-        n = min(difference.n_a, difference.n_b)
-        return _Estimate(difference.difference, difference.interval, to_fail, n, sign)
-    estimate = _Estimate(difference.difference, difference.interval, to_fail, difference.n, sign)
-    is_graded = difference.test == "score" and difference.exact_p_value is None
-    return estimate.widen(1.0, confidence) if is_graded else estimate
+        return estimate(difference, min(difference.n_a, difference.n_b))
+    measured, equal = (
+        estimate(each, each.n) for each in (difference, _without_difference(difference))
+    )
+    if difference.test == "score" and difference.exact_p_value is None:  # graded
+        measured, equal = (each.widen(1.0, confidence) for each in (measured, equal))
+    return replace(measured, if_equal=equal)
+
+
+def _without_difference(difference: PairedDifference) -> PairedDifference:
+    """Return the comparison of two runs that differ as much, but as often either way."""
+    evidence, stderr = difference.evidence, difference.stderr
+    if evidence.won is not None:
+        either = (evidence.won + evidence.lost) / 2
+        evidence = evidence._replace(won=either, lost=either)
+        stderr = math.hypot(stderr or 0.0, difference.difference / math.sqrt(evidence.pairs))
+    return replace(difference, difference=0.0, stderr=stderr, evidence=evidence)
 
 
 def _estimate_means(
@@ -347,8 +398,12 @@ def _estimate_means(
         moments = Moments.of(values[present], codes[present])
         if moments.mean is None:
             raise InvalidInput(f"{run.name} has no {measure.name} at all: there is no mean")
-        interval = moments.interval(confidence, maybe_count=measure.metric in table.plain)
-        mean = _Estimate(moments.mean, interval, interval, moments.clusters)
+
+        def around(size: float) -> Interval | None:
+            maybe_count = measure.metric in table.plain
+            return moments.interval(confidence, maybe_count=maybe_count, size=size)
+
+        mean = _Estimate(moments.mean, moments.stderr, around, around, moments.clusters)
         is_graded = within_unit(values) and not is_binary(values)
         return mean.widen(moments.mean, confidence) if is_graded else mean
 
@@ -361,14 +416,16 @@ def _estimate_means(
 def _check_differences(
     comparison: Comparison, tolerated: float, in_slices: float, sign: int
 ) -> list[Check]:
-    def estimate(difference: Difference, to_fail: Interval | None) -> _Estimate:
-        return _estimate_difference(difference, to_fail, sign, comparison.confidence)
-
+    confidence = comparison.confidence
     readings = (comparison.overall, comparison.with_errors)
-    overall = [estimate(d, d.interval) for d in readings if d is not None]
+    overall = [_estimate_difference(d, sign, confidence) for d in readings if d is not None]
     checks = [_judge("overall", overall, -sign * tolerated)]
+    slices = len(comparison.slices) + len(comparison.slices_not_compared)
     scored, counted = (
-        {part.label: estimate(part.difference, part.simultaneous_interval) for part in parts}
+        {
+            part.label: _estimate_difference(part.difference, sign, confidence, of=slices)
+            for part in parts
+        }
         for parts in (comparison.slices, comparison.slices_with_errors)
     )
     bound = -sign * in_slices
@@ -380,7 +437,7 @@ def _check_differences(
             checks.append(_judge("slice", estimates, bound, by_key))
         else:
             reading = estimates[0].read(bound) if estimates else None
-            checks.append(Check("slice", by_key, bound, "errored", None, reading, False, None))
+            checks.append(Check("slice", by_key, bound, "errored", None, reading, False))
     return checks
 
 
@@ -396,12 +453,11 @@ def _judge(
     outcome = readings[0].outcome
     if len(outcomes) > 1:
         outcome = "errored" if "fail" in outcomes else "inconclusive"
-    needed = None
+    needed = needed_if_equal = None
     if outcome == "inconclusive":
-        counts = [estimate.needed_samples(bound) for estimate in estimates]
-        known = [count for count in counts if count is not None]
-        same_side = len({estimate.is_worse_than(bound) for estimate in estimates}) == 1
-        needed = max(known) if same_side and len(known) == len(counts) else None
+        needed = _most_needed(estimates, bound)
+        equal = [estimate.if_equal for estimate in estimates]
+        needed_if_equal = _most_needed([e for e in equal if e is not None], bound)
     return Check(
         kind=kind,
         slice=slice,
@@ -411,4 +467,14 @@ def _judge(
         with_errors=readings[1] if len(readings) > 1 else None,
         corrected=kind == "slice" and estimates[0].is_worse_than(bound),
         needed=needed,
+        needed_if_equal=needed_if_equal,
+        needed_is_least=any(not estimate.stderr for estimate in estimates),
     )
+
+
+def _most_needed(estimates: Sequence[_Estimate], bound: float) -> int | None:
+    """Return the samples that decide by all estimates; None where no number is known to."""
+    counts = [estimate.needed_samples(bound) for estimate in estimates]
+    known = [count for count in counts if count is not None]
+    same_side = len({estimate.is_worse_than(bound) for estimate in estimates}) == 1
+    return max(known) if known and same_side and len(known) == len(counts) else None

@@ -8,7 +8,6 @@ it is the cautious one, or one for a stated `correlation`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,14 +35,16 @@ from heldout.stats import (
     Floats,
     Ints,
     Moments,
+    PairedDifference,
     RequiredSamples,
     VarianceComponents,
+    detectable_difference,
     expected_difference,
     measured_difference,
-    minimum_detectable,
+    paired_difference,
     variance_components,
 )
-from heldout.stats.power import ALPHA, POWER
+from heldout.stats.power import ALPHA, POWER, least_effect
 
 REPEATS = (1, 2, 4, 8)
 
@@ -143,13 +144,42 @@ def plan(
         other = _measure_items(load_run(against, keys, name="the other"), metric)
         base, other = _align(base, other, metric, allow)
     components = variance_components(base.values, samples=base.samples)
-    variance = _difference_variance(base, other, metric, components, detect, correlation or 0.0)
-    variance_known = len(variance.splits) == 1
+    bounded = within_unit(base.values, *([] if other is None else [other.values]))
+    if bounded and not 0 < detect < 1:
+        raise InvalidInput(
+            f"every {metric} lies between 0 and 1, and so does a difference to detect; got "
+            f"{detect!r}"
+        )
     design_effect, clusters = _design_effect(base, other, cluster)
-    variance = variance.times(design_effect)
-    n = components.samples
+
+    def variance_for(effect: float) -> DifferenceVariance:
+        if other is None:
+            found = _expected_variance(base, components, effect, correlation or 0.0)
+        else:
+            found = measured_difference(
+                base.values, other.values, samples_a=base.samples, samples_b=other.samples
+            )
+        return found.times(design_effect)
+
+    variance, n = variance_for(detect), components.samples
+    if variance.at(1)[1] == 0:
+        raise InvalidInput(
+            f"the {metric} of {base.run.name} does not vary"
+            + (f" from that of {other.run.name}" if other else "")
+            + ", so it is unknown how many samples would show a difference: plan with harder ones"
+        )
     mean_repeats = len(base.values) / n
-    stderr = math.sqrt(variance.at(mean_repeats)[1] / n)
+
+    def find_detectable(effect: float) -> float | None:
+        return variance_for(effect).detectable(n, repeats=mean_repeats, power=power, alpha=alpha)
+
+    if other is not None:
+        pair = _pair_difference(base, other, cluster, bounded=bounded, confidence=1 - alpha)
+        detectable = detectable_difference(pair, power=power)
+    elif bounded:  # the variance depends on the effect, and the effect on the variance
+        detectable = least_effect(lambda effect: (find_detectable(effect) or 0.0) <= effect)
+    else:
+        detectable = find_detectable(detect)
     runs = [base.run] if other is None else [base.run, other.run]
     return Plan(
         name=base.run.name,
@@ -164,8 +194,8 @@ def plan(
         alpha=alpha,
         correlation=None if other else correlation or 0.0,
         correlation_assumed=other is None and correlation is None,
-        variance_known=variance_known,
-        detectable=minimum_detectable(stderr, n, power=power, alpha=alpha),
+        variance_known=len(variance.splits) == 1,
+        detectable=detectable,
         rows=tuple(
             variance.required(repeats=count, detect=detect, power=power, alpha=alpha)
             for count in dict.fromkeys(repeats)
@@ -228,47 +258,37 @@ def _align(
     return keep(base), keep(other)
 
 
-def _difference_variance(
-    base: _Items,
-    other: _Items | None,
-    metric: str,
-    components: VarianceComponents,
-    detect: float,
-    correlation: float,
+def _expected_variance(
+    base: _Items, components: VarianceComponents, effect: float, correlation: float
 ) -> DifferenceVariance:
-    """Return the variance of the difference to detect, which need not be there yet.
+    """Return the variance of the difference from a run that does not exist yet.
 
     Of 0/1 values the mean says how much they vary: a rate that is to rise from 1% to 6% varies more
     than it does now, and a difference of d needs a share of d of samples that differ.
     """
-    values = [base.values] if other is None else [base.values, other.values]
-    if within_unit(*values) and not 0 < detect < 1:
-        raise InvalidInput(
-            f"every {metric} lies between 0 and 1, and so does a difference to detect; got "
-            f"{detect!r}"
-        )
-    binary = is_binary(*values)
-    if other is None:
-        then = None
-        if binary:
-            rate = float(base.values.mean())
-            nearest = min(max(0.5, rate - detect), rate + detect)
-            nearest = min(1.0, max(0.0, nearest))
-            then = max(components.total, nearest * (1 - nearest))
-        variance = expected_difference(components, correlation=correlation, other=then)
-    else:
-        variance = measured_difference(
-            base.values, other.values, samples_a=base.samples, samples_b=other.samples
-        )
-    if binary:
-        return variance.at_least(detect - detect**2)
-    if variance.at(1)[1] == 0:
-        raise InvalidInput(
-            f"the {metric} of {base.run.name} does not vary"
-            + (f" from that of {other.run.name}" if other else "")
-            + ", so it is unknown how many samples would show a difference: plan with harder ones"
-        )
-    return variance
+    if not is_binary(base.values):
+        return expected_difference(components, correlation=correlation)
+    rate = float(base.values.mean())
+    nearest = min(1.0, max(0.0, min(max(0.5, rate - effect), rate + effect)))
+    then = max(components.total, nearest * (1 - nearest))
+    variance = expected_difference(components, correlation=correlation, other=then)
+    return variance.at_least(effect - effect**2)
+
+
+def _pair_difference(
+    base: _Items, other: _Items, cluster: str | None, *, bounded: bool, confidence: float
+) -> PairedDifference:
+    """Return the difference as `compare` has it."""
+    table = base.run.table
+    a, b = (group_means(items.samples, items.values, table.samples) for items in (base, other))
+    present, codes = ~np.isnan(a), clusters_if_any(table, cluster)
+    return paired_difference(
+        a[present],
+        b[present],
+        clusters=None if codes is None else codes[present],
+        confidence=confidence,
+        bounded=bounded,
+    )
 
 
 def _design_effect(

@@ -189,8 +189,10 @@ def build_comparison(
         gained, lost = len(comparison.gained), len(comparison.lost)
         changes = f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {gained}, lost {lost}"
         blocks.append(Line(f"{wins}, and ties {overall.ties}. {changes}."))
-    power = "unknown, there is no spread" if effect is None else f"{number(effect)} at 80% power"
-    blocks.append(Line(f"Minimum detectable effect: {power}."))
+    detectable = "unknown, there is no spread"
+    if effect is not None:
+        detectable = f"{number(effect)} at 80% power and p < {1 - comparison.confidence:.2g}"
+    blocks.append(Line(f"Minimum detectable effect: {detectable}."))
     if comparison.by:
         blocks += slice_blocks(comparison)
     blocks += [*flip_blocks(comparison, flips, markdown=markdown), *remark_lines(comparison)]

@@ -42,8 +42,8 @@ OUTCOMES = {
 CHECKS_NAMED = 3
 """Checks that the conclusion names."""
 WHY_ANOTHER_NUMBER = (
-    "The number of samples is for the difference measured here and its distance from the bound; "
-    "`heldout power` names another, since it plans for a true difference that you choose."
+    "Numbers of samples are for clearing the bound; `heldout power` names another, since it plans "
+    "for finding a true difference that you choose."
 )
 
 
@@ -54,7 +54,7 @@ WHY_ANOTHER_NUMBER = (
     "--no-worse-than",
     type=float,
     metavar="LOSS",
-    help="Non-inferiority margin: the loss against the baseline that is tolerated, such as 0.01.",
+    help="Non-inferiority margin: the loss against the baseline that is tolerated, such as 0.05.",
 )
 @click.option("--min-mean", type=float, metavar="MEAN", help="The mean has to be at least this.")
 @click.option("--max-mean", type=float, metavar="MEAN", help="The mean has to be at most this.")
@@ -124,7 +124,7 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
         for check in checks
         if check.outcome != "pass"
     ]
-    if any(check.needed is not None for check in checks):
+    if any(check.needed or check.needed_if_equal for check in checks):
         blocks.append(Line(WHY_ANOTHER_NUMBER, style="dim"))
     if gate.comparison is not None:
         blocks += compare.flip_blocks(gate.comparison, flips, markdown=markdown)
@@ -198,10 +198,22 @@ def _explain(check: Check, gate: Gate) -> str:
         text = f"the interval{corrected} {verbs.get(check.outcome, 'contains')} {check.bound:g}"
     if check.outcome != "inconclusive":
         return text
-    if check.needed is None:
-        return f"{text}; how many samples would decide is unknown"
-    of = " of that slice" if check.kind == "slice" else ""
-    return f"{text}; about {check.needed:,} samples{of} would decide at 80% power"
+    return f"{text}; {_describe_needed(check)}"
+
+
+def _describe_needed(check: Check) -> str:
+    """Say how many samples would decide, and what that assumes."""
+    samples = "samples of that slice" if check.kind == "slice" else "samples"
+    if check.needed_is_least and check.needed is not None:
+        return f"at least {check.needed:,} {samples} would decide: as many if none varies in them"
+    estimate = _estimate_text(check, check.estimate)
+    numbers = [(check.needed, f"if {estimate} is right")]
+    if check.estimate != 0:
+        numbers.append((check.needed_if_equal, "if there is no difference"))
+    known = [f"about {needed:,} {samples} {why}" for needed, why in numbers if needed is not None]
+    if not known:
+        return f"how many {samples} would decide is unknown"
+    return f"it would decide at 80% power on {', '.join(known)}"
 
 
 def _describe_counted(check: Check) -> str | None:
@@ -236,11 +248,12 @@ def conclude(gate: Gate) -> str:
 
 
 def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
-    fields = ("kind", "slice", "outcome", "estimate", "corrected", "bound", "n", "needed")
+    fields = ("kind", "slice", "outcome", "estimate", "corrected", "bound", "n")
     checks = [
         {
             "name": _check_name(check, gate),
             **pick(check, *fields),
+            **pick(check, "needed", "needed_if_equal", "needed_is_least"),
             **compare.interval_json(check.interval),
             "why": _explain(check, gate),
             "other": _describe_counted(check) if check.disputed else None,

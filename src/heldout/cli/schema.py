@@ -70,7 +70,9 @@ CHECK: Fields = {
     "estimate ci_low ci_high": "number?",
     "bound": "number",
     "n": "integer samples",
-    "needed": "integer? samples that would decide at 80% power",
+    "needed": "integer? samples that would decide at 80% power, if the estimate is right",
+    "needed_if_equal": "integer? the same if there is no difference",
+    "needed_is_least": "boolean nothing varied, so at least as many",
 }
 TRAINING: Fields = {
     "state": "string alive, finished or stale: neither finished nor written by a process",

@@ -99,17 +99,21 @@ class PairedDifference:
     stayed_passing: int | None = None
     stayed_failing: int | None = None
 
-    def interval_at(self, confidence: float) -> Interval | None:
-        """Return the interval for another confidence.
+    def interval_at(self, confidence: float, *, size: float = 1.0) -> Interval | None:
+        """Return the interval for another confidence, or of more such pairs.
 
         Args:
             confidence: Of the interval.
+            size: How many times as many pairs, which differ as these do.
         """
         check_fraction(confidence, "confidence")
         degrees, pairs, won, lost = self.evidence
+        degrees *= size
         if won is None:
-            return t_interval(self.difference, self.stderr, degrees, confidence)
-        return tango_interval(won, lost, pairs, t_quantile((1 + confidence) / 2, degrees))
+            stderr = self.stderr and self.stderr / math.sqrt(size)
+            return t_interval(self.difference, stderr, degrees, confidence)
+        quantile = t_quantile((1 + confidence) / 2, degrees)
+        return tango_interval(won * size, lost * size, pairs * size, quantile)
 
     def count_flips(
         self, passed_a: NDArray[np.bool_], passed_b: NDArray[np.bool_]
@@ -320,18 +324,20 @@ class UnpairedDifference:
     test: Literal["welch", "mover"]
     sides: tuple[Moments, Moments] = field(repr=False, compare=False)
 
-    def interval_at(self, confidence: float) -> Interval | None:
-        """Return the interval for another confidence.
+    def interval_at(self, confidence: float, *, size: float = 1.0) -> Interval | None:
+        """Return the interval for another confidence, or of more such results.
 
         Args:
             confidence: Of the interval.
+            size: How many times as many results on both sides, which vary as these do.
         """
         check_fraction(confidence, "confidence")
         if self.test == "mover":
-            return mover_interval(*self.sides, confidence)
+            return mover_interval(*self.sides, confidence, size=size)
         if self.degrees_of_freedom is None:
             return None
-        return t_interval(self.difference, self.stderr, self.degrees_of_freedom, confidence)
+        stderr = self.stderr and self.stderr / math.sqrt(size)
+        return t_interval(self.difference, stderr, self.degrees_of_freedom * size, confidence)
 
 
 def unpaired_difference(
@@ -413,9 +419,9 @@ def _mean(moments: Moments) -> float:
     return moments.mean
 
 
-def mover_interval(a: Moments, b: Moments, confidence: float) -> Interval:
+def mover_interval(a: Moments, b: Moments, confidence: float, *, size: float = 1.0) -> Interval:
     """Return the interval of b - a made of the score intervals of both, for values in [0, 1]."""
-    around_a, around_b = a.interval(confidence), b.interval(confidence)
+    around_a, around_b = a.interval(confidence, size=size), b.interval(confidence, size=size)
     assert around_a is not None, "there are values"
     assert around_b is not None, "there are values"
     mean_a, mean_b = _mean(a), _mean(b)

@@ -280,6 +280,7 @@ class Moments:
         *,
         bounded: bool | None = None,
         maybe_count: bool = False,
+        size: float = 1.0,
     ) -> Interval | None:
         """Return the confidence interval of the mean.
 
@@ -290,6 +291,7 @@ class Moments:
             confidence: Of the interval.
             bounded: Whether values lie between 0 and 1 by nature; None infers it from the values.
             maybe_count: Do not infer it from 0s and 1s alone, nor from values that are all alike.
+            size: How many times as many values, which vary as these do.
 
         Returns:
             The interval; None without values, and for unbounded ones that show no spread.
@@ -300,17 +302,18 @@ class Moments:
         if mean is None:
             return None
         if bounded is False or self.min < -UNIT_ROUNDING or self.max > 1 + UNIT_ROUNDING:
-            return t_interval(mean, stderr, self.degrees, confidence)
+            stderr = stderr and stderr / math.sqrt(size)
+            return t_interval(mean, stderr, self.degrees * size, confidence)
         rate = min(1.0, max(0.0, mean))
         if self.clusters == self.n and self._binary:
-            return wilson(rate, self.n, confidence)
+            return wilson(rate, self.n * size, confidence)
         # The number of independent yes/no trials that are as uncertain; without any spread, that of
         # clusters.
         spread, error, clusters = rate * (1 - rate), stderr or 0.0, self.clusters
         varies = error * math.sqrt(clusters) > UNIT_ROUNDING
         effective = spread / (error * error) if spread > 0 and varies else float(clusters)
-        degrees = self.degrees if clusters > 1 else math.inf
-        return score_interval(rate, effective, t_quantile((1 + confidence) / 2, degrees))
+        degrees = self.degrees * size if clusters > 1 else math.inf
+        return score_interval(rate, effective * size, t_quantile((1 + confidence) / 2, degrees))
 
 
 def is_near_binary(values: Floats) -> NDArray[np.bool_]:

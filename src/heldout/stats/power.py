@@ -9,15 +9,23 @@ and never the first; more questions average out both (E. Miller, "Adding Error B
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from statistics import NormalDist
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats._input import Ids, check_fraction, check_values, cluster_codes, factorize
+from heldout.stats._input import (
+    Ids,
+    check_fraction,
+    check_values,
+    cluster_codes,
+    factorize,
+    is_bounded,
+)
+from heldout.stats.differences import PairedDifference, UnpairedDifference
 from heldout.stats.intervals import Floats, Ints, bisect, t_quantile
 
 ALPHA = 0.05
@@ -128,6 +136,53 @@ class RequiredSamples:
     answers: int
 
 
+class ChangedShares(NamedTuple):
+    """How values between 0 and 1 differ between two runs on the same samples.
+
+    Attributes:
+        won: Share of samples that rose.
+        lost: Share of samples that fell.
+        step: Mean size of such a change; 1 where nothing changed: it is unknown then.
+        mean: Mean of all differences.
+    """
+
+    won: float
+    lost: float
+    step: float
+    mean: float
+
+    @classmethod
+    def of(cls, differences: Floats) -> ChangedShares:
+        """Return the shares of differences, one for each sample."""
+        changed = differences != 0
+        step = float(np.abs(differences[changed]).mean()) if changed.any() else 1.0
+        won, lost = float((differences > 0).mean()), float((differences < 0).mean())
+        return cls(won, lost, step, float(differences.mean()))
+
+    def growth(self, effect: float) -> float:
+        """Return how many times as many samples differ where the true difference is `effect`.
+
+        A difference takes samples that differ, however few of them the data have (R. S. Connor
+        1987, Biometrics 43, 207-211); samples that differ both ways stay. Where nothing differs,
+        it is the share of samples itself.
+        """
+        differ = self.won + self.lost
+        both_ways = 2 * min(self.won, self.lost)
+        share = min(1.0, both_ways + max(abs(self.won - self.lost), effect / self.step))
+        return share / differ if differ else share
+
+    def variances(self, variance: float, effect: float) -> tuple[float, float]:
+        """Return the mean square of a question's difference under an effect, and its variance.
+
+        Args:
+            variance: As measured; where nothing differs, that of pairs that all do.
+            effect: The true difference.
+        """
+        square = (variance + self.mean**2) * self.growth(effect)
+        least = variance if self.won or self.lost else 0.0  # samples that all rise vary no less
+        return max(square, least), max(square - effect**2, least)
+
+
 @dataclass(frozen=True, slots=True)
 class DifferenceVariance:
     """The variance of a question's difference between two runs: between + within / repeats.
@@ -135,17 +190,23 @@ class DifferenceVariance:
     Attributes:
         splits: The possible pairs (between, within): one where repeats told them apart, else the
             extremes. What follows is linear in the split, so nothing lies beyond them.
+        shares: Of values between 0 and 1, how they differ: the variance grows with the effect.
+            Where nothing differs, splits are those of pairs that all do. None: it does not grow.
+        degrees: Degrees of freedom of the test; None: one less than samples.
     """
 
     splits: tuple[tuple[float, float], ...]
+    shares: ChangedShares | None = None
+    degrees: float | None = None
 
     def times(self, factor: float) -> DifferenceVariance:
         """Return a variance so many times as large."""
-        return DifferenceVariance(tuple((b * factor, w * factor) for b, w in self.splits))
+        return replace(self, splits=tuple((b * factor, w * factor) for b, w in self.splits))
 
     def at_least(self, single: float) -> DifferenceVariance:
         """Return the variance where a difference of two single answers varies at least so much."""
-        return DifferenceVariance(tuple((b, max(w, single - max(0.0, b))) for b, w in self.splits))
+        splits = tuple((b, max(w, single - max(0.0, b))) for b, w in self.splits)
+        return replace(self, splits=splits)
 
     def at(self, repeats: float) -> tuple[float, float]:
         """Return the least and the largest that it can be, with so many answers a question."""
@@ -172,7 +233,7 @@ class DifferenceVariance:
             raise InvalidInput(f"the difference to detect is a number above 0, got {detect!r}")
         _check_test(power, alpha)
         least, most = (
-            _samples_for(variance / detect / detect, power, alpha) for variance in self.at(repeats)
+            self._samples_for(variance, detect, power, alpha) for variance in self.at(repeats)
         )
         return RequiredSamples(repeats, most, least, most * repeats)
 
@@ -184,7 +245,16 @@ class DifferenceVariance:
         Repeats average out the variance within questions. None where that between them alone is
         too much for these samples, in one split or another: no number helps then.
         """
-        allowed = samples * detect**2 / _t_sum(samples - 1, power, alpha) ** 2
+
+        def is_small(variance: float) -> bool:
+            return self._needed(variance, samples, detect, power, alpha) <= samples
+
+        if not is_small(0.0):
+            return None
+        most = 1.0
+        while is_small(most) and most < USABLE_SAMPLES:
+            most *= 2
+        allowed = bisect(0.0, most, is_small)[0]
         needed = []
         for between, within in self.splits:
             left = allowed - max(0.0, between)
@@ -196,25 +266,65 @@ class DifferenceVariance:
                 needed.append(max(1, math.ceil(within / left * (1 - 1e-12))))
         return max(needed)
 
+    def detectable(
+        self, samples: int, *, repeats: float = 1, power: float = POWER, alpha: float = ALPHA
+    ) -> float | None:
+        """Return the minimum detectable effect: the least whose required samples these are.
 
-def _samples_for(ratio: float, power: float, alpha: float) -> int:
-    """Return the questions, at least 2, of n = (t_{a/2} + t_b)^2 ratio (Miller 2024).
+        Args:
+            samples: Questions.
+            repeats: Answers to each question.
+            power: The probability of detecting the effect.
+            alpha: Detected is p below this.
 
-    `ratio` is the variance of a question's difference over the square of the one to detect.
-    """
-    if not ratio < USABLE_SAMPLES:
-        raise InvalidInput(
-            f"it takes more than {USABLE_SAMPLES:g} samples: ask for a larger difference to detect"
+        Returns:
+            The effect; None where nothing varies, or even the largest is not detected.
+        """
+        _check_test(power, alpha)
+        variance = self.at(repeats)[1]
+        if self.shares is None:
+            needed = self._needed(variance, samples, 1.0, power, alpha)
+            return math.sqrt(needed / samples) or None
+        return least_effect(
+            lambda effect: self._needed(variance, samples, effect, power, alpha) <= samples
         )
-    normal = NormalDist()
-    z_sum = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)
-    samples = max(2, math.ceil(z_sum**2 * ratio * (1 - 1e-12)))
-    if samples >= NORMAL_SAMPLES:
+
+    def _samples_for(self, variance: float, detect: float, power: float, alpha: float) -> int:
+        """Return the questions, at least 2: as many as a test of so many needs."""
+        if not variance / detect / detect < USABLE_SAMPLES:
+            raise InvalidInput(
+                f"it takes more than {USABLE_SAMPLES:g} samples: ask for a larger difference to "
+                "detect"
+            )
+        samples = max(2, math.ceil(self._needed(variance, USABLE_SAMPLES, detect, power, alpha)))
+        if samples >= NORMAL_SAMPLES:
+            return samples
+        # t asks for a few more, and with those for a little less.
+        while self._needed(variance, samples, detect, power, alpha) > samples:
+            samples += 1
         return samples
-    # t asks for a few more, and with those for a little less.
-    while _t_sum(samples - 1, power, alpha) ** 2 * ratio * (1 - 1e-12) > samples:
-        samples += 1
-    return samples
+
+    def _needed(
+        self, variance: float, samples: float, effect: float, power: float, alpha: float
+    ) -> float:
+        """Return n = (t_{a/2} sqrt(v0) + t_b sqrt(v))^2 / d^2 at the t of so many samples.
+
+        v is the variance of a question's difference under the effect, and v0 that which the test
+        assumes of no difference: the same for Student's t (Miller 2024), v + d^2 for McNemar's
+        (Connor 1987).
+        """
+        null = effect_variance = variance
+        if self.shares is not None:
+            null, effect_variance = self.shares.variances(variance, effect)
+        degrees = samples - 1 if self.degrees is None else self.degrees
+        z_alpha, z_beta = t_quantile(1 - alpha / 2, degrees), t_quantile(power, degrees)
+        distance = z_alpha * math.sqrt(null) + z_beta * math.sqrt(effect_variance)
+        return (distance / effect) ** 2 * (1 - 1e-12)
+
+
+def least_effect(is_detected: Callable[[float], bool]) -> float | None:
+    """Return the least effect, up to 1, that is detected; None where 1 is not."""
+    return bisect(1.0, 0.0, is_detected, steps=60)[0] if is_detected(1.0) else None
 
 
 def expected_difference(
@@ -255,8 +365,9 @@ def measured_difference(
 ) -> DifferenceVariance:
     """Return the variance of the difference between two runs on the same questions; unbiased.
 
-    Where either has no repeats, only the variance of the differences of means is known, which is
-    between + within / K for the numbers of repeats that were run.
+    Of values between 0 and 1 it has their shares, too. Where either has no repeats, only the
+    variance of the differences of means is known, which is between + within / K for the numbers of
+    repeats that were run.
 
     Args:
         a: The scores of a.
@@ -282,14 +393,21 @@ def measured_difference(
     index = {name: i for i, name in enumerate(names_a)}
     codes_b = np.array([index[name] for name in names_b], dtype=np.int64)[codes_b]
     of_a, of_b = _measure_questions(values_a, codes_a), _measure_questions(values_b, codes_b)
-    total = _variance(of_b.means - of_a.means)
-    if of_a.within is not None and of_b.within is not None:
-        between = total - of_a.noise - of_b.noise
-        return DifferenceVariance(((between, of_a.within + of_b.within),))
+    differences = of_b.means - of_a.means
+    total = _variance(differences)
     repeats = [len(values) / len(names_a) for values in (values_a, values_b)]
-    return DifferenceVariance(
-        ((total, 0.0), (0.0, total * min(repeats)), (0.0, total * max(repeats)))
-    )
+    shares, degrees = None, None
+    if is_bounded(values_a, values_b, bounded=None):
+        shares = ChangedShares.of(differences)
+        # McNemar's test of single answers needs no estimate of the variance.
+        degrees = math.inf if max(repeats) == 1 and set(differences) <= {-1.0, 0.0, 1.0} else None
+    if shares is not None and shares.won == shares.lost == 0:
+        splits = ((1.0, 0.0), (0.0, min(repeats)), (0.0, max(repeats)))
+    elif of_a.within is not None and of_b.within is not None:
+        splits = ((total - of_a.noise - of_b.noise, of_a.within + of_b.within),)
+    else:
+        splits = ((total, 0.0), (0.0, total * min(repeats)), (0.0, total * max(repeats)))
+    return DifferenceVariance(splits, shares, degrees)
 
 
 # --- What a comparison could detect -------------------------------------------------------------
@@ -317,46 +435,44 @@ def minimum_detectable(
     _check_test(power, alpha)
     if not stderr or clusters < 2:
         return None
-    return _t_sum(clusters - 1, power, alpha) * stderr
+    degrees = clusters - 1
+    return (t_quantile(1 - alpha / 2, degrees) + t_quantile(power, degrees)) * stderr
 
 
-def detectable_rate_difference(
-    losses: float, discordant: float, pairs: float, *, power: float = POWER, alpha: float = ALPHA
+def detectable_difference(
+    difference: PairedDifference | UnpairedDifference, *, power: float = POWER
 ) -> float | None:
-    """Return the minimum detectable difference of paired rates by McNemar's test.
-
-    R. S. Connor 1987, Biometrics 43, 207-211: a difference of d needs a share of at least d of
-    pairs that differ, however few of them the data have.
+    """Return the minimum detectable effect of a comparison, at the alpha of its own interval.
 
     Args:
-        losses: The share of pairs that were lost.
-        discordant: The share of pairs that differ.
-        pairs: Pairs.
-        power: The probability of detecting the difference.
-        alpha: Detected is p below this, two-sided.
+        difference: The comparison.
+        power: The probability of detecting the effect.
 
     Returns:
-        The difference; None where even the largest, 1, would not be detected.
+        The effect; None where values that are not between 0 and 1 show no spread, or even a
+        difference of 1 would not be detected.
 
     Raises:
-        InvalidInput: Power or alpha are out of range.
+        InvalidInput: Power is out of range.
     """
-    _check_test(power, alpha)
-    normal = NormalDist()
-    z_alpha, z_beta = normal.inv_cdf(1 - alpha / 2), normal.inv_cdf(power)
-
-    def is_detected(difference: float) -> bool:
-        share = min(1.0, max(discordant, 2 * losses + difference, difference))
-        needed = z_alpha * math.sqrt(share) + z_beta * math.sqrt(share - difference**2)
-        return difference * math.sqrt(pairs) >= needed
-
-    if not is_detected(1.0):
-        return None
-    return bisect(1.0, 0.0, is_detected, steps=60)[0]
-
-
-def _t_sum(degrees: float, power: float, alpha: float) -> float:
-    return t_quantile(1 - alpha / 2, degrees) + t_quantile(power, degrees)
+    alpha = 1 - difference.confidence
+    if isinstance(difference, UnpairedDifference):
+        degrees = difference.degrees_of_freedom
+        if degrees is None:
+            return None
+        return minimum_detectable(difference.stderr, degrees + 1, power=power, alpha=alpha)
+    degrees, pairs, won, lost = difference.evidence
+    if won is None:
+        return minimum_detectable(difference.stderr, degrees + 1, power=power, alpha=alpha)
+    n, changed = difference.n, difference.wins + difference.losses
+    amount, mean = (won + lost) / pairs, (won - lost) / pairs
+    step = amount * n / changed if changed else 1.0
+    shares = ChangedShares(difference.wins / n, difference.losses / n, step, mean)
+    # Samples for each independent pair, times the variance of such a pair.
+    variance = n / pairs * (amount - mean**2 if changed else 1.0)
+    return DifferenceVariance(((variance, 0.0),), shares, degrees).detectable(
+        n, power=power, alpha=alpha
+    )
 
 
 def _check_test(power: float, alpha: float) -> None:

@@ -33,6 +33,7 @@ from heldout.stats._input import (
 )
 from heldout.stats.intervals import Floats, Interval, Ints, t_quantile
 from heldout.stats.moments import clustered_error
+from heldout.stats.power import POWER, ChangedShares, least_effect
 
 Kind = Literal["improving", "regressing", "plateau", "inconclusive"]
 
@@ -53,7 +54,6 @@ WINDOW = 10
 TREND_WINDOWS = 3
 HALF_SPENT = 20
 """Interim analyses after which half of alpha is spent."""
-POWER = 0.8
 NOMINAL = 0.025
 """Uncorrected one-sided level at which a fall withholds "improving" and "plateau". To withhold a
 claim costs no alpha."""
@@ -67,13 +67,14 @@ class Gain:
         estimate: The mean gain.
         interval: Its interval.
         stderr: Its standard error, with the floor that few samples need (see `gain_interval`).
-        minimum_detectable: The gain that this interval detects with 80% power.
+        minimum_detectable: The gain that this interval detects with 80% power, as small as it is
+            (`alpha`) and with the floor; None where it detects none.
     """
 
     estimate: float
     interval: Interval
     stderr: float
-    minimum_detectable: float
+    minimum_detectable: float | None
 
     @property
     def sign(self) -> int:
@@ -404,10 +405,31 @@ def gain_interval(
     stderr = math.sqrt(error**2 + 2 * (scale * largest / n) ** 2)
     quantile = t_quantile(1 - alpha / 2, degrees)
     margin = quantile * stderr
-    detectable = (quantile + NormalDist().inv_cdf(POWER)) * stderr
+    groups = n if codes is None else int(codes.max()) + 1
+    detectable = _detectable_gain(differences / scale, error / scale, groups, largest, quantile)
     # A mean of differences cannot be larger than the largest of them can be.
     low, high = max(-scale, mean - margin), min(scale, mean + margin)
-    return Gain(mean, Interval(min(low, mean), max(high, mean)), stderr, detectable)
+    interval = Interval(min(low, mean), max(high, mean))
+    return Gain(mean, interval, stderr, None if detectable is None else scale * detectable)
+
+
+def _detectable_gain(
+    differences: Floats, error: float, groups: int, largest: int, quantile: float
+) -> float | None:
+    """Return the gain that the interval detects with 80% power, as a part of the scale.
+
+    A gain takes samples that differ, as in any comparison (`ChangedShares`); the floor, and a
+    quantile for a share of alpha, make it larger here.
+    """
+    n, shares = len(differences), ChangedShares.of(differences)
+    variance = n * error**2 if shares.won or shares.lost else n / groups
+    floor, z = 2 * (largest / n) ** 2, NormalDist().inv_cdf(POWER)
+
+    def is_detected(gain: float) -> bool:
+        square = shares.variances(variance, gain)[1] / n
+        return gain >= quantile * math.sqrt(square + floor) + z * math.sqrt(square)
+
+    return least_effect(is_detected)
 
 
 def _differences(table: Floats, old: _Block, new: _Block) -> Floats:

@@ -184,9 +184,11 @@ class StepVerdict:
             rise, fall = (number(gain.estimate, sign=True) for gain in gains)
             return f": {rise} {_steps_text(self.between)}, but {fall} {_steps_text(self.against)}"
         size = decided.gain.minimum_detectable
-        if self.bounds is not None and size > self.bounds[1] - self.bounds[0]:
+        if size is None:
             return f": no gain could be detected on {samples(decided.n)}"
-        return f": minimum detectable effect {number(size)} at 80% power, on {samples(decided.n)}"
+        # Not that of `heldout compare`: this point has a share of the curve's alpha.
+        test = f"80% power and p < {decided.alpha:.2g}"
+        return f": minimum detectable effect {number(size)} at {test}, on {samples(decided.n)}"
 
 
 def _steps_text(steps: Steps | None) -> str:
