@@ -333,6 +333,29 @@ def test_clause_11_numbers_do_not_depend_on_how_many_play_side_by_side() -> None
     assert len({e.seed for e in alone.episodes}) == 60
 
 
+class FastAndSlow:
+    """A batch that resets itself: slot 0 succeeds in 2 steps, slot 1 fails in 20."""
+
+    num_envs = 2
+    lengths = np.array([2, 20])
+
+    def reset(self) -> Any:
+        self.t = np.zeros(2, int)
+        return np.zeros((2, 1))
+
+    def step(self, actions: Any) -> Any:
+        self.t += 1
+        over = self.t == self.lengths
+        self.t[over] = 0
+        fast = np.array([True, False])
+        return np.zeros((2, 1)), over * 1.0, over & fast, over & ~fast, {"is_success": fast}
+
+
+def test_clause_11_a_fast_slot_plays_no_episode_of_a_slow_one() -> None:
+    for episodes, rate in ((20, 10 / 20), (21, 11 / 21), (1, 1.0)):
+        assert evaluate_env(FastAndSlow, still, episodes).summary["success_rate"] == rate
+
+
 def test_clause_12_an_evaluation_makes_its_environments_and_closes_them() -> None:
     Walk.made.clear()
     evaluate_env(Walk, still, 10, num_envs=3)

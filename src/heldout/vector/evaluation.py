@@ -153,8 +153,6 @@ class _Evaluation:
         self._driver, self._seed, self._max_steps = driver, seed, max_steps
         self._episodes, self._success = episodes, success
         self._seeded = driver.restarts
-        self._seeds: list[int] = []
-        """By episode, as they are given out."""
         self._ended: dict[int, _EpisodeEnd] = {}
         self._info_keys: set[str] = set()
         """Where the environment said which episodes succeeded."""
@@ -167,7 +165,6 @@ class _Evaluation:
         try:
             seeds = [episode_seed(self._seed, slot) for slot in range(driver.num_envs)]
             driver.reset(seeds)
-            self._seeds = seeds[: slots.started]
             recording = None
             if driver.restarts:
                 recording = self._replay = _Replay(driver, seeds, slots.playing)
@@ -201,7 +198,6 @@ class _Evaluation:
         if following:
             seeds = [episode_seed(self._seed, episode) for episode in following]
             self._driver.restart(ended.slots[goes_on].tolist(), seeds)
-            self._seeds += seeds
 
     def _record(self, ended: Ended) -> None:
         columns = [column.tolist() for column in ended[:6]]
@@ -258,7 +254,7 @@ class _Evaluation:
         episodes = [
             Episode(
                 index,
-                self._seeds[index] if self._seeded else None,
+                episode_seed(self._seed, index) if self._seeded else None,
                 end.steps,
                 end.ret,
                 # An environment that speaks of success only where there is one means no by silence.
