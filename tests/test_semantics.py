@@ -292,10 +292,12 @@ def still(observations: Any) -> Any:
     return np.zeros(len(observations))
 
 
-def test_clause_09_success_is_the_callers_word_then_the_environments_then_termination() -> None:
+def test_clause_09_success_is_the_callers_word_then_the_environments_and_else_unknown() -> None:
     report = evaluate_env(Walk, still, 40)
-    assert report.summary["success_is"] == "terminated"
-    assert all(e.success == e.terminated != e.truncated for e in report.episodes)
+    assert (report.summary["success_is"], report.summary["success_rate"]) == (None, None)
+    assert all(e.success is None for e in report.episodes)
+    assert report.as_eval().summary["mean"] == report.summary["mean_return"]
+    assert report.as_eval().summary["pass_rate"] is None
 
     class Says(Walk):
         def step(self, action: Any) -> Any:
@@ -310,7 +312,7 @@ def test_clause_09_success_is_the_callers_word_then_the_environments_then_termin
 
 
 def test_clause_10_every_denominator_is_the_episodes_asked_for() -> None:
-    report = evaluate_env(Walk, still, 41, num_envs=4)
+    report = evaluate_env(Walk, still, 41, num_envs=4, success=lambda *last: last[1])
     summary, episodes = report.summary, report.episodes
     wins = sorted(e.steps for e in episodes if e.success)
     assert 0 < len(wins) < 41
@@ -322,6 +324,9 @@ def test_clause_10_every_denominator_is_the_episodes_asked_for() -> None:
     never = evaluate_env(Walk, still, 5, success=lambda *_: False).summary
     assert never["success_rate"] == 0.0
     assert never["median_steps_to_goal"] is None
+    cut = evaluate_env(Walk, still, 50, success=lambda *last: last[2]).summary
+    assert cut["successes"] == cut["median_steps_to_goal_n"] == cut["truncated"] > 0
+    assert cut["median_steps_to_goal"] is not None, "a success may be one that a time limit ended"
 
 
 def test_clause_11_numbers_do_not_depend_on_how_many_play_side_by_side() -> None:

@@ -4,9 +4,9 @@
     slots, ended = advance(slots, reward, terminated, truncated)
 
 Slot `s` of `n` plays the episodes s, s + n, s + 2n …, whatever ends first: a slot that is done
-waits for the others. So exactly the requested episodes are played, all of them to their end, none is
-counted because it happened to be short, and no environment plays more of them because it is fast
-(docs/semantics.md, clause 11). Pure: arrays in, new arrays out, no environment and no I/O.
+waits for the others. So exactly the requested episodes are played, all of them to their end, none
+is counted because it happened to be short, and no environment plays more of them because it is
+fast (docs/semantics.md, clause 11). Pure: arrays in, new arrays out, no environment and no I/O.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def evaluate_env(
         seed: Episode `i` is seeded by `(seed, i)`.
         max_steps: Truncates longer episodes.
         success: Decides whether an episode succeeded. Without it the environment does (`is_success`
-            or `success` in the info of the last step); without that, one that terminated did.
+            or `success` in the info of the last step); without that, success is not known (None).
         trajectory: A new `.jsonl` file for every step.
 
     Returns:
@@ -257,8 +257,7 @@ class _Evaluation:
                 episode_seed(self._seed, index) if self._seeded else None,
                 end.steps,
                 end.ret,
-                # An environment that speaks of success only where there is one means no by silence.
-                end.terminated if success_is == "terminated" else bool(end.success),
+                None if success_is is None else bool(end.success),
                 end.terminated,
                 end.truncated,
                 end.dist,
@@ -278,26 +277,19 @@ class _Evaluation:
         }
         return VectorReport(summarize(episodes, config), episodes, config, tuple(driver.notes))
 
-    def _name_success(self) -> str:
-        """Name what decided which episodes succeeded (clause 9), and note what is doubtful."""
+    def _name_success(self) -> str | None:
+        """Name what decided which episodes succeeded (clause 9); None where nothing did."""
         if self._success is not None:
             return "success function"
-        ends, notes = self._ended.values(), self._driver.notes
-        if self._info_keys:
-            silent = sum(end.success is None for end in ends)
-            if silent:
-                notes.append(
-                    f"{silent} of {len(ends)} episodes said nothing of success where others did: "
-                    "they count as failures"
-                )
-            return ", ".join(sorted(self._info_keys))
-        truncated = [end for end in ends if end.truncated]
-        if truncated and all(end.terminated for end in truncated):
-            notes.append(
-                f"all {len(truncated)} truncated episodes were reported as terminated too, and "
-                "count as successes; if `done` means any end here, say with success= what one is"
+        if not self._info_keys:
+            return None
+        silent = sum(end.success is None for end in self._ended.values())
+        if silent:
+            self._driver.notes.append(
+                f"{silent} of {len(self._ended)} episodes said nothing of success where others "
+                "did: they count as failures, so the success rate is a lower bound"
             )
-        return "terminated"
+        return ", ".join(sorted(self._info_keys))
 
 
 class _EpisodeEnd(NamedTuple):
