@@ -294,10 +294,12 @@ def still(observations: Any) -> Any:
     return np.zeros(len(observations))
 
 
-def test_clause_09_success_is_the_callers_word_then_the_environments_then_termination() -> None:
+def test_clause_09_success_is_the_callers_word_then_the_environments_and_else_unknown() -> None:
     report = evaluate_env(Walk, still, 40)
-    assert report.summary["success_is"] == "terminated"
-    assert all(e.success == e.terminated != e.truncated for e in report.episodes)
+    assert (report.summary["success_is"], report.summary["success_rate"]) == (None, None)
+    assert all(e.success is None for e in report.episodes)
+    assert report.as_eval().summary["mean"] == report.summary["mean_return"]
+    assert report.as_eval().summary["pass_rate"] is None
 
     class Says(Walk):
         def step(self, action: Any) -> Any:
@@ -312,7 +314,7 @@ def test_clause_09_success_is_the_callers_word_then_the_environments_then_termin
 
 
 def test_clause_10_every_denominator_is_the_episodes_asked_for() -> None:
-    report = evaluate_env(Walk, still, 41, num_envs=4)
+    report = evaluate_env(Walk, still, 41, num_envs=4, success=lambda *last: last[1])
     summary, episodes = report.summary, report.episodes
     wins = sorted(e.steps for e in episodes if e.success)
     assert 0 < len(wins) < 41
@@ -324,6 +326,9 @@ def test_clause_10_every_denominator_is_the_episodes_asked_for() -> None:
     never = evaluate_env(Walk, still, 5, success=lambda *_: False).summary
     assert never["success_rate"] == 0.0
     assert never["median_steps_to_goal"] is None
+    cut = evaluate_env(Walk, still, 50, success=lambda *last: last[2]).summary
+    assert cut["successes"] == cut["median_steps_to_goal_n"] == cut["truncated"] > 0
+    assert cut["median_steps_to_goal"] is not None, "a success may be one that a time limit ended"
 
 
 def test_clause_11_numbers_do_not_depend_on_how_many_play_side_by_side() -> None:
@@ -333,6 +338,29 @@ def test_clause_11_numbers_do_not_depend_on_how_many_play_side_by_side() -> None
         assert list(together.episodes) == list(alone.episodes)
     assert [e.index for e in alone.episodes] == list(range(60))
     assert len({e.seed for e in alone.episodes}) == 60
+
+
+class FastAndSlow:
+    """A batch that resets itself: slot 0 succeeds in 2 steps, slot 1 fails in 20."""
+
+    num_envs = 2
+    lengths = np.array([2, 20])
+
+    def reset(self) -> Any:
+        self.t = np.zeros(2, int)
+        return np.zeros((2, 1))
+
+    def step(self, actions: Any) -> Any:
+        self.t += 1
+        over = self.t == self.lengths
+        self.t[over] = 0
+        fast = np.array([True, False])
+        return np.zeros((2, 1)), over * 1.0, over & fast, over & ~fast, {"is_success": fast}
+
+
+def test_clause_11_a_fast_slot_plays_no_episode_of_a_slow_one() -> None:
+    for episodes, rate in ((20, 10 / 20), (21, 11 / 21), (1, 1.0)):
+        assert evaluate_env(FastAndSlow, still, episodes).summary["success_rate"] == rate
 
 
 def test_clause_12_an_evaluation_makes_its_environments_and_closes_them() -> None:

@@ -63,14 +63,14 @@ async def rescore(
     _refuse_unfinished(parent, info)
     name = str(parent.config.get("experiment_name") or parent.path.name)
     config = config or replace(base_config, output_dir=str(parent.path.parent))
-    repeats = repeats_of(parent.config)
+    repeats, threshold = repeats_of(parent.config), threshold_of(parent.config)
     settings = replace(
         config,
         endpoint=base_config.endpoint,  # no model is called
         experiment_name=config.experiment_name or f"{name}-rescored",
         repeats=repeats,
         max_samples=len(parent.results) // repeats,
-        pass_threshold=threshold_of(parent.config),
+        pass_threshold=config.pass_threshold if threshold is None else threshold,
         save_turns=False,
     )
     described = {

@@ -578,7 +578,7 @@ def test_pairing_can_be_declined(tmp_path: Path) -> None:
 
 
 def test_episodes_that_could_not_be_seeded_are_not_paired() -> None:
-    config = {"kind": "episodes", "env": "E", "seeded": False, "success_is": "terminated"}
+    config = {"kind": "episodes", "env": "E", "seeded": False, "success_is": "a win"}
     one = by_hand({f"e{i}": i % 2 for i in range(20)}, name="a", config=config)
     other = by_hand({f"e{i}": 1 for i in range(20)}, name="b", config=config)
     found = compare(one, other)
@@ -587,7 +587,7 @@ def test_episodes_that_could_not_be_seeded_are_not_paired() -> None:
     assert "the episodes of a and b had no seeds" in notes(found)[0]
     more = by_hand({f"e{i}": 1 for i in range(30)}, name="b", config=config)
     assert compare(one, more).overall.n_b == 30  # type: ignore[union-attr]
-    with pytest.raises(NotComparable, match="success_is is 'terminated' and 'a goal'"):
+    with pytest.raises(NotComparable, match="success_is is 'a win' and 'a goal'"):
         compare(one, by_hand({"e0": 1}, config={**config, "success_is": "a goal"}))
 
 

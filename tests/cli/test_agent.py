@@ -101,9 +101,9 @@ def test_a_policy_that_draws_from_global_random_state_repeats_exactly(
 
 
 def test_what_success_is_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    _, by_end, _ = run(capsys, *CARTPOLE)
+    _, by_end, _ = run(capsys, *CARTPOLE)  # poles that fall
     _, by_length, _ = run(capsys, *CARTPOLE, "--success", "my_policy:held_long")
-    assert (by_end["success_rate"], by_end["success_is"]) == (1.0, "terminated")
+    assert (by_end["success_rate"], by_end["success_is"]) == (None, None)
     assert 0 < by_length["success_rate"] < 1
     assert by_length["success_is"] == "success function"
 

@@ -39,7 +39,7 @@ from heldout.training.curve import current_points, read_points
 from heldout.vector import evaluate_env
 from heldout.vector.drivers import UNINSPECTED, UNSEEDED
 from heldout.weights import fingerprint
-from tests.vector.worlds import Walk, alone, good_policy, played
+from tests.vector.worlds import Walk, alone, good_policy, has_terminated, played
 
 pytestmark = [
     pytest.mark.integration,
@@ -611,7 +611,8 @@ def logged(tmp_path: Path, callbacks: list[BaseCallback]) -> list[dict[str, Any]
 def test_numbers_are_logged_at_their_own_step_past_what_the_trainer_has_pending(
     tmp_path: Path,
 ) -> None:
-    callback, watched, plain = HeldoutEvalCallback(Walk, 50, episodes=4), Recorder(), Recorder()
+    callback = HeldoutEvalCallback(Walk, 50, episodes=4, success=has_terminated)
+    watched, plain = Recorder(), Recorder()
     rows = logged(tmp_path / "with", [callback, watched])
     evals = [row for row in rows if "eval/episodes" in row]
     assert [row["time/total_timesteps"] for row in evals] == [50, 100, 150, 192]
@@ -654,7 +655,9 @@ def test_an_environment_of_the_training_is_refused_and_left_open() -> None:
 
 @pytest.mark.parametrize("by", ["success_rate", "mean_return"])
 def test_the_best_model_is_kept_with_what_made_it_so(by: Any, tmp_path: Path) -> None:
-    callback = HeldoutEvalCallback(Walk, 50, episodes=20, keep_best=tmp_path / "best", best_by=by)
+    callback = HeldoutEvalCallback(
+        Walk, 50, episodes=20, keep_best=tmp_path / "best", best_by=by, success=has_terminated
+    )
     train("PPO", callback, steps=256, normalize=True)
     reports = [(p.step, p.report.summary) for p in callback.history if p.report is not None]
     step, summary = max(reports, key=lambda found: found[1][by])
@@ -667,7 +670,7 @@ def test_the_best_model_is_kept_with_what_made_it_so(by: Any, tmp_path: Path) ->
     assert best.path is not None
     statistics = VecNormalize.load(str(tmp_path / "best/vecnormalize.pkl"), DummyVecEnv([Walk]))
     kept = policy_of(PPO.load(best.path, device="cpu"), vec_normalize=statistics)
-    again = evaluate_env(Walk, kept, 20).summary
+    again = evaluate_env(Walk, kept, 20, success=has_terminated).summary
     assert again[by] == best.value
 
 
@@ -680,7 +683,6 @@ def test_the_best_has_the_highest_mean_return_unless_success_is_defined() -> Non
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "mean_return"),
         ({"success": balanced}, "success_rate"),
-        ({"best_by": "success_rate"}, "success_rate"),
     ]
     for settings, by in cases:
         callback = HeldoutEvalCallback(cartpole, 256, episodes=10, at_start=True, **settings)
@@ -692,6 +694,18 @@ def test_the_best_has_the_highest_mean_return_unless_success_is_defined() -> Non
         assert callback.best is not None
         assert callback.best.by == by
         assert callback.best.value == max(summary[by] for summary in summaries)
+
+
+def test_no_model_is_the_best_by_a_success_that_nothing_defines(tmp_path: Path) -> None:
+    callback = HeldoutEvalCallback(
+        Walk, 64, episodes=2, best_by="success_rate", keep_best=tmp_path / "best"
+    )
+    train("PPO", callback, steps=64)
+    reasons = [str(point.skipped) for point in callback.history]
+    assert reasons
+    assert all("nothing says which episodes succeeded" in reason for reason in reasons)
+    assert callback.best is None
+    assert not (tmp_path / "best").exists()
 
 
 def test_a_best_model_that_cannot_be_written_does_not_end_the_training(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import gymnasium
@@ -18,6 +18,7 @@ from gymnasium.wrappers.vector import (
     NormalizeObservation,
     RecordEpisodeStatistics,
 )
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.vector import evaluate_env
@@ -411,7 +412,7 @@ def test_a_batch_of_tensors_is_played_on_its_own_device(mode: str | None, device
     report = evaluate_env(lambda: Tensors([2, 5, 3], mode=mode, device=device), stay, 8)
     assert sorted(e.steps for e in report.episodes[:3]) == [2, 3, 5]
     assert all(e.ret == e.steps == e.dist for e in report.episodes)
-    assert all(e.success == e.terminated == (e.steps == 2) for e in report.episodes)
+    assert all(e.terminated == (e.steps == 2) for e in report.episodes)
     assert all(e.truncated == (e.steps != 2) for e in report.episodes)
     assert UNSEEDED in report.notes
     assert any("says nothing" in note for note in report.notes) == (mode is None)
@@ -550,17 +551,51 @@ def test_a_policy_in_torch_plays_environments_in_numpy() -> None:
     assert played(evaluate_env(lambda: SyncVectorEnv([Walk] * 3), policy, 12)) == alone(12)
 
 
-def episodes_of(lengths: list[int], requested: int) -> Iterator[int]:
-    """The lengths of episodes given out by index to slots that play lengths[slot] each."""
-    free = [(0, slot) for slot in range(len(lengths))]
-    for _ in range(requested):
-        free.sort()
-        at, slot = free.pop(0)
-        yield lengths[slot]
-        free.append((at + lengths[slot], slot))
+# --- Slots of different speed -------------------------------------------------------------------
 
 
-def test_slots_that_reset_themselves_get_episodes_in_the_order_they_become_free() -> None:
-    lengths = [7, 2, 3, 11, 2]
-    report = evaluate_env(lambda: Tensors(lengths), stay, 20)
-    assert [e.steps for e in report.episodes] == list(episodes_of(lengths, 20))
+class Pair(Walk):
+    """The fast one succeeds in 2 steps, the slow one fails in 20."""
+
+    def __init__(self, slow: bool) -> None:
+        super().__init__()
+        self.slow = slow
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        found = super().reset(seed=seed)
+        self.length, self.good = (20, False) if self.slow else (2, True)
+        return found
+
+
+PAIR = [partial(Pair, False), partial(Pair, True)]
+
+
+def make_pairs_in_turn() -> Callable[[], Any]:
+    turns = cycle(PAIR)
+    return lambda: next(turns)()
+
+
+@pytest.mark.parametrize(
+    ("make_env", "num_envs"),
+    [
+        *((partial(Tensors, [2, 19], mode=mode), 1) for mode in (None, "next_step")),
+        *((partial(SyncVectorEnv, PAIR, autoreset_mode=mode), 1) for mode in MODES),
+        (lambda: Before(SyncVectorEnv(PAIR)), 1),
+        (lambda: DummyVecEnv(PAIR), 1),
+        (lambda: VecFrameStack(DummyVecEnv(PAIR), 2), 1),
+        (make_pairs_in_turn(), 2),
+    ],
+)
+@pytest.mark.parametrize("episodes", [20, 21])
+def test_a_fast_slot_plays_no_episode_of_a_slow_one(
+    make_env: Callable[[], Any], num_envs: int, episodes: int
+) -> None:
+    def policy(observations: Any) -> Any:
+        tensors = isinstance(observations, torch.Tensor)
+        return stay(observations) if tensors else np.zeros(2, np.int64)
+
+    report = evaluate_env(
+        make_env, policy, episodes, num_envs=num_envs, success=lambda *last: last[4] == 2
+    )
+    assert [e.success for e in report.episodes] == [i % 2 == 0 for i in range(episodes)]
+    assert report.summary["success_rate"] == (episodes + 1) // 2 / episodes

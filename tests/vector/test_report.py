@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import EvalReport
+from heldout.analysis import compare
 from heldout.cli.main import run_cli
-from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.errors import InvalidInput, NotComparable, RunDirectoryError, RunExists
 from heldout.stats import median_interval, wilson
 from heldout.vector import VectorReport, evaluate_env
 from heldout.vector.episodes import episode_seed
-from tests.vector.worlds import Walk, good_policy, played
+from tests.vector.worlds import Walk, good_policy, has_terminated, played
 
 
 class Plan(gymnasium.Env[Any, Any]):
@@ -57,7 +58,7 @@ PLAN: list[tuple[int, bool, bool, dict[str, Any]]] = [
 
 
 def test_every_number_of_the_summary() -> None:
-    summary = play(PLAN).summary
+    summary = play(PLAN, success=has_terminated).summary
     rate, middle = wilson(4 / 6, 6), median_interval(np.array([4, 6, 11, 1]))
     returns = [4, 9, 6, 9, 11, 1]
     error = statistics.stdev(returns) / 6**0.5
@@ -86,21 +87,23 @@ def test_every_number_of_the_summary() -> None:
         "num_envs": 1,
         "seed": 0,
         "seeded": True,
-        "success_is": "terminated",
+        "success_is": "success function",
         "notes": [],
     }
     assert summary == expected
     assert list(summary) == list(expected)
+    unknown = dict.fromkeys(key for key in expected if "success" in key or "to_goal" in key)
+    assert play(PLAN).summary == {**expected, **unknown, "return_mean_fail": None}
 
 
 def test_without_successes_there_is_no_median_and_with_only_those_no_failing_return() -> None:
-    failed = play([(3, False, True, {})] * 3).summary
+    failed = play([(3, False, True, {})] * 3, success=has_terminated).summary
     assert failed["success_rate"] == 0.0
     assert failed["median_steps_to_goal"] is None
     assert failed["steps_p50_success"] is None
     assert failed["return_mean_success"] is None
     assert (failed["dist_at_end_p50"], failed["dist_n"]) == (None, 0)
-    won = play([(3, True, False, {})] * 3).summary
+    won = play([(3, True, False, {})] * 3, success=has_terminated).summary
     assert won["return_mean_fail"] is None
     assert won["success_rate_ci_low"] > 0.4
 
@@ -108,7 +111,8 @@ def test_without_successes_there_is_no_median_and_with_only_those_no_failing_ret
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=30))
 def test_rates_and_medians_are_over_what_they_say(plan: list[tuple[int, bool]]) -> None:
-    summary = play([(steps, good, not good, {}) for steps, good in plan]).summary
+    episodes: list[Any] = [(steps, good, not good, {}) for steps, good in plan]
+    summary = play(episodes, success=has_terminated).summary
     to_goal = [steps for steps, good in plan if good]
     assert summary["success_rate"] == len(to_goal) / len(plan)
     median = statistics.median(to_goal) if to_goal else None
@@ -131,8 +135,17 @@ def test_silence_beside_others_that_speak_of_success_is_a_failure_and_said() -> 
     report = play([(2, True, False, {}), (2, True, False, {"is_success": True})])
     assert [e.success for e in report.episodes] == [False, True]
     assert report.notes == (
-        "1 of 2 episodes said nothing of success where others did: they count as failures",
+        "1 of 2 episodes said nothing of success where others did: they count as failures, so the "
+        "success rate is a lower bound",
     )
+
+
+def test_where_nothing_says_what_success_is_it_is_unknown_however_episodes_end() -> None:
+    report = play([(2, True, True, {}), (3, True, False, {}), (4, False, True, {})])
+    assert {e.success for e in report.episodes} == {None}
+    assert report.notes == ()
+    with pytest.raises(InvalidInput, match="nothing says which episodes succeeded"):
+        report.as_eval("success")
 
 
 def test_the_callers_predicate_goes_before_everything() -> None:
@@ -154,18 +167,12 @@ def test_a_predicate_that_forgets_to_return_is_refused() -> None:
         play(PLAN, success=lambda *_: None)
 
 
-def test_ends_that_are_always_both_are_pointed_out() -> None:
-    (note,) = play([(2, True, True, {}), (3, True, False, {})]).notes
-    assert "all 1 truncated episodes were reported as terminated too" in note
-    assert play([(2, True, True, {}), (3, False, True, {})]).notes == ()
-
-
 # --- The run directory --------------------------------------------------------------------------
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> tuple[VectorReport, Path]:
-    report = evaluate_env(Walk, good_policy, 20, num_envs=4)
+    report = evaluate_env(Walk, good_policy, 20, num_envs=4, success=has_terminated)
     report.save(tmp_path / "walk")
     return report, tmp_path / "walk"
 
@@ -235,7 +242,7 @@ def test_loading_it_again_gives_the_same_report(saved: tuple[VectorReport, Path]
 
 
 def test_an_end_that_was_both_comes_back_as_both(tmp_path: Path) -> None:
-    report = play([(2, True, True, {"dist": 1.0}), (2, True, False, {})])
+    report = play([(2, True, True, {"dist": 1.0}), (2, True, False, {})], success=has_terminated)
     report.save(tmp_path / "both")
     assert played(VectorReport.load(tmp_path / "both")) == played(report)
 
@@ -259,3 +266,92 @@ def test_a_run_is_not_overwritten_and_another_kind_is_not_loaded(
 def test_a_report_introduces_itself(saved: tuple[VectorReport, Path]) -> None:
     assert "'success_rate': 0." in repr(saved[0])
     assert "env='Walk'" in repr(saved[0])
+
+
+# --- Runs whose success is unknown --------------------------------------------------------------
+
+
+def fall_at_once(observations: Any) -> Any:
+    return np.zeros(len(observations), np.int64)
+
+
+def balance(observations: Any) -> Any:
+    return (observations[:, 2] + 0.4 * observations[:, 3] > 0).astype(np.int64)
+
+
+@pytest.fixture
+def cartpoles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[VectorReport, VectorReport]:
+    """Two policies in CartPole, saved: all poles of `bad` fall, and most of `good` stand."""
+    monkeypatch.chdir(tmp_path)
+
+    def make_env() -> Any:
+        return gymnasium.make("CartPole-v1", max_episode_steps=60)
+
+    bad = evaluate_env(make_env, fall_at_once, 20, num_envs=4)
+    good = evaluate_env(make_env, balance, 20, num_envs=4)
+    for name, report in (("bad", bad), ("good", good)):
+        report.save(name)
+    return bad, good
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert run_cli([*arguments, "--json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_runs_of_unknown_success_are_compared_and_gated_by_their_returns(
+    cartpoles: tuple[VectorReport, VectorReport], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, good = (report.summary["mean_return"] for report in cartpoles)
+    found = run_json(capsys, "compare", "bad", "good")
+    assert (found["verdict"], found["pass_threshold"]) == ("b_better", None)
+    assert found["overall"]["difference"] == pytest.approx(good - bad)
+    gate = ("gate", "--no-worse-than", "1", "--baseline")
+    assert run_json(capsys, *gate, "bad", "good")["outcome"] == "pass"
+    assert run_json(capsys, *gate, "good", "bad", code=1)["outcome"] == "fail"
+    assert run_cli(["compare", "bad", "good", "--flips", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "B wins 20 samples" in shown
+    assert "Flips (by" not in shown
+    error = run_json(capsys, "compare", "bad", "good", "--metric", "passed", code=2)["error"]
+    assert "nothing says which rewards of bad pass" in error["message"]
+
+
+def test_returns_neither_pass_nor_fail_wherever_they_are_shown(
+    cartpoles: tuple[VectorReport, VectorReport], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from heldout.viewer.pages import Pages
+
+    _, good = cartpoles
+    assert VectorReport.load("good").summary == good.summary
+    summary = run_json(capsys, "show", "good")["summary"]
+    assert summary["mean"] == good.summary["mean_return"]
+    assert (summary["pass_rate"], summary["pass_rate_ci_low"]) == (None, None)
+    assert "metric_success" not in summary
+    for arguments in (["show", "good"], ["show", "good", "--by", "ended"]):
+        assert run_cli(arguments) == 0
+        assert "passed (≥" not in capsys.readouterr().out
+    error = run_json(capsys, "show", "good", "--failures", "1", code=2)["error"]
+    assert "their reward is the return" in error["message"]
+    assert run_cli(["sql", "good", "select distinct passed from results", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"passed": None}
+    assert EvalReport.load("good").to_pandas()["passed"].isna().all()
+    pages = Pages([Path.cwd()])
+    run = pages.run("good")
+    assert (run["pass_threshold"], run["outcomes"]["passed"], run["outcomes"]["failed"]) == (
+        None, 0, 0,
+    )  # fmt: skip
+    assert pages.sample("good", "episode-0", 0)["outcome"] == "scored"
+
+
+def test_a_run_saved_when_ending_was_success_is_read_as_unknown_and_not_compared(
+    cartpoles: tuple[VectorReport, VectorReport],
+) -> None:
+    for name in ("bad", "good"):
+        about = json.loads(Path(name, "run.json").read_text())
+        about["config"] |= {"success_is": "terminated"}
+        Path(name, "run.json").write_text(json.dumps(about))
+    assert VectorReport.load("good").summary == cartpoles[1].summary
+    with pytest.raises(NotComparable, match="an episode that terminated counted as a success"):
+        compare("bad", "good")

@@ -319,6 +319,12 @@ def ended_early(info: Any, terminated: bool, truncated: bool, ret: float, steps:
     return steps < 6
 
 
+class Judged(Walk):
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "is_success": self.good}
+
+
 class Learns:
     """A policy that acts well in a growing share of its rows."""
 
@@ -400,14 +406,23 @@ def test_the_curve_of_returns_has_intervals_verdicts_and_flips_and_no_pass_rate(
 
 
 def test_the_curve_is_of_successes_where_success_is_defined_or_asked_for() -> None:
-    cases: list[dict[str, Any]] = [{"success": ended_early}, {"reward": "success"}]
-    for case in cases:
-        evals = EvalEvery(1, Walk, good_policy, 20, **case)
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (Walk, {"success": ended_early}),
+        (Judged, {"reward": "success"}),
+    ]
+    for make_env, case in cases:
+        evals = EvalEvery(1, make_env, good_policy, 20, **case)
         report = evals.maybe_run(1)
         assert report is not None
         (point,) = evals.points
         assert point.reward == report.summary["success_rate"] == point.number("pass_rate")
     assert evals.run_dir.name == "env_eval-2"
+
+
+def test_a_curve_of_successes_that_nothing_defines_has_no_number() -> None:
+    evals = EvalEvery(1, Walk, good_policy, 5, reward="success")
+    assert evals.maybe_run(1) is None
+    assert "nothing says which episodes succeeded" in str(evals.history[0].skipped)
 
 
 def test_episodes_are_the_same_samples_and_clusters_at_every_eval() -> None:

@@ -49,6 +49,11 @@ class Walk(gymnasium.Env[Any, Any]):
         self.closed = True
 
 
+def has_terminated(info: Any, terminated: bool, truncated: bool, ret: float, steps: int) -> bool:
+    """What success is in Walk."""
+    return terminated
+
+
 def good_policy(observations: Any) -> Any:
     return (observations[:, 0] > 0).astype(np.int64)
 
@@ -56,7 +61,7 @@ def good_policy(observations: Any) -> Any:
 class Played(NamedTuple):
     ret: float
     steps: int
-    success: bool
+    success: bool | None
     terminated: bool
     truncated: bool
     dist: float | None
@@ -87,5 +92,5 @@ def alone(
             )
             ret, steps = ret + reward, steps + 1
             truncated = truncated or (steps == max_steps and not terminated)
-        found.append(Played(ret, steps, terminated, terminated, truncated, info["dist"], start))
+        found.append(Played(ret, steps, None, terminated, truncated, info["dist"], start))
     return found

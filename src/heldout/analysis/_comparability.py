@@ -30,6 +30,7 @@ PARTS_SHOWN = 8
 # What a report of episodes says in its config, where others have functions.
 _EPISODE_SETTINGS: dict[str, Kind] = {
     "success_is": "scorer",
+    "reward": "scorer",
     "env": "environment",
     "max_steps": "environment",
 }
@@ -86,6 +87,7 @@ def find_mismatches(
         if text and a.functions and b.functions and not (kind == "scorer" and same_answers(a, b)):
             mismatches.append(Mismatch(kind, text))
     if "episodes" in (a.config.get("kind"), b.config.get("kind")):
+        mismatches += [*_find_old_success(a), *_find_old_success(b)]
         for name, kind in _EPISODE_SETTINGS.items():
             if a.config.get(name) != b.config.get(name):
                 text = _describe_change(name, a.config.get(name), b.config.get(name))
@@ -125,6 +127,17 @@ def match_runs(
     shared, mismatches = find_mismatches(a, b, keys=keys, threshold_matters=threshold_matters)
     refuse_mismatches(mismatches, allow, what)
     return shared, mismatches
+
+
+def _find_old_success(run: LoadedRun) -> list[Mismatch]:
+    """Return a mismatch for a run that took whatever terminated for a success, else none."""
+    if run.config.get("success_is") != "terminated":
+        return []
+    text = (
+        f"{run.name} was saved when an episode that terminated counted as a success, which it need "
+        "not be (a pole that fell); VectorReport.load(…).save(…) saves it with returns"
+    )
+    return [Mismatch("scorer", text)]
 
 
 def find_unfinished(run: LoadedRun) -> list[Mismatch]:

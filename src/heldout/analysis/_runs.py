@@ -139,7 +139,7 @@ class Measure:
     """What is measured: "reward", "passed", "pass@k", "pass^k", or the name of a metric."""
 
     name: str
-    pass_threshold: float
+    pass_threshold: float | None
 
     @property
     def k(self) -> int | None:
@@ -164,6 +164,11 @@ class Measure:
         if self.name == REWARD:
             return table.reward
         if self.counts_passes:
+            if self.pass_threshold is None:
+                raise InvalidInput(
+                    f"nothing says which rewards of {run.name} pass: they are returns. Compare "
+                    "the reward, or give the return that passes (pass_threshold)"
+                )
             passed = has_passed(table.reward, self.pass_threshold)
             return np.asarray(np.where(np.isnan(table.reward), np.nan, passed))
         if self.metric is not None and self.metric in table.metrics:

@@ -137,7 +137,7 @@ class Comparison:
         a: The run that is compared with.
         b: The run that is compared.
         metric: "reward", "passed", "pass@k", "pass^k", or the name of a metric.
-        pass_threshold: The mean reward from which a sample passes.
+        pass_threshold: The mean reward from which a sample passes; None of returns.
         confidence: Of all intervals.
         cluster: The metadata key that errors are clustered by; None: by content.
         overall: The difference over the samples that have a score in both runs.
@@ -149,8 +149,9 @@ class Comparison:
         slices: The difference in each slice; `label` has one value per key.
         slices_with_errors: The same with errored items counted; empty where nothing errored.
         slices_not_compared: Labels of slices without a sample that has a value in both runs.
-        gained: Samples that fail in A and pass in B; none where samples are not paired.
-        lost: Samples that pass in A and fail in B.
+        gained: Samples that fail in A and pass in B; none where samples are not paired. Of
+            returns, those that rose.
+        lost: Samples that pass in A and fail in B; of returns, those that fell.
         mismatches: What differs and was allowed to.
         shared_samples: Samples that both runs have.
         unseeded: Runs whose episodes had no seeds, so that they cannot be paired.
@@ -165,7 +166,7 @@ class Comparison:
     a: Side
     b: Side
     metric: str
-    pass_threshold: float
+    pass_threshold: float | None
     confidence: float
     cluster: str | None
     overall: Difference
@@ -257,7 +258,7 @@ def compare(
     keys = [*by, *([] if cluster is None else [cluster])]
     run_a, run_b = _distinguish_names(load_run(a, keys, name="A"), load_run(b, keys, name="B"))
     threshold = run_a.report.pass_threshold if pass_threshold is None else pass_threshold
-    measure = Measure(metric, check_threshold(threshold))
+    measure = Measure(metric, None if threshold is None else check_threshold(threshold))
     shared, mismatches = match_runs(
         run_a,
         run_b,
@@ -363,7 +364,7 @@ class _Columns(NamedTuple):
     """One row per sample of one run."""
 
     rewards: Floats
-    passes: NDArray[np.bool_]
+    passes: NDArray[np.bool_] | None
     slices: Ints
     clusters: Ints | None
 
@@ -390,7 +391,8 @@ def _read_columns(
 
     def read(run: LoadedRun, slices: Ints) -> _Columns:
         rewards = sample_means(run.table, run.table.reward)
-        passes = has_passed(rewards, measure.pass_threshold)
+        threshold = measure.pass_threshold
+        passes = None if threshold is None else has_passed(rewards, threshold)
         return _Columns(rewards, passes, slices, clusters_if_any(run.table, cluster))
 
     columns = read(a, codes[0]), read(b, codes[1])
@@ -431,9 +433,11 @@ class _Aligned:
             return unpaired_difference(
                 a, b, clusters_a=clusters_a, clusters_b=clusters_b, **settings
             )
-        return paired_difference(a, b, clusters=clusters_a, **settings).count_flips(
-            *(side.passes[which] for side, which in zip(self.columns, rows, strict=True))
-        )
+        difference = paired_difference(a, b, clusters=clusters_a, **settings)
+        before, after = (side.passes for side in self.columns)
+        if before is None or after is None:
+            return difference
+        return difference.count_flips(before[rows[0]], after[rows[1]])
 
     def slice_differences(
         self, values: Sequence[Floats], rows: Sequence[Ints]
@@ -457,11 +461,14 @@ class _Aligned:
         )
 
     def changes(self, rows: Sequence[Ints], table: Table, *, gained: bool) -> Sequence[Change]:
-        """Return the samples whose mean reward passes in one run alone."""
+        """Return the samples whose mean reward passes in one run alone, or is higher in it."""
         if self.pairs is None:
             return ()
         a, b = self.columns
-        before, after = a.passes[rows[0]], b.passes[rows[1]]
-        which = np.flatnonzero(after & ~before if gained else before & ~after)
+        before, after = (
+            (side.rewards if side.passes is None else side.passes)[which]
+            for side, which in zip(self.columns, rows, strict=True)
+        )
+        which = np.flatnonzero(after > before if gained else before > after)
         in_a, in_b = rows[0][which], rows[1][which]
         return Changes(table, in_a, a.rewards[in_a], b.rewards[in_b])

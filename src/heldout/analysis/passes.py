@@ -94,6 +94,8 @@ def _estimate(
         raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
     if pass_threshold is None:
         pass_threshold = results.pass_threshold if isinstance(results, EvalReport) else 0.5
+    if pass_threshold is None:
+        raise InvalidInput("nothing says which of these rewards pass: give pass_threshold")
     return _count_passes(table, estimator, k, cluster, pass_threshold)
 
 
@@ -161,6 +163,8 @@ def summarize_report(
         kept: Summary = {key: summary[key] for key in ("complete", "n_asked") if key in summary}
         summary = {**_summarize_table(table, cluster, threshold), **kept}
     for k in ks:
+        if threshold is None:
+            break  # nothing says which rewards pass
         strict = k in pass_at and summary.get("complete") is not False
         summary |= _summarize_passes(table, k, cluster, threshold, strict=strict)
     return summary
@@ -197,7 +201,7 @@ def slices_and_total(
     return slices, summarize(np.arange(len(table)))
 
 
-def _summarize_table(table: Table, cluster: str, threshold: float) -> Summary:
+def _summarize_table(table: Table, cluster: str, threshold: float | None) -> Summary:
     numbers = sample_clusters(table, cluster)
     return {
         **summarize_batch(make_table_batch(table, numbers), threshold),

@@ -55,8 +55,8 @@ class CurveRun:
     """Reason of the last skip, where the last attempt has no results but earlier ones have."""
 
     @property
-    def pass_threshold(self) -> float:
-        """The reward that passes."""
+    def pass_threshold(self) -> float | None:
+        """The reward that passes; None where nothing says."""
         from heldout.store.report import threshold_of
 
         return threshold_of(self.info.config if self.info else {})

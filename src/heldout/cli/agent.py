@@ -93,7 +93,8 @@ def command(
 ) -> None:
     """Evaluate a policy in ENV, a Gymnasium id such as CartPole-v1. Prints JSON.
 
-    A policy that terminates an episode may have failed it, as in CartPole: --success decides.
+    Without --success the environment says which episodes succeeded (is_success in the info of the
+    last step). Where it does not, success is null, and a saved run is compared by its returns.
     """
     arguments = parse_key_values(env_args, "--env-arg")
     directory = None if save is None else Path(save).absolute()  # a policy may change directory
@@ -134,7 +135,10 @@ def command(
         )
         about["error"] = {"kind": "not_saved", "message": loss, "hint": None}
     print_json({**about, **report.summary})
-    for note in report.notes:
+    notes = list(report.notes)
+    if report.summary["success_is"] is None:
+        notes.append("nothing says which episodes succeeded, so that is null; --success says it")
+    for note in notes:
         click.echo(f"Note: {note}", err=True)
     if loss is not None:
         click.echo(printable(f"Eval failed: {loss}"), err=True)

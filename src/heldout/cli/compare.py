@@ -186,9 +186,12 @@ def build_comparison(
     overall, effect = comparison.overall, comparison.minimum_detectable
     if isinstance(overall, PairedDifference):
         wins = f"B wins {count(overall.wins, 'sample')}, loses {overall.losses}"
-        gained, lost = len(comparison.gained), len(comparison.lost)
-        changes = f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {gained}, lost {lost}"
-        blocks.append(Line(f"{wins}, and ties {overall.ties}. {changes}."))
+        text = f"{wins}, and ties {overall.ties}."
+        if comparison.pass_threshold is not None:
+            gained, lost = len(comparison.gained), len(comparison.lost)
+            by = f"reward ≥ {comparison.pass_threshold:g}"
+            text += f" Flips (by {by}): gained {gained}, lost {lost}."
+        blocks.append(Line(text))
     detectable = "unknown, there is no spread"
     if effect is not None:
         detectable = f"{number(effect)} at 80% power and p < {1 - comparison.confidence:.2g}"
@@ -413,7 +416,7 @@ def notes(comparison: Comparison) -> list[str]:
     thresholds = a.report.pass_threshold, b.report.pass_threshold
     if comparison.pass_threshold == thresholds[0] != thresholds[1]:
         lines.append(
-            f"pass_threshold is {thresholds[0]:g} and {thresholds[1]:g}; flips are by the first"
+            f"pass_threshold is {thresholds[0]} and {thresholds[1]}; flips are by the first"
         )
     if comparison.duplicates:
         lines.append("samples of equal input and ground truth are one cluster")

@@ -312,7 +312,7 @@ class StepChange(NamedTuple):
 
 
 def compare_steps(
-    results: Sequence[CurvePoint], first: int | None, last: int | None, pass_threshold: float
+    results: Sequence[CurvePoint], first: int | None, last: int | None, pass_threshold: float | None
 ) -> StepChange:
     """Compare two steps of one label; by default the first with the last."""
     before, after = _point_at(results, first, 0), _point_at(results, last, -1)

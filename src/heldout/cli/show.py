@@ -279,13 +279,14 @@ def _describe_origin(info: RunInfo) -> str:
     return "; ".join(parts)
 
 
-def _build_summary_table(summary: Summary, pass_threshold: float) -> Table:
+def _build_summary_table(summary: Summary, pass_threshold: float | None) -> Table:
     # Label, key of the mean, prefix of the interval's keys, and what it is the mean of.
     rows = [("reward", "mean", "ci", str(summary["n"]))]
     if summary["n_errors"]:
         rows.append(("reward, scored only", "mean_scored", "ci_scored", str(summary["n_scored"])))
-    passed = f"passed (≥ {pass_threshold:g})"
-    rows.append((passed, "pass_rate", "pass_rate_ci", str(summary["n"])))
+    if pass_threshold is not None:
+        passed = f"passed (≥ {pass_threshold:g})"
+        rows.append((passed, "pass_rate", "pass_rate_ci", str(summary["n"])))
     for key in summary:
         is_metric = key.startswith(("metric_", "metric."))
         if is_metric and f"{key}_n" in summary and f"{key}_ci_low" in summary:
@@ -456,15 +457,25 @@ def _value_order(value: Any) -> tuple[Any, ...]:
 def _select_items(
     report: EvalReport, failures: int | None, passes: int | None, ids: tuple[str, ...]
 ) -> list[EvalResult]:
+    if not (passes or failures):
+        return _find_items(report, ids)
     threshold = report.pass_threshold
+    if threshold is None:
+        raise InvalidInput(
+            f"nothing says which episodes of {report.path} passed: their reward is the return. "
+            "--sample ID shows one; say what success is (success=, --success) when you evaluate"
+        )
     if passes:
         passed = (r for r in report.results if r.ok and r.score.reward >= threshold)
         return [*islice(passed, passes)]
-    if failures:
-        # Errored items come first: they say nothing about the policy until they are repaired.
-        errored = islice((r for r in report.results if not r.ok), report.summary["n_errors"])
-        wrong = (r for r in report.results if r.ok and r.score.reward < threshold)
-        return [*islice(chain(errored, wrong), failures)]
+    # Errored items come first: they say nothing about the policy until they are repaired.
+    errored = islice((r for r in report.results if not r.ok), report.summary["n_errors"])
+    wrong = (r for r in report.results if r.ok and r.score.reward < threshold)
+    return [*islice(chain(errored, wrong), failures)]
+
+
+def _find_items(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
+    """Find the items of samples, in the order of their ids."""
     results = [result for result in report.results if result.sample_id in ids]
     missing = {*ids} - {result.sample_id for result in results}
     if missing:

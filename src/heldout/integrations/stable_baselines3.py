@@ -330,7 +330,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         keep_best: A directory for the best model so far: `best_model.zip`, and `vecnormalize.pkl`
             where it trains with one.
         best_by: What the best model has most of, and what the curve is of; the mean return unless
-            `success` is given, since an episode that terminated may as well have failed.
+            `success` is given. "success_rate" needs `success`, or an environment that says so.
         verbose: As in BaseCallback.
         label: As in `EvalEvery`.
         run_dir: As in `EvalEvery`.

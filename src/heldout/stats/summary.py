@@ -60,14 +60,17 @@ def has_passed(reward: Floats, pass_threshold: float) -> NDArray[np.bool_]:
     return np.asarray(reward >= pass_threshold)
 
 
-def summarize_batch(batch: Batch, pass_threshold: float = 0.5) -> Summary:
-    """Summarize rows in any order; rewards from the threshold on count as passed."""
+def summarize_batch(batch: Batch, pass_threshold: float | None = 0.5) -> Summary:
+    """Summarize rows in any order; rewards from the threshold on count as passed.
+
+    Where there is no threshold, as for returns, there is no pass rate.
+    """
     (summary,) = summarize_groups(batch, np.zeros(len(batch), np.int64), 1, pass_threshold)
     return summary
 
 
 def summarize_groups(
-    batch: Batch, groups: Ints, count: int, pass_threshold: float = 0.5
+    batch: Batch, groups: Ints, count: int, pass_threshold: float | None = 0.5
 ) -> list[Summary]:
     """Summarize each group of rows, in time that does not grow with the number of groups.
 
@@ -86,7 +89,9 @@ def summarize_groups(
 
     of_all = moments_of(np.where(ok, batch.reward, 0.0))
     of_scored = moments_of(batch.reward)
-    of_passed = moments_of(has_passed(batch.reward, pass_threshold).astype(np.float64))
+    of_passed = [Moments()] * count
+    if pass_threshold is not None:
+        of_passed = moments_of(has_passed(batch.reward, pass_threshold).astype(np.float64))
     of_metrics = {name: moments_of(values) for name, values in sorted(batch.metrics.items())}
     is_first = find_changes(groups) | find_changes(batch.sample)
     counts = {

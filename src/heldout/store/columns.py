@@ -253,7 +253,7 @@ def label(values: Sequence[Any]) -> tuple[Ints, list[Any]]:
 
 
 def derive(
-    run: RunDir, repeats: int, pass_threshold: float, *, parquet: bool
+    run: RunDir, repeats: int, pass_threshold: float | None, *, parquet: bool
 ) -> tuple[Summary, RunUsage, str]:
     """Summarize what the journal holds now, complete or not; it is read once.
 
@@ -606,7 +606,7 @@ def column_name(key: str, columns: Iterable[str], where: object) -> str:
 # --- Summaries ------------------------------------------------------------------------------------
 
 
-def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5) -> Summary:
+def summarize_results(results: Iterable[EvalResult], pass_threshold: float | None = 0.5) -> Summary:
     """Summarize results in memory, in any order, as summary.json has it.
 
     Repeats of one sample are one cluster, and so are samples of equal content.
@@ -615,7 +615,7 @@ def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5
 
 
 def slice_summaries(
-    report: EvalReport, by: Sequence[str], pass_threshold: float
+    report: EvalReport, by: Sequence[str], pass_threshold: float | None
 ) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
     """Summarize a report by the values of keys, None where an item has none; and all of it."""
     table = table_of(report, item_keys=by)

@@ -32,6 +32,7 @@ def import_package(name: str) -> Any:
 
 def make_columns(report: EvalReport) -> Columns:
     """Put the results of a report into columns of one type each: texts, where it has several."""
+    threshold = report.pass_threshold
     opening: dict[str, Callable[[EvalResult], Any]] = {
         "id": lambda r: r.sample_id,
         "repeat": lambda r: r.repeat,
@@ -40,7 +41,7 @@ def make_columns(report: EvalReport) -> Columns:
         "target": lambda r: r.sample.ground_truth,
         "extracted": extracted_of,
         "reward": lambda r: r.score.reward if r.ok else None,
-        "passed": lambda r: r.score.reward >= report.pass_threshold if r.ok else None,
+        "passed": lambda r: r.score.reward >= threshold if r.ok and threshold is not None else None,
     }
     closing: dict[str, Callable[[EvalResult], Any]] = {
         "prompt_tokens": lambda r: r.trajectory.usage and r.trajectory.usage.prompt_tokens,

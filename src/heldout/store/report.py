@@ -276,8 +276,8 @@ class EvalReport:
         return repeats_of(self.config)
 
     @property
-    def pass_threshold(self) -> float:
-        """The reward from which an item counts as passed."""
+    def pass_threshold(self) -> float | None:
+        """The reward from which an item counts as passed; None where nothing says so."""
         return threshold_of(self.config)
 
     @property
@@ -458,7 +458,9 @@ def repeats_of(config: dict[str, Any]) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-def threshold_of(config: dict[str, Any]) -> float:
-    """Read the reward that passes; 0.5 where a config does not say."""
+def threshold_of(config: dict[str, Any]) -> float | None:
+    """Read the reward that passes; 0.5 where a config does not say, None where it is a return."""
+    if config.get("kind") == "episodes" and config.get("reward") == "return":
+        return None
     value = config.get("pass_threshold")
     return float(value) if isinstance(value, int | float) else 0.5

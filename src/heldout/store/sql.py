@@ -161,12 +161,14 @@ def _load_texts(db: DuckDBPyConnection, report: EvalReport) -> None:
 
 
 def _define_results(
-    file: ParquetFile, texts: Sequence[str], pass_threshold: float, *, outcomes: bool = True
+    file: ParquetFile, texts: Sequence[str], pass_threshold: float | None, *, outcomes: bool = True
 ) -> None:
     """Define the table `results`, with or without the columns of what came out."""
     selected = ["sample_id AS id", '"index"', "repeat"]
     if outcomes:
         passed = f"coalesce(reward >= {pass_threshold!r}, false) AS passed"
+        if pass_threshold is None:
+            passed = "NULL::BOOLEAN AS passed"
         selected += ["reward", passed, *OUTCOMES]
     for struct, prefix in (("metrics", METRIC), ("metadata", METADATA)):
         fields = {

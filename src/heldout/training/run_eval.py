@@ -552,9 +552,7 @@ def _merge(
             skipped=f"all {len(results)} items errored, so there is no mean; the last: "
             f"sample {results[-1].sample_id!r}: {results[-1].error}"
         )
-    summary = summarize_results(results, task.pass_threshold)
-    if not first.has_passes:
-        summary |= {key: None for key in summary if key.startswith("pass_rate")}
+    summary = summarize_results(results, task.pass_threshold if first.has_passes else None)
     run = first.run
     if several and ranks.rank == 0:
         run = f"steps/{reserve_name(task.run_dir / 'steps', task.name)}"

@@ -3,10 +3,10 @@
     slots = begin(num_envs=8, requested=100)
     slots, ended = advance(slots, reward, terminated, truncated)
 
-An episode has an index and is given to a slot before it starts; the slot that ends first gets the
-next one. So exactly the requested episodes are played, all of them to their end, and none is
-counted because it happened to be short (docs/semantics.md, clause 11). Pure: arrays in, new
-arrays out, no environment and no I/O.
+Slot `s` of `n` plays the episodes s, s + n, s + 2n …, whatever ends first: a slot that is done
+waits for the others. So exactly the requested episodes are played, all of them to their end, none
+is counted because it happened to be short, and no environment plays more of them because it is
+fast (docs/semantics.md, clause 11). Pure: arrays in, new arrays out, no environment and no I/O.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ class Slots(NamedTuple):  # made anew at every step, so it has to be made quickl
     steps: Ints
     playing: Bools | None
     """Whose next step counts; None for everybody's."""
-    started: int
-    """How many episodes have been given out."""
     requested: int
 
     @property
     def finished(self) -> bool:
         """Whether all episodes were played."""
-        return self.started == self.requested and not (self.episode >= 0).any()
+        return not (self.episode >= 0).any()
 
 
 class Ended(NamedTuple):
@@ -64,12 +62,15 @@ def check_whole(name: str, value: Any, *, least: int, note: str = "") -> None:
 
 
 def begin(num_envs: int, requested: int) -> Slots:
-    """The first episodes given out, none played."""
-    started = min(num_envs, requested)
-    episode = np.where(np.arange(num_envs) < started, np.arange(num_envs), IDLE)
-    playing = None if started == num_envs else episode >= 0
+    """The first episode of each slot, none played."""
+    episode = _assign(np.arange(num_envs), requested)
+    playing = None if num_envs <= requested else episode >= 0
     zeros = np.zeros(num_envs)
-    return Slots(episode, zeros, zeros.astype(np.int64), playing, started, requested)
+    return Slots(episode, zeros, zeros.astype(np.int64), playing, requested)
+
+
+def _assign(episode: Ints, requested: int) -> Ints:
+    return np.where(episode < requested, episode, IDLE)
 
 
 def advance(
@@ -101,12 +102,10 @@ def advance(
         if playing.all():
             playing = None
     if not np.count_nonzero(over):  # a tenth of what any() takes
-        return Slots(slots.episode, ret, steps, playing, slots.started, slots.requested), None
+        return Slots(slots.episode, ret, steps, playing, slots.requested), None
 
     ends = np.flatnonzero(over)
-    count = min(len(ends), slots.requested - slots.started)
-    following = np.full(len(ends), IDLE)
-    following[:count] = np.arange(slots.started, slots.started + count)
+    following = _assign(slots.episode[ends] + len(slots.episode), slots.requested)
     ended = Ended(
         ends,
         slots.episode[ends],
@@ -124,7 +123,7 @@ def advance(
     if rests:
         playing[ends] = False
     everybody = None if playing.all() else playing
-    return Slots(episode, ret, steps, everybody, slots.started + count, slots.requested), ended
+    return Slots(episode, ret, steps, everybody, slots.requested), ended
 
 
 def episode_seed(seed: int, index: int) -> int:

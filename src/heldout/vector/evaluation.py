@@ -74,7 +74,7 @@ def evaluate_env(
         seed: Episode `i` is seeded by `(seed, i)`.
         max_steps: Truncates longer episodes.
         success: Decides whether an episode succeeded. Without it the environment does (`is_success`
-            or `success` in the info of the last step); without that, one that terminated did.
+            or `success` in the info of the last step); without that, success is not known (None).
         trajectory: A new `.jsonl` file for every step.
 
     Returns:
@@ -153,8 +153,6 @@ class _Evaluation:
         self._driver, self._seed, self._max_steps = driver, seed, max_steps
         self._episodes, self._success = episodes, success
         self._seeded = driver.restarts
-        self._seeds: list[int] = []
-        """By episode, as they are given out."""
         self._ended: dict[int, _EpisodeEnd] = {}
         self._info_keys: set[str] = set()
         """Where the environment said which episodes succeeded."""
@@ -167,7 +165,6 @@ class _Evaluation:
         try:
             seeds = [episode_seed(self._seed, slot) for slot in range(driver.num_envs)]
             driver.reset(seeds)
-            self._seeds = seeds[: slots.started]
             recording = None
             if driver.restarts:
                 recording = self._replay = _Replay(driver, seeds, slots.playing)
@@ -201,7 +198,6 @@ class _Evaluation:
         if following:
             seeds = [episode_seed(self._seed, episode) for episode in following]
             self._driver.restart(ended.slots[goes_on].tolist(), seeds)
-            self._seeds += seeds
 
     def _record(self, ended: Ended) -> None:
         columns = [column.tolist() for column in ended[:6]]
@@ -258,11 +254,10 @@ class _Evaluation:
         episodes = [
             Episode(
                 index,
-                self._seeds[index] if self._seeded else None,
+                episode_seed(self._seed, index) if self._seeded else None,
                 end.steps,
                 end.ret,
-                # An environment that speaks of success only where there is one means no by silence.
-                end.terminated if success_is == "terminated" else bool(end.success),
+                None if success_is is None else bool(end.success),
                 end.terminated,
                 end.truncated,
                 end.dist,
@@ -282,26 +277,19 @@ class _Evaluation:
         }
         return VectorReport(summarize(episodes, config), episodes, config, tuple(driver.notes))
 
-    def _name_success(self) -> str:
-        """Name what decided which episodes succeeded (clause 9), and note what is doubtful."""
+    def _name_success(self) -> str | None:
+        """Name what decided which episodes succeeded (clause 9); None where nothing did."""
         if self._success is not None:
             return "success function"
-        ends, notes = self._ended.values(), self._driver.notes
-        if self._info_keys:
-            silent = sum(end.success is None for end in ends)
-            if silent:
-                notes.append(
-                    f"{silent} of {len(ends)} episodes said nothing of success where others did: "
-                    "they count as failures"
-                )
-            return ", ".join(sorted(self._info_keys))
-        truncated = [end for end in ends if end.truncated]
-        if truncated and all(end.terminated for end in truncated):
-            notes.append(
-                f"all {len(truncated)} truncated episodes were reported as terminated too, and "
-                "count as successes; if `done` means any end here, say with success= what one is"
+        if not self._info_keys:
+            return None
+        silent = sum(end.success is None for end in self._ended.values())
+        if silent:
+            self._driver.notes.append(
+                f"{silent} of {len(self._ended)} episodes said nothing of success where others "
+                "did: they count as failures, so the success rate is a lower bound"
             )
-        return "terminated"
+        return ", ".join(sorted(self._info_keys))
 
 
 class _EpisodeEnd(NamedTuple):

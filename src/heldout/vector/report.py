@@ -1,8 +1,8 @@
 """What an evaluation of episodes reports: every number with its denominator and error bar.
 
 Clauses 9 to 11 of docs/semantics.md. A report that is saved is read like that of any other eval:
-an episode is a sample, its reward is its success or its return, and return, steps and distance
-are metrics.
+an episode is a sample, its reward is its success, or its return where success is not known, and
+return, steps and distance are metrics.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Interval, Moments, median_interval, wilson
-from heldout.store.report import EvalReport
+from heldout.store.report import EvalReport, threshold_of
 from heldout.types import EvalResult, Metric, Sample, Score, Stop, Trajectory
 
 Reward = Literal["success", "return"]
+
+TERMINATED = "terminated"
+"""What `success_is` of old runs says where nothing said what success is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class Episode:
     """What it was reset with; None where the environment cannot be seeded."""
     steps: int
     ret: float
-    success: bool
+    success: bool | None
+    """None where nothing says what success is."""
     terminated: bool
     truncated: bool
     dist: float | None = None
@@ -55,21 +59,34 @@ class VectorReport:
         numbers = {key: self.summary.get(key) for key in keys}
         return f"VectorReport({numbers}, env={self.config.get('env')!r})"
 
-    def as_eval(self, reward: Reward = "success") -> EvalReport:
+    def as_eval(self, reward: Reward | None = None) -> EvalReport:
         """Convert to a report of samples, one per episode, named `episode-<index>`.
 
         Args:
             reward: What the reward of a sample is: 1 for a success and 0 otherwise, or the
-                episode's return. The return is a metric either way; success is one too where
-                `success` or the environment said what it is.
+                episode's return, which no threshold passes. By default it is success where that is
+                known. The return is a metric either way, and so is success where it is known.
 
         Returns:
             The same episodes as `EvalResult`s, for whatever reads those.
+
+        Raises:
+            InvalidInput: The reward is to be success, and nothing says what that is.
         """
         from heldout.store.columns import summarize_results
 
+        is_known = self.config.get("success_is") is not None
+        reward = reward or ("success" if is_known else "return")
+        config = dict(self.config)
+        if reward == "return":
+            config["reward"] = reward
+        elif not is_known:
+            raise InvalidInput(
+                "nothing says which episodes succeeded: pass success=, let the environment put "
+                "is_success into the info of the last step, or take the return as the reward"
+            )
         results = [_as_result(episode, self.config, reward) for episode in self.episodes]
-        return EvalReport(results, summarize_results(results), dict(self.config))
+        return EvalReport(results, summarize_results(results, threshold_of(config)), config)
 
     def save(self, path: str | Path) -> None:
         """Write a run directory that `heldout show` and the other commands read.
@@ -99,13 +116,16 @@ class VectorReport:
             RunDirectoryError: The run is damaged.
         """
         saved = EvalReport.load(path)
-        config = {key: value for key, value in saved.config.items() if key != "experiment_name"}
+        added = ("experiment_name", "reward")
+        config = {key: value for key, value in saved.config.items() if key not in added}
         if config.get("kind") != "episodes":
             raise InvalidInput(
                 f"{path} holds the results of samples, not of episodes; EvalReport.load reads it"
             )
+        if config.get("success_is") == TERMINATED:
+            config["success_is"] = None
         try:
-            episodes = [_read_result(index, result) for index, result in enumerate(saved.results)]
+            episodes = [_read_result(i, result, config) for i, result in enumerate(saved.results)]
             return cls(summarize(episodes, config), episodes, config, tuple(config["notes"]))
         except (KeyError, TypeError, ValueError) as problem:
             raise RunDirectoryError(f"{path} is no run of episodes: {problem!r}") from problem
@@ -121,16 +141,14 @@ def episode_sample(index: int, seed: int | None, env: str | None = None) -> Samp
 
 def _as_result(episode: Episode, config: Mapping[str, Any], reward: Reward) -> EvalResult:
     sample = episode_sample(episode.index, episode.seed, config.get("env"))
-    metadata: dict[str, Any] = {
-        "success": episode.success,
-        "ended": "terminated" if episode.terminated else "truncated",
-    }
+    metadata: dict[str, Any] = {"ended": "terminated" if episode.terminated else "truncated"}
+    if episode.success is not None:
+        metadata["success"] = episode.success
     if episode.terminated and episode.truncated:
         metadata["truncated"] = True
     stop = Stop("environment") if episode.terminated else Stop("limit", "steps")
     metrics = [Metric("return", episode.ret, weight=float(reward == "return"))]
-    if reward == "success" or config.get("success_is") != "terminated":
-        # Not where nothing said what success is: in CartPole a pole that fell has terminated.
+    if episode.success is not None:
         metrics.insert(0, Metric("success", episode.success, weight=float(reward == "success")))
     metrics.append(Metric("steps", episode.steps))
     if episode.dist is not None:
@@ -138,7 +156,7 @@ def _as_result(episode: Episode, config: Mapping[str, Any], reward: Reward) -> E
     return EvalResult(sample.id, sample, Trajectory((), stop), Score(tuple(metrics)), metadata)
 
 
-def _read_result(index: int, result: EvalResult) -> Episode:
+def _read_result(index: int, result: EvalResult, config: Mapping[str, Any]) -> Episode:
     values = {metric.name: metric.value for metric in result.score.metrics}
     terminated = result.metadata["ended"] == "terminated"
     return Episode(
@@ -146,7 +164,7 @@ def _read_result(index: int, result: EvalResult) -> Episode:
         result.sample.input["seed"],
         int(values["steps"]),
         float(values["return"]),
-        result.metadata["success"],
+        None if config["success_is"] is None else result.metadata["success"],
         terminated,
         not terminated or result.metadata.get("truncated", False),
         values.get("dist_at_end"),
@@ -157,21 +175,23 @@ def summarize(episodes: Sequence[Episode], config: Mapping[str, Any]) -> dict[st
     """Compute the summary (clause 10) of all episodes that were asked for."""
     ret = np.array([episode.ret for episode in episodes])
     steps = np.array([episode.steps for episode in episodes])
-    success = np.array([episode.success for episode in episodes])
+    success = np.array([episode.success is True for episode in episodes])
+    failure = np.array([episode.success is False for episode in episodes])
     terminated = np.array([episode.terminated for episode in episodes])
     dist = np.array([episode.dist for episode in episodes if episode.dist is not None])
-    n, successes = len(episodes), int(success.sum())
-    # Where a time limit ended it, the steps are the limit's: they are no way to a goal.
-    to_goal = steps[success & terminated]
+    n, is_known = len(episodes), config["success_is"] is not None
+    successes = int(success.sum()) if is_known else None
+    rate = None if successes is None else successes / n
+    to_goal = steps[success]
     returns = Moments.of(ret)
     return {
         "episodes": n,
         "successes": successes,
-        "success_rate": successes / n,
-        **_bounds("success_rate", wilson(successes / n, n)),
+        "success_rate": rate,
+        **_bounds("success_rate", None if rate is None else wilson(rate, n)),
         "median_steps_to_goal": _median(to_goal),
         **_bounds("median_steps_to_goal", median_interval(to_goal)),
-        "median_steps_to_goal_n": len(to_goal),
+        "median_steps_to_goal_n": successes,
         "mean_return": returns.mean,
         "mean_return_stderr": returns.stderr,
         # A return is no rate, even where all that were seen lie between 0 and 1.
@@ -180,8 +200,8 @@ def summarize(episodes: Sequence[Episode], config: Mapping[str, Any]) -> dict[st
         "terminated": int(terminated.sum()),
         "truncated": n - int(terminated.sum()),
         "return_mean_success": Moments.of(ret[success]).mean,
-        "return_mean_fail": Moments.of(ret[~success]).mean,
-        "steps_p50_success": _median(steps[success]),
+        "return_mean_fail": Moments.of(ret[failure]).mean,
+        "steps_p50_success": _median(to_goal),
         "dist_at_end_p50": _median(dist),
         "dist_n": len(dist),
         "num_envs": config["num_envs"],

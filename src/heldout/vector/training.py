@@ -77,7 +77,8 @@ class EvalEvery:
             has their hash.
         at_start: Whether the first step is due too.
         reward: What the curve is of, "success" or "return"; success where `success` is given, the
-            return where it is not, since an episode that terminated may as well have failed.
+            return where it is not. An evaluation in which nothing says what success is has no
+            point on a curve of successes.
         label: The evaluation's name in heartbeats, logs and the curve.
         run_dir: Where the curve is; `outputs/evals/<label>` unless given, or `<label>-2`, `-3` …
             where that has one.

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from heldout.cli._curves import (
+    CurveRun,
     compute_verdicts,
     describe_point,
     describe_status,
@@ -400,12 +401,12 @@ class Pages:
         run = read_curve(self.path(name))
         _, points = _points_of(run.points, label)
         points = [point for point in points if point.has_result and point.outcomes][-200:]
-        threshold = run.pass_threshold
         words: dict[str, list[str]] = {}
         for i, point in enumerate(points):
+            threshold = _threshold_of(run, point)
             for id, reward in sample_rewards(point).items():
                 cells = words.setdefault(id, ["-"] * len(points))
-                cells[i] = "e" if reward is None else "pf"[reward < threshold]
+                cells[i] = _name_outcome(reward, threshold)[0]
         rows = [{"id": id, "cells": "".join(cells)} for id, cells in words.items()]
         rows.sort(key=lambda row: -_last_flip(row["cells"]))
         steps = [point.step for point in points]
@@ -423,7 +424,8 @@ class Pages:
             outcomes = [outcome for outcome in point.outcomes if outcome.id == id]
             if not outcomes:
                 continue
-            step = _describe_outcomes(outcomes, run.pass_threshold) | {"step": point.step}
+            threshold = _threshold_of(run, point)
+            step = _describe_outcomes(outcomes, threshold) | {"step": point.step}
             result = _find_result(path, point, id)
             if result is not None:
                 answer = result.trajectory.answer
@@ -985,11 +987,25 @@ def _last_flip(cells: str) -> int:
     return last
 
 
-def _describe_outcomes(outcomes: Sequence[Outcome], threshold: float) -> Plain:
+def _threshold_of(run: CurveRun, point: CurvePoint) -> float | None:
+    """Return the reward that passes; None at a point of returns, which has no pass rate."""
+    return None if point.number("pass_rate") is None else run.pass_threshold
+
+
+def _name_outcome(reward: float | None, threshold: float | None) -> str:
+    """Say in a word what became of a sample; its first letter is the cell of a strip."""
+    if reward is None:
+        return "errored"
+    if threshold is None:
+        return "scored"
+    return "passed" if reward >= threshold else "failed"
+
+
+def _describe_outcomes(outcomes: Sequence[Outcome], threshold: float | None) -> Plain:
     """Put the repeats of a sample at one step together, as `sample_rewards` does."""
     scored = [o.reward for o in outcomes if o.reward is not None and o.error is None]
     reward = sum(scored) / len(scored) if scored else None
-    outcome = "errored" if reward is None else "passed" if reward >= threshold else "failed"
+    outcome = _name_outcome(reward, threshold)
     if outcome == "failed" and any(o.truncated for o in outcomes):
         outcome = "truncated"
     error = next((o.error for o in outcomes if o.error), None)

@@ -180,9 +180,20 @@ class RunTable:
         reward = float(self.rewards[item])
         if np.isnan(reward):
             return "errored"
+        if self.report.pass_threshold is None:
+            return "scored"
         if reward >= self.report.pass_threshold:
             return "passed"
         return "truncated" if self.truncated[item] else "failed"
+
+    def _split_scored(self) -> tuple[Mask, Mask]:
+        """Say of each item whether it passed, and whether it failed: neither where it errored."""
+        threshold = self.report.pass_threshold
+        if threshold is None:  # returns, which do neither
+            neither = np.zeros(len(self), dtype=np.bool_)
+            return neither, neither
+        passed = has_passed(self.rewards, threshold)
+        return passed, ~np.isnan(self.rewards) & ~passed
 
     def _load_column(self, field: str) -> Column:
         """Load the column of a filter's field; HeldoutError where there is none.
@@ -198,11 +209,9 @@ class RunTable:
             case "reward":
                 return Column(numbers=rewards)
             case "passed":
-                passed = has_passed(rewards, self.report.pass_threshold)
-                return Column(numbers=passed.astype(np.float64))
+                return Column(numbers=self._split_scored()[0].astype(np.float64))
             case "failed":
-                failed = ~np.isnan(rewards) & ~has_passed(rewards, self.report.pass_threshold)
-                return Column(numbers=failed.astype(np.float64))
+                return Column(numbers=self._split_scored()[1].astype(np.float64))
             case "errored":
                 return Column(numbers=np.isnan(rewards).astype(np.float64))
             case "truncated":
@@ -267,12 +276,11 @@ class RunTable:
 
     def count_outcomes(self, items: Items) -> dict[str, int]:
         """Count what became of some items."""
-        rewards, threshold = self.rewards[items], self.report.pass_threshold
-        passed, errored = int(has_passed(rewards, threshold).sum()), int(np.isnan(rewards).sum())
+        passed, failed = (int(part[items].sum()) for part in self._split_scored())
         return {
             "passed": passed,
-            "failed": len(items) - passed - errored,
-            "errored": errored,
+            "failed": failed,
+            "errored": int(np.isnan(self.rewards[items]).sum()),
             "truncated": int(self.truncated[items].sum()),
         }
 

@@ -77,7 +77,7 @@ export class Run extends Page {
           <h2>About this run</h2>
           <${Blocks} blocks=${run.about} />
           <${Facts} rows=${[
-            ["passes from", `reward ≥ ${run.pass_threshold}`],
+            ["passes from", run.pass_threshold === null ? "nothing: the reward is the return" : `reward ≥ ${run.pass_threshold}`],
             ["samples", run.samples && `${count(run.samples)}${run.repeats > 1 ? `, ${run.repeats} attempts each` : ""}`],
             ["tokens per item", run.tokens && `median ${count(run.tokens.median)}, p95 ${count(Math.round(run.tokens.p95))}`],
             ["time per item", run.seconds && `median ${duration(run.seconds.median)}, p95 ${duration(run.seconds.p95)}`],
