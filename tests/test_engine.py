@@ -34,6 +34,7 @@ from heldout import (
     Trajectory,
     evaluate,
 )
+from heldout.environment import make_snapshot
 from heldout.errors import (
     DuplicateSampleId,
     FatalEndpointError,
@@ -867,13 +868,16 @@ class Recorded:
 
 
 class Saved(Counting):
-    """One that can be put away between two turns."""
+    """One that can be put away between two turns. Its restore() trusts what it is given."""
+
+    env_kind = "counting"
+    version = "1.0"
 
     def snapshot(self) -> dict[str, Any]:
-        return {"left": self.left}
+        return make_snapshot(self, {"left": self.left})
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        self.left = snapshot["left"]
+        self.left = snapshot["state"]["left"]
 
 
 def test_saved_turns_are_gone_on_from_with_the_same_settings_alone(

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from heldout import Completion, Message, Reply, Sample, Stop, ToolCall, Trajectory, Usage
+from heldout.environment import make_snapshot, read_snapshot
 from heldout.errors import ContextFull, EnvironmentFailed, InvalidInput
 from heldout.rollout import Attempt, TurnFile
 
@@ -161,11 +162,15 @@ def test_a_reply_that_is_none_is_an_error_that_names_what_was_given(
 class Saved(Counter):
     """A counter that can be put away between two turns."""
 
+    env_kind = "counter"
+    version = "1.0"
+
     def snapshot(self) -> Any:
-        return {"total": self.total, "turn": self.turn}
+        return make_snapshot(self, {"total": self.total, "turn": self.turn})
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        self.total, self.turn = snapshot["total"], snapshot["turn"]
+        state = read_snapshot(self, snapshot)
+        self.total, self.turn = state["total"], state["turn"]
 
 
 def turn_file(tmp_path: Path, run: str = "r", question: str = "count") -> TurnFile:
@@ -216,16 +221,20 @@ def test_an_environment_that_cannot_be_saved_is_refused_before_its_first_turn(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:
     log: list[str] = []
-    with pytest.raises(InvalidInput, match="a Counter does not have both"):
+    with pytest.raises(InvalidInput, match="this Counter has no env_kind"):
         roll(run, policy_of("a"), Counter(log=log), turn_file=turn_file(tmp_path))
     assert log == ["closed"]
 
 
-@pytest.mark.parametrize("state", [{"a": (1,)}, {1: 2}, {"a": float("nan")}, {"a": {1}}, [1]])
+@pytest.mark.parametrize(
+    "state", [{"a": (1,)}, {1: 2}, {"a": float("nan")}, {"a": {1}}, [1], {"a": 1}]
+)
 def test_a_snapshot_that_would_not_come_back_is_an_error(
     run: Callable[..., Any], tmp_path: Path, state: Any
 ) -> None:
     class Odd(Saved):
+        env_kind = "odd"
+
         def snapshot(self) -> Any:
             return state
 

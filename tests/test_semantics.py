@@ -37,7 +37,7 @@ from heldout import (
 )
 from heldout._fingerprint import describe_callable
 from heldout.analysis import compare, gate, pass_at_k, summarize
-from heldout.errors import NotComparable, SystemicFailure
+from heldout.errors import NotComparable, ResumeMismatch, SystemicFailure
 from heldout.scoring import (
     Judge,
     Rubric,
@@ -52,8 +52,9 @@ from heldout.stats import PairedDifference
 from heldout.training.verdicts import best_checkpoint, verdicts
 from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand
-from tests.conftest import RunEval, make_samples
+from tests.conftest import RunEval, exact, make_samples
 from tests.faulty_server import FaultyServer, Request, nothing_from_outside, status
+from tests.test_engine import Recorded, Saved
 from tests.training.test_verdicts import curve
 
 
@@ -535,6 +536,7 @@ LONG_EPISODES = """
 import os, sys
 import anyio
 from heldout import Completion, EvalConfig, Message, Metric, Reply, Sample, Score, evaluate
+from heldout.environment import make_snapshot, read_snapshot
 from heldout.types import Usage
 calls = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 allowed = [int(sys.argv[3])]  # so many model turns; then it waits to be killed
@@ -558,8 +560,11 @@ class Adder:
         self.total, self.turns = self.total + int(messages[-1].text), self.turns + 1
         return Reply((Message("user", f"total {self.total}"),), done=self.turns == 8)
     def outcome(self): return {"total": self.total}
-    def snapshot(self): return {"total": self.total, "turns": self.turns}
-    def restore(self, snapshot): self.total, self.turns = snapshot["total"], snapshot["turns"]
+    env_kind, version = "adder", "1.0"
+    def snapshot(self): return make_snapshot(self, {"total": self.total, "turns": self.turns})
+    def restore(self, snapshot):
+        state = read_snapshot(self, snapshot)
+        self.total, self.turns = state["total"], state["turns"]
     def close(self): pass
 
 def score_fn(trajectory, sample):
@@ -654,6 +659,52 @@ def test_clause_18_a_model_gets_back_what_it_said_in_that_conversation_and_no_ot
         hooks = says_its_own_city, None, lambda sample: Weather()
         report = run_eval(samples, *hooks, endpoint=f"openai-responses:gpt@{server.url}")
     assert report.summary["mean"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": "2.0"}, "is of version '2.0', and the environment of version '1.0'"),
+        ({"env_kind": "other"}, "of 'other', which 'counting' cannot restore"),
+        (None, "has no env_kind and no version and no state"),
+        ({"version": "1.9"}, None),
+    ],
+)
+def test_clause_18_an_episode_does_not_go_on_in_another_meaning_of_its_state(
+    run_eval: RunEval, tmp_path: Path, change: dict[str, Any] | None, said: str | None
+) -> None:
+    async def killed_at_third_turn(messages: list[Message]) -> str:
+        if len(messages) >= 6:
+            raise KeyboardInterrupt
+        return "1"
+
+    async def answer(messages: list[Message]) -> str:
+        return "1"
+
+    def run(function: Any) -> EvalReport:
+        hooks = exact, None, lambda sample: Saved(4, [])
+        return run_eval(
+            make_samples(1), *hooks, endpoint=Recorded(function), resume=True, save_turns=True
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        run(killed_at_third_turn)
+    file = tmp_path / "run" / "turns" / "0-0.json"
+    saved = json.loads(file.read_text())
+    state = saved["environment"]
+    saved["environment"] = state["state"] if change is None else state | change
+    file.write_text(json.dumps(saved))  # as another release of the environment had saved it
+    if said is None:
+        [result] = run(answer).results
+        assert result.trajectory.timing is not None
+        assert result.trajectory.timing.restored_turns == 2
+        return
+    for _ in range(2):  # trying again does not go on either
+        with pytest.raises(ResumeMismatch, match=said):
+            run(answer)
+        assert file.exists(), "what was saved is lost for the environment that saved it"
+    file.unlink()
+    assert run(answer).summary["n"] == 1
 
 
 def turn_calls(path: Path) -> list[str]:

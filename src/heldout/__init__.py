@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from heldout.rescoring import rescore
     from heldout.rollout import EvalDefinition
     from heldout.store.report import EvalReport
-    from heldout.training.rollouts import Rollout, generate_rollouts, rollout_batch, rollout_one
+    from heldout.training.rollouts import (
+        Rollout,
+        agenerate_rollouts,
+        generate_rollouts,
+        rollout_batch,
+        rollout_one,
+    )
     from heldout.types import (
         Completion,
         EvalResult,
@@ -45,7 +51,7 @@ _HOME = {
     "heldout.environment": ("Environment", "Reply"),
     "heldout.rollout": ("EvalDefinition",),
     "heldout.training.rollouts": (
-        "Rollout", "generate_rollouts", "rollout_batch", "rollout_one",
+        "Rollout", "agenerate_rollouts", "generate_rollouts", "rollout_batch", "rollout_one",
     ),
     "heldout.engine": ("evaluate",),
     "heldout.rescoring": ("rescore",),
@@ -78,6 +84,7 @@ __all__ = [
     "ToolSpec",
     "Trajectory",
     "Usage",
+    "agenerate_rollouts",
     "base_config",
     "evaluate",
     "generate_rollouts",

@@ -119,7 +119,7 @@ class EvalConfig:
     """Resume an unfinished run: keeps finished items, runs errored ones again."""
     save_turns: bool = False
     """Save every turn of an item, so that a resumed run goes on in the middle of an episode;
-    environments need snapshot() and restore()."""
+    environments need snapshots (docs/environments.md)."""
     progress: bool = True
     """Show progress, if there is a terminal."""
     tags: tuple[str, ...] = ()

@@ -36,6 +36,7 @@ from heldout.errors import (
     FatalEndpointError,
     InvalidInput,
     ItemFailed,
+    ResumeMismatch,
     RunDirectoryError,
     SystemicFailure,
     TransientError,
@@ -423,6 +424,8 @@ class Run:
 
     def _record(self, item: Item, result: EvalResult, problem: BaseException | None) -> None:
         """Write the item's line, count it, and end the run where going on makes no sense."""
+        if isinstance(problem, ResumeMismatch):
+            raise problem  # without a line: its saved turns are kept for the right environment
         try:
             self.journal.append(item.index, result, item.content)
         except InvalidInput as refused:  # what JSON cannot hold: an error of this item

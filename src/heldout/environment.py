@@ -10,11 +10,12 @@ item. `heldout.testing.check_environment` checks any environment against all of 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+import re
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from heldout.errors import InvalidInput
+from heldout.errors import InvalidInput, SnapshotMismatch
 from heldout.types import Completion, Message, ToolSpec
 
 
@@ -107,20 +108,134 @@ class HasSnapshots(Protocol):
     """An environment that can go on in another process, in the middle of an episode.
 
     The conversation is not its to keep (`reply` is given it), nor are functions, tools or a user:
-    they come from the factory again. What is left is the state.
+    they come from the factory again. What is left is the state, and whose state it is: a snapshot
+    of another kind or another major version means something else, and is refused.
     """
 
+    @property
+    def env_kind(self) -> str:
+        """What the state is the state of, such as `file_system`; a class attribute."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """The version of the state, `major.minor`: a new major one where its meaning changes."""
+        ...
+
     def snapshot(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-        """Return the state as plain JSON values; called whenever it is the policy's turn."""
+        """Return `make_snapshot(self, state)`; called whenever it is the policy's turn."""
         ...
 
     def restore(self, snapshot: dict[str, Any]) -> Awaitable[None] | None:
-        """Take up the state of a snapshot.
+        """Take up the state of a snapshot, which `read_snapshot(self, snapshot)` returns.
 
         Called on an environment that the same factory has made for the same sample, in place of
         `opening`. It goes on as the one that the snapshot was taken of would have.
 
         Args:
             snapshot: What `snapshot` returned.
+
+        Raises:
+            SnapshotMismatch: It is of another kind, or of another major version.
         """
         ...
+
+
+# --- Snapshots ----------------------------------------------------------------------------------
+
+_VERSION = re.compile(r"(\d+)\.\d+")
+
+
+def make_snapshot(environment: HasSnapshots, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Make what `snapshot()` returns.
+
+    Args:
+        environment: The environment.
+        state: Its state, as plain JSON values.
+
+    Returns:
+        A dict of `env_kind`, `version` and `state`.
+
+    Raises:
+        InvalidInput: The environment does not say of what kind or version its state is.
+    """
+    kind, version = _identify(environment)
+    return {"env_kind": kind, "version": version, "state": dict(state)}
+
+
+def read_snapshot(environment: HasSnapshots, snapshot: Any) -> dict[str, Any]:
+    """Return the state in a snapshot, if it is one of this environment.
+
+    Args:
+        environment: The environment to restore; another minor version may have made the snapshot.
+        snapshot: What `snapshot()` returned.
+
+    Returns:
+        The state.
+
+    Raises:
+        SnapshotMismatch: It is of another kind or another major version, or does not say so.
+        InvalidInput: The environment does not say of what kind or version its state is.
+    """
+    kind, version = _identify(environment)
+    given = snapshot if isinstance(snapshot, dict) else {}
+    if missing := [name for name in ("env_kind", "version", "state") if name not in given]:
+        raise SnapshotMismatch(
+            f"a snapshot has env_kind, version and state; this one has no "
+            f"{' and no '.join(missing)}: {snapshot!r:.200}"
+        )
+    if snapshot["env_kind"] != kind:
+        raise SnapshotMismatch(
+            f"this is a snapshot of {snapshot['env_kind']!r:.100}, which {kind!r} cannot restore"
+        )
+    if _major(snapshot["version"]) != _major(version):
+        raise SnapshotMismatch(
+            f"this snapshot of {kind!r} is of version {snapshot['version']!r:.100}, and the "
+            f"environment of version {version!r}; only minor versions may differ"
+        )
+    state: dict[str, Any] = snapshot["state"]
+    return state
+
+
+def check_has_snapshots(environment: Any) -> None:
+    """Refuse an environment without snapshots, and name all that it lacks."""
+    if missing := missing_for_snapshots(environment):
+        raise InvalidInput(
+            "snapshots need an environment with env_kind, version, snapshot() and restore(); this "
+            f"{type(environment).__name__} has no {' and no '.join(missing)}"
+        )
+    _identify(environment)
+
+
+def missing_for_snapshots(environment: Any) -> list[str]:
+    """Name what an environment lacks of `HasSnapshots`."""
+    names = ("env_kind", "version", "snapshot", "restore")
+    return [name for name in names if getattr(environment, name, None) is None]
+
+
+def _identify(environment: HasSnapshots) -> tuple[str, str]:
+    """Return kind and version of an environment's state."""
+    name = type(environment).__name__
+    kind, version = environment.env_kind, environment.version
+    if not isinstance(kind, str) or not kind:
+        raise InvalidInput(
+            f"env_kind of {name} is a text, such as 'file_system', got {kind!r:.100}"
+        )
+    if _major(version) is None:
+        raise InvalidInput(f"version of {name} is major.minor, such as '1.0', got {version!r:.100}")
+    for owner in type(environment).__mro__:
+        defined = vars(owner).keys() & {"env_kind", "version", "snapshot"}
+        if defined == {"snapshot"}:
+            # Two subclasses of one class would take each other's snapshots.
+            raise InvalidInput(
+                f"{owner.__name__} defines snapshot(), but has env_kind {kind!r} from another "
+                "class, whose state is not the same: give it an env_kind and a version of its own"
+            )
+        if defined:
+            break
+    return kind, version
+
+
+def _major(version: Any) -> int | None:
+    match = _VERSION.fullmatch(version) if isinstance(version, str) else None
+    return int(match[1]) if match else None

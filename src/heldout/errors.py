@@ -45,6 +45,10 @@ class NotComparable(InvalidInput):
         super().__init__(message)
 
 
+class SnapshotMismatch(InvalidInput):
+    """A snapshot is of another environment, or of another version; the message names both."""
+
+
 class EvalFileError(InvalidInput):
     """An eval file does not define what an eval needs."""
 

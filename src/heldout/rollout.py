@@ -41,7 +41,9 @@ from heldout.environment import (
     Reply,
     SeesCompletions,
     check_environment_shape,
+    check_has_snapshots,
     check_messages,
+    read_snapshot,
 )
 from heldout.errors import (
     ContextFull,
@@ -50,7 +52,9 @@ from heldout.errors import (
     HeldoutError,
     InvalidInput,
     RenderMismatch,
+    ResumeMismatch,
     ScoringFailed,
+    SnapshotMismatch,
     printable_error,
 )
 from heldout.scoring.grades import as_score
@@ -326,11 +330,8 @@ class Attempt:
 
     async def _converse(self, opening: Sequence[Message], environment: Environment) -> Trajectory:
         file = self.turn_file
-        if file is not None and not isinstance(environment, HasSnapshots):
-            raise InvalidInput(
-                f"save_turns needs environments with snapshot() and restore(); a "
-                f"{type(environment).__name__} does not have both"
-            )
+        if file is not None:
+            check_has_snapshots(environment)
         if file is None or not await file.restore(self, environment):
             self.messages.extend(opening)
             messages = await settle(environment.opening())
@@ -490,6 +491,12 @@ class TurnFile:
                 f"{source} returns a dict of plain JSON values (lists, no tuples; keys "
                 f"are texts), got {snapshot!r:.200}"
             )
+        try:
+            read_snapshot(environment, snapshot)
+        except SnapshotMismatch as problem:
+            raise EnvironmentFailed(
+                f"{source}: {problem}; heldout.environment.make_snapshot makes one"
+            ) from None
         saved = SavedTurns(
             TURNS_FORMAT,
             TURNS_VERSION,
@@ -511,6 +518,9 @@ class TurnFile:
 
         False where there is nothing to go on from: no file, one that cannot be read, or one of
         another sample or run.
+
+        Raises:
+            ResumeMismatch: The snapshot is of another environment, or of another major version.
         """
         assert isinstance(environment, HasSnapshots)
         try:
@@ -521,7 +531,16 @@ class TurnFile:
             return False
         if saved.run != self.run or saved.sample != self.sample:
             return False
-        await settle(environment.restore(saved.environment))
+        try:
+            # Here too, as a restore() may not look.
+            read_snapshot(environment, saved.environment)
+            await settle(environment.restore(saved.environment))
+        except SnapshotMismatch as problem:
+            raise ResumeMismatch(
+                f"the episode of sample {self.sample.id!r} cannot go on: {problem}. Resume with "
+                "the environment that saved it, or run everything again under another name; "
+                f"without {self.path} the episode begins anew"
+            ) from problem
         attempt.messages.extend(saved.messages)
         attempt.model_turns.extend(saved.model_turns)
         attempt.usage, attempt.finish_reason = saved.usage, saved.finish_reason

@@ -30,6 +30,13 @@ def exact(trajectory: Trajectory, sample: Sample) -> Score:
     return Score((Metric("correct", trajectory.answer == sample.ground_truth, weight=1.0),))
 
 
+rewards: dict[str, float] = {}
+
+
+def look_up(trajectory: Trajectory, sample: Sample) -> float:
+    return rewards.get(sample.id, 0.0)
+
+
 async def slow_answer(messages: list[Message]) -> str:
     await anyio.sleep(0.02)
     return neighbour.last_word(messages[-1].text)

@@ -285,12 +285,22 @@ def test_a_driver_that_is_killed_is_resumed_without_repeating_an_item(
 
 def test_a_worker_whose_model_is_another_one_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     pool = executor.WorkerPool.__new__(executor.WorkerPool)
-    pool._hello = None
+    pool._hello, pool._copies = None, {}
     hello = executor.Hello("a", 1, executor.own_versions(), {"version": "1"})
     assert pool._accept(hello)
     assert pool._accept(executor.Hello("b", 2, executor.own_versions(), {"version": "1"}))
     assert not pool._accept(executor.Hello("c", 3, executor.own_versions(), {"version": "2"}))
     assert "on c cannot run the eval: its model is not that of a" in pool._start_problem
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_score_function_that_is_another_one_on_the_workers_is_refused(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(evals.rewards, "s0", 1.0)  # as a script does after its import
+    with pytest.raises(InvalidInput, match="its score_fn is not that .*: the dict rewards differs"):
+        run(evals.make_samples(2), out, score_fn=evals.look_up)
+    assert not out.exists()
 
 
 # --- Bad input ----------------------------------------------------------------------------------

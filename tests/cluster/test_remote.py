@@ -8,12 +8,14 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,13 @@ import pytest
 from heldout import EvalReport
 from heldout.cluster import run_remote
 from heldout.cluster.job import CONTENT, END, find_runs, list_run, pack, run
-from heldout.cluster.remote import INSIDE_JOB, Receiver, choose_local_gpu
+from heldout.cluster.remote import (
+    INSIDE_JOB,
+    Receiver,
+    _RemoteJob,
+    choose_local_gpu,
+    drop_own_options,
+)
 from heldout.errors import EvalFailed, InvalidInput
 from tests.cluster.conftest import NODE, free_port, starting_ray
 
@@ -35,6 +43,8 @@ from heldout.cluster import run_remote
 
 
 async def answer(messages):
+    while "GO" in os.environ and not os.path.exists(os.environ["GO"]):
+        await asyncio.sleep(0.05)
     if "--hang" in sys.argv:
         number = int(messages[-1].text.split()[-1])
         if number >= 5:
@@ -48,7 +58,8 @@ def score(trajectory, sample):
 
 if __name__ == "__main__":
     address, gpu = os.environ.get("TEST_ADDRESS"), os.environ.get("TEST_GPU")
-    run_remote(__file__, address=address, gpu_id=gpu)
+    environment = {"GO": os.environ["GO"]} if "GO" in os.environ else None
+    run_remote(__file__, address=address, gpu_id=gpu, environment=environment)
     numbers = numbers_of.numbers(20)
     samples = [Sample(f"s{i}", {"question": f"what is {i}"}, str(i)) for i in numbers]
     config = EvalConfig(endpoint=answer, experiment_name="far", resume="--resume" in sys.argv)
@@ -155,7 +166,198 @@ def test_a_gpu_that_the_cluster_does_not_have_is_refused_with_what_it_has(
         run_remote(home / "script.py", address=dashboard, gpu_id="tpu-v9")
 
 
+ELSE_SCRIPT = """
+import argparse, json, sys
+from pathlib import Path
+import heldout
+from heldout.cluster import run_remote
+from shared.answers import answer, score
+
+
+def main():
+    samples = [heldout.Sample("a", {"question": "2"}, "2")]
+    print("a word of the log", file=sys.stderr)
+    report = heldout.run(samples, score, model=answer, name="far")
+    print(json.dumps(report.summary["mean"]))
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--remote")
+parser.add_argument("--json", action="store_true")
+args = parser.parse_args()
+if args.remote:
+    run_remote(__file__, address=args.remote, working_dir=Path(__file__).parents[1])
+else:
+    main()
+"""
+ANSWERS = """
+async def answer(messages):
+    return messages[-1].text
+
+
+def score(trajectory, sample):
+    return trajectory.answer == sample.ground_truth
+"""
+
+
+@pytest.mark.integration
+def test_a_script_of_a_repository_that_works_in_the_else_branch_runs_there(
+    dashboard: str, tmp_path: Path
+) -> None:
+    for name, text in (("scripts/script.py", ELSE_SCRIPT), ("shared/answers.py", ANSWERS)):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "scripts/script.py", "--remote", dashboard, "--json"],
+        cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1.0\n", "--json has more than the JSON on standard output"
+    assert "a word of the log\n" in done.stderr
+    [run] = find_runs(tmp_path / "outputs")
+    assert EvalReport.load(run).summary["mean"] == 1.0
+
+
+@pytest.mark.integration
+def test_heldout_run_remote_json_prints_the_json_alone(dashboard: str, tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text(
+        f"import sys\nfrom heldout import EvalConfig, Sample\n{ANSWERS}\n"
+        "def load_dataset():\n"
+        "    print('a word of the log')\n"
+        "    return [Sample('a', {'question': '2'}, '2')]\n"
+        "score_fn = score\nconfig = EvalConfig(endpoint=answer)\n"
+    )
+    command = [sys.executable, "-m", "heldout", "run", "sums.py", "--remote", dashboard, "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["mean"] == 1.0
+    assert "a word of the log\n" in done.stderr
+    (tmp_path / "sums.py").write_text("load_dataset = score_fn = 1\n")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["kind"] == "eval_file_error"
+
+
+class Proxy:
+    """Stands between a script and the dashboard, and can break all connections at once."""
+
+    def __init__(self, target: str) -> None:
+        self._target = ("127.0.0.1", int(target.rpartition(":")[2]))
+        self._open: list[socket.socket] = []
+        self._refusals = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def break_connections(self, refusals: int) -> None:
+        """Break the connections that there are, and the next so many."""
+        self._refusals = refusals
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.break_connections(0)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near = self._listener.accept()[0]
+                if self._refusals:
+                    self._refusals -= 1
+                    near.close()
+                    continue
+                far = socket.create_connection(self._target)
+                self._open += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.integration
+def test_a_dropped_connection_does_not_end_it(dashboard: str, home: Path) -> None:
+    proxy = Proxy(dashboard)
+    with start(home, proxy.address, GO=str(home / "go")) as job:
+        assert job.stdout is not None
+        begun = "".join(iter(job.stdout.readline, "running None\n"))
+        proxy.break_connections(refusals=4)
+        (home / "go").touch()
+        rest = job.stdout.read()
+        assert job.wait() == 3, begun + rest
+    proxy.close()
+    assert "running None\n" not in rest, "what was shown is shown again"
+    assert "mean 1.0\n" in rest
+    assert EvalReport.load(home / "outputs" / "evals" / "far").status == "complete"
+
+
+@pytest.mark.integration
+def test_a_job_that_was_left_running_is_taken_up_again(dashboard: str, home: Path) -> None:
+    script = (home / "script.py").read_text().replace("gpu_id=gpu,", "gpu_id=gpu, keep_alive=True,")
+    (home / "script.py").write_text(script)
+    with start(home, dashboard, GO=str(home / "go")) as job:
+        assert job.stdout is not None
+        for line in job.stdout:
+            if line.startswith("running"):
+                break
+        job.send_signal(signal.SIGINT)
+        said = job.stdout.read()
+        assert job.wait() == 130, said
+    (home / "go").touch()
+    code = said.partition('python -c "')[2].partition('"')[0]
+    done = subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True)
+    assert done.returncode == 3, said + done.stderr
+    assert "mean 1.0\n" in done.stdout
+    assert EvalReport.load(home / "outputs" / "evals" / "far").status == "complete"
+
+
 # --- Without a cluster --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("--remote http://h:8265 -n 3 --gpu-id any x", "-n 3 x"),
+        ("--remote=http://h:8265 --gpu_id=any -v", "-v"),
+        ("--remote h -v", "-v"),
+        ("--remote data.jsonl", "data.jsonl"),
+        ("--cluster http://h:8265 -c=http://h:8265 --other http://x", "--other http://x"),
+        ("http://h:8265 --remote", "http://h:8265"),
+        ("-n 3 -- --remote", "-n 3 -- --remote"),
+    ],
+)
+def test_a_job_does_not_get_the_options_that_say_where_it_runs(words: str, kept: str) -> None:
+    assert drop_own_options(words.split(), "http://h:8265") == kept.split()
+
+
+def test_without_an_address_nothing_is_taken_for_one() -> None:
+    assert drop_own_options(["--remote", "-n", "3"], None) == ["-n", "3"]
+
+
+def test_a_script_outside_of_its_working_dir_is_refused(home: Path) -> None:
+    (home / "empty").mkdir()
+    with pytest.raises(InvalidInput, match=r"script\.py is not in working_dir"):
+        run_remote(home / "script.py", working_dir=home / "empty")
+
+
+def test_giving_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def get_address(self) -> str:
+            return "http://h:8265"
+
+        def get_job_info(self, name: str) -> None:
+            raise ConnectionResetError("gone")
+
+    monkeypatch.setattr("heldout.cluster.remote.GIVE_UP_SECONDS", 0.0)
+    with pytest.raises(EvalFailed, match=r"out of reach.*gone.*attach_remote\('far', address='h"):
+        _RemoteJob(Gone(), "far").follow()
 
 
 def test_a_script_that_is_no_file_is_refused(tmp_path: Path) -> None:
@@ -202,6 +404,16 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     )
     assert run("job1", [sys.executable, "-c", code]) == 5
     return "job1"
+
+
+@pytest.mark.usefixtures("job")
+def test_a_job_that_writes_no_run_says_so_and_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("old").mkdir()
+    Path("old", "run.json").write_text("{}")  # came with the folder
+    assert run("job2", [sys.executable, "-c", "pass"]) == 4
+    assert "ended without writing a run directory" in capfd.readouterr().err
+    code = "open('old/run.json', 'a').write(' ')"
+    assert run("job3", [sys.executable, "-c", code]) == 0
 
 
 def test_run_directories_arrive_as_they_were_sent(job: str, tmp_path: Path) -> None:

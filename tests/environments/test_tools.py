@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout import Message, Reply
-from heldout.environments import ToolEnvironment
-from heldout.errors import EnvironmentFailed, InvalidInput
+from heldout.environment import make_snapshot, read_snapshot
+from heldout.environments import Calculator, FileSystem, ToolEnvironment
+from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch
 from heldout.testing import check_environment
 from tests.environments.conftest import Run, calling, reply_of, told
 
@@ -428,7 +429,34 @@ def test_one_snapshot_can_be_restored_again_and_again() -> None:
 )
 def test_a_snapshot_that_does_not_fit_is_refused(snapshot: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        shop().restore(snapshot)
+        shop().restore(make_snapshot(shop(), snapshot))
+
+
+TREE = FileSystem({"/a": "x"}, {"/a": None})
+
+
+@pytest.mark.parametrize(
+    ("environment", "snapshot", "said"),
+    [
+        (Calculator(), TREE.snapshot(), "of 'file_system', which 'calculator' cannot restore"),
+        (TREE, Calculator().snapshot(), "of 'calculator', which 'file_system' cannot restore"),
+        (TREE, {**TREE.snapshot(), "version": "2.0"}, "is of version '2.0', .* of version '1.0'"),
+        (TREE, {**TREE.snapshot(), "version": None}, "is of version None, .* of version '1.0'"),
+        (TREE, {"state": {"files": {}, "calls": 0}}, "has no env_kind and no version"),
+        (TREE, {"files": {}, "calls": 0}, "has no env_kind and no version and no state"),
+    ],
+)
+def test_a_snapshot_of_another_kind_or_major_version_is_refused_by_name(
+    environment: Any, snapshot: Any, said: str
+) -> None:
+    with pytest.raises(SnapshotMismatch, match=said):
+        environment.restore(snapshot)
+
+
+def test_a_snapshot_of_another_minor_version_is_restored() -> None:
+    tree = FileSystem({}, {"/a": None})
+    tree.restore({**TREE.snapshot(), "version": "1.7"})
+    assert tree.outcome()["files"] == {"/a": "x"}
 
 
 class Counter(ToolEnvironment):
@@ -446,11 +474,13 @@ class Counter(ToolEnvironment):
     def outcome(self) -> dict[str, Any]:
         return {"count": self.count}
 
+    env_kind = "counter"
+
     def snapshot(self) -> dict[str, Any]:
-        return {"count": self.count}
+        return make_snapshot(self, {"count": self.count})
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        self.count = snapshot["count"]
+        self.count = read_snapshot(self, snapshot)["count"]
 
 
 def test_a_subclass_says_what_its_state_is() -> None:

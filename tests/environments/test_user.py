@@ -12,7 +12,7 @@ import pytest
 from heldout import Completion, Message, Reply, Sampling
 from heldout.environments import Calculator, FileSystem, SimulatedUser, ToolEnvironment
 from heldout.environments.user import BEGIN
-from heldout.errors import EnvironmentFailed, InvalidInput, TransientError
+from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, TransientError
 from heldout.testing import check_environment
 from heldout.types import Stop, ToolSpec
 from tests.environments.conftest import Run, calling, reply_of, rollout
@@ -345,5 +345,14 @@ def test_tools_without_snapshots_are_named() -> None:
         def close(self) -> None:
             pass
 
-    with pytest.raises(NotImplementedError, match="the tools, a Bare, have no snapshot"):
+    with pytest.raises(NotImplementedError, match="the tools, a Bare, have no env_kind"):
         anyio.run(SimulatedUser(patient, tools=Bare()).snapshot)
+
+
+def test_a_snapshot_with_other_tools_is_refused() -> None:
+    async def restore() -> None:
+        snapshot = await SimulatedUser(patient, tools=Calculator()).snapshot()
+        await with_tools().restore(snapshot)
+
+    with pytest.raises(SnapshotMismatch, match="'calculator', which 'file_system' cannot restore"):
+        anyio.run(restore)

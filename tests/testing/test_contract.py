@@ -12,8 +12,9 @@ import anyio.lowlevel
 import pytest
 
 from heldout import Message, Reply, ToolCall, ToolSpec
+from heldout.environment import make_snapshot, read_snapshot
 from heldout.environments import Calculator, FileSystem, SimulatedUser, ToolEnvironment
-from heldout.errors import InvalidInput
+from heldout.errors import InvalidInput, SnapshotMismatch
 from heldout.testing import ContractViolation, check_environment
 
 UP = ToolSpec(
@@ -31,7 +32,10 @@ TURNS: list[str | Message] = [up(1), up(2), "three"]
 
 
 class Counter:
-    """Keeps the whole contract, written without anything of ours. Broken below in every way."""
+    """Keeps the whole contract, written without our base class. Broken below in every way."""
+
+    env_kind = "counter"
+    version = "1.3"
 
     def __init__(self) -> None:
         self.count = 0
@@ -64,13 +68,15 @@ class Counter:
         pass
 
     def snapshot(self) -> Any:
-        return {"count": self.count}
+        return make_snapshot(self, {"count": self.count})
 
     def restore(self, snapshot: Any) -> Any:
-        self.count = snapshot["count"]
+        self.count = read_snapshot(self, snapshot)["count"]
 
 
 class AsyncCounter(Counter):
+    env_kind = "async_counter"
+
     async def opening(self) -> Any:
         await anyio.lowlevel.checkpoint()
         return super().opening()
@@ -330,6 +336,8 @@ class SharedSecret(Counter):
 
 def with_snapshot(change: Callable[[Counter], Any]) -> type[Counter]:
     class Changed(Counter):
+        env_kind = "changed"
+
         def snapshot(self) -> Any:
             return change(self)
 
@@ -348,14 +356,50 @@ class NoSnapshot(Counter):
     snapshot = None  # type: ignore[assignment]
 
 
+class NoVersion(Counter):
+    version = None  # type: ignore[assignment]
+
+
+class OddVersion(Counter):
+    version = "v2"
+
+
+class UnnamedState(Counter):
+    def snapshot(self) -> Any:
+        return super().snapshot()
+
+
+class TakesAnything(Counter):
+    def restore(self, snapshot: Any) -> Any:
+        self.count = snapshot["state"]["count"]
+
+
+class TakesItsKind(Counter):
+    def restore(self, snapshot: Any) -> Any:
+        super().restore(snapshot | {"version": self.version})
+
+
+class RefusesOddly(Counter):
+    def restore(self, snapshot: Any) -> Any:
+        assert snapshot["env_kind"] == self.env_kind
+        super().restore(snapshot)
+
+
+class Strict(Counter):
+    def restore(self, snapshot: Any) -> Any:
+        super().restore(snapshot)
+        if snapshot["version"] != self.version:
+            raise SnapshotMismatch("not mine")
+
+
 class ForgetsTheState(Counter):
     def restore(self, snapshot: Any) -> Any:
-        pass
+        read_snapshot(self, snapshot)
 
 
 class FailsLater(Counter):
     def restore(self, snapshot: Any) -> Any:
-        if snapshot["count"] > 1:
+        if snapshot["state"]["count"] > 1:
             raise KeyError("three")
         super().restore(snapshot)
 
@@ -476,16 +520,44 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "snapshot, after 0 turn(s), raised RuntimeError: not now",
     ),
     "snapshot not JSON": (
-        with_snapshot(lambda e: {"state": {1, 2}}),
+        with_snapshot(lambda e: make_snapshot(e, {"state": {1, 2}})),
         "snapshot: JSON cannot hold it",
     ),
     "snapshot changes in JSON": (
-        with_snapshot(lambda e: {1: e.count}),
+        with_snapshot(lambda e: make_snapshot(e, {1: e.count})),  # type: ignore[dict-item]
         "snapshot: JSON changes it",
     ),
     "snapshot is no dict": (with_snapshot(lambda e: e.count), "snapshot: is a dict, got 0"),
-    "nothing restores": (NoRestore, "there is snapshot(), but no restore()"),
-    "nothing to restore": (NoSnapshot, "there is restore(), but no snapshot()"),
+    "nothing restores": (NoRestore, "snapshot() and restore(); there is no restore"),
+    "nothing to restore": (NoSnapshot, "snapshot() and restore(); there is no snapshot"),
+    "no version": (NoVersion, "snapshot() and restore(); there is no version"),
+    "a version of another form": (OddVersion, "version of OddVersion is major.minor"),
+    "a snapshot that does not say of what": (
+        with_snapshot(lambda e: {"count": e.count}),
+        "snapshot: a snapshot has env_kind, version and state; this one has no env_kind and no "
+        "version and no state",
+    ),
+    "a snapshot of somebody else": (
+        with_snapshot(lambda e: Counter().snapshot()),
+        "snapshot: this is a snapshot of 'counter', which 'changed' cannot restore",
+    ),
+    "another state under an inherited name": (
+        UnnamedState,
+        "UnnamedState defines snapshot(), but has env_kind 'counter' from another class",
+    ),
+    "another kind is restored": (TakesAnything, "snapshots: one of another kind is restored"),
+    "another major version is restored": (
+        TakesItsKind,
+        "snapshots: one of another major version is restored",
+    ),
+    "another kind is refused with a bare error": (
+        RefusesOddly,
+        "restore of a snapshot of another kind raised AssertionError, not SnapshotMismatch",
+    ),
+    "a minor version is refused": (
+        Strict,
+        "restore of a snapshot of another minor version raised SnapshotMismatch: not mine",
+    ),
     "state is lost": (
         ForgetsTheState,
         "restored after 1 turn(s), it has another snapshot than the one it was restored from",

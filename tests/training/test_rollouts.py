@@ -27,6 +27,7 @@ from heldout import (
     Score,
     Stop,
     Trajectory,
+    agenerate_rollouts,
     generate_rollouts,
 )
 from heldout.environments import ToolEnvironment
@@ -582,6 +583,48 @@ def test_rollouts_over_an_endpoint_can_be_made_where_a_loop_is_running() -> None
     (rollout,) = asyncio.run(cell())
     assert rollout.trajectory.answer == "so"
     assert rollout.reward is None  # nothing scored it
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_rollouts_that_are_awaited_do_not_block_the_event_loop(backend: str) -> None:
+    async def main() -> list[Rollout]:
+        told = anyio.Event()
+
+        async def answer(messages: list[Message]) -> str:
+            await told.wait()  # what a blocked loop would never come to
+            return "so"
+
+        async def tell() -> None:
+            told.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(tell)
+            return await agenerate_rollouts(
+                [sample("a"), sample("b")], answer, score_fn=lambda t, s: 1.0, repeats=2
+            )
+
+    rollouts = anyio.run(main, backend=backend)
+    assert [(r.sample.id, r.reward) for r in rollouts] == [(i, 1.0) for i in ("a", "a", "b", "b")]
+
+
+def test_rollouts_that_are_cancelled_close_their_environments() -> None:
+    closed: list[str] = []
+
+    class Logged(Counter):
+        async def close(self) -> None:
+            closed.append("closed")
+
+    async def main() -> None:
+        async def answer(messages: list[Message]) -> str:
+            group.cancel_scope.cancel()
+            await anyio.sleep_forever()
+            return ""
+
+        async with anyio.create_task_group() as group:
+            await agenerate_rollouts([sample("a")], answer, lambda s: Logged())
+
+    anyio.run(main)
+    assert closed == ["closed"]
 
 
 def test_each_repeat_over_an_endpoint_draws_from_a_seed_of_its_own() -> None:

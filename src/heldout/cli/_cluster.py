@@ -10,7 +10,7 @@ import click
 
 from heldout._format import printable
 from heldout.cli._options import Command, parse_key_values
-from heldout.errors import InvalidInput
+from heldout.errors import EvalFailed, InvalidInput
 from heldout.store.remote import check_target, copy_run
 
 if TYPE_CHECKING:
@@ -120,7 +120,15 @@ def run_as_job(elsewhere: Elsewhere, file: Path) -> None:
         raise InvalidInput(f"{file} does not exist")
     context = click.get_current_context()
     command = ["python", "-m", "heldout", "run", file.name, *_given_options(context)]
-    code = submit(command, file.resolve().parent, elsewhere.remote, gpu_id=elsewhere.gpu_id)
+    folder, printed = file.resolve().parent, list[str]()
+    code = submit(
+        command, folder, elsewhere.remote, gpu_id=elsewhere.gpu_id, print_json=printed.append
+    )
+    if code == 130:
+        raise click.exceptions.Abort
+    if context.params["as_json"] and not any(printed):
+        raise EvalFailed(f"the job ended with exit code {code} and printed no JSON")
+    click.echo("".join(printed), nl=False)
     raise click.exceptions.Exit(code)
 
 

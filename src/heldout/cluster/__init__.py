@@ -3,7 +3,8 @@
 executor   RayExecutor: the items of an eval on the workers of a cluster
 worker     what runs an item there
 travel     which code goes to the workers, and how it is loaded there
-remote     run_remote: a script as a Ray job, and its run directories back home
+copies     whether a worker has the same functions as the driver
+remote     run_remote, attach_remote: a script as a Ray job, and its run directories back home
 node       RayNode: an EvalWorker on another node
 _ray       connecting, and what a cluster has
 """
@@ -17,13 +18,13 @@ from heldout._lazy import lazy
 if TYPE_CHECKING:
     from heldout.cluster.executor import RayExecutor
     from heldout.cluster.node import RayNode
-    from heldout.cluster.remote import run_remote
+    from heldout.cluster.remote import attach_remote, run_remote
 
 _HOME = {
     "heldout.cluster.executor": ("RayExecutor",),
     "heldout.cluster.node": ("RayNode",),
-    "heldout.cluster.remote": ("run_remote",),
+    "heldout.cluster.remote": ("attach_remote", "run_remote"),
 }
-__all__ = ["RayExecutor", "RayNode", "run_remote"]
+__all__ = ["RayExecutor", "RayNode", "attach_remote", "run_remote"]
 
 __getattr__, __dir__ = lazy(__name__, _HOME)

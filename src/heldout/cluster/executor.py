@@ -40,6 +40,7 @@ from heldout.cluster._ray import (
     get,
     import_ray,
 )
+from heldout.cluster.copies import describe_copies, name_difference
 from heldout.cluster.travel import pack_functions, zip_folder
 from heldout.cluster.worker import (
     STOP_SECONDS,
@@ -150,7 +151,8 @@ class RayExecutor:
             wanted = self.workers or count_fitting(ray, need)
             share = math.ceil(config.max_concurrent / wanted)
             spec = make_spec(config, luggage.references, share)
-            pool = WorkerPool(ray, self, config, need, spec, archive)
+            copies = describe_copies(functions, luggage.folder)
+            pool = WorkerPool(ray, self, config, need, spec, archive, copies)
             async with pool.running(wanted):
                 return await _ClusterEvaluation(definition, config, pool).run()
 
@@ -168,7 +170,6 @@ class _ClusterEvaluation(Evaluation):
     def __init__(self, definition: EvalDefinition, config: EvalConfig, pool: WorkerPool) -> None:
         super().__init__(definition, config, pool)  # type: ignore[arg-type] # for `describe` alone
         self._pool = pool
-        pool.compare_functions(self.functions)
 
     async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
         result, problem = await self._pool.run_item(item)
@@ -230,6 +231,7 @@ class WorkerPool:
         need: Mapping[str, float],
         spec: bytes,
         archive: bytes | None,
+        copies: Mapping[str, Mapping[str, str]],
     ) -> None:
         """Make a pool without workers.
 
@@ -240,7 +242,9 @@ class WorkerPool:
             need: What one worker takes.
             spec: What they are to run.
             archive: The folder that travels to them.
+            copies: The functions as this process has them, which theirs must be like.
         """
+        self._copies = copies
         self._ray, self._executor, self._need, self._spec = ray, executor, dict(need), spec
         self._max_concurrent = config.max_concurrent
         self._archive = None if archive is None else ray.put(archive)
@@ -265,21 +269,6 @@ class WorkerPool:
         """Describe the model as the workers see it, which are those who ask it."""
         assert self._hello is not None
         return self._hello.endpoint
-
-    def compare_functions(self, own: Mapping[str, Any]) -> None:
-        """Say where the workers' functions are not the driver's.
-
-        Args:
-            own: The driver's, as run.json has them.
-        """
-        assert self._hello is not None
-        for name, described in own.items():
-            if described != self._hello.functions.get(name):
-                log.warning(
-                    "%s is not the same on the workers as in this process: its code, or that of "
-                    "packages or settings it uses, differs there",
-                    name,
-                )
 
     @asynccontextmanager
     async def running(self, wanted: int) -> AsyncIterator[None]:
@@ -431,14 +420,14 @@ class WorkerPool:
             self._bury(worker, problem)
 
     def _accept(self, hello: Hello) -> bool:
-        """Tell whether a worker can be used: not where it fails, or has another model."""
+        """Tell whether a worker can be used: its functions and its model are the right ones."""
         for package, version in own_versions().items():
             if hello.versions.get(package) != version:
                 log.warning(
                     "worker %s on %s runs %s %s, this process %s",
                     hello.pid, hello.node, package, hello.versions.get(package), version,
                 )  # fmt: skip
-        problem = hello.problem
+        problem = hello.problem or name_difference(self._copies, hello.functions)
         if problem is None and self._hello is None:
             self._hello = hello
         elif problem is None and self._hello is not None:

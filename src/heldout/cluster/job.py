@@ -6,7 +6,8 @@
 
 Ray shares the folder of a job among jobs with the same files and removes it at the end, so the
 script runs in a copy. Run directories are printed as lines of text, since a job's output is what
-Ray's job API brings to whoever has submitted it, from any node.
+Ray's job API brings to whoever has submitted it, from any node. Ray keeps one log of both streams:
+the standard output of a command with --json goes to a file instead, and travels with the runs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from heldout.errors import InvalidInput
@@ -30,6 +32,10 @@ CONTENT, END = "@heldout ", "@heldout-end "
 CHUNK = 12 * 2**10
 """Bytes in one line; Ray sends some twenty thousand characters at a time."""
 RUN_FILES = ("run.json", "results.jsonl", "curve.jsonl")
+STDOUT = ".stdout"
+"""Holds the standard output of a command with --json, in the job's folder and in the archive."""
+NO_RUN = 4
+"""The exit code where a command ended well but left no run, as in `heldout --help`."""
 
 
 def job_folder(name: str) -> Path:
@@ -57,13 +63,34 @@ def run(name: str, command: list[str]) -> int:
         command: The command.
 
     Returns:
-        Its exit code; 128 + the number of the signal that has ended it.
+        Its exit code; 128 + the number of the signal that has ended it; 4 where it was 0 and no
+        run was written.
     """
     folder = job_folder(name)
     folder.mkdir(mode=0o700)
-    shutil.copytree(Path.cwd(), folder / "work", symlinks=True)
-    code = subprocess.call(command, cwd=folder / "work")
+    work = folder / "work"
+    shutil.copytree(Path.cwd(), work, symlinks=True)
+    before = _stat_runs(work)
+    # A script in a folder below may import what is beside that folder.
+    path = os.pathsep.join([str(work), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    with (folder / STDOUT).open("wb") if "--json" in command else nullcontext() as output:
+        code = subprocess.call(command, cwd=work, env=environment, stdout=output)
+    if code == 0 and _stat_runs(work) == before:
+        sys.stderr.write(
+            "Error: the job ended without writing a run directory below its folder, so there is "
+            "nothing to bring home. If the script does its work in the else of `if args.remote:`, "
+            "the job still has an option that makes it call run_remote: leave that out of "
+            "run_remote(arguments=[…])\n"
+        )
+        return NO_RUN
     return code if code >= 0 else 128 - code
+
+
+def _stat_runs(work: Path) -> dict[Path, tuple[int, int]]:
+    """Return what changes when a run is written."""
+    files = [file for run in find_runs(work) for file in list_run(run)]
+    return {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in files}
 
 
 def pack(name: str) -> Iterator[str]:
@@ -80,6 +107,8 @@ def pack(name: str) -> Iterator[str]:
         for folder in find_runs(work):
             for file in list_run(folder):
                 packed.write(file, file.relative_to(work).as_posix())
+        if (job_folder(name) / STDOUT).exists():
+            packed.write(job_folder(name) / STDOUT, STDOUT)
     digest = hashlib.sha256()
     with archive.open("rb") as opened:
         while content := opened.read(CHUNK):

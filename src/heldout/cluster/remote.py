@@ -2,9 +2,12 @@
 
     if args.remote or args.gpu_id:
         run_remote(__file__, address=args.remote, gpu_id=args.gpu_id)
+    else:
+        main()
 
 Everything goes through Ray's job API, which is what a cluster shows to the outside: the port of its
-dashboard is all that has to be reachable.
+dashboard is all that has to be reachable. A connection that breaks is made again; the job does not
+depend on it.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ import tempfile
 import time
 import urllib.parse
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, TypeVar
 
 from heldout.cluster._ray import PROBE_SECONDS, find_token
-from heldout.cluster.job import CONTENT, END, find_runs, list_run
+from heldout.cluster.job import CONTENT, END, NO_RUN, STDOUT, find_runs, list_run
 from heldout.cluster.travel import zip_folder
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 from heldout.store.run_dir import RunDir
@@ -38,13 +42,24 @@ log = logging.getLogger("heldout")
 
 INSIDE_JOB = "HELDOUT_REMOTE_JOB"
 """Set in a job, in which run_remote does nothing."""
+OWN_OPTIONS = ("--remote", "--gpu-id", "--gpu_id")
+"""Options of a script that say where it runs: the job does not get them."""
 JOB = "heldout.cluster.job"
 DASHBOARD = "http://127.0.0.1:8265"
 NODE_LABEL = "ray.io/node-id"
 STOP_SECONDS = 30.0
 START_SECONDS = 60.0
 POLL_SECONDS = 0.5
-RETRIES = 5
+MAX_POLL_SECONDS = 30.0
+GIVE_UP_SECONDS = 600.0
+"""How long the cluster may be out of reach."""
+SILENT_SECONDS = 60.0
+"""How long a job may print nothing before its output is asked for over a new connection, since the
+old one may be dead; twice as long the next time."""
+MAX_SILENT_SECONDS = 600.0
+TRANSFERS = 3
+
+T = TypeVar("T")
 
 
 def run_remote(
@@ -56,12 +71,14 @@ def run_remote(
     pip: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     arguments: Sequence[str] | None = None,
+    working_dir: str | Path | None = None,
 ) -> None:
     """Run this script on a cluster instead, and end with its exit code.
 
     The script is submitted with its folder, and its output is shown. On Ctrl-C it is stopped. Its
-    run directories come home however it ends, below the current directory. On the cluster, where
-    the script calls this once more, it does nothing.
+    run directories come home however it ends, below the current directory. On the cluster the
+    script runs without the options that brought it here; where it calls this once more all the
+    same, this does nothing.
 
     Args:
         script_path: The script: `__file__`.
@@ -73,11 +90,17 @@ def run_remote(
         keep_alive: Leave the job running on Ctrl-C.
         pip: Packages to install for the script.
         environment: Environment variables of the script. Ray shows them in its dashboard.
-        arguments: The script's arguments; by default those of this process.
+        arguments: The script's arguments; by default those of this process without --remote and
+            --gpu-id, and without the option whose value is `address`.
+        working_dir: The folder that is submitted, in which the script runs and from which it may
+            import; by default the script's own.
 
     Raises:
-        SystemExit: With the script's exit code, once it has ended.
-        InvalidInput: The script is no file, there is no cluster at the address, or no such GPU.
+        SystemExit: With the script's exit code, once it has ended; 4 where that is 0 and there is
+            no run.
+        InvalidInput: The script is no file, or not in `working_dir`; there is no cluster at the
+            address, or no such GPU.
+        EvalFailed: The cluster refuses the job, or cannot be reached any more.
     """
     script = Path(script_path)
     if not script.is_file():
@@ -87,10 +110,15 @@ def run_remote(
     if gpu_id is not None and gpu_id.isdigit() and address is None and not default_address():
         choose_local_gpu(int(gpu_id))
         return
-    command = ["python", script.name, *(sys.argv[1:] if arguments is None else arguments)]
+    folder = (script.parent if working_dir is None else Path(working_dir)).resolve()
+    if not script.resolve().is_relative_to(folder):
+        raise InvalidInput(f"the script {script} is not in working_dir, {folder}")
+    if arguments is None:
+        arguments = drop_own_options(sys.argv[1:], address)
+    command = ["python", script.resolve().relative_to(folder).as_posix(), *arguments]
     code = submit(
         command,
-        script.parent,
+        folder,
         address,
         gpu_id=gpu_id,
         keep_alive=keep_alive,
@@ -98,6 +126,50 @@ def run_remote(
         environment=environment,
     )
     raise SystemExit(code)
+
+
+def attach_remote(name: str, *, address: str | None = None, keep_alive: bool = False) -> None:
+    """Go on with a job that was left running: show its output and bring its runs home.
+
+    Args:
+        name: The job's id.
+        address: The cluster's dashboard, as for `run_remote`.
+        keep_alive: Leave the job running on Ctrl-C.
+
+    Raises:
+        SystemExit: With the script's exit code, once it has ended.
+        InvalidInput: There is no cluster at the address.
+        EvalFailed: The cluster does not know the job, or cannot be reached any more.
+    """
+    client = _connect(address or default_address() or DASHBOARD)
+    raise SystemExit(_RemoteJob(client, name).follow(keep_alive=keep_alive))
+
+
+def drop_own_options(words: Sequence[str], address: str | None) -> list[str]:
+    """Return a script's arguments without those that say where it runs.
+
+    Args:
+        words: The arguments.
+        address: The value of one of these options, whatever its name is.
+
+    Returns:
+        The others.
+    """
+    kept: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*kept, word, *rest]
+        option, has_value, value = word.partition("=")
+        if not has_value and rest and not rest[0].startswith("-"):
+            value = rest[0]
+        is_address = bool(value) and value == address
+        if option not in OWN_OPTIONS and not (is_address and option.startswith("-")):
+            kept.append(word)
+        elif not has_value and value and (option != "--remote" or value in (address or "")):
+            rest.pop(0)  # while what follows a --remote that takes no value is an argument
+    return kept
 
 
 def default_address() -> str | None:
@@ -140,28 +212,28 @@ def submit(
     keep_alive: bool = False,
     pip: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    resumes: bool | None = None,
+    print_json: Callable[[str], object] | None = None,
 ) -> int:
     """Run a command on a cluster, in a copy of a folder, and bring its run directories home.
 
     Args:
-        command: The command.
+        command: The command. With --resume, unfinished runs below the current directory travel
+            with it. With --json, its standard output comes home apart from its log.
         folder: What travels; the command is run in it.
         address: The cluster's dashboard.
         gpu_id: Which GPU; see `run_remote`.
         keep_alive: Leave the job running on Ctrl-C.
         pip: Packages to install for it.
         environment: Environment variables of it.
-        resumes: Whether unfinished runs below the current directory travel, too; by default where
-            `--resume` is one of the arguments.
+        print_json: Takes what a command with --json has printed; by default it is printed here.
 
     Returns:
-        Its exit code; 130 where it was stopped by Ctrl-C; 1 where it was 0 and the run directories
-        could not be brought home.
+        Its exit code; 130 where it was stopped by Ctrl-C; 4 where it was 0 and there is no run, or
+        the run directories could not be brought home.
 
     Raises:
         InvalidInput: There is no cluster at the address, or no such GPU.
-        EvalFailed: The cluster refuses the job.
+        EvalFailed: The cluster refuses the job, or cannot be reached any more.
     """
     client = _connect(address or default_address() or DASHBOARD)
     where = _find_gpu(client, gpu_id)
@@ -173,26 +245,11 @@ def submit(
     with tempfile.TemporaryDirectory(prefix="heldout-") as temporary:
         archive = Path(temporary, "folder.zip")
         archive.write_bytes(zip_folder(folder))
-        if "--resume" in command if resumes is None else resumes:
+        if "--resume" in command:
             _add_unfinished(archive)
         runtime_env["working_dir"] = str(archive)
         _submit(client, entry, submission_id=name, runtime_env=runtime_env, **where)
-    try:
-        asyncio.run(_show_output(client, name))
-        code = _exit_code(client, name)
-    except KeyboardInterrupt:
-        if keep_alive:
-            print(f"The job goes on as {name}: ray job logs --follow {name}", file=sys.stderr)  # noqa: T201
-            return 130
-        client.stop_job(name)
-        _wait(client, name, STOP_SECONDS)
-        code = 130
-    try:
-        _bring_home(client, name)
-    except EvalFailed as problem:
-        print(f"Error: {problem}", file=sys.stderr)  # noqa: T201
-        return code or 1
-    return code
+    return _RemoteJob(client, name).follow(keep_alive=keep_alive, print_json=print_json)
 
 
 # --- The cluster --------------------------------------------------------------------------------
@@ -305,82 +362,185 @@ def _add_unfinished(archive: Path) -> None:
                     packed.write(file, file.relative_to(home).as_posix())
 
 
-async def _show_output(client: Any, name: str) -> None:
-    """Print what the job prints until it ends, however often the connection breaks."""
-    shown = 0
-    for _ in range(RETRIES):
-        seen = 0
+# --- The job ------------------------------------------------------------------------------------
+
+
+class _RemoteJob:
+    """A job that was submitted."""
+
+    def __init__(self, client: Any, name: str) -> None:
+        self._client, self._name = client, name
+
+    def follow(
+        self, *, keep_alive: bool = False, print_json: Callable[[str], object] | None = None
+    ) -> int:
+        """Show the job's output until it ends, bring its runs home, and return its exit code."""
         try:
-            async for text in client.tail_job_logs(name):
-                seen += len(text)
-                if seen > shown:
-                    sys.stdout.write(text[max(0, len(text) - (seen - shown)) :])
-                    sys.stdout.flush()
-                    shown = seen
-        except (RuntimeError, OSError) as problem:
-            log.warning("the output of %s was cut off: %s", name, problem)
-        if _has_ended(client, name):
-            return
-        await asyncio.sleep(1)
+            code = asyncio.run(self._watch())
+        except KeyboardInterrupt:
+            if keep_alive:
+                _say(f"The job goes on. {self._how_to_attach()}")
+                return 130
+            asyncio.run(self._stop())
+            code = 130
+        try:
+            printed = asyncio.run(self._bring_home())
+        except EvalFailed as problem:
+            _say(f"Error: {problem}")
+            return code or NO_RUN
+        (print_json or sys.stdout.write)(printed)
+        return code
+
+    async def _watch(self) -> int:
+        """Show the output until the job ends, and return its exit code."""
+        info = await self._ask(self._client.get_job_info, self._name)
+        # With --json, standard output is for what comes home with the runs.
+        has_json = "--json" in shlex.split(info.entrypoint)
+        await self._show_output(sys.stderr if has_json else sys.stdout)
+        info = await self._ask(self._client.get_job_info, self._name)
+        if info.status == "SUCCEEDED":
+            return 0
+        if info.driver_exit_code is None:  # it never began
+            _say(f"{self._name}: {info.message}")
+        return info.driver_exit_code or 1
+
+    async def _show_output(self, output: TextIO) -> None:
+        """Print what the job prints until it ends, however often the connection breaks."""
+        from aiohttp import ClientError
+
+        shown, silence, delay = 0, SILENT_SECONDS, POLL_SECONDS
+        while True:
+            seen, is_whole = 0, False
+            try:
+                async for text in self._tail(silence):
+                    seen += len(text)
+                    if seen > shown:
+                        output.write(text[max(0, len(text) - (seen - shown)) :])
+                        output.flush()
+                        shown, silence, delay = seen, SILENT_SECONDS, POLL_SECONDS
+                is_whole = True
+            except TimeoutError:
+                silence = min(2 * silence, MAX_SILENT_SECONDS)
+            except (RuntimeError, OSError, ClientError) as problem:
+                log.warning("the output of %s was cut off: %s", self._name, problem)
+            if await self._has_ended():
+                if not is_whole:
+                    rest = await self._ask(self._client.get_job_logs, self._name)
+                    output.write(rest[shown:])
+                return
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, MAX_POLL_SECONDS)
+
+    async def _tail(self, silence: float) -> AsyncIterator[str]:
+        """Yield the job's output from its beginning; raise TimeoutError after so long without."""
+        texts = self._client.tail_job_logs(self._name)
+        while True:
+            try:
+                async with asyncio.timeout(silence):
+                    text = await anext(texts)
+            except StopAsyncIteration:
+                return
+            yield text
+
+    async def _has_ended(self) -> bool:
+        status = await self._ask(self._client.get_job_status, self._name)
+        return bool(status.is_terminal())
+
+    async def _stop(self) -> None:
+        await self._ask(self._client.stop_job, self._name)
+        deadline = time.monotonic() + STOP_SECONDS
+        while not await self._has_ended() and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _ask(self, request: Callable[..., T], *arguments: Any) -> T:
+        """Make a request to the cluster, again and again while it cannot be reached."""
+        delay, deadline = POLL_SECONDS, time.monotonic() + GIVE_UP_SECONDS
+        while True:
+            try:
+                return request(*arguments)
+            except (RuntimeError, OSError) as problem:
+                reason = " ".join(str(problem).split())[:300]
+                if isinstance(problem, RuntimeError) and "status code 404" in reason:
+                    raise EvalFailed(f"the cluster does not know {self._name}: {reason}") from None
+                if time.monotonic() > deadline:
+                    raise EvalFailed(
+                        f"the cluster has been out of reach for {GIVE_UP_SECONDS / 60:g} minutes, "
+                        f"but the job may go on: {reason}. {self._how_to_attach()}"
+                    ) from None
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, MAX_POLL_SECONDS)
+
+    def _how_to_attach(self) -> str:
+        address = self._client.get_address()
+        call = f"attach_remote({self._name!r}, address={address!r})"
+        return f'Go on with it: python -c "from heldout.cluster import attach_remote; {call}"'
+
+    # --- The run directories ---
+
+    async def _bring_home(self) -> str:
+        """Fetch the run directories of the job from the node that it ran on.
+
+        Returns:
+            What the job has printed, where that travels with its runs.
+        """
+        info = await self._ask(self._client.get_job_info, self._name)
+        node = info.driver_node_id
+        if node is None:
+            return ""  # it never began
+        there = {"entrypoint_label_selector": {NODE_LABEL: node}}
+        with tempfile.TemporaryDirectory(prefix=".heldout-", dir=Path.cwd()) as temporary:
+            folder = Path(temporary)
+            try:
+                await self._receive(there, folder)
+            except (EvalFailed, OSError) as problem:
+                raise EvalFailed(
+                    f"the run directories of {self._name} could not be brought home from node "
+                    f"{node}: {problem}. They are there in heldout-job-*-{self._name}/work below "
+                    f"its temporary folder. {self._how_to_attach()}"
+                ) from problem
+            for run in find_runs(folder):
+                _put_in_place(run, Path.cwd() / run.relative_to(folder), self._name)
+            printed = folder / STDOUT
+            text = printed.read_text(errors="replace") if printed.exists() else ""
+        try:
+            _submit(self._client, ["python", "-m", JOB, "drop", self._name], **there)
+        except (EvalFailed, OSError) as problem:  # all is home; only its copy is left
+            log.warning("the folder of %s stays on node %s: %s", self._name, node, problem)
+        return text
+
+    async def _receive(self, there: dict[str, Any], folder: Path) -> None:
+        """Receive the job's files, again from the beginning where the connection breaks."""
+        from aiohttp import ClientError
+
+        client, command = self._client, ["python", "-u", "-m", JOB, "pack", self._name]
+        for transfer in range(1, TRANSFERS + 1):
+            packer = await self._ask(partial(_submit, client, command, **there))
+            deadline = time.monotonic() + START_SECONDS
+            while await self._ask(client.get_job_status, packer) == "PENDING":
+                if time.monotonic() > deadline:
+                    client.stop_job(packer)
+                    raise EvalFailed(
+                        f"the node has not answered in {START_SECONDS:g} s; it may be gone"
+                    )
+                await asyncio.sleep(POLL_SECONDS)
+            receiver, rest = Receiver(folder), ""
+            try:
+                async for text in client.tail_job_logs(packer):
+                    *lines, rest = (rest + text).split("\n")
+                    for line in lines:
+                        receiver.take(line)
+                receiver.unpack()
+                return
+            except (EvalFailed, RuntimeError, OSError, ClientError) as problem:
+                if transfer == TRANSFERS:
+                    raise EvalFailed(f"{problem}, {TRANSFERS} times") from problem
 
 
-def _has_ended(client: Any, name: str) -> bool:
-    return bool(client.get_job_status(name).is_terminal())
-
-
-def _wait(client: Any, name: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not _has_ended(client, name) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-
-
-def _exit_code(client: Any, name: str) -> int:
-    while not _has_ended(client, name):
-        time.sleep(POLL_SECONDS)
-    info = client.get_job_info(name)
-    if info.status == "SUCCEEDED":
-        return 0
-    if info.driver_exit_code is None:  # it never began
-        print(f"{name}: {info.message}", file=sys.stderr)  # noqa: T201
-    return info.driver_exit_code or 1
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201
 
 
 # --- The run directories ------------------------------------------------------------------------
-
-
-def _bring_home(client: Any, name: str) -> None:
-    """Fetch the run directories of a job that has ended, from the node that it ran on."""
-    node = client.get_job_info(name).driver_node_id
-    if node is None:
-        return  # it never began
-    there = {"entrypoint_label_selector": {NODE_LABEL: node}}
-    packer = _submit(client, ["python", "-u", "-m", JOB, "pack", name], **there)
-    with tempfile.TemporaryDirectory(prefix=".heldout-", dir=Path.cwd()) as temporary:
-        try:
-            asyncio.run(_receive(client, packer, Path(temporary)))
-        except (EvalFailed, OSError, RuntimeError) as problem:
-            raise EvalFailed(
-                f"the run directories of {name} could not be brought home from node {node}: "
-                f"{problem}. They are there in heldout-job-*-{name}/work below its temporary folder"
-            ) from problem
-        for run in find_runs(Path(temporary)):
-            _put_in_place(run, Path.cwd() / run.relative_to(temporary), name)
-    _submit(client, ["python", "-m", JOB, "drop", name], **there)
-
-
-async def _receive(client: Any, packer: str, folder: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while client.get_job_status(packer) == "PENDING":
-        if time.monotonic() > deadline:
-            client.stop_job(packer)
-            raise EvalFailed(f"the node has not answered in {START_SECONDS:g} s; it may be gone")
-        await asyncio.sleep(POLL_SECONDS)
-    receiver, rest = Receiver(folder), ""
-    async for text in client.tail_job_logs(packer):
-        *lines, rest = (rest + text).split("\n")
-        for line in lines:
-            receiver.take(line)
-    receiver.unpack()
 
 
 class Receiver:
@@ -392,6 +552,7 @@ class Receiver:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._archive = folder, folder / "runs.zip"
+        self._archive.unlink(missing_ok=True)  # of a transfer that broke off
         self._digest = hashlib.sha256()
         self._sent_digest = ""
 
@@ -422,7 +583,7 @@ def _put_in_place(run: Path, target: Path, name: str) -> None:
     if target.exists():
         if not _continues(run, target):
             other = target.with_name(f"{target.name}-{name}")
-            print(f"{target} holds another run; the new one is {other}", file=sys.stderr)  # noqa: T201
+            _say(f"{target} holds another run; the new one is {other}")
             target = other
         else:
             replaced = target.with_name(f".{target.name}.{name}")
@@ -432,7 +593,7 @@ def _put_in_place(run: Path, target: Path, name: str) -> None:
             return
     target.parent.mkdir(parents=True, exist_ok=True)
     run.rename(target)
-    print(f"Run directory: {_shown(target)}", file=sys.stderr)  # noqa: T201
+    _say(f"Run directory: {_shown(target)}")
 
 
 def _shown(path: Path) -> Path:

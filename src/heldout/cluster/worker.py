@@ -23,8 +23,8 @@ import msgspec
 
 import heldout
 from heldout._aio import contain_exits, waker
-from heldout._fingerprint import describe_callable
 from heldout._progress import RunProgress
+from heldout.cluster.copies import describe_copies
 from heldout.cluster.travel import Reference, load_reference, remove_folder, unpack_folder
 from heldout.config import EvalConfig
 from heldout.engine import Item, attempt_item, error_result
@@ -68,7 +68,8 @@ class Hello(msgspec.Struct):
     versions: dict[str, str]
     endpoint: dict[str, Any] = {}
     """The endpoint's description of itself."""
-    functions: dict[str, Any] = {}
+    functions: dict[str, dict[str, str]] = {}
+    """Its copies of the functions, part by part."""
     problem: str | None = None
     """Why it cannot run the eval."""
 
@@ -127,16 +128,12 @@ class ItemWorker:
         hello = Hello(socket.gethostname(), os.getpid(), own_versions())
         try:
             spec = msgspec.json.decode(self._spec, type=WorkerSpec)
-            definition, endpoint = _load(spec, self._archive)
+            folder = unpack_folder(self._archive) if self._archive is not None else None
             self._archive = None
+            loaded = {role: load_reference(r, folder) for role, r in spec.references.items()}
+            hello.functions = describe_copies(loaded, folder)
+            definition, endpoint = _open(spec, loaded)
             hello.endpoint = endpoint.describe()
-            hello.functions = {
-                "score_fn": describe_callable(definition.score_fn),
-                "prepare_messages": describe_callable(definition.prepare_messages),
-                "environment_factory": describe_callable(
-                    definition.environment_factory, docstrings=True
-                ),
-            }
         except (HeldoutError, msgspec.MsgspecError) as problem:
             hello.problem = printable_error(problem)
         else:
@@ -166,11 +163,7 @@ class ItemWorker:
         remove_folder()
 
 
-def _load(spec: WorkerSpec, archive: bytes | None) -> tuple[EvalDefinition, Endpoint]:
-    folder = unpack_folder(archive) if archive is not None else None
-    loaded = {
-        role: load_reference(reference, folder) for role, reference in spec.references.items()
-    }
+def _open(spec: WorkerSpec, loaded: dict[str, Any]) -> tuple[EvalDefinition, Endpoint]:
     model = loaded.pop("endpoint", spec.config.endpoint)
     endpoint = open_endpoint(model, max_concurrent=spec.max_concurrent)
     if spec.config.cache:

@@ -9,6 +9,7 @@ from typing import Any
 
 import simpleeval
 
+from heldout.environment import make_snapshot
 from heldout.environments.tools import ToolEnvironment
 
 MAX_LENGTH = 1000
@@ -26,12 +27,15 @@ _ALLOWED = (
 class Calculator(ToolEnvironment):
     """One tool, `calculate`. A turn that does not call it ends the rollout."""
 
+    env_kind = "calculator"
+    version = "1.0"
+
     def __init__(self) -> None:
         super().__init__([calculate], in_threads=False)  # it cannot block
 
     def snapshot(self) -> dict[str, Any]:
-        """Return nothing: a calculator has no state."""
-        return {}
+        """Return a snapshot of nothing: a calculator has no state."""
+        return make_snapshot(self, {})
 
 
 class CalculationError(ValueError):

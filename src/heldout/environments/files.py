@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
+from heldout.environment import make_snapshot, read_snapshot
 from heldout.environments.tools import Tool, ToolEnvironment
 from heldout.errors import InvalidInput
 from heldout.types import Metric, Sample, Score, Trajectory
@@ -24,6 +25,9 @@ class FileSystem(ToolEnvironment):
     No real file is ever touched. Paths are absolute, with or without the `/` in front. A directory
     exists as long as there is a file in it. A turn that calls no tool ends the rollout.
     """
+
+    env_kind = "file_system"
+    version = "1.0"
 
     def __init__(self, files: Mapping[str, str], goal: Mapping[str, str | None]) -> None:
         """Make the tree of one rollout.
@@ -174,11 +178,16 @@ class FileSystem(ToolEnvironment):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the tree and the number of tool calls so far."""
-        return {"files": dict(self._files), "calls": self._calls}
+        return make_snapshot(self, {"files": dict(self._files), "calls": self._calls})
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the tree of a snapshot."""
-        self._files, self._calls = dict(snapshot["files"]), snapshot["calls"]
+        """Take up the tree of a snapshot.
+
+        Raises:
+            SnapshotMismatch: It is of another kind of environment, or of another major version.
+        """
+        state = read_snapshot(self, snapshot)
+        self._files, self._calls = dict(state["files"]), state["calls"]
 
 
 class _Puzzle(msgspec.Struct):

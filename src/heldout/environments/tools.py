@@ -22,7 +22,7 @@ import docstring_parser
 import msgspec
 
 from heldout._aio import Threads, is_async, settle
-from heldout.environment import Reply, check_messages
+from heldout.environment import Reply, check_messages, make_snapshot, read_snapshot
 from heldout.errors import UNENCODABLE, UNREADABLE, EnvironmentFailed, InvalidInput
 from heldout.types import Message, ToolCall, ToolSpec
 
@@ -38,8 +38,11 @@ class ToolEnvironment:
     reply, which ends the rollout, unless a subclass defines `reply_to_text`.
 
     A subclass with tools of its own passes its methods: `super().__init__([self.look])`. It may
-    add `outcome()`, and `snapshot()` with `restore()`.
+    add `outcome()`, and `snapshot()` with `restore()`, `env_kind` and `version`.
     """
+
+    env_kind = "tool_environment"
+    version = "1.0"
 
     def __init__(
         self,
@@ -173,13 +176,14 @@ class ToolEnvironment:
         """
         if type(self) is not ToolEnvironment:
             raise NotImplementedError(
-                f"{type(self).__name__} may have state of its own; define snapshot() and restore()"
+                f"{type(self).__name__} may have state of its own; define env_kind, version, "
+                "snapshot() and restore()"
             )
-        snapshot = {}
+        state = {}
         for name, value in self._inject.items():
             try:
-                snapshot[name] = json_value(value)
-                is_same = bool(msgspec.convert(snapshot[name], type(value)) == value)
+                state[name] = json_value(value)
+                is_same = bool(msgspec.convert(state[name], type(value)) == value)
             except (ValueError, TypeError, msgspec.ValidationError):
                 is_same = False
             if not is_same:
@@ -188,17 +192,19 @@ class ToolEnvironment:
                     "snapshot as it is, since that is JSON; keep it in plain dicts and lists, or "
                     "in a dataclass of them"
                 )
-        return snapshot
+        return make_snapshot(self, state)
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take up the state of a snapshot.
 
         Raises:
+            SnapshotMismatch: It is of another kind of environment, or of another major version.
             InvalidInput: It is not a snapshot of what is injected here.
         """
+        state = read_snapshot(self, snapshot)
         try:
             restored = {
-                name: msgspec.convert(snapshot[name], type(value))
+                name: msgspec.convert(state[name], type(value))
                 for name, value in self._inject.items()
             }
         except (KeyError, msgspec.ValidationError) as problem:

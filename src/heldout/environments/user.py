@@ -8,7 +8,16 @@ from typing import Any
 from heldout._aio import settle
 from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling
-from heldout.environment import Environment, HasOutcome, HasSnapshots, Reply, SeesCompletions
+from heldout.environment import (
+    Environment,
+    HasOutcome,
+    HasSnapshots,
+    Reply,
+    SeesCompletions,
+    make_snapshot,
+    missing_for_snapshots,
+    read_snapshot,
+)
 from heldout.environments.tools import ToolEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.models import AnswerFn, Endpoint, open_endpoint
@@ -26,6 +35,9 @@ class SimulatedUser:
     message, reasoning and tool calls. A user that fails, or says nothing, is an error of the
     item.
     """
+
+    env_kind = "simulated_user"
+    version = "1.0"
 
     def __init__(
         self,
@@ -158,12 +170,20 @@ class SimulatedUser:
             NotImplementedError: The tools have no snapshots.
         """
         if not isinstance(self._tools, HasSnapshots):
+            missing = " and no ".join(missing_for_snapshots(self._tools))
             raise NotImplementedError(
-                f"the tools, a {type(self._tools).__name__}, have no snapshot() and restore()"
+                f"the tools, a {type(self._tools).__name__}, have no {missing}"
             )
-        return {"tools": await settle(self._tools.snapshot())}
+        return make_snapshot(self, {"tools": await settle(self._tools.snapshot())})
 
     async def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the state of a snapshot."""
+        """Take up the state of a snapshot.
+
+        Raises:
+            SnapshotMismatch: It, or that of the tools, is of another kind of environment or of
+                another major version.
+        """
         assert isinstance(self._tools, HasSnapshots)  # or there would be no snapshot
-        await settle(self._tools.restore(snapshot["tools"]))
+        inner = read_snapshot(self, snapshot)["tools"]
+        read_snapshot(self._tools, inner)  # a restore() may not look
+        await settle(self._tools.restore(inner))

@@ -13,12 +13,13 @@ import anyio
 from heldout._aio import settle
 from heldout.environment import (
     Environment,
-    HasSnapshots,
     Reply,
     check_environment_shape,
     check_messages,
+    missing_for_snapshots,
+    read_snapshot,
 )
-from heldout.errors import InvalidInput
+from heldout.errors import InvalidInput, SnapshotMismatch
 from heldout.types import Message, ToolCall, ToolSpec
 
 EnvironmentMaker = Callable[[], Environment | Awaitable[Environment]]
@@ -176,18 +177,51 @@ class _Check:
     async def _check_snapshots(self) -> None:
         async with self._make("right after it was made") as episode:
             environment = episode.environment
-        if not isinstance(environment, HasSnapshots):
-            for method, missing in (("snapshot", "restore"), ("restore", "snapshot")):
-                if callable(getattr(environment, method, None)):
-                    raise _Violation(f"snapshots: there is {method}(), but no {missing}()")
+        missing = missing_for_snapshots(environment)
+        if missing:
+            if {"snapshot", "restore"} - {*missing}:
+                raise _Violation(
+                    "snapshots: have env_kind, version, snapshot() and restore(); there is no "
+                    + " and no ".join(missing)
+                )
             return
         try:
+            await self._check_refusals()
             for count in range(len(self._turns) + 1):
                 if not await self._check_restoring(count):
                     break
         except _Violation as violation:
             if not isinstance(violation.__cause__, NotImplementedError):
                 raise
+
+    async def _check_refusals(self) -> None:
+        """Check that only snapshots of its kind and major version are restored."""
+        async with self._make("after opening only") as episode:
+            await episode.open()
+            snapshot = await episode.snapshot("after 0 turn(s)")
+        major, minor = map(int, snapshot["version"].split("."))
+        for name, change in (
+            ("another kind", {"env_kind": f"not {snapshot['env_kind']}"}),
+            ("another major version", {"version": f"{major + 1}.{minor}"}),
+        ):
+            async with self._make(f"after a snapshot of {name}") as episode:
+                try:
+                    await settle(episode.environment.restore(copy.deepcopy(snapshot | change)))
+                except SnapshotMismatch:
+                    continue
+                except Exception as problem:
+                    raise _Violation(
+                        f"restore of a snapshot of {name} raised {type(problem).__name__}, not "
+                        "SnapshotMismatch (heldout.environment.read_snapshot does)"
+                    ) from problem
+                raise _Violation(
+                    f"snapshots: one of {name} is restored; read_snapshot in heldout.environment "
+                    "refuses it"
+                )
+        async with self._make("after an episode that was restored") as episode:
+            newer = snapshot | {"version": f"{major}.{minor + 1}"}
+            name = "restore of a snapshot of another minor version"
+            await _call(name, episode.environment.restore, copy.deepcopy(newer))
 
     async def _check_restoring(self, turns_done: int) -> bool:
         """Continue an episode from a snapshot; False if it is over before so many turns."""
@@ -277,7 +311,12 @@ class _Episode:
         return await _call_for_json("outcome", where, self.environment.outcome)
 
     async def snapshot(self, where: str) -> Any:
-        return await _call_for_json("snapshot", where, self.environment.snapshot)
+        snapshot = await _call_for_json("snapshot", where, self.environment.snapshot)
+        try:
+            read_snapshot(self.environment, snapshot)
+        except InvalidInput as problem:
+            raise _Violation(f"snapshot: {problem}") from problem
+        return snapshot
 
     def tools(self) -> list[ToolSpec]:
         """Check the environment's tools, and copy them, so that a later change shows."""

@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from heldout._aio import Here, is_async, run_in_loop_thread, settle, start_thread
+from heldout._aio import (
+    Here,
+    is_async,
+    run_in_loop_thread,
+    settle,
+    start_thread,
+    unwrap_group,
+)
 from heldout._progress import RunProgress
 from heldout.chat.finish_reasons import LENGTH, STOP
 from heldout.chat.tool_calls import next_call_number
@@ -290,7 +297,8 @@ def generate_rollouts(
     """Roll out samples with a model that answers messages: trajectories, and no run directory.
 
     For a training loop of one's own over a server or a function. Tokens, masks and logprobs are
-    `rollout_batch`'s, which has an engine that works in tokens.
+    `rollout_batch`'s, which has an engine that works in tokens. Async code awaits
+    `agenerate_rollouts`: this call would block its event loop to the end.
 
     Args:
         samples: The samples, or an `EvalDefinition` in place of samples, score function, messages
@@ -312,6 +320,45 @@ def generate_rollouts(
 
     Raises:
         InvalidInput: An argument is refused, before anything runs.
+    """
+
+    async def main(here: Here) -> list[Rollout]:
+        return await agenerate_rollouts(
+            samples,
+            endpoint,
+            environment_factory,
+            score_fn=score_fn,
+            prepare_messages=prepare_messages,
+            repeats=repeats,
+            sampling=sampling,
+            max_turns=max_turns,
+            max_concurrent=max_concurrent,
+            retries=retries,
+            timeout=timeout,
+        )
+
+    rollouts = run_in_loop_thread(main)
+    assert rollouts is not None  # None is for what was cancelled, and Ctrl-C has been raised
+    return rollouts
+
+
+async def agenerate_rollouts(
+    samples: Sequence[Sample] | EvalDefinition,
+    endpoint: str | AnswerFn | Endpoint,
+    environment_factory: EnvironmentFactory | None = None,
+    *,
+    score_fn: ScoreFn | None = None,
+    prepare_messages: PrepareMessages | None = None,
+    repeats: int = 1,
+    sampling: Sampling | None = None,
+    max_turns: int = 16,
+    max_concurrent: int = 16,
+    retries: int = 4,
+    timeout: float | None = 600.0,
+) -> list[Rollout]:
+    """Roll out samples in the running event loop, under asyncio or trio.
+
+    It takes and returns what `generate_rollouts` does. Cancelled, it closes the environments first.
     """
     if isinstance(samples, EvalDefinition) or score_fn is not None:
         definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
@@ -348,25 +395,25 @@ def generate_rollouts(
             ).run()
         rollouts[index] = Rollout(sample, attempt.trajectory, attempt.score, attempt.error)
 
-    async def run_all(here: Here) -> None:
-        model = open_endpoint(endpoint, max_concurrent=max_concurrent)
-        remaining = iter(range(len(items)))
+    if not items:
+        return []
+    model = open_endpoint(endpoint, max_concurrent=max_concurrent)
+    remaining = iter(range(len(items)))
 
-        async def work() -> None:
-            for index in remaining:
-                await run_one(index, model)
+    async def work() -> None:
+        for index in remaining:
+            await run_one(index, model)
 
-        try:
-            async with anyio.create_task_group() as group:
-                for _ in range(min(max_concurrent, len(items))):
-                    group.start_soon(work)
-        finally:
-            if model is not endpoint:  # an endpoint object is its owner's to close
-                with anyio.CancelScope(shield=True):
-                    await model.close()
-
-    if items:
-        run_in_loop_thread(run_all)
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(min(max_concurrent, len(items))):
+                group.start_soon(work)
+    except BaseExceptionGroup as problem:
+        raise unwrap_group(problem) from None
+    finally:
+        if model is not endpoint:  # an endpoint object is its owner's to close
+            with anyio.CancelScope(shield=True):
+                await model.close()
     return [rollouts[index] for index in range(len(items))]
 
 
