@@ -36,7 +36,6 @@ from heldout.store.columns import (
     rows_of,
     write_parquet,
 )
-from heldout.store.frames import question_of
 from heldout.store.parquet import (
     ParquetFile,
     insert_arrays,
@@ -151,7 +150,7 @@ def _load_texts(db: DuckDBPyConnection, report: EvalReport) -> None:
         columns = {
             "place": np.arange(first, first + len(batch)),
             "prompt": np.array(
-                [question_of(r.trajectory, system=True) for r in batch], dtype=object
+                ["\n\n".join(m.text for m in r.trajectory.opening) for r in batch], dtype=object
             ),
             "answer": np.array([r.trajectory.answer for r in batch], dtype=object),
             "target": np.array([as_text(r.sample.ground_truth) for r in batch], dtype=object),
