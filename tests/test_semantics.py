@@ -36,7 +36,7 @@ from heldout import (
 )
 from heldout._fingerprint import describe_callable
 from heldout.analysis import compare, gate, pass_at_k, summarize
-from heldout.errors import NotComparable, SystemicFailure
+from heldout.errors import InvalidInput, NotComparable, SystemicFailure
 from heldout.scoring import (
     Judge,
     Rubric,
@@ -672,6 +672,15 @@ def test_clause_21_what_is_not_comparable_is_refused_and_what_was_allowed_is_sai
     with pytest.raises(NotComparable, match="1 sample only in a: 'y'"):
         compare(one, other)
     assert [m.kind for m in compare(one, other, allow=["samples"]).mismatches] == ["samples"] * 2
+
+
+def test_clause_21_results_selected_by_outcome_are_not_compared() -> None:
+    whole = by_hand({f"s{i}": float(i % 2) for i in range(8)})
+    picked = whole.where("passed")
+    assert (picked.summary["mean"], picked.summary["ci_low"]) == (1.0, None)
+    for read in (lambda: compare(whole, picked), lambda: pass_at_k(picked, 1)):
+        with pytest.raises(InvalidInput, match="picked by what came out"):
+            read()
 
 
 def test_clause_22_errored_items_decide_nothing() -> None:

@@ -295,17 +295,9 @@ def read_texts(report: EvalReport, ids: Collection[str]) -> dict[str, SampleText
     return texts
 
 
-def select_results(report: EvalReport, where: str | None, option: str | None = None) -> EvalReport:
-    """Pick the results that `--where` asks for; `option` is one that needs intervals, if any."""
-    if where is None:
-        return report
-    picked = report.where(where)
-    if option is not None and picked.selection is not None and picked.selection.by_outcome:
-        raise InvalidInput(
-            f"--where {where!r} picks results by what came out, so an interval or a comparison "
-            f"says nothing of them, and {option} does not apply; pick by metadata"
-        )
-    return picked
+def select_results(report: EvalReport, where: str | None) -> EvalReport:
+    """Pick the results that `--where` asks for."""
+    return report if where is None else report.where(where)
 
 
 def describe_selection(report: EvalReport) -> str:

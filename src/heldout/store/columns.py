@@ -614,6 +614,25 @@ def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5
     return summarize_batch(table_of_results(results), pass_threshold)
 
 
+def group_results(
+    results: Iterable[EvalResult], by: str | Callable[[EvalResult], Any]
+) -> dict[Any, list[EvalResult]]:
+    """Group results by the value of a key, None where one has none, or of a function of them."""
+    results = list(results)
+    if callable(by):
+        values = [by(result) for result in results]
+    else:
+        columns = MemoryColumns(keys=[by])
+        for part in parts_of(row_of(i, result) for i, result in enumerate(results)):
+            columns.add(part)
+        name = column_name(by, columns.columns, "this report")
+        values = [*Labels(*columns.read_codes(name))]
+    groups: dict[Any, list[EvalResult]] = {}
+    for value, result in zip(values, results, strict=True):
+        groups.setdefault(value, []).append(result)
+    return {value: groups[value] for value in sorted(groups, key=sort_key)}
+
+
 def slice_summaries(
     report: EvalReport, by: Sequence[str], pass_threshold: float
 ) -> tuple[dict[tuple[Any, ...], Summary], Summary]:

@@ -21,10 +21,10 @@ from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, witho
 from heldout.store.columns import (
     Selection,
     derive,
+    group_results,
     parts_of,
     rows_of,
     slice_summaries,
-    sort_key,
     summarize_results,
     table_of,
     usage_of,
@@ -66,7 +66,7 @@ class Results(Sequence[EvalResult]):
 
     def __init__(self, run: RunDir, selection: Selection | None = None) -> None:
         """Take all results, or those of a selection."""
-        self.run, self._selection = run, selection
+        self.run, self.selection = run, selection
         self._places: tuple[Any, Any] | None = None
 
     def _line_places(self) -> tuple[Any, Any]:
@@ -80,8 +80,8 @@ class Results(Sequence[EvalResult]):
             order = np.lexsort((offsets, repeat, index))
             changes = np.diff(index[order]).astype(bool) | np.diff(repeat[order]).astype(bool)
             order = order[np.append(changes, np.ones(min(1, len(order)), dtype=bool))]
-            if self._selection is not None:
-                order = self._selection.pick(order)
+            if self.selection is not None:
+                order = self.selection.pick(order)
             self._places = order + 2, offsets[order]
         return self._places
 
@@ -178,7 +178,14 @@ class EvalReport:
         Raises:
             RunDirectoryError: It cannot be written.
             RunExists: It holds a run already.
+            InvalidInput: The results were picked by what came out: as a run they would say so no
+                more.
         """
+        if self.selection is not None and self.selection.by_outcome:
+            raise InvalidInput(
+                f"results picked by what came out ({self.selection.condition}) are no run; "
+                "to_parquet, to_pandas or to_polars keep them"
+            )
         target = RunDir(Path(path))
         if self.path is not None and target.path.resolve() == self.path.resolve():
             return
@@ -311,12 +318,9 @@ class EvalReport:
             InvalidInput: There is no such key; the message names those that there are.
         """
         if callable(by):
-            groups: dict[Any, list[EvalResult]] = {}
-            for result in self.results:
-                groups.setdefault(by(result), []).append(result)
             return {
-                value: self._mark(summarize_results(groups[value], self.pass_threshold))
-                for value in sorted(groups, key=sort_key)
+                value: self._mark(summarize_results(group, self.pass_threshold))
+                for value, group in group_results(self.results, by).items()
             }
         keys = (by,) if isinstance(by, str) else tuple(by)
         if not keys:
