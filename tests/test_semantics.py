@@ -613,7 +613,7 @@ def test_clause_18_what_was_reported_as_done_is_in_the_file_before_anything_else
 def test_clause_19_loading_runs_no_code_and_follows_no_path(
     run_eval: RunEval, tmp_path: Path
 ) -> None:
-    run_eval(make_samples(2))
+    list(run_eval(make_samples(2)).results)  # msgspec compiles the annotations of its types once
     run = tmp_path / "run"
     secret = tmp_path / "secret.txt"
     secret.write_text("do not read")
@@ -653,6 +653,15 @@ def test_clause_19_a_hostile_line_is_damage_not_a_crash(
         file.write(b'{"index":' + b"[" * nesting + b"]" * nesting + b"}\n")
     with pytest.raises(DamagedJournal, match="line 4"):
         EvalReport.load(tmp_path / "run")
+
+
+def test_clause_19_a_report_has_no_parts_of_two_runs(tmp_path: Path) -> None:
+    reports = {name: by_hand({"x": reward}) for name, reward in (("one", 0.0), ("other", 1.0))}
+    for name, report in reports.items():
+        report.save(tmp_path / name)
+    derived = tmp_path / "one" / "summary.json"
+    derived.write_bytes((tmp_path / "other" / "summary.json").read_bytes())
+    assert EvalReport.load(tmp_path / "one").summary["mean"] == 0.0
 
 
 # --- Comparisons and verdicts -------------------------------------------------------------------

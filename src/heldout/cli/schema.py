@@ -73,7 +73,9 @@ CHECK: Fields = {
     "needed": "integer? samples that would decide at 80% power",
 }
 TRAINING: Fields = {
-    "state": "string alive, finished or stale: neither finished nor written by a process",
+    "state": "string alive, finished, stale (neither finished nor written by a process), or "
+    "unknown: a copy of a run at a URL that had not ended",
+    "as_of": "string? when the copy of a run at a URL was made, UTC",
     "reason": "string? why it did not finish",
     "last_point": "string? time of the newest point, UTC",
     "seconds_since_last_point": "integer?",

@@ -310,8 +310,11 @@ def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
     if summary.get("complete") is False:
         asked = summary.get("n_asked")
         done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
+        as_of = None if report.run_dir is None else report.run_dir.copied_at
         states = {
-            "running": f"Still running: {done} so far",
+            "running": f"Running as of {as_of}: {done}"
+            if as_of
+            else f"Still running: {done} so far",
             "complete": f"Its journal is not the one it was finished with: {done}",
         }
         state = states.get(report.status, f"Not finished: {report.status} after {done}")
