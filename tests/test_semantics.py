@@ -37,7 +37,7 @@ from heldout import (
 )
 from heldout._fingerprint import describe_callable
 from heldout.analysis import compare, gate, pass_at_k, summarize
-from heldout.errors import NotComparable, ResumeMismatch, SystemicFailure
+from heldout.errors import InvalidInput, NotComparable, ResumeMismatch, SystemicFailure
 from heldout.scoring import (
     Judge,
     Rubric,
@@ -740,7 +740,7 @@ def test_clause_18_what_was_reported_as_done_is_in_the_file_before_anything_else
 def test_clause_19_loading_runs_no_code_and_follows_no_path(
     run_eval: RunEval, tmp_path: Path
 ) -> None:
-    run_eval(make_samples(2))
+    list(run_eval(make_samples(2)).results)  # msgspec compiles the annotations of its types once
     run = tmp_path / "run"
     secret = tmp_path / "secret.txt"
     secret.write_text("do not read")
@@ -782,6 +782,15 @@ def test_clause_19_a_hostile_line_is_damage_not_a_crash(
         EvalReport.load(tmp_path / "run")
 
 
+def test_clause_19_a_report_has_no_parts_of_two_runs(tmp_path: Path) -> None:
+    reports = {name: by_hand({"x": reward}) for name, reward in (("one", 0.0), ("other", 1.0))}
+    for name, report in reports.items():
+        report.save(tmp_path / name)
+    derived = tmp_path / "one" / "summary.json"
+    derived.write_bytes((tmp_path / "other" / "summary.json").read_bytes())
+    assert EvalReport.load(tmp_path / "one").summary["mean"] == 0.0
+
+
 # --- Comparisons and verdicts -------------------------------------------------------------------
 
 
@@ -799,6 +808,15 @@ def test_clause_21_what_is_not_comparable_is_refused_and_what_was_allowed_is_sai
     with pytest.raises(NotComparable, match="1 sample only in a: 'y'"):
         compare(one, other)
     assert [m.kind for m in compare(one, other, allow=["samples"]).mismatches] == ["samples"] * 2
+
+
+def test_clause_21_results_selected_by_outcome_are_not_compared() -> None:
+    whole = by_hand({f"s{i}": float(i % 2) for i in range(8)})
+    picked = whole.where("passed")
+    assert (picked.summary["mean"], picked.summary["ci_low"]) == (1.0, None)
+    for read in (lambda: compare(whole, picked), lambda: pass_at_k(picked, 1)):
+        with pytest.raises(InvalidInput, match="picked by what came out"):
+            read()
 
 
 def test_clause_22_errored_items_decide_nothing() -> None:

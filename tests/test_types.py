@@ -200,3 +200,30 @@ def test_what_could_not_be_read_back_is_refused_where_it_is_made(make: Any, said
 def test_a_number_that_json_cannot_hold_is_refused_in_a_metrics_metadata() -> None:
     with pytest.raises(InvalidInput, match=r"metric 'm': metadata\['far'\]\[0\] is inf"):
         Metric("m", 1.0, metadata={"far": [math.inf]})
+
+
+SHOT = (Message("user", "1 + 1?"), Message("assistant", "2"))
+
+
+@pytest.mark.parametrize(
+    ("messages", "model_turns", "input", "question"),
+    [
+        ((), None, {"question": "2 + 2?"}, ""),
+        ((Message("system", "Be brief."),), None, {}, ""),
+        ((Message("user", "2 + 2?"), Message("assistant", "4")), None, {}, "2 + 2?"),
+        ((*SHOT, Message("user", "2 + 2?"), Message("assistant", "4")), (3,), {}, "2 + 2?"),
+        ((*SHOT, Message("user", "2 + 2?")), (), {}, "2 + 2?"),
+        ((Message("user", "2 + 2?"), Message("tool", "ready")), None, {}, "2 + 2?"),
+        ((Message("user", "Q: 1?\nQ: 2?\nA) 2"),), None, {"question": "2?"}, "2?\nA) 2"),
+        ((Message("user", "2 + 2?"),), None, {"question": " "}, "2 + 2?"),
+        ((Message("user", "Add two and two."),), None, {"question": "2 + 2?"}, "Add two and two."),
+    ],
+)
+def test_a_question_is_the_last_user_message_before_the_models_first_turn(
+    messages: tuple[Message, ...],
+    model_turns: tuple[int, ...] | None,
+    input: dict[str, Any],
+    question: str,
+) -> None:
+    trajectory = Trajectory(messages, model_turns=model_turns)
+    assert EvalResult("q", Sample("q", input), trajectory).question == question

@@ -72,6 +72,17 @@ def cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def cut_middle(text: str, longest: int) -> str:
+    """Shorten text to at most `longest` characters: a quarter of it the beginning, then the end.
+
+    What a prompt asks is at its end, after instructions and examples.
+    """
+    if len(text) <= longest:
+        return text
+    head = longest // 4
+    return f"{text[:head]}…{text[head + 1 - longest :]}"
+
+
 def printable(text: str) -> str:
     """Spell out what a terminal would obey: escape sequences, controls, bidi marks."""
     if text.isascii() and text.isprintable():

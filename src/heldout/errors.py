@@ -61,6 +61,10 @@ class RunExists(RunDirectoryError):
     """The directory holds a run already, and resume was not asked for."""
 
 
+class RunReplaced(RunDirectoryError):
+    """The directory holds another run than when it was loaded."""
+
+
 class RunBusy(RunDirectoryError):
     """Another process is writing the run."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import takewhile
 from operator import index
 from typing import Any, Literal, Self
 
@@ -369,6 +370,13 @@ class Trajectory:
             object.__setattr__(self, "messages", tuple(self.messages))
 
     @property
+    def opening(self) -> tuple[Message, ...]:
+        """The messages before the model's first turn; all of them where it said nothing."""
+        if self.model_turns is not None:
+            return self.messages[: self.model_turns[0]] if self.model_turns else self.messages
+        return (*takewhile(lambda message: message.role != "assistant", self.messages),)
+
+    @property
     def last_turn(self) -> Message | None:
         """What the model said last; None where it said nothing."""
         if self.model_turns is not None:
@@ -406,6 +414,21 @@ class EvalResult:
     def ok(self) -> bool:
         """Whether it was scored."""
         return self.error is None
+
+    @property
+    def question(self) -> str:
+        """What tells this sample from others: the last user message before the model's first turn.
+
+        Of a text that also has few-shot examples, what follows them: from the `question` of the
+        sample's input on. "" where there is no conversation.
+        """
+        opening = [message for message in self.trajectory.opening if message.role != "system"]
+        asked = [message for message in opening if message.role == "user"] or opening
+        text = asked[-1].text if asked else ""
+        own = self.sample.input.get("question")
+        if isinstance(own, str) and own.strip():
+            text = text[max(0, text.rfind(own.strip())) :]
+        return text
 
 
 @dataclass(frozen=True, slots=True)

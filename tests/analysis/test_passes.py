@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,19 @@ import numpy as np
 import pytest
 
 from heldout import EvalReport
-from heldout.analysis import pass_at_k, pass_hat_k, summarize
+from heldout.analysis import (
+    compare,
+    count_three_way,
+    gate,
+    group_by,
+    pass_at_k,
+    pass_hat_k,
+    plan,
+    score_matrix,
+    summarize,
+)
 from heldout.analysis.passes import slices_and_total, summarize_report
-from heldout.errors import HeldoutError, InvalidInput
+from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
 from heldout.stats import Moments
 from heldout.store.columns import summarize_results
 from heldout.store.report import repeats_of
@@ -275,3 +286,93 @@ def test_a_clustered_summary_of_an_unfinished_report_says_that_it_is_unfinished(
     report = replace(report, summary={**report.summary, "complete": False, "n_asked": 120})
     summary = summarize_report(report, cluster="passage")
     assert (summary["complete"], summary["n_asked"], summary["n"]) == (False, 120, 96)
+
+
+# --- Groups -------------------------------------------------------------------------------------
+
+
+def test_groups_are_the_slices_of_a_summary() -> None:
+    report = by_hand(
+        {"a": [1.0, None], "b": [0.0, 1.0], "c": [1.0, 1.0]},
+        metadata={"a": {"level": 2, "tags": ["x"]}, "b": {"level": 1.5}},
+    )
+    groups = group_by(report, "level")
+    assert {value: [r.sample_id for r in group] for value, group in groups.items()} == {
+        1.5: ["b", "b"],
+        2.0: ["a", "a"],
+        None: ["c", "c"],
+    }
+    for key in ("level", "tags", "ok", "repeat", lambda result: result.sample_id > "a"):
+        slices = report.summarize(by=key)
+        groups = group_by(list(report.results), key)
+        assert [*groups] == [*slices]
+        assert {value: summarize(group) for value, group in groups.items()} == slices
+    assert len(group_by([*report.results, *report.results], "repeat")[0]) == 6
+    with pytest.raises(RunDirectoryError, match="no key 'lvl'; its samples have level, tags"):
+        group_by(report, "lvl")
+
+
+# --- Selected by outcome ------------------------------------------------------------------------
+
+FOUR: Rewards = {f"q{i}": [1.0, float(i % 2)] if i else [1.0, None] for i in range(8)}
+READERS: dict[str, Callable[[EvalReport], object]] = {
+    "compare": lambda report: compare(by_hand(FOUR), report),
+    "compare with": lambda report: compare(report, by_hand(FOUR)),
+    "gate": lambda report: gate(report, min_mean=0.1),
+    "plan": lambda report: plan(report, detect=0.1),
+    "score_matrix": lambda report: score_matrix([report, by_hand(FOUR)]),
+    "pass_at_k": lambda report: pass_at_k(report, 1),
+    "pass_hat_k": lambda report: pass_hat_k(report, 1),
+    "count_three_way": count_three_way,
+    "slices": lambda report: slices_and_total(report, "kind", cluster="kind"),
+}
+
+
+@pytest.fixture(params=["memory", "directory"])
+def whole(request: pytest.FixtureRequest, tmp_path: Path) -> EvalReport:
+    report = by_hand(FOUR, metadata={id: {"kind": id < "q4"} for id in FOUR})
+    if request.param == "memory":
+        return report
+    report.save(tmp_path / "run")
+    return EvalReport.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_results_picked_by_outcome_are_refused(reader: str, whole: EvalReport) -> None:
+    picked = whole.where("reward = 1")
+    with pytest.raises(InvalidInput, match="by what came out"):
+        READERS[reader](picked)
+
+
+@pytest.mark.parametrize("reader", [*READERS][:7])
+def test_a_report_from_which_results_were_taken_is_refused(reader: str, whole: EvalReport) -> None:
+    scored = [result for result in whole.results if result.ok]
+    for taken in (
+        replace(whole, results=scored),
+        *([replace(whole, results=scored, summary=summarize(scored))] if whole.path else []),
+    ):
+        with pytest.raises(InvalidInput, match="15 results .* of 16; .*where"):
+            READERS[reader](taken)
+
+
+def test_results_of_a_selection_by_outcome_have_means_without_intervals(tmp_path: Path) -> None:
+    by_hand(FOUR).save(tmp_path / "run")
+    picked = EvalReport.load(tmp_path / "run").where("reward = 1").results
+    assert summarize(picked)["mean"] == 1.0
+    assert summarize(picked)["ci_low"] is None
+    with pytest.raises(InvalidInput, match="by what came out"):
+        pass_at_k(picked, 1)
+
+
+def test_results_that_lack_attempts_have_no_pass_at_k(whole: EvalReport) -> None:
+    assert pass_at_k(list(whole.results), 1) == pass_at_k(whole, 1)
+    for taken in ([r for r in whole.results if r.ok], [*whole.results][1:]):
+        with pytest.raises(InvalidInput, match="'q0' has 1 of 2 attempts"):
+            pass_at_k(taken, 1)
+
+
+def test_a_selection_by_outcome_is_not_saved_as_a_run(whole: EvalReport, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="by what came out.*to_parquet"):
+        whole.where("reward = 1").save(tmp_path / "picked")
+    whole.where("metadata.kind").save(tmp_path / "picked")
+    assert compare(whole, tmp_path / "picked", allow=["samples"]).a.samples == 8

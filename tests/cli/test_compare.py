@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from heldout import EvalConfig, Message, Metric, Sample, Score, Trajectory, evaluate
+from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Score, Trajectory, evaluate
 from heldout._format import number, p_value, printable
 from heldout.analysis import compare
 from heldout.cli._tables import (
@@ -31,6 +31,7 @@ from heldout.cli._tables import code as code_span
 from heldout.cli.compare import comparison_json
 from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter
+from heldout.viewer.pages import Pages
 from tests.cli.conftest import Heldout, Outcome
 from tests.cli.test_process import Terminal
 
@@ -160,6 +161,56 @@ def test_flips_lists_the_first_samples_each_way_with_both_rewards(
         ["A", "0.0"],
         ["B", "1.0"],
     ]
+
+
+EXAMPLES = [("One plus one?", "2"), ("Two plus two?", "4"), ("Three plus three?", "6")]
+
+
+def ask_in_turns(sample: Sample) -> list[Message]:
+    shots = [(Message("user", q), Message("assistant", a)) for q, a in EXAMPLES]
+    return [*(m for shot in shots for m in shot), Message("user", sample.input["question"])]
+
+
+def ask_in_one_text(sample: Sample) -> list[Message]:
+    shots = "".join(f"Q: {q}\nA: {a}\n\n" for q, a in EXAMPLES)
+    return [Message("user", f"{shots}Q: {sample.input['question']}\nA:")]
+
+
+@pytest.mark.parametrize("prepare", [ask_in_turns, ask_in_one_text])
+def test_the_question_of_a_few_shot_prompt_is_the_samples_own(
+    prepare: Any, heldout: Heldout
+) -> None:
+    samples = [Sample(f"q{i}", {"question": f"{i} plus ten?"}, str(i + 10)) for i in range(6)]
+    for name, right in (("before", "nothing"), ("after", "10")):
+        config = EvalConfig(lambda _, right=right: right, experiment_name=name, progress=False)
+        asyncio.run(evaluate(samples, config, lambda t, s: t.answer == s.ground_truth, prepare))
+    (shown,) = json.loads(heldout("compare", "before", "after", "--flips", "1", "--json").out)[
+        "gained"
+    ]
+    assert shown["question"].startswith("0 plus ten?")
+    frame = EvalReport.load("outputs/evals/after").to_pandas()
+    pages = Pages([Path("outputs/evals")])
+    rows = pages.rows("after", "", "", [], 0, 10)["rows"]
+    (flip,) = pages.flips("before", "after", "gained", "", [], 0)["rows"]
+    for questions in (frame["question"].tolist(), [row["question"] for row in rows]):
+        assert [question[:11] for question in questions] == [f"{i} plus ten?" for i in range(6)]
+    assert flip["question"].startswith("0 plus ten?")
+
+
+def test_a_long_prompt_is_shown_with_its_end(heldout: Heldout) -> None:
+    shots = "".join(f"Q: {i} plus one?\nA: {i + 1}\n\n" for i in range(100))
+    samples = [Sample(f"q{i}", {"prompt": f"{shots}Q: {i} plus ten?\nA:"}) for i in range(6)]
+    for name, reward in (("before", 0.0), ("after", 1.0)):
+        config = EvalConfig(lambda _: "ten", experiment_name=name, progress=False)
+        asyncio.run(evaluate(samples, config, lambda t, s, r=reward: r))
+    out = heldout("compare", "before", "after", "--flips", "2", "--allow", "scorer").out
+    assert [line[-17:] for line in out.splitlines() if line.startswith("question")] == [
+        "Q: 0 plus ten? A:",
+        "Q: 1 plus ten? A:",
+    ]
+    row = Pages([Path("outputs/evals")]).rows("after", "", "", [], 0, 10)["rows"][5]
+    assert row["question"].startswith("Q: 0 plus one?")
+    assert row["question"].endswith("Q: 5 plus ten? A:")
 
 
 def test_flips_have_question_target_and_answers_in_markdown_and_json(

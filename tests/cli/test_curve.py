@@ -255,6 +255,20 @@ def test_json_says_whether_a_training_run_is_alive_finished_or_stale(
     writer.close()
 
 
+def test_a_run_at_a_url_that_has_not_ended_is_running_as_of_its_copy(
+    run: Path, heldout: Heldout
+) -> None:
+    info = RunDir(RUN).read_info()
+    info.status = "running"
+    RunDir(RUN).write_info(info)
+    url = f"file://{RUN.absolute()}"
+    training = json.loads(heldout("show", url, "--json").out)["training"]
+    assert training["state"] == "unknown"
+    assert f"Running as of {training['as_of']}, when it was copied here" in heldout("show", url).out
+    refused = heldout("curve", "watch", url)
+    assert (refused.code, "a copy, which does not grow; --once" in refused.err) == (2, True)
+
+
 def test_json_has_the_newest_verdict_of_each_label(run: Path, heldout: Heldout) -> None:
     shown = json.loads(heldout("show", "rl_eval", "--json").out)
     judged = [point for point in shown["points"] if point.get("verdict")]

@@ -479,12 +479,12 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
     finished: Outcome, heldout: Heldout
 ) -> None:
     damaged = damage_line(3)
-    # The summary was made when the journal was whole, and it is still as long as it was.
-    assert heldout("show", "six").out == finished.out
-    refused = heldout("show", "six", "--failures", "9")
-    assert refused.code == 2
-    assert f"{RUN}/results.jsonl, line 3: not a readable result" in refused.err
-    assert f"`heldout repair {RUN}`" in refused.err
+    # The journal is as long as it was, but not the one that the summary was made of.
+    for options in ((), ("--failures", "9")):
+        refused = heldout("show", "six", *options)
+        assert refused.code == 2
+        assert f"{RUN}/results.jsonl, line 3: not a readable result" in refused.err
+        assert f"`heldout repair {RUN}`" in refused.err
 
     repaired = heldout("repair", "six", "--json")
     assert json.loads(repaired.out) == {"path": str(RUN), "moved": [3]}

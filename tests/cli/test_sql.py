@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.cli.conftest import RUN, Heldout, Outcome
+from tests.cli.conftest import RUN, Heldout, Outcome, Write
 
 
 @pytest.fixture
@@ -24,6 +24,21 @@ def test_a_query_prints_a_table_or_json(six: None, heldout: Heldout) -> None:
     rows = [json.loads(line) for line in heldout("sql", "six", sql, "--json").out.splitlines()]
     assert sum(row["n"] for row in rows) == 6
     assert [*rows[0]] == ["topic", "n", "avg(reward)"]
+
+
+def test_a_mean_that_leaves_out_errored_items_says_so_on_standard_error(
+    write: Write, heldout: Heldout
+) -> None:
+    write(**{"    return word\n": "    assert word != 'word5'\n    return word\n"})
+    heldout("run", "eval.py")
+    sql = "select avg(reward) as mean, count(*) as n from results"
+    printed = heldout("sql", "six", sql, "--json")
+    assert json.loads(printed.out) == {"mean": 0.8, "n": 6}
+    assert printed.err == (
+        "Note: 1 of 6 items errored and have no reward: avg(reward) is over the 5 others, "
+        "avg(reward_or_0) over all 6.\n"
+    )
+    assert heldout("sql", "six", sql.replace("reward", "reward_or_0")).err == ""
 
 
 def test_values_that_json_lacks_are_texts_in_it(six: None, heldout: Heldout) -> None:
@@ -91,4 +106,4 @@ def test_rows_picked_by_outcome_have_no_interval_and_are_not_compared(
     ):
         refused = heldout(*command, "--where", "reward >= 0")
         assert refused.code == 2
-        assert "picks results by what came out" in refused.err
+        assert "picked by what came out (reward >= 0)" in refused.err

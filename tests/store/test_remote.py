@@ -12,8 +12,10 @@ import fsspec
 import pytest
 
 from heldout import EvalConfig, EvalReport, evaluate
-from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.cli.show import _describe_state
+from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplaced
 from heldout.store.remote import FILES, check_target, copy_run, fetch_run
+from heldout.store.run_dir import RunDir
 from tests.conftest import echo_number, exact, make_samples
 
 
@@ -87,3 +89,44 @@ def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(InvalidInput, match=r"s3://b/x needs fsspec.*heldout\[remote\]"):
         check_target("s3://b/x")
+
+
+def test_a_run_that_has_not_ended_at_a_url_is_running(run: Path, tmp_path: Path) -> None:
+    """Nobody here holds the lock of the original, so nothing says that it was interrupted."""
+    info = RunDir(run).read_info()
+    info.status, info.asked = "running", 8
+    RunDir(run).write_info(info)
+    copy = EvalReport.load(fetch_run(f"file://{run}"))
+    assert (copy.status, EvalReport.load(run).status) == ("running", "interrupted")
+    ((text,),) = [line.parts for line in _describe_state(copy, None)]
+    assert copy.run_dir is not None
+    assert str(text).startswith(f"Running as of {copy.run_dir.copied_at}: 5 of 8 items")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_run_that_is_replaced_at_its_url_is_copied_whole_or_not_at_all(
+    run: Path, tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    url = f"memory://bucket/replaced{times}"
+    copy_run(run, url)
+    others = []
+    for number in range(times):
+        EvalReport.load(run).save(tmp_path / f"other{number}")
+        info = RunDir(tmp_path / f"other{number}").read_info()
+        info.id = f"other{number}"
+        RunDir(tmp_path / f"other{number}").write_info(info)
+        others.append(tmp_path / f"other{number}")
+    get = type(memory).get_file
+
+    def get_file(self: Any, source: str, target: str, **options: Any) -> None:
+        if source.endswith("results.jsonl") and others:
+            memory.rm(source.rpartition("/")[0], recursive=True)
+            copy_run(others.pop(0), url)
+        get(self, source, target, **options)
+
+    monkeypatch.setattr(type(memory), "get_file", get_file)
+    if times == 1:
+        assert RunDir(fetch_run(url)).read_info().id == "other0"
+    else:
+        with pytest.raises(RunReplaced, match="replaced2 was replaced by another run"):
+            fetch_run(url)

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Stop, Trajectory
-from heldout.analysis import summarize
+from heldout.analysis import compare, summarize
 from heldout.errors import (
     DamagedJournal,
     InvalidInput,
+    NotComparable,
     RunDirectoryError,
     RunExists,
     StorageFull,
@@ -485,3 +488,95 @@ def test_a_summary_of_an_earlier_version_is_made_anew(run_eval: RunEval, tmp_pat
     stored["version"], stored["summary"]["ci_low"] = 1, 0.999
     path.write_text(json.dumps(stored))
     assert EvalReport.load(tmp_path / "run").summary == report.summary
+
+
+# --- One run, and not two -----------------------------------------------------------------------
+
+
+def save_run(path: Path, reward: float) -> Path:
+    """Save a run of which every file has the size of that with another reward."""
+    results = [result(i, reward=reward) for i in range(6)]
+    EvalReport(results, summarize(results), {"repeats": 1}).save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("taken", "complete"),
+    [
+        (["summary.json"], True),
+        (["results.parquet"], True),
+        (["summary.json", "results.parquet"], True),
+        (["results.jsonl"], False),
+        (["run.json", "summary.json", "results.parquet"], False),
+    ],
+)
+def test_files_of_two_runs_are_not_mixed(tmp_path: Path, taken: list[str], complete: bool) -> None:
+    """The numbers are those of the journal, whichever files come from another run."""
+    run, other = save_run(tmp_path / "run", 0.0), save_run(tmp_path / "other", 1.0)
+    assert len({(each / "results.jsonl").stat().st_size for each in (run, other)}) == 1
+    for name in taken:
+        (run / name).write_bytes((other / name).read_bytes())
+    report = EvalReport.load(run)
+    mean = float("results.jsonl" in taken)
+    assert report.summary["mean"] == mean
+    assert report.summarize(by="tag")["t0"]["mean"] == mean
+    assert {each.score.reward for each in report.results} == {mean}
+    assert (report.summary.get("complete") is not False) == complete
+    if not complete:
+        with pytest.raises(NotComparable, match="results.jsonl is not the one"):
+            compare(report, other)
+
+
+def test_a_run_of_an_earlier_version_is_bound_by_its_size(tmp_path: Path) -> None:
+    run = RunDir(save_run(tmp_path / "run", 1.0))
+    info = run.read_info()
+    info.journal_hash = info.summary_hash = None
+    run.write_info(info)
+    stored = json.loads(run.summary.read_text())
+    stored["summary"]["mean"] = 0.25
+    run.summary.write_text(json.dumps(stored))
+    assert EvalReport.load(run.path).summary["mean"] == 0.25
+
+
+READERS: dict[str, Callable[[EvalReport], object]] = {
+    "results": lambda report: list(report.results),
+    "one result": lambda report: report.results[0],
+    "slices": lambda report: report.summarize(by="tag"),
+    "usage": lambda report: report.usage,
+    "frame": lambda report: report.to_pandas(),
+    "where": lambda report: report.where("metadata.tag = 't0'"),
+    "compare": lambda report: compare(report, report),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_run_that_was_replaced_is_not_read_as_the_one_that_was_loaded(
+    tmp_path: Path, reader: str
+) -> None:
+    report = EvalReport.load(save_run(tmp_path / "run", 0.0))
+    shutil.rmtree(tmp_path / "run")
+    save_run(tmp_path / "run", 1.0)
+    with pytest.raises(RunDirectoryError, match="was replaced by another run.*load it again"):
+        READERS[reader](report)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_run_that_is_replaced_while_it_is_loaded_is_loaded_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    save_run(tmp_path / "run", 0.0)
+    read_summary, rewards = RunDir.read_summary, [1.0, 0.5][:times]
+
+    def replaced_before(run: RunDir, info: RunInfo) -> Any:
+        if rewards:
+            shutil.rmtree(run.path)
+            save_run(run.path, rewards.pop(0))
+        return read_summary(run, info)
+
+    monkeypatch.setattr(RunDir, "read_summary", replaced_before)
+    if times == 2:
+        with pytest.raises(RunDirectoryError, match="was replaced by another run"):
+            EvalReport.load(tmp_path / "run")
+        return
+    report = EvalReport.load(tmp_path / "run")
+    assert (report.summary["mean"], report.results[0].score.reward) == (1.0, 1.0)

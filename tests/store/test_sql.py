@@ -73,6 +73,22 @@ def test_results_are_a_table_whatever_they_are_read_from(report: EvalReport) -> 
     ]
 
 
+def test_means_have_the_denominators_of_the_summary_or_say_theirs(report: EvalReport) -> None:
+    n, scored = report.summary["n"], report.summary["n_scored"]
+    means = "select avg(reward), avg(reward_or_0), avg(passed::int), count(*) from results"
+    keys = ("mean_scored", "mean", "pass_rate", "n")
+    expected = tuple(report.summary[key] for key in keys)
+    assert rows(report, means) == [pytest.approx(expected)]
+    assert rows(report, f"select {', '.join(keys)} from summary") == [expected]
+    with query(report, "select avg(Reward), count(*) from results") as found:
+        assert found.note is not None
+        assert f"{n - scored} of {n} items errored" in found.note
+        assert f"over the {scored} others, avg(reward_or_0) over all {n}" in found.note
+    for sql in ("select avg(reward_or_0) from results", "select count(*) from results"):
+        with query(report, sql) as found:
+            assert found.note is None
+
+
 def test_texts_are_there_where_they_are_named(report: EvalReport) -> None:
     (row,) = rows(report, "select prompt, answer, target from results where id='s5' and repeat=1")
     assert row == ("Be brief.\n\nWhat is 5?", "It is 5.", "5")
@@ -191,6 +207,7 @@ def test_where_is_a_report_of_the_results_that_meet_a_condition(report: EvalRepo
         "reward = 1",
         "error is null",
         "passed",
+        "reward_or_0 = 0",
         "metrics.correct > 0",
         "metadata.turns = 1",
         "answer like '%4%'",

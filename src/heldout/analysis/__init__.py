@@ -1,6 +1,6 @@
 """What reports say: slices, comparisons, gates and plans.
 
-summarize              over any results
+summarize, group_by    over any results
 pass_at_k, pass_hat_k  one of k attempts, all of k attempts
 count_three_way        correct, incorrect and not attempted, with F1 (three-way judges)
 check_judge            a judge against human labels, and against itself
@@ -17,7 +17,7 @@ from heldout.analysis.aggregation import Aggregates, ScoreMatrix, aggregate, sco
 from heldout.analysis.comparison import Change, Comparison, Side, compare
 from heldout.analysis.gating import Check, Gate, Reading, gate
 from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge, read_labels
-from heldout.analysis.passes import pass_at_k, pass_hat_k, summarize
+from heldout.analysis.passes import group_by, pass_at_k, pass_hat_k, summarize
 from heldout.analysis.power import Plan, plan
 from heldout.analysis.three_way import ThreeWayCounts, count_three_way
 
@@ -41,6 +41,7 @@ __all__ = [
     "compare",
     "count_three_way",
     "gate",
+    "group_by",
     "pass_at_k",
     "pass_hat_k",
     "plan",

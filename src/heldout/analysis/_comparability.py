@@ -144,6 +144,12 @@ def find_unfinished(run: LoadedRun) -> list[Mismatch]:
     """Return a mismatch for a run that did not finish, else none."""
     if run.complete:
         return []
+    if run.report.status == "complete":
+        text = (
+            f"{run.name} says of itself that it is complete, but its results.jsonl is not the one "
+            "that it was finished with: it was changed, or is another run's"
+        )
+        return [Mismatch("incomplete", text)]
     asked = run.report.summary.get("n_asked")
     of = "" if asked is None else f" of {asked}"
     text = (

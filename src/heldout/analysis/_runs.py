@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_questi
 from heldout.stats.summary import has_passed
 from heldout.store.columns import Table, has_duplicates, table_of, table_of_results
 from heldout.store.report import EvalReport
+from heldout.store.report import Results as StoredResults
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
 
@@ -90,6 +91,7 @@ def load_run(report: Run, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
     if report.path is not None and report.info is not None:
         functions, origin = report.info.functions, RunDir(report.path).origin(report.info)
     name = str(report.config.get("experiment_name") or (report.path.name if report.path else name))
+    refuse_selected(report, name)
     table = table_of(report, [*dict.fromkeys(keys)])
     if len(table.reward) == 0:
         raise InvalidInput(f"{name} has no results: there is nothing to compare")
@@ -103,10 +105,49 @@ def load_run(report: Run, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
 
 def read_table(results: Results, cluster: str | None) -> Table:
     """Return the items of a report, or of results in memory, with the values of a cluster key."""
+    refuse_selected(results)
     keys = [] if cluster is None else [cluster]
     if isinstance(results, EvalReport):
         return table_of(results, keys)
     return table_of_results(results, keys)
+
+
+def refuse_selected(results: Results, name: str = "this report") -> None:
+    """Refuse results that were selected by outcome: what they say is of the selection alone.
+
+    That is a report that `where` picked so, and one that holds fewer results than it was made with.
+    Of a plain list of results nobody can tell.
+
+    Args:
+        results: A report, or results.
+        name: What to call it.
+
+    Raises:
+        InvalidInput: They were.
+    """
+    if selected_by_outcome(results):
+        raise InvalidInput(
+            f"{name} holds results picked by what came out ({results.selection.condition}), so an "
+            "interval or a comparison says nothing of them; pick by metadata"
+        )
+    if not isinstance(results, EvalReport) or results.run_dir is not None or results.selection:
+        return
+    counts = [results.summary.get("n")]
+    if results.info is not None and results.info.status == "complete":
+        counts.append(results.info.asked)
+    for count in counts:
+        if count is not None and count != len(results.results):
+            raise InvalidInput(
+                f"{name} holds {len(results.results)} results where it was made of {count}; "
+                "report.where(…) picks by metadata, and says that it did"
+            )
+
+
+def selected_by_outcome(results: Results) -> TypeGuard[EvalReport | StoredResults]:
+    """Tell whether results are known to be selected by what came out."""
+    if not isinstance(results, EvalReport | StoredResults):
+        return False
+    return results.selection is not None and results.selection.by_outcome
 
 
 def sample_clusters(table: Table, key: str | None) -> Ints:

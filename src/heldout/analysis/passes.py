@@ -14,14 +14,17 @@ from heldout.analysis._runs import (
     clusters_if_any,
     count_items,
     read_table,
+    refuse_selected,
     sample_clusters,
+    selected_by_outcome,
 )
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
 from heldout.stats.intervals import bounds_as_dict
-from heldout.stats.summary import Summary, has_passed, summarize_batch
+from heldout.stats.summary import Summary, has_passed, summarize_batch, without_intervals
 from heldout.store.columns import (
     Table,
+    group_results,
     make_table_batch,
     number_groups,
     places_by_code,
@@ -48,7 +51,8 @@ def pass_at_k(
     An errored attempt has not passed, and stays an attempt (docs/semantics.md, clause 6).
 
     Args:
-        results: A report, or results.
+        results: A report, or all results of one: attempts that are missing are refused, as are
+            results that `report.where` picked by what came out.
         k: Number of attempts.
         cluster: Metadata key to cluster the error bar by.
         pass_threshold: The reward that passes. None is the report's own, 0.5 for results.
@@ -57,7 +61,8 @@ def pass_at_k(
         The mean over samples with its interval.
 
     Raises:
-        InvalidInput: A sample has fewer than k attempts, or nothing has a score.
+        InvalidInput: A sample has fewer than k attempts, nothing has a score, or the results were
+            selected by outcome.
     """
     return _estimate(stats.pass_at_k, results, k, cluster, pass_threshold)
 
@@ -68,7 +73,8 @@ def pass_hat_k(
     """Estimate pass^k: the chance that all of k attempts at a sample pass.
 
     Args:
-        results: A report, or results.
+        results: A report, or all results of one: attempts that are missing are refused, as are
+            results that `report.where` picked by what came out.
         k: Number of attempts.
         cluster: Metadata key to cluster the error bar by.
         pass_threshold: The reward that passes. None is the report's own, 0.5 for results.
@@ -77,7 +83,8 @@ def pass_hat_k(
         The mean over samples with its interval.
 
     Raises:
-        InvalidInput: A sample has fewer than k attempts, or nothing has a score.
+        InvalidInput: A sample has fewer than k attempts, nothing has a score, or the results were
+            selected by outcome.
     """
     return _estimate(stats.pass_hat_k, results, k, cluster, pass_threshold)
 
@@ -92,11 +99,25 @@ def _estimate(
     table = read_table(results, cluster)
     if np.isnan(table.reward).all():
         raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
+    if not isinstance(results, EvalReport):
+        _refuse_missing_attempts(table)
     if pass_threshold is None:
         pass_threshold = results.pass_threshold if isinstance(results, EvalReport) else 0.5
     if pass_threshold is None:
         raise InvalidInput("nothing says which of these rewards pass: give pass_threshold")
     return _count_passes(table, estimator, k, cluster, pass_threshold)
+
+
+def _refuse_missing_attempts(table: Table) -> None:
+    """Refuse results of which attempts were taken out, such as those that errored."""
+    made, most = count_items(table), int(table.repeat.max()) + 1
+    short = np.flatnonzero(made < most)
+    if len(short):
+        raise InvalidInput(
+            f"sample {table.sample_ids[int(short[0])]!r} has {made[short[0]]} of {most} attempts "
+            f"({len(short)} samples have too few): attempts that are left out, such as errored "
+            "ones, change what passes. Pass the report, or all of its results"
+        )
 
 
 def _count_passes(
@@ -131,8 +152,27 @@ def summarize(
         the number of samples without a value.
     """
     if cluster is None:
-        return summarize_results(results, pass_threshold)
+        summary = summarize_results(results, pass_threshold)
+        return without_intervals(summary) if selected_by_outcome(results) else summary
     return _summarize_table(read_table(results, cluster), cluster, pass_threshold)
+
+
+def group_by(
+    results: Results, key: str | Callable[[EvalResult], Any]
+) -> dict[Any, list[EvalResult]]:
+    """Group results by the values of a key, as `report.summarize(by=key)` does.
+
+    Args:
+        results: A report, or results.
+        key: A metadata key, a column such as `truncated`, or a function of a result.
+
+    Returns:
+        The results of each value, in sorted order; None stands for results without the key.
+
+    Raises:
+        RunDirectoryError: No result has the key; the message names those that there are.
+    """
+    return group_results(results.results if isinstance(results, EvalReport) else results, key)
 
 
 def summarize_report(
@@ -151,10 +191,12 @@ def summarize_report(
         these are None, and `pass_at_<k>_short` is the number of those samples.
 
     Raises:
-        InvalidInput: A k of `pass_at` is more than the attempts of a finished report.
+        InvalidInput: A k of `pass_at` is more than the attempts of a finished report, or results
+            picked by what came out are asked for pass@k or clusters.
     """
     repeats = repeats_of(report.config)
-    ks = sorted({*pass_at, *([repeats] if repeats > 1 else [])})
+    own = [repeats] if repeats > 1 and not selected_by_outcome(report) else []
+    ks = sorted({*pass_at, *own})
     if cluster is None and not ks:
         return report.summary
     table, threshold = read_table(report, cluster), report.pass_threshold
@@ -183,6 +225,7 @@ def slices_and_total(
     Returns:
         A summary for each combination of values, and the summary of all.
     """
+    refuse_selected(report)
     table = table_of(report, [cluster], item_keys=by)
     numbers = sample_clusters(table, cluster)
     labels = [table.item_keys[key] for key in by]

@@ -113,6 +113,7 @@ def training_state(run: CurveRun) -> dict[str, Any]:
     """Return whether a training run is alive, finished or stale, as plain values.
 
     It is alive while a process writes the curve, and stale where it is neither alive nor finished.
+    Of a copy of a run at a URL that had not ended it is unknown.
     """
     newest = max((point.time for point in run.points), default=None)
     seconds = None
@@ -120,8 +121,15 @@ def training_state(run: CurveRun) -> dict[str, Any]:
         age = datetime.now(UTC) - datetime.fromisoformat(newest)  # type: ignore[arg-type]
         seconds = max(0, int(age.total_seconds()))
     status = run.info.status if run.info else "running"
+    as_of = RunDir(run.path).copied_at
+    state = "finished" if status == "complete" else "stale"
+    if run.live:
+        state = "alive"
+    elif status == "running" and as_of is not None:
+        state = "unknown"
     return {
-        "state": "alive" if run.live else "finished" if status == "complete" else "stale",
+        "state": state,
+        "as_of": as_of,
         "reason": run.info.reason if run.info else None,
         "last_point": newest,
         "seconds_since_last_point": seconds,
@@ -151,6 +159,7 @@ def describe_status(run: CurveRun) -> Line:
     state, style = {
         "alive": ("Live", "green"),
         "finished": ("Finished", "dim"),
+        "unknown": (f"Running as of {training['as_of']}, when it was copied here", "green"),
         "stale": (f"Not finished: {why}", "yellow"),
     }[training["state"]]
     parts = [Span(f"{state}; {last}.", style)]

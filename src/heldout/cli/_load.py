@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,7 +34,6 @@ from heldout.store.remote import fetch_run
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import ROOT, TIMESTAMP, find_run
 from heldout.training.curve import CurvePoint, current_points, read_points
-from heldout.types import EvalResult
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
@@ -288,7 +286,7 @@ def read_texts(report: EvalReport, ids: Collection[str]) -> dict[str, SampleText
         if result.sample_id in ids and result.sample_id not in texts and result.trajectory.messages:
             target = result.sample.ground_truth
             texts[result.sample_id] = SampleTexts(
-                question_of(result),
+                result.question,
                 None if target is None else str(target),
                 result.trajectory.answer if result.ok else f"error: {result.error}",
             )
@@ -297,23 +295,9 @@ def read_texts(report: EvalReport, ids: Collection[str]) -> dict[str, SampleText
     return texts
 
 
-def question_of(result: EvalResult) -> str:
-    """Return the last message before the model's first turn; "" if there is none."""
-    opening = [*takewhile(lambda m: m.role != "assistant", result.trajectory.messages)]
-    return opening[-1].text if opening else ""
-
-
-def select_results(report: EvalReport, where: str | None, option: str | None = None) -> EvalReport:
-    """Pick the results that `--where` asks for; `option` is one that needs intervals, if any."""
-    if where is None:
-        return report
-    picked = report.where(where)
-    if option is not None and picked.selection is not None and picked.selection.by_outcome:
-        raise InvalidInput(
-            f"--where {where!r} picks results by what came out, so an interval or a comparison "
-            f"says nothing of them, and {option} does not apply; pick by metadata"
-        )
-    return picked
+def select_results(report: EvalReport, where: str | None) -> EvalReport:
+    """Pick the results that `--where` asks for."""
+    return report if where is None else report.where(where)
 
 
 def describe_selection(report: EvalReport) -> str:

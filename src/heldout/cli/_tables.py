@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from heldout._format import cut, number, printable, printable_json
+from heldout._format import cut, cut_middle, number, printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -222,7 +222,8 @@ def build_flips(flips: Iterable[Flip], a: str, b: str) -> list[Line]:
         change = Span(f"  {number(flip.rewards[0])} → {number(flip.rewards[1])}", "dim")
         lines.append(Line(kind, name(flip.id), change, wrap=False))
         for label, text in flip.label_texts(a, b).items():
-            content = "–" if text is None else cut(" ".join(text.split()), longest)
+            shorten = cut_middle if label == "question" else cut
+            content = "–" if text is None else shorten(" ".join(text.split()), longest)
             lines.append(Line(Span(f"{label:<{margin}}", "dim"), content, wrap=False))
     return lines
 

@@ -134,7 +134,7 @@ def command(
         raise click.UsageError("which two runs? heldout compare A B, or compare B --baseline A")
     names = (a, b) if b is not None else (str(baseline), a)
     image = None if plot is None else format_of(plot)  # refused before anything is read
-    reports = [select_results(load_report(run), where, "compare") for run in names]
+    reports = [select_results(load_report(run), where) for run in names]
     with options_in_errors():
         comparison = compare(*reports, paired=not unpaired, **settings)
     if plot is not None and image is not None:

@@ -105,6 +105,10 @@ def watch(run: str, metric: str, interval: float, once: bool, as_json: bool) -> 
     Waits for a run that does not exist yet, unless --once is given. Ctrl-C ends it. In a pipe it
     prints one line per point, and ends when the training run does.
     """
+    if "://" in run and not once:
+        raise InvalidInput(
+            f"{run} is read by way of a copy, which does not grow; --once draws it as it is"
+        )
     with suppress(KeyboardInterrupt):
         path = _wait_for_curve(run, interval, once=once)
         if sys.stdout.isatty() and not as_json:

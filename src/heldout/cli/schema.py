@@ -75,7 +75,9 @@ CHECK: Fields = {
     "needed_is_least": "boolean nothing varied, so at least as many",
 }
 TRAINING: Fields = {
-    "state": "string alive, finished or stale: neither finished nor written by a process",
+    "state": "string alive, finished, stale (neither finished nor written by a process), or "
+    "unknown: a copy of a run at a URL that had not ended",
+    "as_of": "string? when the copy of a run at a URL was made, UTC",
     "reason": "string? why it did not finish",
     "last_point": "string? time of the newest point, UTC",
     "seconds_since_last_point": "integer?",

@@ -130,8 +130,7 @@ def command(
     of_curve = [*(["step"] if step is not None else []), *verdicts]
     if curve is None and of_curve:
         raise InvalidInput(f"{path} has no curve.jsonl, so --{of_curve[0]} does not apply to it")
-    needs_interval = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
-    report = _load.select_results(EvalReport.load(path), where, needs_interval)
+    report = _load.select_results(EvalReport.load(path), where)
     if any(items.values()):
         _show_items(_select_items(report, failures, passes, samples), report, format)
     elif by:
@@ -153,10 +152,7 @@ def _show_report(
     from heldout.store.run_dir import RunDir
 
     info = RunDir(path).read_info()
-    summary = report.summary
-    if report.selection is None or not report.selection.by_outcome:
-        summary = summarize_report(report, cluster=cluster, pass_at=pass_at)
-    summary = report.mark_selected(summary)
+    summary = report.mark_selected(summarize_report(report, cluster=cluster, pass_at=pass_at))
     if format != "json":
         print_report(build_report(report, summary, info=info), markdown=format == "markdown")
         return
@@ -315,8 +311,11 @@ def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
     if summary.get("complete") is False:
         asked = summary.get("n_asked")
         done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
+        as_of = None if report.run_dir is None else report.run_dir.copied_at
         states = {
-            "running": f"Still running: {done} so far",
+            "running": f"Running as of {as_of}: {done}"
+            if as_of
+            else f"Still running: {done} so far",
             "complete": f"Its journal is not the one it was finished with: {done}",
         }
         state = states.get(report.status, f"Not finished: {report.status} after {done}")

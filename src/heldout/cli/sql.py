@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from heldout._format import number
+from heldout._format import number, printable
 from heldout.cli._load import load_report
 from heldout.cli._tables import Column, Line, Report, Table, print_json, print_report
 
@@ -23,12 +23,16 @@ def command(run: str, query: str, as_json: bool) -> None:
     """Run a SELECT over the results of RUN, in DuckDB's dialect of SQL.
 
     The table is called results, with one row per item and the columns id, index, repeat, reward,
-    passed, error, truncated, ended_by, prompt_tokens, completion_tokens, seconds, metrics.NAME,
-    metadata.KEY, and, where the query names them, the texts prompt, answer and target.
+    reward_or_0, passed, error, truncated, ended_by, prompt_tokens, completion_tokens, seconds,
+    metrics.NAME, metadata.KEY, and, where the query names them, the texts prompt, answer and
+    target. An errored item has no reward: avg(reward) is over the others, avg(reward_or_0) over
+    all. The table summary has one row, the numbers of `heldout show`.
     """
     from heldout.store.sql import query as run_query
 
     with run_query(load_report(run), query) as result:
+        if result.note is not None:
+            click.echo(printable(f"Note: {result.note}."), err=True)
         if as_json:
             for row in result.rows:
                 print_json(dict(zip(result.columns, row, strict=True)))

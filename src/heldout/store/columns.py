@@ -437,17 +437,21 @@ def table_of(
         return table_of_results(report.results, keys, item_keys=item_keys)
 
     def read_ids_again() -> NDArray[Any]:
-        with current_parquet(run) as file:
+        with current_parquet(run, report.info) as file:
             if file is None:
+                run.refuse_replaced(report.info)
                 raise RunDirectoryError(f"{run.path} was changed while it was read")
             return file.read_ids()
 
     with current_parquet(run, report.info) as file:
         if file is not None:
-            return _make_table(file, keys, item_keys, run.path, read_ids_again, selection)
+            table = _make_table(file, keys, item_keys, run.path, read_ids_again, selection)
+            run.refuse_replaced(report.info)
+            return table
     columns = MemoryColumns("sample_id", keys=[*keys, *item_keys])
     for part in parts_of(in_order(run.journal, report.repeats)):
         columns.add(part)
+    run.refuse_replaced(report.info)
     return _make_table(columns, keys, item_keys, run.path, columns.read_ids, selection)
 
 
@@ -457,6 +461,7 @@ def usage_of(report: EvalReport) -> RunUsage:
         with current_parquet(report.run_dir, report.info) as file:
             if file is not None:
                 tokens = file.read(TOKENS)
+                report.run_dir.refuse_replaced(report.info)
                 if (selection := report.selection) is not None:
                     tokens = {name: selection.pick(counts) for name, counts in tokens.items()}
                 return _add_tokens(RunUsage(), tokens)
@@ -480,9 +485,11 @@ def rows_of(report: EvalReport) -> Iterator[Row]:
     """Read the results of a report as rows, in dataset order."""
     run = report.run_dir
     if run is None:
-        return iter(_rows_of_results(report.results))
+        yield from _rows_of_results(report.results)
+        return
     rows = in_order(run.journal, report.repeats)
-    return rows if report.selection is None else compress(rows, report.selection.items)
+    yield from rows if report.selection is None else compress(rows, report.selection.items)
+    run.refuse_replaced(report.info)
 
 
 def table_of_results(
@@ -612,6 +619,25 @@ def summarize_results(results: Iterable[EvalResult], pass_threshold: float | Non
     Repeats of one sample are one cluster, and so are samples of equal content.
     """
     return summarize_batch(table_of_results(results), pass_threshold)
+
+
+def group_results(
+    results: Iterable[EvalResult], by: str | Callable[[EvalResult], Any]
+) -> dict[Any, list[EvalResult]]:
+    """Group results by the value of a key, None where one has none, or of a function of them."""
+    results = list(results)
+    if callable(by):
+        values = [by(result) for result in results]
+    else:
+        columns = MemoryColumns(keys=[by])
+        for part in parts_of(row_of(i, result) for i, result in enumerate(results)):
+            columns.add(part)
+        name = column_name(by, columns.columns, "this report")
+        values = [*Labels(*columns.read_codes(name))]
+    groups: dict[Any, list[EvalResult]] = {}
+    for value, result in zip(values, results, strict=True):
+        groups.setdefault(value, []).append(result)
+    return {value: groups[value] for value in sorted(groups, key=sort_key)}
 
 
 def slice_summaries(

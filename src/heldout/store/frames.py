@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from heldout.errors import InvalidInput
 from heldout.store.columns import METADATA, METRIC, as_text
-from heldout.types import EvalResult, Trajectory
+from heldout.types import EvalResult
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
@@ -36,7 +36,7 @@ def make_columns(report: EvalReport) -> Columns:
     opening: dict[str, Callable[[EvalResult], Any]] = {
         "id": lambda r: r.sample_id,
         "repeat": lambda r: r.repeat,
-        "question": lambda r: question_of(r.trajectory) or None,
+        "question": lambda r: r.question or None,
         "answer": lambda r: r.trajectory.answer if r.trajectory.last_turn is not None else None,
         "target": lambda r: r.sample.ground_truth,
         "extracted": extracted_of,
@@ -76,15 +76,6 @@ def _of_one_type(values: list[Any]) -> list[Any]:
     if types <= {int, float} or (len(types) == 1 and types <= {str, bool}):
         return values
     return [as_text(value) for value in values]
-
-
-def question_of(trajectory: Trajectory, *, system: bool = False) -> str:
-    """Give the text of the messages before the first of the model, those of the system or not."""
-    turns = trajectory.model_turns
-    positions = [i for i, message in enumerate(trajectory.messages) if message.role == "assistant"]
-    first = [*(positions if turns is None else turns), len(trajectory.messages)][0]
-    opening = [m.text for m in trajectory.messages[:first] if system or m.role != "system"]
-    return "\n\n".join(opening)
 
 
 def extracted_of(result: EvalResult) -> str | None:

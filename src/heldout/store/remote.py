@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from heldout.errors import InvalidInput, RunDirectoryError, RunExists
-from heldout.store.run_dir import RunDir
+from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplaced
+from heldout.store.run_dir import COPIED, RunDir, now
 
 FILES = ("results.jsonl", "results.parquet", "summary.json", "curve.jsonl", "run.json")
 """Of a run directory, in the order they are copied in."""
@@ -28,11 +28,22 @@ def fetch_run(url: str) -> Path:
 
 @lru_cache(maxsize=64)
 def _fetch(url: str) -> Path:
+    try:
+        return _copy_here(url)
+    except RunReplaced:  # once more: then it is the other run, whole
+        return _copy_here(url)
+
+
+def _copy_here(url: str) -> Path:
+    """Copy a run; RunReplaced says that another one took its place meanwhile."""
     filesystem, path = open_url(url)
     copy = Path(tempfile.mkdtemp(prefix="heldout-run-"))
     atexit.register(shutil.rmtree, copy, ignore_errors=True)
-    target = copy / path.rpartition("/")[2]
+    target, again = copy / path.rpartition("/")[2], copy / ".again"
     target.mkdir()
+    again.mkdir()
+    (target / COPIED).write_text(now())
+    run = RunDir(target)
     try:
         # Of a run that is still written: what was derived from a journal is only taken for it where
         # run.json says so, and that is older than the journal here.
@@ -41,11 +52,18 @@ def _fetch(url: str) -> Path:
                 filesystem.get_file(f"{path}/{name}", str(target / name))
         if filesystem.isdir(f"{path}/steps"):
             filesystem.get(f"{path}/steps", f"{target}/steps", recursive=True)
+        if run.run.exists():
+            filesystem.get_file(f"{path}/run.json", str(again / "run.json"))
     except OSError as problem:
         raise RunDirectoryError(f"{url} cannot be read: {problem}") from None
-    run = RunDir(target)
     if not run.exists() and not run.curve.exists():
         raise RunDirectoryError(f"there is no run at {url}: no run.json")
+    try:
+        is_same = run.read_info().is_same_run(RunDir(again).read_info())
+    except RunDirectoryError:  # there is none, or it is damaged: who reads the run says so
+        is_same = True
+    if not is_same:
+        raise RunReplaced(f"{url} was replaced by another run while it was read; read it again")
     return target
 
 

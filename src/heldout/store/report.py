@@ -15,16 +15,16 @@ import msgspec
 import numpy as np
 
 from heldout._providers import model_name
-from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplaced
 from heldout.prices import Price, find_price
 from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, without_intervals
 from heldout.store.columns import (
     Selection,
     derive,
+    group_results,
     parts_of,
     rows_of,
     slice_summaries,
-    sort_key,
     summarize_results,
     table_of,
     usage_of,
@@ -35,7 +35,6 @@ from heldout.store.journal import (
     JournalWriter,
     Key,
     decode_result,
-    has_writer,
     lines,
 )
 from heldout.store.jsonl import open_to_read
@@ -46,6 +45,7 @@ from heldout.store.run_dir import (
     RunInfo,
     RunUsage,
     SummaryFile,
+    hash_ends,
     now,
     replace_file,
 )
@@ -64,9 +64,11 @@ class Results(Sequence[EvalResult]):
     Iterating reads the file again each time: nothing but the places of the lines is held.
     """
 
-    def __init__(self, run: RunDir, selection: Selection | None = None) -> None:
-        """Take all results, or those of a selection."""
-        self.run, self._selection = run, selection
+    def __init__(
+        self, run: RunDir, info: RunInfo | None = None, selection: Selection | None = None
+    ) -> None:
+        """Take all results, or those of a selection; `info` says of which run, if it is known."""
+        self.run, self.info, self.selection = run, info, selection
         self._places: tuple[Any, Any] | None = None
 
     def _line_places(self) -> tuple[Any, Any]:
@@ -80,8 +82,9 @@ class Results(Sequence[EvalResult]):
             order = np.lexsort((offsets, repeat, index))
             changes = np.diff(index[order]).astype(bool) | np.diff(repeat[order]).astype(bool)
             order = order[np.append(changes, np.ones(min(1, len(order)), dtype=bool))]
-            if self._selection is not None:
-                order = self._selection.pick(order)
+            self.run.refuse_replaced(self.info)
+            if self.selection is not None:
+                order = self.selection.pick(order)
             self._places = order + 2, offsets[order]
         return self._places
 
@@ -105,6 +108,7 @@ class Results(Sequence[EvalResult]):
 
     def _read(self, numbers: Any, offsets: Any) -> Iterator[EvalResult]:
         with open_to_read(self.run.journal) as file:
+            self.run.refuse_replaced(self.info)
             for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
                 file.seek(offset)
                 yield decode_result(self.run.journal, number, file.readline())
@@ -159,14 +163,22 @@ class EvalReport:
             raise InvalidInput(
                 f"{path} is a file; EvalReport.load takes the run directory, {Path(path).parent}"
             )
-        run = RunDir(find_run(path))
+        try:
+            return cls._load(find_run(path))
+        except RunReplaced:
+            return cls._load(find_run(path))
+
+    @classmethod
+    def _load(cls, path: Path) -> EvalReport:
+        run = RunDir(path)
         info = run.read_info()
-        if info.status == "running" and not has_writer(run.journal):
+        if info.status == "running" and not run.may_be_running():
             info = run.read_info()  # it may have finished just now
             if info.status == "running":
                 info.status = "interrupted"  # kill -9 leaves no time to write that down
         summary = _summary(run, info)
-        return cls(Results(run), summary, info.config, run.path, info.status, info=info)
+        run.refuse_replaced(info)
+        return cls(Results(run, info), summary, info.config, run.path, info.status, info=info)
 
     def save(self, path: str | Path, *, parquet_from: int = 0) -> None:
         """Write a run directory; nothing is done where the report already is.
@@ -178,7 +190,14 @@ class EvalReport:
         Raises:
             RunDirectoryError: It cannot be written.
             RunExists: It holds a run already.
+            InvalidInput: The results were picked by what came out: as a run they would say so no
+                more.
         """
+        if self.selection is not None and self.selection.by_outcome:
+            raise InvalidInput(
+                f"results picked by what came out ({self.selection.condition}) are no run; "
+                "to_parquet, to_pandas or to_polars keep them"
+            )
         target = RunDir(Path(path))
         if self.path is not None and target.path.resolve() == self.path.resolve():
             return
@@ -241,7 +260,7 @@ class EvalReport:
         results: Sequence[EvalResult] = (
             [*compress(self.results, selection.items)]
             if self.path is None
-            else Results(RunDir(self.path), selection)
+            else Results(RunDir(self.path), self.info, selection)
         )
         picked = replace(self, results=results, selection=selection)
         summary = summarize_batch(table_of(picked), self.pass_threshold)
@@ -288,10 +307,10 @@ class EvalReport:
         """
         if self.path is not None and self.selection is None:
             run = RunDir(self.path)
-            info = run.read_info()
-            stored = run.read_summary(info)
+            stored = run.read_summary(self.info or run.read_info())
             if stored is not None and stored.usage is not None:
-                return add_cost(stored.usage, info.config)
+                run.refuse_replaced(self.info)
+                return add_cost(stored.usage, self.config)
         return add_cost(usage_of(self), self.config)
 
     def summarize(
@@ -311,12 +330,9 @@ class EvalReport:
             InvalidInput: There is no such key; the message names those that there are.
         """
         if callable(by):
-            groups: dict[Any, list[EvalResult]] = {}
-            for result in self.results:
-                groups.setdefault(by(result), []).append(result)
             return {
-                value: self._mark(summarize_results(groups[value], self.pass_threshold))
-                for value in sorted(groups, key=sort_key)
+                value: self._mark(summarize_results(group, self.pass_threshold))
+                for value, group in group_results(self.results, by).items()
             }
         keys = (by,) if isinstance(by, str) else tuple(by)
         if not keys:
@@ -408,6 +424,7 @@ def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Sum
     replace_file(run.summary, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
     info.status, info.asked, info.finished = "complete", summary["n"], now()
     info.journal_bytes = run.journal.stat().st_size
+    info.journal_hash, info.summary_hash = hash_ends(run.journal), hash_ends(run.summary)
     info.columns_hash = columns_hash or None
     run.write_info(info)
     return summary
@@ -438,7 +455,7 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
     if not run.journal.exists():
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
     summary, _, _ = derive(run, repeats_of(info.config), threshold_of(info.config), parquet=False)
-    if info.asked == summary["n"] and info.status == "complete":
+    if info.asked == summary["n"] and run.derived_are_current(info):
         return summary
     return {**summary, "complete": False, "n_asked": info.asked}
 

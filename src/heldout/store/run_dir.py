@@ -7,6 +7,7 @@ in any of its files is ever followed: where things are is decided here alone (cl
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -26,15 +27,25 @@ import msgspec
 import heldout
 from heldout._format import cut
 from heldout.config import result_changing
-from heldout.errors import ResumeMismatch, RunDirectoryError, RunExists, UnknownFormat
+from heldout.errors import (
+    ResumeMismatch,
+    RunDirectoryError,
+    RunExists,
+    RunReplaced,
+    UnknownFormat,
+)
 from heldout.store.journal import JournalWriter, storage_error
-from heldout.store.jsonl import read_document
+from heldout.store.jsonl import has_writer, open_to_read, read_document, read_whole
 
 FORMAT = "heldout.run"
 VERSION = 1
 SUMMARY_FORMAT = "heldout.summary"
 SUMMARY_VERSION = 2
 """1 took samples of equal content for independent, and any metric that was always 1 for a rate."""
+
+HASHED_BYTES = 2**16
+COPIED = ".copied"
+"""In a copy of a run at a URL: when it was made. Who writes the original cannot be known here."""
 
 Status = Literal["running", "complete", "interrupted", "failed"]
 
@@ -65,6 +76,11 @@ class RunInfo(msgspec.Struct):
     """Why it did not complete."""
     journal_bytes: int | None = None
     """Size of the journal that the derived files were made of; None while there are none."""
+    journal_hash: str | None = None
+    """Size and hash of that journal (`hash_ends`): of another one, none of this is said."""
+    summary_hash: str | None = None
+    """The same of summary.json: another file is not read. Both are None where an earlier version
+    wrote it."""
     columns_hash: str | None = None
     """Size and hash of results.parquet: another file is not read; None where there is none."""
     id: str | None = None
@@ -92,6 +108,12 @@ class RunInfo(msgspec.Struct):
             git=read_git_state(),
             command=redact_command(sys.orig_argv[1:]),
         )
+
+    def is_same_run(self, other: RunInfo) -> bool:
+        """Tell whether both are of one run, before and after it went on."""
+        if self.id is None:
+            return other.id is None and self.started == other.started
+        return self.id == other.id
 
     def keep_origin(self, first: RunInfo) -> None:
         """Take over when, where and by what a resumed run was begun."""
@@ -145,10 +167,44 @@ class RunDir:
         """Tell whether the directory holds a run."""
         return self.run.exists() or self.journal.exists()
 
+    def has_own_journal(self, info: RunInfo) -> bool:
+        """Tell whether the journal is the one that a complete run was finished with."""
+        try:
+            if info.journal_hash is not None:
+                return hash_ends(self.journal) == info.journal_hash
+            return self.journal.stat().st_size == info.journal_bytes
+        except (OSError, RunDirectoryError):
+            return False
+
     def derived_are_current(self, info: RunInfo) -> bool:
         """Whether summary and columns still say what the journal says."""
-        size = self.journal.stat().st_size if self.journal.exists() else None
-        return info.status == "complete" and size is not None and info.journal_bytes == size
+        return info.status == "complete" and self.has_own_journal(info)
+
+    def may_be_running(self) -> bool:
+        """Tell whether a process writes the run, or none can tell: the run is a copy of one."""
+        return self.copied_at is not None or has_writer(
+            self.curve if self.curve.exists() else self.journal
+        )
+
+    @property
+    def copied_at(self) -> str | None:
+        """When this copy of a run at a URL was made, in UTC; None where it is no copy."""
+        try:
+            return read_whole(self.path / COPIED).decode()[:20]
+        except (OSError, RunDirectoryError, UnicodeDecodeError):
+            return None
+
+    def refuse_replaced(self, info: RunInfo | None) -> None:
+        """Raise RunDirectoryError where the directory no longer holds the run of this run.json.
+
+        Called after other files were read: what they said was of that run, or nothing is said.
+        """
+        if info is None:
+            return
+        if not self.run.exists() or not self.read_info().is_same_run(info):
+            raise RunReplaced(
+                f"{self.path} was replaced by another run while it was read; load it again"
+            )
 
     def origin(self, info: RunInfo) -> dict[str, Any]:
         """Which trajectories it holds: its own, or, where it scored others again, whose."""
@@ -179,11 +235,12 @@ class RunDir:
             return None
         try:
             file = read_document(self.summary, SummaryFile, SUMMARY_FORMAT, SUMMARY_VERSION)
+            is_own = info.summary_hash in (None, hash_ends(self.summary))
         except UnknownFormat:
             raise
         except (FileNotFoundError, RunDirectoryError):
             return None
-        return file if file.version == SUMMARY_VERSION else None
+        return file if is_own and file.version == SUMMARY_VERSION else None
 
     # --- Entering ---
 
@@ -305,6 +362,20 @@ def replace_file(path: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise storage_error(path, problem) from problem
+
+
+def hash_ends(path: Path) -> str:
+    """Give the size of an ordinary file, a colon, and a hash of its first and last 64 KiB.
+
+    Files of two runs differ there, since every result has the time that it took; a journal of
+    gigabytes takes no longer than a short one.
+    """
+    with open_to_read(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.blake2b(file.read(HASHED_BYTES), digest_size=16)
+        file.seek(max(file.tell(), size - HASHED_BYTES))
+        digest.update(file.read(HASHED_BYTES))
+    return f"{size}:{digest.hexdigest()}"
 
 
 def sync_directory(path: Path) -> None:

@@ -1,12 +1,14 @@
-"""SQL over the results of a run: one table `results`, read-only, with access to nothing else.
+"""SQL over the results of a run, read-only, with access to nothing else.
 
     query(report, "select metadata.level, avg(reward) from results group by all")
     select_items(report, "metadata.level = 'hard'")
 
-Columns are `id`, `index`, `repeat`, `reward`, `passed`, `error`, `truncated`, `ended_by`,
-`prompt_tokens`, `completion_tokens`, `seconds`, `metrics` and `metadata` (a field for each metric
-and key: `metrics.correct`, `metadata."the level"`), and, where a query names them, the texts
-`prompt`, `answer` and `target`. DuckDB reads results.parquet, or, of a run that has none, one that
+Columns of `results` are `id`, `index`, `repeat`, `reward`, `reward_or_0`, `passed`, `error`,
+`truncated`, `ended_by`, `prompt_tokens`, `completion_tokens`, `seconds`, `metrics` and `metadata`
+(a field for each metric and key: `metrics.correct`, `metadata."the level"`), and, where a query
+names them, the texts `prompt`, `answer` and `target`. An errored item has no `reward`, so
+`avg(reward)` is the mean over scored items, and `avg(reward_or_0)` that over all. `summary` is the
+report's summary, of one row. DuckDB reads results.parquet, or, of a run that has none, one that
 is written to a temporary folder; queries run in one thread and a limited memory, after access to
 files, extensions and settings was taken away.
 """
@@ -18,7 +20,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heldout.errors import InvalidInput, InvalidQuery
+from heldout.stats.summary import Summary
 from heldout.store.columns import (
     METADATA,
     METRIC,
@@ -36,7 +39,6 @@ from heldout.store.columns import (
     rows_of,
     write_parquet,
 )
-from heldout.store.frames import question_of
 from heldout.store.parquet import (
     ParquetFile,
     insert_arrays,
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 
 TEXTS = ("prompt", "answer", "target")
 OUTCOMES = ("error", "truncated", "ended_by", "prompt_tokens", "completion_tokens", "seconds")
-"""Columns that hold what came out, not what was asked, beside `reward` and `passed`."""
+"""Columns that hold what came out, not what was asked, beside the rewards and `passed`."""
 ROWS = 1024
 
 
@@ -63,11 +65,13 @@ class QueryResult:
 
     columns: list[str]
     rows: Iterator[tuple[Any, ...]]
+    note: str | None = None
+    """How many items the query's means leave out, where some errored."""
 
 
 @contextmanager
 def query(report: EvalReport, sql: str) -> Iterator[QueryResult]:
-    """Run a query over the table `results`.
+    """Run a query over `results`, one row per item, and `summary`.
 
     Args:
         report: A report on disk or in memory, finished or not.
@@ -82,7 +86,8 @@ def query(report: EvalReport, sql: str) -> Iterator[QueryResult]:
     """
     with _open(report, sql) as (file, texts):
         _define_results(file, texts, report.pass_threshold)
-        yield _run(file.db, sql)
+        _define_summary(file.db, report.summary)
+        yield replace(_run(file.db, sql), note=_describe_missing(report.summary, sql))
 
 
 def select_items(report: EvalReport, condition: str) -> Selection:
@@ -151,7 +156,7 @@ def _load_texts(db: DuckDBPyConnection, report: EvalReport) -> None:
         columns = {
             "place": np.arange(first, first + len(batch)),
             "prompt": np.array(
-                [question_of(r.trajectory, system=True) for r in batch], dtype=object
+                ["\n\n".join(m.text for m in r.trajectory.opening) for r in batch], dtype=object
             ),
             "answer": np.array([r.trajectory.answer for r in batch], dtype=object),
             "target": np.array([as_text(r.sample.ground_truth) for r in batch], dtype=object),
@@ -169,7 +174,7 @@ def _define_results(
         passed = f"coalesce(reward >= {pass_threshold!r}, false) AS passed"
         if pass_threshold is None:
             passed = "NULL::BOOLEAN AS passed"
-        selected += ["reward", passed, *OUTCOMES]
+        selected += ["reward", "coalesce(reward, 0) AS reward_or_0", passed, *OUTCOMES]
     for struct, prefix in (("metrics", METRIC), ("metadata", METADATA)):
         fields = {
             name.removeprefix(prefix): column
@@ -187,6 +192,33 @@ def _define_results(
     join = " LEFT JOIN texts ON place = file_row_number" if texts else ""
     file.db.execute(
         f"CREATE OR REPLACE VIEW results AS SELECT {', '.join(selected)} FROM {file.source}{join}"
+    )
+
+
+def _define_summary(db: DuckDBPyConnection, summary: Summary) -> None:
+    """Define `summary`, with the numbers of a report's summary as its columns."""
+    numbers = {key: v for key, v in summary.items() if isinstance(v, int | float | None)}
+    if not numbers:
+        return
+    names = zip(unique_names(numbers), numbers.values(), strict=True)
+    selected = ", ".join(f"{_as_literal(value)} AS {quote_name(name)}" for name, value in names)
+    db.execute(f"CREATE VIEW summary AS SELECT {selected}")
+
+
+def _as_literal(value: float | None) -> str:
+    if value is None:
+        return "NULL::DOUBLE"
+    return f"{value!r}::DOUBLE" if isinstance(value, float) else str(value)
+
+
+def _describe_missing(summary: Summary, sql: str) -> str | None:
+    """Say which items have no reward or metric, where a query names these and some errored."""
+    n, errors = summary.get("n"), summary.get("n_errors")
+    if not n or not errors or not re.search(r"\b(reward|metrics)\b", sql, re.IGNORECASE):
+        return None
+    return (
+        f"{errors} of {n} items errored and have no reward: avg(reward) is over the {n - errors} "
+        f"others, avg(reward_or_0) over all {n}"
     )
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from heldout._format import cut_middle
 from heldout.cli._curves import (
     CurveRun,
     compute_verdicts,
@@ -31,7 +32,7 @@ from heldout.cli._curves import (
     group_by_label,
     read_curve,
 )
-from heldout.cli._load import find_step, question_of, saved_eval, select_label
+from heldout.cli._load import find_step, saved_eval, select_label
 from heldout.cli._tables import Block, Line, Span
 from heldout.cli._tables import Table as TextTable
 from heldout.cli.show import build_report, build_slices
@@ -63,6 +64,8 @@ __all__ = ["NotComparable", "Pages", "UnknownRun", "scan_runs"]
 DEPTH = 3
 """Folders below a root in which runs are looked for."""
 LONGEST_CELL = 300
+ROW_QUESTION = 120
+"""Characters of a question in the table of samples, which shows both of its ends."""
 LONGEST_ANSWER = 2_000
 """Characters of an answer in a list of flips or steps."""
 FLIPS = 50
@@ -234,7 +237,7 @@ class Pages:
                     "outcome": table.outcome(item),
                     "truncated": result.trajectory.stop.truncated,
                     "reward": result.score.reward if result.ok else None,
-                    "question": _question(result),
+                    "question": _question(result, ROW_QUESTION),
                     "target": _cut(as_text(result.sample.ground_truth)),
                     **_extracted(result),
                     "answer": _cut(result.trajectory.answer),
@@ -353,7 +356,7 @@ class Pages:
             rows.append(
                 {
                     "id": change.id,
-                    "question": _question(results[0]),
+                    "question": _question(results[0], LONGEST_CELL),
                     "target": _cut(as_text(results[0].sample.ground_truth)),
                     "attempts": max(table.repeats for table in tables),
                     "a": {"reward": change.a, **_flip_side(results[0])},
@@ -435,7 +438,7 @@ class Pages:
                     "changed": not steps or steps[-1].get("answer") != answer,
                 }
                 target = as_text(result.sample.ground_truth)
-                question = question_of(result)
+                question = result.question
             steps.append(step)
         if not steps:
             raise UnknownRun(f"no eval of {name} has a sample {id!r:.200}")
@@ -684,9 +687,10 @@ def content_text(message: Message) -> str:
     return "\n".join(parts)
 
 
-def _question(result: EvalResult) -> str | None:
+def _question(result: EvalResult, longest: int) -> str | None:
     """Return what a sample asks; its input, where there is no conversation."""
-    return _cut(question_of(result) or as_text(result.sample.input))
+    text = result.question or as_text(result.sample.input)
+    return text and cut_middle(" ".join(text.split()), longest)
 
 
 def _extracted(result: EvalResult) -> Plain:
@@ -710,7 +714,7 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
         "error": result.error,
         "reward": result.score.reward if result.ok else None,
         "turns": turns,
-        "question": _question(result),
+        "question": _question(result, LONGEST_CELL),
         "target": as_text(result.sample.ground_truth),
         "answer": trajectory.answer,
         "metrics": [
