@@ -146,7 +146,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             self._trainer.evaluate = self._evaluate
         step = state.global_step
         for periodic in self._on:
-            periodic.begin(resume=step > 0)
+            periodic.begin(step, resume=step > 0)
         # A step resumed at that has its point already has its row in the log that was loaded.
         row = self._run(step, self._cadenced, PeriodicEval.maybe_run, log_known=step == 0)
         self._log(row, state, control)
