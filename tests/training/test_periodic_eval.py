@@ -82,6 +82,31 @@ def test_a_counter_that_jumps_is_due_where_it_passes_a_multiple(tmp_path: Path) 
     assert steps(evals) == [16, 24, 32, 40, 56]
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("HELDOUT_EVAL_NUM", "0", "HELDOUT_EVAL_NUM is 0"),
+        ("HELDOUT_EVAL_EVERY_STEPS", "5", "there are no held-out samples"),
+    ],
+)
+def test_a_launch_whose_variables_leave_nothing_to_evaluate_goes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variable: str,
+    value: str,
+    why: str,
+) -> None:
+    settings: dict[str, Any] = {"samples": [], "every_steps": None}
+    with pytest.raises(InvalidInput, match="there are no samples to evaluate"):
+        periodic(tmp_path, **settings)  # the code's doing
+    monkeypatch.setenv(variable, value)
+    evals = periodic(tmp_path, **settings)
+    assert [evals.maybe_run(5), evals.run_eval(6), evals.run_final(7)] == [None] * 3
+    assert not evals.run_dir.exists()
+    assert [r.message for r in caplog.records] == [f"rl_eval: no eval is ever due: {why}"]
+
+
 def test_a_step_of_several_micro_batches_is_evaluated_once(tmp_path: Path) -> None:
     clock = Clock()
     evals = periodic(tmp_path, at_start=True, max_overhead=0.1, clock=clock)

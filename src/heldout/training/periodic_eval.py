@@ -75,6 +75,7 @@ from heldout.training.runner import (
 from heldout.training.settings import (
     DEFAULT_NUM,
     DEFAULT_PASS_THRESHOLD,
+    NUM,
     Settings,
     check_counts,
     check_seconds,
@@ -162,12 +163,14 @@ class PeriodicEval:
         snapshots: SnapshotPool | None = None,
     ) -> None:
         outside = Settings.from_environment()
+        # A launch must not fail where its variables, and not the code, turn an eval on or off.
+        set_outside = outside.num == 0 or (bool(outside.every_steps) and every_steps is None)
         if outside.every_steps is not None and every_steps is None and num is None:
             num = DEFAULT_NUM
         every_steps = first_set(outside.every_steps, every_steps, 0)
         num = first_set(outside.num, num)
         if outside.num == 0:
-            every_steps, num = 0, None
+            num = None
         pass_threshold = first_set(outside.pass_threshold, pass_threshold, DEFAULT_PASS_THRESHOLD)
         check_counts(every_steps=every_steps, min_samples=min_samples, num=num, seed=seed)
         check_threshold(pass_threshold)
@@ -193,8 +196,16 @@ class PeriodicEval:
         self.model_getter = model_getter
         self.in_rollout_phase = False
         """Whether it runs only inside the rollout phase of a trainer."""
-        self.samples = ordered_by_id(check_samples(samples), seed)[:num]
+        held_out = check_samples(samples, may_be_empty=set_outside)
+        self.samples = ordered_by_id(held_out, seed)[:num]
         """The samples that are evaluated, in the fixed order."""
+        if outside.num == 0 or not held_out:
+            self.every_steps = 0
+            log.warning(
+                "%s: no eval is ever due: %s",
+                label,
+                f"{NUM} is 0" if outside.num == 0 else "there are no held-out samples",
+            )
         self.runner_builder, self.worker = runner_builder, worker
         self._threshold, self._seed, self._at_start = pass_threshold, seed, at_start
         self._across, self._on_error = across, on_error
@@ -296,9 +307,11 @@ class PeriodicEval:
             model: The model; by default that of `model_getter`.
 
         Returns:
-            The point; None if another process evaluates.
+            The point; None if another process evaluates, or if there are no samples.
         """
         step = check_step(step)
+        if not self.samples:
+            return None
         return self._run(step, self._model_getter(model))
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
