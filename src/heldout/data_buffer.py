@@ -24,7 +24,7 @@ import msgspec
 
 from heldout.datasets import copy_sample, distinct, ordered_by_id
 from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError
-from heldout.store.journal import content_of
+from heldout.overlap import check_no_overlap
 from heldout.store.jsonl import read_document, storage_error
 from heldout.store.resume import decode_sample, encode_sample
 from heldout.store.run_dir import replace_file
@@ -95,7 +95,7 @@ class DataBuffer:
         self._by_id = {sample.id: sample for sample in self._samples}
         if not self._samples:
             raise InvalidInput("there are no samples to train on")
-        refuse_overlaps(self._samples, held_out)
+        check_no_overlap(self._samples, held_out)
         self._seed, self._shuffle = seed, shuffle
         self._taken = 0
         """Prompts given out so far, over all epochs, those handed back not counted again."""
@@ -288,49 +288,3 @@ def _is_equal(a: Any, b: Any) -> bool:
         return bool(a == b)
     except ValueError:  # an array, which is neither equal nor unequal to another
         return False
-
-
-# --- Overlaps with the held-out set -------------------------------------------------------------
-
-
-def refuse_overlaps(samples: Iterable[Sample], held_out: Iterable[Sample]) -> None:
-    """Refuse to train on the test set, which makes a curve that rises and means nothing."""
-    ids: set[str] = set()
-    by_input: dict[int | None, str] = {}
-    for sample in held_out:
-        ids.add(sample.id)
-        by_input.setdefault(_hash_input(sample), sample.id)
-    by_input.pop(None, None)
-    same_input, same_id = [], []
-    for sample in samples if ids else ():
-        twin = by_input.get(_hash_input(sample))
-        if twin == sample.id:
-            same_input.append(repr(sample.id))
-        elif twin is not None:
-            same_input.append(f"{sample.id!r} (held out as {twin!r})")
-        elif sample.id in ids:
-            same_id.append(repr(sample.id))
-    reasons = []
-    for names, reason in (
-        (same_input, "the input of a held-out one"),
-        (same_id, "the id of a held-out one, though another input (give them ids of their own)"),
-    ):
-        if names:
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            reasons.append(f"{len(names)} with {reason}: {', '.join(names[:5])}{more}")
-    if reasons:
-        raise InvalidInput(
-            f"training samples are in the held-out set: {'; '.join(reasons)}. Leave them out of "
-            "one of the two"
-        )
-
-
-def _hash_input(sample: Sample) -> int | None:
-    """Hash what a sample asks, whatever the order of its keys; None if JSON cannot hold it.
-
-    Two questions about two images are not the same for being worded alike.
-    """
-    try:
-        return content_of(Sample(sample.id, sample.input))
-    except InvalidInput:
-        return None

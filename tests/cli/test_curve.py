@@ -20,10 +20,16 @@ from rich.text import Text
 
 from heldout import Message
 from heldout.cli._braille import Dot, Series, draw_curves
-from heldout.cli._curves import build_curve_table, format_age, format_n, read_curve
+from heldout.cli._curves import (
+    build_curve_table,
+    format_age,
+    format_n,
+    latest_verdicts,
+    read_curve,
+)
 from heldout.cli._load import find_curve, list_result_steps
 from heldout.cli._tables import Table, render_line, render_table
-from heldout.cli.curve import draw_screen, latest_verdicts
+from heldout.cli.curve import draw_screen
 from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.store.runs import find_run
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome, stop_requested
@@ -731,7 +737,7 @@ def test_every_drawing_fits(dots: list[Dot], width: int, height: int) -> None:
 
 def picture(path: Path, metric: str, console: Console) -> RenderableType:
     curve = read_curve(path)
-    return draw_screen(curve, metric, console, latest_verdicts(curve.points))
+    return draw_screen(curve, metric, console, latest_verdicts(curve))
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 12), (40, 24), (80, 24), (200, 50), (15, 5)])

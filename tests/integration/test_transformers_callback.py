@@ -885,3 +885,42 @@ def test_an_eval_knows_the_checkpoint_of_its_weights(tmp_path: Path) -> None:
     train_beside(trainer)
     assert [(p.step, Path(p.saved_at).name) for p in seen] == [(2, "checkpoint-2")]
     assert Path(seen[0].saved_at).is_dir()
+
+
+# --- Training prompts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_training_prompts_that_are_held_out_are_refused_before_training(
+    tmp_path: Path, attached: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train(name: str, *prompts: str, **settings: Any) -> None:
+        evals = make_evals(tmp_path / name)
+        callback = HeldoutCallback(evals, **settings)
+        trainer = make_trainer(tmp_path, steps=1, remove_unused_columns=False)
+        trainer.train_dataset = [
+            {**row, "prompt": prompt} for row, prompt in zip(DATA, prompts, strict=False)
+        ]
+        trainer.data_collator = lambda rows: {
+            key: torch.stack([row[key] for row in rows]) for key in ("x", "labels")
+        }
+        if attached:
+            callback.attach(trainer)
+        else:
+            trainer.add_callback(callback)
+        trainer.train()
+        assert steps_of(evals) == [1]
+
+    with pytest.raises(InvalidInput, match=r"2 with the prompt .* '3' \(held out as 's3'\), '1'"):
+        train("refused", "3", "5", " 1 ")
+    train("apart", "4", "5", "6")
+    assert "held-out set" not in caplog.text
+    train("allowed", "4", "1", allow_overlap=True)
+    assert "1 with the prompt of a held-out one: '1' (held out as 's1'); allow" in caplog.text
+
+
+def test_a_training_set_without_prompts_is_said_to_be_unchecked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    HeldoutCallback(make_evals(tmp_path)).attach(make_trainer(tmp_path))
+    assert "was not checked: it has no messages, prompt or question, only x, labels" in caplog.text

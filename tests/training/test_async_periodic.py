@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 
+from heldout.cli._curves import judge_curve, read_curve
 from heldout.errors import InvalidInput
 from heldout.isolation import NeedsTrainerThread, is_background_thread
 from heldout.training import (
     AsyncEvalDispatcher,
+    CurveMonitor,
     CurvePoint,
     EvalWorker,
     PeriodicEval,
@@ -28,9 +30,9 @@ from heldout.training import (
     read_points,
     set_async_eval_dispatcher,
 )
-from heldout.training.curve import stop_requested
 from heldout.training.dispatcher import pending_evals
 from heldout.training.results import NOT_FINISHED, pending_point
+from heldout.training.verdicts import terms_of
 from heldout.weights import fingerprint
 from tests.training.toys import Clock, Heartbeats, Model, periodic, questions, score
 
@@ -69,6 +71,16 @@ class Gates:
         return from_functions(lambda messages: messages[-1].text, self.generate, score, **settings)
 
 
+class Rows(list[tuple[str, int, dict[str, Any]]]):
+    """A logger."""
+
+    def log(self, name: str, step: int, fields: Any) -> None:
+        self.append((name, step, dict(fields)))
+
+    def close(self) -> None:
+        pass
+
+
 def points_of(folder: Path) -> list[CurvePoint]:
     """Of evals that have ended."""
     return [p for p in read_points(folder / "run" / "curve.jsonl") if p.skipped != NOT_FINISHED]
@@ -101,8 +113,7 @@ def test_the_point_is_of_the_step_and_weights_it_was_due_at(tmp_path: Path, gate
         assert evals.history == []
         gates.open.set()
     [point] = evals.history
-    # Its line was on the disk before the thread that trains could judge it.
-    assert points_of(tmp_path) == [msgspec.structs.replace(point, verdict=None)]
+    assert points_of(tmp_path) == [point]
     assert (point.step, point.reward, point.lag_steps) == (10, 0.25, 3)
     assert point.weights == at_ten
     assert gates.threads[0] != threading.get_ident()
@@ -218,6 +229,41 @@ def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
     assert pool.free == 2
 
 
+def test_of_two_evals_the_newest_of_each_is_kept(tmp_path: Path, gates: Gates) -> None:
+    gates.open.clear()
+    one, two = (
+        evals_of(tmp_path / label, Counter(3), gates, label=label, snapshots=SnapshotPool(size=2))
+        for label in ("one", "two")
+    )
+    with AsyncEvalDispatcher(when_full="newest", max_pending=2, max_running=1):
+        for step in (10, 20, 30, 40):
+            for evals in (one, two):
+                evals.maybe_run(step)
+            assert gates.begun.wait(LONG)
+        gates.open.set()
+    for label, ran in (("one", [10, 40]), ("two", [40])):
+        points = current_points(points_of(tmp_path / label))
+        assert [p.step for p in points if p.has_result] == ran
+        skipped = [p for p in points if not p.has_result]
+        assert [str(p.skipped)[:32] for p in skipped] == [
+            f"replaced by the eval of step {p.step + 10} " for p in skipped
+        ]
+
+
+def test_nothing_gives_way_to_an_eval_that_gets_no_snapshot(tmp_path: Path, gates: Gates) -> None:
+    gates.open.clear()
+    one = evals_of(tmp_path / "one", Counter(3), gates, label="one")
+    two = evals_of(tmp_path / "two", Counter(3), gates, label="two")
+    with AsyncEvalDispatcher(when_full="newest", max_pending=2, max_running=1):
+        one.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        two.maybe_run(10)
+        one.maybe_run(20)
+        gates.open.set()
+    assert [p.has_result for p in points_of(tmp_path / "two")] == [True]
+    assert [p.skipped for p in points_of(tmp_path / "one")] == [None, "all snapshots were in use"]
+
+
 def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
     tmp_path: Path, gates: Gates
 ) -> None:
@@ -258,6 +304,60 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
     assert told == [True, False, True, True]
 
 
+def test_a_background_point_is_judged_where_an_inline_one_is(tmp_path: Path, gates: Gates) -> None:
+    model = Counter()
+    stored: list[list[Any]] = []
+    for folder, dispatched in (("inline", False), ("background", True)):
+        rows = Rows()
+        monitor = CurveMonitor(effect=0.2, window=4, stop_on_plateau=1)
+        evals = evals_of(tmp_path / folder, model, gates, samples=questions(64), monitor=monitor)
+        with AsyncEvalDispatcher(loggers=[rows]) as dispatcher:
+            for step in range(10, 90, 10):
+                model.learn(step // 2 if step < 40 else 20)
+                point = evals.maybe_run(step, wait=not dispatched)
+                dispatcher.wait_for(evals._scheduled, LONG)
+            last = evals.run_final(90)
+        points = points_of(tmp_path / folder)
+        assert points[-1] == last == evals.points[-1]
+        logged = [fields.get("eval_verdict_text") for _, _, fields in rows]
+        assert logged == [(p.verdict or {}).get("text") for p in points]
+        stored.append([(p.step, p.verdict, p.stop) for p in points])
+        assert (point is None) == dispatched
+    inline, background = stored
+    assert inline == background
+    assert background[-1][1]["effect"] == 0.2
+    assert str(background[-1][2]).startswith("plateau since step")
+
+
+def test_a_result_that_was_never_collected_is_judged_by_the_settings_of_its_run(
+    tmp_path: Path, gates: Gates
+) -> None:
+    rows, model = Rows(), Counter()
+    monitor = CurveMonitor(effect=0.3, alpha=0.1, window=4, bounds=(-1, 2))
+    evals = evals_of(tmp_path, model, gates, monitor=monitor)
+    dispatcher = AsyncEvalDispatcher(loggers=[rows])
+    with dispatcher:
+        for step in (10, 20):
+            model.learn(step // 10)
+            evals.maybe_run(step)
+            dispatcher.wait_for(evals._scheduled, LONG)
+        # As at the end of a process whose trainer's thread does not come back.
+        closing = threading.Thread(target=dispatcher.end_with_process)
+        closing.start()
+        closing.join(LONG)
+        run = read_curve(tmp_path / "run")
+    assert [(p.step, p.verdict is None) for p in run.points] == [(10, False), (20, True)]
+    unjudged = run.points[1:]
+    assert terms_of(unjudged, run.config) == monitor.terms
+    [point], _ = judge_curve(unjudged, {}, run.config)
+    assert point.verdict is not None
+    assert (point.verdict["effect"], point.verdict["alpha"]) == (0.3, 0.1)
+    # If it does come back, the verdict is added, and loggers get no second row.
+    assert points_of(tmp_path)[1].verdict is not None
+    logged = [(step, "eval_verdict" in fields) for _, step, fields in rows]
+    assert logged == [(10, True), (20, False)]
+
+
 # --- The thread that trains ---------------------------------------------------------------------
 
 
@@ -283,7 +383,7 @@ def test_heartbeats_and_monitor_are_called_in_the_thread_that_trains(
         evals.maybe_run(11)
         assert drawn == (random.random(), np.random.rand(), float(torch.rand(1)))
     assert seen == [(here, [10])]
-    assert evals.stop_requested == stop_requested(tmp_path / "run") == "enough"
+    assert evals.stop_requested == points_of(tmp_path)[0].stop == "enough"
     assert [fields["eval_reward"] for fields in beats.named("rl_eval")] == [0.375]
     assert [fields["lag_steps"] for fields in beats.named("rl_eval")] == [0]
 
@@ -462,24 +562,13 @@ def test_a_result_that_comes_after_training_went_back_hides_nothing(tmp_path: Pa
 def test_evals_of_one_dispatcher_may_have_several_run_directories(
     tmp_path: Path, gates: Gates
 ) -> None:
-    rows: list[tuple[str, int]] = []
-
-    class Logger:
-        def log(self, name: str, step: int, fields: Any) -> None:
-            rows.append((name, step))
-
-        def close(self) -> None:
-            pass
-
-    model = Counter(2)
+    rows, model = Rows(), Counter(2)
     one = evals_of(tmp_path / "a", model, gates, label="one")
     two = evals_of(tmp_path / "b", model, gates, label="two")
-    with (
-        AsyncEvalDispatcher(loggers=[Logger()]),
-    ):
+    with AsyncEvalDispatcher(loggers=[rows]):
         one.maybe_run(10)
         two.maybe_run(10)
-    assert sorted(rows) == [("one", 10), ("two", 10)]
+    assert sorted((name, step) for name, step, _ in rows) == [("one", 10), ("two", 10)]
     for folder, label in (("a", "one"), ("b", "two")):
         assert [p.label for p in points_of(tmp_path / folder)] == [label]
 
@@ -662,7 +751,7 @@ def test_a_reason_that_is_no_text_is_made_one(tmp_path: Path, gates: Gates) -> N
     assert evals.stop_requested == "? no"
     assert [p.step for p in evals.history] == [10]
     assert [fields["eval_stop"] for fields in beats.named("rl_eval")] == ["? no"]
-    assert stop_requested(evals.run_dir) == "? no"
+    assert points_of(tmp_path)[0].stop == "? no"
 
 
 def test_a_monitor_that_is_interrupted_loses_no_point_of_evals_beside(

@@ -32,6 +32,7 @@ from heldout.training import (
     CurveMonitor,
     PeriodicEval,
     Runner,
+    current_points,
     from_functions,
     read_points,
 )
@@ -79,6 +80,42 @@ def test_a_counter_that_jumps_is_due_where_it_passes_a_multiple(tmp_path: Path) 
     for step in range(0, 60, 8):
         evals.maybe_run(step)
     assert steps(evals) == [16, 24, 32, 40, 56]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("HELDOUT_EVAL_NUM", "0", "HELDOUT_EVAL_NUM is 0"),
+        ("HELDOUT_EVAL_EVERY_STEPS", "5", "there are no held-out samples"),
+    ],
+)
+def test_a_launch_whose_variables_leave_nothing_to_evaluate_goes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variable: str,
+    value: str,
+    why: str,
+) -> None:
+    settings: dict[str, Any] = {"samples": [], "every_steps": None}
+    with pytest.raises(InvalidInput, match="there are no samples to evaluate"):
+        periodic(tmp_path, **settings)  # the code's doing
+    monkeypatch.setenv(variable, value)
+    evals = periodic(tmp_path, **settings)
+    assert [evals.maybe_run(5), evals.run_eval(6), evals.run_final(7)] == [None] * 3
+    assert not evals.run_dir.exists()
+    assert [r.message for r in caplog.records] == [f"rl_eval: no eval is ever due: {why}"]
+
+
+def test_a_step_of_several_micro_batches_is_evaluated_once(tmp_path: Path) -> None:
+    clock = Clock()
+    evals = periodic(tmp_path, at_start=True, max_overhead=0.1, clock=clock)
+    for step in range(31):
+        due = [evals.should_run(step) and evals.maybe_run(step) is not None for _ in range(4)]
+        assert due == [step % 10 == 0, False, False, False]
+    assert steps(evals) == [0, 10, 20, 30]
+    evals.maybe_run(10)  # training went back
+    assert steps(evals) == [0, 10, 20, 30, 10]
 
 
 def test_maybe_run_writes_a_line_an_eval(tmp_path: Path) -> None:
@@ -967,6 +1004,36 @@ def test_a_restart_that_went_another_way_takes_the_place_of_what_was(tmp_path: P
     ]
 
 
+@pytest.mark.parametrize(
+    ("began_at", "asked", "kept"),
+    [
+        # Step 30 is skipped: the result there is of weights that this attempt does not go on from.
+        (21, [(30, None), (40, 4)], [(10, 1), (20, 2), (30, None), (40, 4)]),
+        # It may still come to the same weights: so they were the same at step 30.
+        (21, [(30, None), (40, 9), (50, 5)], [(10, 1), (20, 2), (30, 3), (40, 9), (50, 5)]),
+        # As long as it has no result, those of the attempt before are the curve.
+        (21, [(30, None)], [(10, 1), (20, 2), (30, 3), (40, 9)]),
+        # What a trainer resumed from is of both attempts.
+        (20, [(20, None), (40, 4)], [(10, 1), (20, 2), (40, 4)]),
+    ],
+)
+def test_a_resumed_training_supersedes_all_beyond_the_step_it_resumed_from(
+    tmp_path: Path, began_at: int, asked: list[Any], kept: list[Any]
+) -> None:
+    first = periodic(tmp_path, samples=questions(10))
+    for step, knows in ((10, 1), (20, 2), (30, 3), (40, 9)):
+        first.maybe_run(step, weighted(knows))
+    again = periodic(tmp_path, samples=questions(10), model_getter=lambda: None)
+    if began_at == 20:
+        again.begin(20, resume=True)
+    again.maybe_run(began_at)
+    for step, knows in asked:
+        again.maybe_run(step, None if knows is None else weighted(knows))
+    for points in (again.points, current_points(read_points(again.run_dir / "curve.jsonl"))):
+        found = [(p.step, p.reward and round(10 * p.reward)) for p in points]
+        assert found == kept
+
+
 def test_last_weights_that_are_others_than_those_of_the_cadence_are_measured(
     tmp_path: Path,
 ) -> None:
@@ -1002,8 +1069,6 @@ def test_of_two_evals_on_one_run_directory_the_first_is_a_skip_that_says_so(
 
 def test_a_counter_that_goes_back_is_another_start(tmp_path: Path) -> None:
     evals = periodic(tmp_path)
-    seen: list[list[int]] = []
-    evals._monitor = lambda points: seen.append([p.step for p in points])
     for step in (10, 20, 30):
         evals.maybe_run(step, Model())
     evals.maybe_run(5)

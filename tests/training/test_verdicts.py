@@ -500,9 +500,19 @@ def test_the_sentence_of_the_best_says_what_picking_it_did() -> None:
         "best so far: step 120, 0.610 (0.550 … 0.670, corrected for picking the best of 14; "
         "0.640 as measured), on 64 samples"
     )
-    alone = best_checkpoint(curve([[1.0, 0.0, 1.0]]))
-    assert alone is not None
-    assert alone.sentence().endswith("the only one to pick from, on 3 samples")
+
+
+def test_an_eval_that_was_not_picked_from_others_has_its_points_interval() -> None:
+    rewards: list[float | None] = [0.52, 0.54] * 20
+    whole = look(10, rewards, summary={"mean": 0.53, "ci_low": 0.509, "ci_high": 0.556})
+    part = look(20, rewards[:10], summary={})
+    for points in ([whole], [whole, part]):
+        alone = best_checkpoint(points)
+        assert alone is not None
+        assert alone.interval is not None
+        assert (alone.raw, alone.estimate, alone.n) == (whole.reward, whole.reward, 40)
+        assert (alone.interval.low, alone.interval.high) == whole.ci
+        assert "the only one to pick from, on 40 samples" in alone.sentence()
 
 
 def test_rewards_that_are_all_alike_and_unbounded_have_no_interval() -> None:

@@ -55,11 +55,16 @@ class CurveRun:
     """Reason of the last skip, where the last attempt has no results but earlier ones have."""
 
     @property
+    def config(self) -> dict[str, Any]:
+        """The config of its run.json; empty without one."""
+        return self.info.config if self.info else {}
+
+    @property
     def pass_threshold(self) -> float | None:
         """The reward that passes; None where nothing says."""
         from heldout.store.report import threshold_of
 
-        return threshold_of(self.info.config if self.info else {})
+        return threshold_of(self.config)
 
 
 def open_curve(run: str | Path) -> CurveRun:
@@ -232,16 +237,31 @@ def compute_verdicts(
     return judged, best_checkpoint(points, bounds=terms.bounds, most=CORRECTED_EVALS)
 
 
+def latest_verdicts(run: CurveRun) -> dict[str, StepVerdict]:
+    """Return the last verdict of each label that has one; `heldout show` explains the others."""
+    from heldout.training.verdicts import terms_of, verdicts
+
+    latest: dict[str, StepVerdict] = {}
+    for label, group in group_by_label(run.points).items():
+        with suppress(InvalidInput):
+            for verdict in verdicts(group, **asdict(terms_of(group, run.config))):
+                latest[label] = verdict
+    return latest
+
+
 def judge_curve(
-    points: Sequence[CurvePoint], options: Mapping[str, Any]
+    points: Sequence[CurvePoint],
+    options: Mapping[str, Any],
+    config: Mapping[str, Any] | None = None,
 ) -> tuple[list[CurvePoint], list[Line]]:
     """Fill in the verdicts of a curve of one label, and say its last one and the best eval.
 
     With `options`, the effect, alpha or window to judge by, stored verdicts are replaced, too.
+    `config` is that of its run.json.
     """
     from heldout.training.verdicts import best_as_dict, terms_of
 
-    terms = replace(terms_of(points), **options)
+    terms = replace(terms_of(points, config), **options)
     try:
         judged, best = compute_verdicts(points, terms)
     except InvalidInput as problem:  # rewards that no verdict can be made of

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +26,7 @@ from heldout.cli._curves import (
     describe_status,
     format_point,
     group_by_label,
+    latest_verdicts,
     open_curve,
     point_as_dict,
     read_curve,
@@ -58,7 +58,7 @@ from heldout.training.flips import Flips
 from heldout.training.flips import flips as find_flips
 from heldout.training.plot import NamedCurve
 from heldout.training.plot import plot as plot_curves
-from heldout.training.verdicts import StepVerdict, terms_of, verdicts
+from heldout.training.verdicts import StepVerdict
 
 ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
 """Settings of decoding that can change answers; the others are about speed."""
@@ -144,8 +144,12 @@ def _watch_pipe(path: Path, metric: str, interval: float, *, once: bool, as_json
         curve = read_curve(path)
         check_metric(curve.points, metric)
         labelled = len(group_by_label(curve.points)) > 1
-        # An eval in flight is printed once, though the hash of its weights may come later.
-        lines = {(*point.key, point.pending or point.time): point for point in curve.points}
+        # An eval in flight is printed once, though the hash of its weights may come later; a result
+        # again if its verdict comes later.
+        lines = {
+            (*point.key, point.pending or point.time, point.verdict is None): point
+            for point in curve.points
+        }
         fresh = lines.keys() - printed
         for point in (point for line, point in lines.items() if line in fresh):
             if as_json:
@@ -165,7 +169,7 @@ def _watch_pipe(path: Path, metric: str, interval: float, *, once: bool, as_json
 def _watch_terminal(path: Path, metric: str, interval: float, *, once: bool) -> None:
     console = make_console()
     curve = read_curve(path)
-    verdicts = latest_verdicts(curve.points)
+    verdicts = latest_verdicts(curve)
     screen = draw_screen(curve, metric, console, verdicts)
     if not once:
         # The alternate screen is redrawn as a whole when the terminal changes its size.
@@ -177,7 +181,7 @@ def _watch_terminal(path: Path, metric: str, interval: float, *, once: bool) -> 
                 time.sleep(interval)
                 previous, curve = curve, read_curve(path)
                 if curve.points != previous.points:
-                    verdicts = latest_verdicts(curve.points)
+                    verdicts = latest_verdicts(curve)
                 screen = draw_screen(curve, metric, console, verdicts)
                 live.update(screen, refresh=True)
     console.print(screen)  # the last picture stays when the alternate screen is gone
@@ -218,16 +222,6 @@ def _build_title(labels: list[str], metric: str) -> Text:
         title.append(", " if i else "")
         title.append_text(as_line(label, f"bold {colour}" if len(labels) > 1 else "bold"))
     return title.append_text(as_line(f"  {metric}, mean and 95% interval", "dim"))
-
-
-def latest_verdicts(points: Sequence[CurvePoint]) -> dict[str, StepVerdict]:
-    """Return the last verdict of each label that has one; `heldout show` explains the others."""
-    latest: dict[str, StepVerdict] = {}
-    for label, group in group_by_label(points).items():
-        with suppress(InvalidInput):
-            for verdict in verdicts(group, **asdict(terms_of(group))):
-                latest[label] = verdict
-    return latest
 
 
 def _make_series(points: Sequence[CurvePoint], metric: str) -> Series:

@@ -583,7 +583,9 @@ def _show_curve(
     for label, points in groups.items():
         stored = all(point.verdict is not None for point in points if point.has_result)
         is_judged = format == "json" and stored and not options  # judging takes time
-        judged[label] = (points, []) if is_judged else _curves.judge_curve(points, options)
+        judged[label] = (
+            (points, []) if is_judged else _curves.judge_curve(points, options, run.config)
+        )
     if format != "json":
         print_report(_build_curve_report(run, judged, format), markdown=format == "markdown")
         return

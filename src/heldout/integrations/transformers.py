@@ -29,16 +29,19 @@ import msgspec
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from heldout.chat.messages import to_chat_api
 from heldout.errors import InvalidInput
+from heldout.isolation import untouched_random_state
+from heldout.overlap import HeldOutPrompts
 from heldout.rollout import EvalDefinition
 from heldout.training.curve import CurvePoint
 from heldout.training.dispatcher import runs_async_evals
 from heldout.training.distributed import agree, current_ranks
 from heldout.training.metrics import Heartbeat, log_fields
 from heldout.training.periodic_eval import PeriodicEval
-from heldout.training.runner import RunnerBuilder
-from heldout.training.settings import Settings
-from heldout.types import Sample
+from heldout.training.runner import EpisodeRunner, RunnerBuilder
+from heldout.training.settings import NUM, Settings
+from heldout.types import Message, Sample
 
 log = logging.getLogger("heldout")
 
@@ -68,10 +71,15 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     Args:
         evals: The evals, each with a label and a run directory of its own.
         answer_evaluate: False leaves the trainer its own `evaluate`.
+        allow_overlap: Whether training may use prompts of the held-out set. They are looked for
+            before training begins.
     """
 
-    def __init__(self, *evals: PeriodicEval, answer_evaluate: bool = True) -> None:
+    def __init__(
+        self, *evals: PeriodicEval, answer_evaluate: bool = True, allow_overlap: bool = False
+    ) -> None:
         self.evals = evals
+        self._allow_overlap, self._has_checked_overlap = allow_overlap, False
         self._names = _names(evals)
         self._answer = answer_evaluate
         self._trainer: Any = None
@@ -93,31 +101,55 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         samples: Iterable[Sample] | EvalDefinition,
         runner_builder: RunnerBuilder,
         heartbeat_fn: Heartbeat | None = None,
+        *,
+        allow_overlap: bool = False,
         **settings: Any,
     ) -> HeldoutCallback:
         """Make one eval as the HELDOUT_EVAL_* variables say; none if they do not turn it on.
+
+        Without any samples no eval is ever due, and a warning says so: a launch does not fail.
 
         Args:
             samples: The held-out samples.
             runner_builder: As for `PeriodicEval`, like all further arguments.
             heartbeat_fn: Called with each point.
+            allow_overlap: As for the callback.
             **settings: Other arguments of `PeriodicEval`.
         """
         outside = Settings.from_environment()
+        if outside.every_steps and outside.num == 0:
+            log.warning("heldout: no eval is ever due: %s is 0", NUM)
         if not outside.every_steps or outside.num == 0:
             return cls()
-        return cls(PeriodicEval(samples, runner_builder, heartbeat_fn=heartbeat_fn, **settings))
+        evals = PeriodicEval(samples, runner_builder, heartbeat_fn=heartbeat_fn, **settings)
+        return cls(evals, allow_overlap=allow_overlap)
 
     def attach(self, trainer: Any) -> HeldoutCallback:
-        """Belong to this trainer, and be among its callbacks."""
+        """Belong to this trainer, and be among its callbacks.
+
+        Args:
+            trainer: The trainer.
+
+        Returns:
+            This callback.
+
+        Raises:
+            InvalidInput: It is not a trainer, this belongs to another one, or prompts of its
+                training dataset are in the held-out set.
+        """
         if not isinstance(trainer, Trainer):
             raise InvalidInput(f"attach takes a transformers.Trainer, got {trainer!r:.100}")
         if self._trainer is not None and self._trainer is not trainer:
             raise InvalidInput("this callback is attached to another trainer; make a new one")
+        self._check_overlap(trainer.train_dataset, trainer.processing_class)
         self._trainer = trainer
         if not any(callback is self for callback in trainer.callback_handler.callbacks):
             trainer.add_callback(self)
         return self
+
+    def _check_overlap(self, dataset: Any, tokenizer: Any) -> None:
+        check_training_prompts(dataset, self._on, tokenizer, allow_overlap=self._allow_overlap)
+        self._has_checked_overlap = True
 
     # --- What the trainer calls ---
 
@@ -129,6 +161,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             return
         self._check_best_metric(args)
         self._check_names(state)
+        if not self._has_checked_overlap:
+            batches = others.get("train_dataloader")
+            self._check_overlap(getattr(batches, "dataset", None), others.get("processing_class"))
         tokens = getattr(args, "max_completion_length", None)  # TRL's
         for periodic in self._on:
             if tokens is not None:
@@ -146,7 +181,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             self._trainer.evaluate = self._evaluate
         step = state.global_step
         for periodic in self._on:
-            periodic.begin(resume=step > 0)
+            periodic.begin(step, resume=step > 0)
         # A step resumed at that has its point already has its row in the log that was loaded.
         row = self._run(step, self._cadenced, PeriodicEval.maybe_run, log_known=step == 0)
         self._log(row, state, control)
@@ -403,6 +438,43 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                 f"metric_for_best_model is {wanted!r}, which the trainer's own evaluation does not "
                 "have; leave out answer_evaluate=False, or set eval_strategy='no'"
             )
+
+
+def check_training_prompts(
+    dataset: Any, evals: Iterable[PeriodicEval], tokenizer: Any, *, allow_overlap: bool
+) -> None:
+    """Refuse a trainer's dataset that shares prompts with the held-out sets of evals.
+
+    What cannot be compared, such as a stream or token ids, is a warning.
+
+    Args:
+        dataset: The training dataset.
+        evals: The evals.
+        tokenizer: The trainer's tokenizer, whose chat template a dataset of texts may have applied.
+        allow_overlap: Whether to warn instead.
+
+    Raises:
+        InvalidInput: They share some, and `allow_overlap` is False.
+    """
+    prompts = HeldOutPrompts()
+    render = None
+    if getattr(tokenizer, "chat_template", None):
+        render = partial(_render_text, tokenizer)
+    with untouched_random_state():
+        for periodic in evals:
+            runner = getattr(periodic.runner_builder, "prototype", None)
+            if not isinstance(runner, EpisodeRunner):
+                prompts.add(periodic.samples, getattr(runner, "prepare_messages", None), render)
+    prompts.check_dataset(dataset, allow_overlap=allow_overlap)
+
+
+def _render_text(tokenizer: Any, messages: list[Message]) -> str:
+    try:
+        chat = [to_chat_api(message) for message in messages]
+        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+    except Exception as problem:  # templates raise what they like
+        log.debug("a held-out prompt does not fit the chat template", exc_info=problem)
+        return ""
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Evals while a policy trains: on a cadence, on the trainer's own weights, bit-neutral.
 
-periodic_eval    PeriodicEval: cadence, budget, publishing a point
+periodic_eval    PeriodicEval: cadence, budget, background
+publishing       the verdict on a point; its line, loggers, heartbeat
 run_eval         one eval of one model, isolated, through `heldout.evaluate`
 runner           how the policy is run and scored: `live_model`, `from_functions`
 distributed      training in several processes
@@ -29,6 +30,7 @@ from heldout._lazy import lazy
 
 if TYPE_CHECKING:
     from heldout._fingerprint import set_version
+    from heldout.overlap import check_no_overlap
     from heldout.training.curve import CurvePoint, current_points, read_points
     from heldout.training.dispatcher import (
         AsyncEvalDispatcher,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "heldout._fingerprint": ("set_version",),
+    "heldout.overlap": ("check_no_overlap",),
     "heldout.training.curve": (
         "CurvePoint",
         "current_points",
@@ -75,6 +78,7 @@ __all__ = [
     "Runner",
     "SnapshotPool",
     "best_checkpoint",
+    "check_no_overlap",
     "current_points",
     "from_functions",
     "get_async_eval_dispatcher",

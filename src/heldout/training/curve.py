@@ -2,7 +2,8 @@
 
 Lines are only appended, by the one process that holds the file. An eval that runs in the background
 has a write-ahead line ("scheduled, not finished") from the moment it is scheduled. Its result
-supersedes that line; after a `kill -9` the line remains. Which points make up the curve is decided
+supersedes that line; after a `kill -9` the line remains. The verdict on such a result is a line of
+its own, since it is made later, in the trainer's thread. Which points make up the curve is decided
 when it is read (`current_points`): a training run that is restarted from a checkpoint supersedes
 points of earlier attempts. A file `stop` in the same directory asks training to stop.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -119,13 +120,18 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     lag_steps: int | None = None
     """Steps that training was ahead when the result came; None: training waited."""
     verdict: dict[str, Any] | None = None
-    """Verdict on the curve up to here (`heldout.training.verdicts`); None: not judged, or only
-    after this line was written."""
+    """Verdict on the curve up to here (`heldout.training.verdicts`); None: not judged."""
     pending: bool = False
     """Whether a result may still come: the eval is in flight, was abandoned, or was lost with its
     process. `skipped` has the reason, for readers that do not know this field."""
     saved_at: str | None = None
     """Where the weights of a pending eval were saved. Never opened here."""
+    follows: Step | None = None
+    """Last step at which its attempt is known to have had the weights of earlier attempts: the one
+    it resumed from, or the last at which it met their hash. None: unknown, or there are none."""
+    adds_verdict: bool = False
+    """Whether the line only adds `verdict` and `stop` to the result of the same key and time.
+    `skipped` says so, for readers that do not know this field."""
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -243,6 +249,28 @@ def encode_point(point: CurvePoint) -> bytes:
     return line
 
 
+def verdict_line(judged: CurvePoint) -> CurvePoint:
+    """Make the line that adds the verdict on a result, and the reason to stop, to the curve.
+
+    Args:
+        judged: The result, whose own line was written without them.
+
+    Returns:
+        The line, which `settled` merges with the result.
+    """
+    return CurvePoint(
+        label=judged.label,
+        step=judged.step,
+        session=judged.session,
+        time=judged.time,
+        seconds=judged.seconds,
+        skipped="the verdict on the result of this step",
+        verdict=judged.verdict,
+        stop=judged.stop,
+        adds_verdict=True,
+    )
+
+
 def decode_point(path: Path, number: int, line: bytes) -> CurvePoint:
     """Decode line `number` of the curve at `path`; DamagedJournal if it is not a point."""
     return CURVE.decode(path, number, line, CurvePoint)
@@ -262,7 +290,7 @@ def read_points(path: Path) -> list[CurvePoint]:
 
 
 def settled(points: Iterable[CurvePoint]) -> list[CurvePoint]:
-    """Replace write-ahead lines with the results of their evals.
+    """Replace write-ahead lines with the results of their evals, and add verdicts to results.
 
     Args:
         points: Lines in the order written.
@@ -272,7 +300,14 @@ def settled(points: Iterable[CurvePoint]) -> list[CurvePoint]:
     """
     ordered: list[CurvePoint] = []
     open_lines: dict[tuple[str, str, int], int] = {}
+    results: dict[tuple[tuple[str, str, int], str], int] = {}
     for point in points:
+        if point.adds_verdict:
+            if (place := results.get((point.key, point.time))) is not None:
+                ordered[place] = msgspec.structs.replace(
+                    ordered[place], verdict=point.verdict, stop=point.stop
+                )
+            continue
         place = open_lines.pop(point.key, None)
         if place is None:
             place = len(ordered)
@@ -281,6 +316,8 @@ def settled(points: Iterable[CurvePoint]) -> list[CurvePoint]:
             ordered[place] = point
         if point.pending:
             open_lines[point.key] = place
+        if point.has_result:
+            results[point.key, point.time] = place
     return ordered
 
 
@@ -295,15 +332,13 @@ def pending_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
         later attempt supersedes.
     """
     points = list(points)
-    order = {session: i for i, session in enumerate(dict.fromkeys(p.session for p in points))}
-    evaluated = [p for p in points if p.has_result or p.pending]
-    went_back_to = _first_steps_of_later_sessions(evaluated, order)
+    superseded_from = _superseded_from(points, lambda p: p.has_result or p.pending)
     measured = {(p.label, p.step, p.weights) for p in points if p.has_result and p.weights}
     left = [
         p
         for p in points
         if p.pending
-        and p.step < went_back_to[order[p.session]]
+        and p.step < superseded_from[p.session]
         and (p.label, p.step, p.weights) not in measured
     ]
     return sorted(left, key=lambda p: (p.step, p.label))
@@ -321,16 +356,16 @@ def current_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
     """Select the points that make up the curve, by step.
 
     Each label has one point per step: the last result, or the last skip if there is no result. A
-    result of a later attempt (`session`) shows that training went back to before its step, so
-    points of earlier attempts from that step on are left out, whatever their label. Within an
-    attempt, steps may come in any order.
+    later attempt (`session`) supersedes points of earlier ones, whatever their label: those beyond
+    the step it resumed from (`follows`), its own skips included, and those from the step of its
+    first result on. An attempt without a result, now or in a later one, supersedes nothing: it may
+    have been a launch that never worked. Within an attempt, steps may come in any order.
     """
     points = list(points)
-    order = {session: i for i, session in enumerate(dict.fromkeys(p.session for p in points))}
-    went_back_to = _first_steps_of_later_sessions([p for p in points if p.has_result], order)
+    superseded_from = _superseded_from(points, lambda p: p.has_result)
     kept: dict[tuple[int, str], CurvePoint] = {}
     for point in points:
-        if point.step >= went_back_to[order[point.session]]:
+        if point.step >= superseded_from[point.session]:
             continue
         place = (point.step, point.label)
         if point.has_result or not (place in kept and kept[place].has_result):
@@ -361,16 +396,26 @@ def is_fewer(point: CurvePoint, most: int) -> bool:
     return point.partial is not None or point.asked < most
 
 
-def _first_steps_of_later_sessions(points: list[CurvePoint], order: dict[str, int]) -> list[float]:
-    """For each session, the least step at which any session after it has a point."""
-    first = [math.inf] * len(order)
+def _superseded_from(
+    points: Sequence[CurvePoint], counts: Callable[[CurvePoint], bool]
+) -> dict[str, float]:
+    """For each attempt, the step from which on later attempts supersede its points.
+
+    `counts` says which points show that an attempt came to something.
+    """
+    attempts: dict[str, list[CurvePoint]] = {}
     for point in points:
-        session = order[point.session]
-        first[session] = min(first[session], point.step)
-    later, least = [math.inf] * len(order), math.inf
-    for session in reversed(range(len(order))):
+        attempts.setdefault(point.session, []).append(point)
+    later: dict[str, float] = {}
+    least, came_to_something = math.inf, False
+    for session, own in reversed(attempts.items()):
         later[session] = least
-        least = min(least, first[session])
+        evaluated = [point.step for point in own if counts(point)]
+        came_to_something = came_to_something or bool(evaluated)
+        least = min(least, *evaluated, math.inf)
+        followed = [point.follows for point in own if point.follows is not None]
+        if followed and came_to_something:
+            least = min(least, max(followed) + 1)
     return later
 
 

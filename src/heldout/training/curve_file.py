@@ -137,8 +137,8 @@ class CurveFile:
         """Append a point. A failed write is logged, and retried with the next point.
 
         Args:
-            point: The point. A write-ahead line is not synced to disk, so that training does not
-                wait for it.
+            point: The point. A write-ahead line, or the verdict on a result, is not synced to disk,
+                so that training does not wait for it.
 
         Raises:
             InvalidInput: JSON cannot represent it.
@@ -148,7 +148,7 @@ class CurveFile:
             with self._lock:
                 self._unwritten.append(line)
                 writer = self._write()
-            if not point.pending:
+            if not (point.pending or point.adds_verdict):
                 writer.lines.sync()  # without the lock: a slow disk would hold up write-ahead lines
         except (RunDirectoryError, OSError) as problem:
             log.error(
@@ -361,6 +361,9 @@ class EvalHistory:
         self.session = file.join(owner)
         self.earlier = [p for p in read_points(file.run.curve) if p.label == owner.label]
         """Points of earlier attempts."""
+        self.follows: int | None = None
+        """Last step at which this attempt is known to have had the weights of earlier ones; None:
+        it has not begun, or there is no earlier one."""
         self._has_results = any(p.has_result for p in self.earlier)
         info = file.read_config()
         if info is not None:
@@ -391,7 +394,13 @@ class EvalHistory:
         """Begin another attempt, because the step counter went back."""
         self.earlier += self.attempt
         self.attempt.clear()
+        self.follows = None
         self.session = self.file.begin_session()
+
+    def follow(self, step: int) -> None:
+        """Note that at this step the attempt has the weights of earlier ones, if there are any."""
+        if self.earlier:
+            self.follows = max(self.follows or 0, step)
 
     def known_at(self, step: int, weights: str | None, *, whole: bool) -> CurvePoint | None:
         """Find the result of an earlier attempt on the same weights.
@@ -495,7 +504,7 @@ def _check_config(
     different = [
         f"{key} was {before.get(key)!r}, is now {now[key]!r}"
         for key in now
-        if key != "every_steps" and before.get(key) != now[key]
+        if key not in ("every_steps", "monitor") and before.get(key) != now[key]
     ]
     if different and (has_results or before.get("label") != now["label"]):
         raise ResumeMismatch(

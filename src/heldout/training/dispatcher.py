@@ -118,10 +118,11 @@ class Scheduled:
     step: int
     name: str
     point: CurvePoint | None = None
-    """The point, once the eval has ended."""
+    """The point, once the eval has ended; that of a `PeriodicEval` gets its verdict later, in the
+    trainer's thread."""
     is_new: bool = True
     """Whether the point was measured now, not by an earlier attempt."""
-    _dispatcher: AsyncEvalDispatcher = field(repr=False)
+    dispatcher: AsyncEvalDispatcher = field(repr=False)
     _done: bool = False
 
     def done(self) -> bool:
@@ -141,12 +142,12 @@ class Scheduled:
             InvalidInput: Called in the event loop that the eval runs in.
         """
         if not self._done and timeout != 0:
-            if self._dispatcher.in_event_loop:
+            if self.dispatcher.in_event_loop:
                 raise InvalidInput(
                     "result() would block the event loop that the eval runs in; "
                     "`await dispatcher.adrain()` first"
                 )
-            self._dispatcher.wait_for([self], timeout)
+            self.dispatcher.wait_for([self], timeout)
         return self.point
 
 
@@ -164,6 +165,8 @@ class Job(Scheduled):
     """If given, the eval waits for a slot until then, whatever `when_full` is."""
     again: bool = False
     """Whether it was lost before; if it fails, it stays pending."""
+    is_judged: bool = False
+    """Whether its result gets a verdict before loggers get it."""
     claimed: bool = False
     """Whether its end is being written: it has only one."""
     weights: str | None = None
@@ -176,6 +179,11 @@ class Job(Scheduled):
     def pool(self) -> Any:
         """What its snapshot is taken from: only the same pool can make use of it once released."""
         return getattr(getattr(self.take_snapshot, "func", self.take_snapshot), "__self__", None)
+
+    @property
+    def eval_key(self) -> tuple[Any, str]:
+        """Curve and name, which identify the eval that runs at many steps."""
+        return (self.file, self.name)
 
     def write_ahead(self, point: CurvePoint) -> None:
         """Append a line that is not its result, unless training waits for that."""
@@ -270,8 +278,9 @@ class AsyncEvalDispatcher:
         loggers: Loggers that also get each point; closed with the dispatcher. Pass a `Loggers` to
             set the size of its queues.
         max_pending: How many evals may be in flight, running or queued.
-        when_full: What happens beyond that: `"skip"` the new eval, `"wait"` for a slot, or drop the
-            oldest that has not started for the `"newest"`.
+        when_full: What happens beyond that: `"skip"` the new eval, `"wait"` for a slot, or keep the
+            `"newest"` of each name: the oldest that has not started gives way to a newer one of its
+            own name, and the last one of each name stays queued, even beyond `max_pending`.
         max_running: How many evals run at once; by default all, except with `"newest"`, which keeps
             one slot for a queued eval.
         max_seconds: Time limit of one eval; beyond it the eval is a skip.
@@ -326,6 +335,8 @@ class AsyncEvalDispatcher:
         self._when_full: WhenFull = when_full
         self._running: list[Job] = []
         self._queued: list[Job] = []
+        self._unlogged: list[Job] = []
+        """Evals with a result that waits for its verdict before loggers get it."""
         self._changed = threading.Condition()
         """Held while jobs, claims, `_watchers` and `_closed` are read or changed."""
         self._changes = 0
@@ -443,6 +454,9 @@ class AsyncEvalDispatcher:
     ) -> Scheduled:
         """Run the eval of a `PeriodicEval` in the background.
 
+        Its result is on the curve as soon as it is there. Loggers get it with its verdict, which
+        `publish_judged` adds.
+
         Args:
             file: Its curve.
             evaluator: A function of the scheduled eval and the snapshot.
@@ -457,6 +471,7 @@ class AsyncEvalDispatcher:
         """
         job = self._job(evaluator, pending, file, snapshot)
         job.evaluator, job.deadline = partial(evaluator, job), deadline
+        job.is_judged = True
         self._wait(self._joining(job, is_plain=True))
         return job
 
@@ -490,7 +505,7 @@ class AsyncEvalDispatcher:
         return Job(
             step=pending.step,
             name=pending.label,
-            _dispatcher=self,
+            dispatcher=self,
             evaluator=evaluator,
             pending=pending,
             file=file,
@@ -529,7 +544,7 @@ class AsyncEvalDispatcher:
         self._warn_nowhere(job)
         self._loop.start_thread()
         retries = job.take_snapshot is not None or job.deadline is not None
-        dropped: list[Job] = []
+        dropped: list[tuple[Job, int]] = []
         while True:
             seen = self._changes
             with self._changed:
@@ -547,16 +562,16 @@ class AsyncEvalDispatcher:
             yield seen, RETRY_SECONDS if retries else None
         if reason is not None:
             self._skip(job, reason)
-        for other in dropped:
-            self._skip(other, f"replaced by the eval of step {job.step} (when_full)")
+        for other, step in dropped:
+            self._skip(other, f"replaced by the eval of step {step} (when_full)")
         self._start_next()
 
-    def _find_place(self, job: Job, dropped: list[Job]) -> str | None:
+    def _find_place(self, job: Job, dropped: list[tuple[Job, int]]) -> str | None:
         """Queue a job, holding the lock, with its snapshot and its write-ahead line.
 
         Returns:
-            None if it has a slot; WAIT if it has to wait for one; otherwise why it gets none. Jobs
-            that it replaces are added to `dropped`.
+            None if it has a slot; WAIT if it has to wait for one; otherwise why it gets none. A job
+            that gives way is added to `dropped`, with the step of the newer one of its eval.
         """
         if job.file is None or job.pending.session == job.file.session:
             self.latest_step = max(self.latest_step, job.step)
@@ -565,46 +580,66 @@ class AsyncEvalDispatcher:
         if not self._loop.is_open:
             return "no event loop could be started for it"
         try:
-            reason = self._make_room(dropped, waits=job.deadline is not None)
+            reason = self._why_no_slot(job)
             if reason is None and job.take_snapshot is not None:
                 reason = self._take_snapshot(job, job.take_snapshot, dropped)
             if reason is None:
+                # Not before it is sure to be queued: else both would be lost.
+                if len(self._pending()) >= self._max_pending and not dropped:
+                    self._drop(self._replaceable(job), dropped)
                 self._queued.append(job)
                 if job.file is not None:
                     job.file.in_flight.add(job.pending.key)
                     job.write_ahead(job.pending)
         except BaseException:  # Ctrl-C: nothing would ever take it out again
             self._remove(job)
-            for other in dropped:
+            for other, _ in dropped:
                 self._skip(other, "replaced by an eval that was interrupted (when_full)")
             raise
         if reason == WAIT and job.deadline is not None and time.monotonic() >= job.deadline:
             return "there was no free slot for it in time"
         return reason
 
-    def _make_room(self, dropped: list[Job], *, waits: bool) -> str | None:
+    def _why_no_slot(self, job: Job) -> str | None:
         pending = len(self._pending())
         if pending < self._max_pending:
             return None
-        if waits or self._when_full == "wait":
+        if job.deadline is not None or self._when_full == "wait":
             return WAIT
         if self._when_full == "newest" and self._queued:
-            self._drop(self._queued[0], dropped)
-            return None
+            return None  # what is queued gives way, or is the newest of another eval and stays
         return (
             f"{pending} evals were in flight (max_pending={self._max_pending}); "
             "with when_full='wait' training waits instead"
         )
 
-    def _take_snapshot(self, job: Job, take: TakeSnapshot, dropped: list[Job]) -> str | None:
+    def _replaceable(self, job: Job, pool: Any = None) -> tuple[Job, int] | None:
+        """Find the oldest queued eval of which a newer one is queued, or is this job.
+
+        Args:
+            job: The job that is being queued.
+            pool: If given, only evals with a snapshot of this pool.
+
+        Returns:
+            It, and the step of the newest one of its eval.
+        """
+        newest = {other.eval_key: other for other in (*self._queued, job)}
+        for other in self._queued:
+            newer = newest[other.eval_key]
+            if newer is not other and (pool is None or other.pool is pool):
+                return other, newer.step
+        return None
+
+    def _take_snapshot(
+        self, job: Job, take: TakeSnapshot, dropped: list[tuple[Job, int]]
+    ) -> str | None:
         pool, waits = job.pool, job.deadline is not None
         try:
             job.snapshot = take()
-            rival = next((j for j in self._queued if pool is not None and j.pool is pool), None)
-            may_drop = self._when_full == "newest" and not waits and not dropped
-            if job.snapshot is None and rival is not None and may_drop:
-                self._drop(rival, dropped)
-                job.snapshot = take()
+            may_drop = self._when_full == "newest" and pool is not None and not waits
+            if job.snapshot is None and may_drop:
+                self._drop(self._replaceable(job, pool), dropped)
+                job.snapshot = take() if dropped else None
         except Exception as problem:  # noqa: BLE001 - the reason of the skip
             return f"snapshot: {describe(problem)}"
         if job.snapshot is not None:
@@ -613,10 +648,11 @@ class AsyncEvalDispatcher:
             return "all snapshots were in use, but by no eval in flight here"
         return WAIT if waits or self._when_full == "wait" else "all snapshots were in use"
 
-    def _drop(self, job: Job, dropped: list[Job]) -> None:
-        dropped.append(job)
-        self._queued.remove(job)
-        job.release()
+    def _drop(self, replaceable: tuple[Job, int] | None, dropped: list[tuple[Job, int]]) -> None:
+        if replaceable is not None:
+            dropped.append(replaceable)
+            self._queued.remove(replaceable[0])
+            replaceable[0].release()
 
     def _remove(self, job: Job) -> None:
         """Remove a job, holding the lock, and free its memory."""
@@ -722,7 +758,9 @@ class AsyncEvalDispatcher:
         try:
             if isinstance(result, Known):
                 point = result.point
-                job.write_ahead(skip_of(job.pending, SAME_WEIGHTS, seconds))
+                follows = job.pending.follows if point is None else job.step
+                skip = skip_of(job.pending, SAME_WEIGHTS, seconds)
+                job.write_ahead(msgspec.structs.replace(skip, follows=follows))
             else:
                 point, problem = self._append_end(job, result, problem, seconds)
         finally:
@@ -772,7 +810,7 @@ class AsyncEvalDispatcher:
         return first
 
     def _append(self, job: Job, point: CurvePoint) -> CurvePoint:
-        """Write the point of an eval, and send it to the loggers."""
+        """Write the point of an eval, and send it to the loggers, unless it is still judged."""
         lag = max(0, self.latest_step - point.step)
         weights = point.weights or job.weights
         point = msgspec.structs.replace(point, lag_steps=lag, weights=weights)
@@ -780,8 +818,26 @@ class AsyncEvalDispatcher:
             job.file.append(point)
             if self._closed:
                 job.file.close()
-        self.log_point(point, job.file)
+        if job.is_judged and point.has_result:
+            with self._changed:
+                self._unlogged.append(job)
+        else:
+            self.log_point(point, job.file)
         return point
+
+    def publish_judged(self, scheduled: Scheduled, point: CurvePoint) -> None:
+        """Set the point of an eval to one with its verdict, and send that to the loggers.
+
+        Args:
+            scheduled: An eval of `schedule_on` that has ended.
+            point: Its point, whose verdict is on the curve.
+        """
+        with self._changed:
+            scheduled.point = point
+            jobs = [job for job in self._unlogged if job is scheduled]
+            self._unlogged = [job for job in self._unlogged if job is not scheduled]
+        for job in jobs:
+            self.log_point(point, job.file)
 
     def _close_job(self, job: Job, point: CurvePoint | None, *, is_new: bool = True) -> None:
         with self._changed:
@@ -1071,6 +1127,11 @@ class AsyncEvalDispatcher:
         return True
 
     def _close_files(self, logger_seconds: float, *, complete: bool) -> None:
+        with self._changed:
+            unjudged, self._unlogged = self._unlogged, []
+        for job in unjudged:  # the trainer's thread has not come back for them
+            if job.point is not None:
+                self.log_point(job.point, job.file)
         self._loggers.close(logger_seconds)
         if self._file is None:
             return

@@ -22,7 +22,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from heldout.datasets import ordered_by_id
-from heldout.errors import EvalFailed, InvalidInput, RunBusy, RunDirectoryError
+from heldout.errors import EvalFailed, InvalidInput, RunBusy
 from heldout.isolation import is_background_thread, modules_of, untouched_random_state
 from heldout.rollout import EvalDefinition
 from heldout.store.run_dir import now
@@ -38,9 +38,7 @@ from heldout.training.budget import SMALLEST, Budget, Spending
 from heldout.training.curve import (
     CurvePoint,
     check_step,
-    encode_point,
     outcomes_of,
-    request_stop,
     stop_requested,
 )
 from heldout.training.curve_file import EvalHistory, choose_run_dir, has_points, numbered_dirs
@@ -56,7 +54,8 @@ from heldout.training.distributed import (
     current_ranks,
     is_first_process,
 )
-from heldout.training.metrics import Heartbeat, checked_heartbeat, heartbeat_fields
+from heldout.training.metrics import Heartbeat
+from heldout.training.publishing import Monitor, PointPublisher
 from heldout.training.results import SAME_WEIGHTS, pending_point, skip_of
 from heldout.training.run_eval import (
     Known,
@@ -76,13 +75,13 @@ from heldout.training.runner import (
 from heldout.training.settings import (
     DEFAULT_NUM,
     DEFAULT_PASS_THRESHOLD,
+    NUM,
     Settings,
     check_counts,
     check_seconds,
     check_threshold,
     first_set,
 )
-from heldout.training.verdicts import CurveMonitor, Judgement
 from heldout.types import Sample
 from heldout.weights import fingerprint
 
@@ -92,9 +91,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("heldout")
 
-Monitor = Callable[[Sequence[CurvePoint]], str | Judgement | None]
-"""A function of the curve so far, by step. Returns why training should stop, or None; or a
-`Judgement`."""
 GetModel = Callable[[], Any]
 
 
@@ -167,12 +163,14 @@ class PeriodicEval:
         snapshots: SnapshotPool | None = None,
     ) -> None:
         outside = Settings.from_environment()
+        # A launch must not fail where its variables, and not the code, turn an eval on or off.
+        set_outside = outside.num == 0 or (bool(outside.every_steps) and every_steps is None)
         if outside.every_steps is not None and every_steps is None and num is None:
             num = DEFAULT_NUM
         every_steps = first_set(outside.every_steps, every_steps, 0)
         num = first_set(outside.num, num)
         if outside.num == 0:
-            every_steps, num = 0, None
+            num = None
         pass_threshold = first_set(outside.pass_threshold, pass_threshold, DEFAULT_PASS_THRESHOLD)
         check_counts(every_steps=every_steps, min_samples=min_samples, num=num, seed=seed)
         check_threshold(pass_threshold)
@@ -192,17 +190,23 @@ class PeriodicEval:
             raise InvalidInput(f"snapshots is a SnapshotPool, got {snapshots!r:.100}")
         if modules_of(model_getter):
             raise InvalidInput("model_getter is a function: `lambda: model`, not the model itself")
-        _check_monitor(monitor)
+        self._publisher = PointPublisher(label, monitor, heartbeat_fn)
         self.every_steps: int = every_steps
         self.label = label
         self.model_getter = model_getter
         self.in_rollout_phase = False
         """Whether it runs only inside the rollout phase of a trainer."""
-        self.samples = ordered_by_id(check_samples(samples), seed)[:num]
+        held_out = check_samples(samples, may_be_empty=set_outside)
+        self.samples = ordered_by_id(held_out, seed)[:num]
         """The samples that are evaluated, in the fixed order."""
+        if outside.num == 0 or not held_out:
+            self.every_steps = 0
+            log.warning(
+                "%s: no eval is ever due: %s",
+                label,
+                f"{NUM} is 0" if outside.num == 0 else "there are no held-out samples",
+            )
         self.runner_builder, self.worker = runner_builder, worker
-        self._monitor, self._curve_monitor = monitor, CurveMonitor()
-        self._heartbeat = checked_heartbeat(heartbeat_fn)
         self._threshold, self._seed, self._at_start = pass_threshold, seed, at_start
         self._across, self._on_error = across, on_error
         self._max_seconds, self._progress_seconds = max_seconds, progress_seconds
@@ -210,8 +214,9 @@ class PeriodicEval:
         budget = None if max_overhead is None else Budget(max_overhead, total, smallest=min_samples)
         self._spending = Spending(budget, total, self._clock)
         self._seen: int | None = None
+        self._handled: int | None = None
+        """The last step that `maybe_run` found due."""
         self._finishing = False
-        self._stop: str | None = None
         self._agreed_stop: str | None = None
         """The last stop reason of the first process, with `across="all"`."""
         # In the background.
@@ -221,7 +226,7 @@ class PeriodicEval:
         self._scheduled: list[Scheduled] = []
         self._progress: deque[Callable[[], object]] = deque()
         """Heartbeats of background evals, to be called in the trainer's thread."""
-        self._warned: set[object] = set()
+        self._warned: set[str] = set()
         """What was logged once, and is not logged again."""
         # Absolute: the working directory may change in the middle of it.
         self._base_dir = Path(run_dir or Path("outputs/evals") / label).absolute()
@@ -239,12 +244,13 @@ class PeriodicEval:
 
         Args:
             step: The step. If the counter jumps, an eval is due once it has passed a multiple of
-                `every_steps` since the last call of `maybe_run`.
+                `every_steps` since the last call of `maybe_run`. A step for which `maybe_run` has
+                found one due is not due again, in several micro-batches say.
 
         Returns:
             Whether it is due.
         """
-        if self.every_steps <= 0 or step < 0:
+        if self.every_steps <= 0 or step < 0 or step == self._handled:
             return False
         if step == 0:
             return self._at_start
@@ -273,13 +279,13 @@ class PeriodicEval:
         """
         self.begin()
         step = check_step(step)
-        if self._history is not None and self._seen is not None and step < self._seen:
-            self._history.begin_attempt()
+        self._begin_at(step, follows=max(0, step - 1))
         dispatcher = self._poll_dispatcher(step)
         due = self.should_run(step)
         self._seen = step
         if not due:
             return None
+        self._handled = step
         get_model = self._model_getter(model)
         # Where others take part the first one says so to all of them, further down.
         if self._across == "first" and self._spending.affordable == 0:
@@ -301,9 +307,11 @@ class PeriodicEval:
             model: The model; by default that of `model_getter`.
 
         Returns:
-            The point; None if another process evaluates.
+            The point; None if another process evaluates, or if there are no samples.
         """
         step = check_step(step)
+        if not self.samples:
+            return None
         return self._run(step, self._model_getter(model))
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
@@ -335,8 +343,9 @@ class PeriodicEval:
             handle = self._schedule(dispatcher, step, live, final=True, deadline=deadline)
             if handle is not None:
                 left = max(0.0, deadline - time.monotonic())
-                point = handle.result(None if left == math.inf else left)
+                handle.result(None if left == math.inf else left)
             self.collect()
+            point = None if handle is None else handle.point  # with its verdict
         elif not any(handle.step == step for handle in self._scheduled):
             point = self._run(step, get_model, final=True)
         self._finishing = True
@@ -396,7 +405,8 @@ class PeriodicEval:
         """Begin training. The first call of `maybe_run` does this, too.
 
         Args:
-            step: The first step, if known; evals before it are not due.
+            step: The step that training begins at, with the weights as they are now, if known;
+                evals before it are not due.
             resume: Whether the trainer resumes from a checkpoint, so that the curve is continued.
 
         Raises:
@@ -405,10 +415,23 @@ class PeriodicEval:
         """
         if resume and self._resume is None:
             self._resume = True
-        if step is not None:
-            self._seen = step
         self._enter_first()
+        if step is not None:
+            self._begin_at(step, follows=step)
+            self._seen = step
         self._spending.begin()
+
+    def _begin_at(self, step: int, *, follows: int) -> None:
+        """Note where an attempt begins: this one, or the next if the step counter went back.
+
+        `follows` is the last step whose weights earlier attempts have, too.
+        """
+        if self._seen is not None and step < self._seen:
+            self._handled = None
+            if self._history is not None:
+                self._history.begin_attempt()
+        if self._history is not None and self._history.follows is None:
+            self._history.follow(follows)
 
     @property
     def run_dir(self) -> Path:
@@ -460,6 +483,7 @@ class PeriodicEval:
             "seed": self._seed,
             "pass_threshold": self._threshold,
             "every_steps": self.every_steps,
+            "monitor": self._publisher.settings,
         }
         # A worker says what it runs once it runs.
         builder = self.runner_builder
@@ -499,9 +523,9 @@ class PeriodicEval:
     @property
     def stop_requested_here(self) -> str | None:
         """`stop_requested`, as far as this process knows."""
-        if self._stop is None:
-            self._stop = stop_requested(self.run_dir)
-        return self._stop
+        if self._publisher.stop is None:
+            self._publisher.stop = stop_requested(self.run_dir)
+        return self._publisher.stop
 
     @property
     def _is_shared(self) -> bool:
@@ -559,7 +583,9 @@ class PeriodicEval:
             if isinstance(measured, Known):
                 if instead_of is not None:
                     self.curve.file.append(skip_of(instead_of, SAME_WEIGHTS))
-                return None if measured.point is None else self._reuse(measured.point)
+                if measured.point is None:
+                    return None
+                return self._publisher.reuse(measured.point, self.curve)
         except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             measured = Measured(0, skipped=describe(problem))
@@ -568,13 +594,15 @@ class PeriodicEval:
         measured_at = self._clock()
         point = self._point(step, measured, measured_at - began, final=final)
         if instead_of is not None:
-            point = msgspec.structs.replace(point, session=instead_of.session)
+            point = msgspec.structs.replace(
+                point, session=instead_of.session, follows=instead_of.follows
+            )
             if not point.has_result:  # it stays pending
                 saved_at = instead_of.saved_at
                 point = msgspec.structs.replace(point, pending=True, saved_at=saved_at)
         # A monitor may draw random numbers, and takes its time, too.
         with untouched_random_state():
-            point = self._publish(point)
+            point = self._publisher.publish(point, self.curve)
         self._spending.waited(self._clock() - measured_at)
         self._raise_if_asked(point)
         return point
@@ -629,7 +657,8 @@ class PeriodicEval:
             if beats and time_now - last_beat >= self._progress_seconds:
                 last_beat = time_now
                 fields = {"eval_done": done, "eval_total": total, "eval_seconds": time_now - began}
-                beat = partial(self._beat, f"{self.label}_progress", {"step": step, **fields})
+                name = f"{self.label}_progress"
+                beat = partial(self._publisher.beat, name, {"step": step, **fields})
                 if is_background_thread():
                     self._progress.append(beat)
                 else:
@@ -646,7 +675,8 @@ class PeriodicEval:
         began = self._clock()
         skip = Measured(0, skipped=self._spending.why_not)
         with untouched_random_state():
-            point = self._publish(self._point(step, skip, 0.0, final=False, charged=False))
+            point = self._point(step, skip, 0.0, final=False, charged=False)
+            point = self._publisher.publish(point, self.curve)
         self._spending.evaluated(self._clock() - began)  # not charged: it would starve evals
         return point
 
@@ -715,13 +745,9 @@ class PeriodicEval:
         return self._snapshots
 
     def _warn_once(self, reason: str) -> None:
-        if self._is_news(reason):
+        if reason not in self._warned:
+            self._warned.add(reason)
             log.warning("%s: training waits for evals: %s", self.label, reason)
-
-    def _is_news(self, key: object) -> bool:
-        is_news = key not in self._warned
-        self._warned.add(key)
-        return is_news
 
     def _schedule(
         self,
@@ -746,7 +772,13 @@ class PeriodicEval:
             handle = dispatcher.schedule_on(
                 self.curve.file,
                 partial(self._run_snapshot, dispatcher, final),
-                pending_point(self.label, step, self.curve.session, saved_at=saved_at),
+                pending_point(
+                    self.label,
+                    step,
+                    self.curve.session,
+                    saved_at=saved_at,
+                    follows=self.curve.follows,
+                ),
                 snapshot=partial(take, model, step=step),
                 deadline=deadline,
             )
@@ -756,7 +788,8 @@ class PeriodicEval:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             skip = Measured(0, skipped=describe(problem))
             with untouched_random_state():
-                point = self._publish(self._point(step, skip, self._clock() - began, final=final))
+                point = self._point(step, skip, self._clock() - began, final=final)
+                point = self._publisher.publish(point, self.curve)
             self._raise_if_asked(point)
             return None
         finally:
@@ -797,28 +830,12 @@ class PeriodicEval:
                 if handle.point is None:
                     continue
                 if not handle.is_new:
-                    self._reuse(handle.point)
+                    self._publisher.reuse(handle.point, self.curve)
                     continue
-                try:
-                    point = self._judge(handle.point)
-                except BaseException:
-                    self.curve.add(handle.point)
-                    raise
-                if point.stop is not None:
-                    self._write_stop(point.stop)
-                self._take_in(point)
+                point = self._publisher.publish_stored(handle, self.curve)
                 self._raise_if_asked(point)
         if self._finishing and not self._scheduled:
             self.curve.mark_complete()
-
-    def _write_stop(self, reason: str) -> None:
-        """Write a stop request for `heldout curve watch`: the point's line is written already."""
-        try:
-            request_stop(self.run_dir, reason[:2000])
-        except (RunDirectoryError, InvalidInput) as problem:
-            log.warning("%s: the stop request could not be written", self.label, exc_info=problem)
-
-    # --- Points ---
 
     def _point(
         self, step: int, measured: Measured, seconds: float, *, final: bool, charged: bool = True
@@ -846,99 +863,8 @@ class PeriodicEval:
             decoding=measured.decoding,
             run=measured.run,
             final=final,
+            follows=self.curve.follows,
         )
-
-    def _publish(self, point: CurvePoint) -> CurvePoint:
-        file = self.curve.file
-        try:
-            judged = self._judge(point)
-        except BaseException:  # Ctrl-C in a slow monitor: the eval itself has been paid for
-            file.append(point)
-            self.curve.add(point)
-            raise
-        try:
-            file.append(judged)
-        except InvalidInput as problem:  # a line cannot hold it: what else could be said of it?
-            judged = msgspec.structs.replace(
-                judged, summary=None, skipped=describe(problem), outcomes=(), decoding=None
-            )
-            file.append(judged)
-        if (dispatcher := get_async_eval_dispatcher()) is not None:
-            dispatcher.log_point(judged, file)
-        self._take_in(judged)
-        return judged
-
-    def _reuse(self, point: CurvePoint) -> CurvePoint:
-        """Use the point that an earlier attempt has measured."""
-        if self._is_news("reuse"):
-            log.warning(
-                "%s: points from step %s on are on the curve in %s already, and are not measured "
-                "again as long as the weights are the same",
-                self.label,
-                point.step,
-                self.run_dir,
-            )
-        if point.stop:
-            self._stop = point.stop
-        with untouched_random_state():
-            self._beat(self.label, {**heartbeat_fields(point), "eval_reused": True})
-        return point
-
-    def _judge(self, point: CurvePoint) -> CurvePoint:
-        """Add verdicts: the default monitor's first, so that the user's can read it."""
-        if point.summary is None:
-            return point
-        judged = point
-        if not isinstance(self._monitor, CurveMonitor):
-            judged = self._ask_monitor(self._curve_monitor, judged)
-        if self._monitor is not None:
-            judged = self._ask_monitor(self._monitor, judged)
-        if judged.stop:
-            self._stop = judged.stop
-        return judged
-
-    def _ask_monitor(self, monitor: Monitor, point: CurvePoint) -> CurvePoint:
-        try:
-            judgement = monitor(self.curve.points_with(point))
-            if not isinstance(judgement, Judgement):
-                return msgspec.structs.replace(point, stop=_stop_reason(judgement))
-            # What is said of a later step, because this result came late, is not about this one.
-            verdict = judgement.verdict
-            is_about = verdict is not None and verdict.step == point.step
-            judged = msgspec.structs.replace(
-                point,
-                stop=_stop_reason(judgement.stop),
-                verdict=judgement.as_dict() if is_about else point.verdict,
-            )
-            encode_point(msgspec.structs.replace(judged, outcomes=()))  # a line must hold it
-            return judged
-        except Exception as problem:
-            # Once with its traceback: what fails at one point mostly fails at all of them.
-            trace = problem if self._is_news(id(monitor)) else None
-            log.warning(
-                "%s: the monitor failed at step %s: %s",
-                self.label,
-                point.step,
-                describe(problem),
-                exc_info=trace,
-            )
-            return point
-
-    def _take_in(self, point: CurvePoint) -> None:
-        attempt = self.curve.attempt
-        is_logged = point.lag_steps is not None  # by the dispatcher
-        if point.skipped and not is_logged and not (attempt and attempt[-1].skipped):
-            log.warning("%s at step %s is skipped: %s", self.label, point.step, point.skipped)
-        self.curve.add(point)
-        self._beat(self.label, heartbeat_fields(point))
-
-    def _beat(self, name: str, fields: dict[str, Any]) -> None:
-        if self._heartbeat is None:
-            return
-        try:
-            self._heartbeat(name, fields)
-        except Exception as problem:
-            log.warning("%s: heartbeat_fn failed", self.label, exc_info=problem)
 
 
 def _check_runner(runner_builder: Any, worker: Any) -> None:
@@ -953,20 +879,3 @@ def _check_runner(runner_builder: Any, worker: Any) -> None:
         raise InvalidInput(
             f"runner_builder is a function (model) -> Runner, got {runner_builder!r:.100}"
         )
-
-
-def _check_monitor(monitor: Any) -> None:
-    """Check a monitor before training, where a failure would only be logged."""
-    if isinstance(monitor, type):
-        raise InvalidInput(
-            f"monitor is a {monitor.__name__}, not the class: monitor={monitor.__name__}(…)"
-        )
-    if monitor is not None and not callable(monitor):
-        raise InvalidInput(
-            f"monitor is a function of the curve so far, or a CurveMonitor, got {monitor!r:.100}"
-        )
-
-
-def _stop_reason(reason: Any) -> str | None:
-    """Return a reason as text that JSON can represent."""
-    return str(reason).encode("utf-8", "replace").decode() if reason else None

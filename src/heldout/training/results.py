@@ -34,6 +34,7 @@ def pending_point(
     *,
     weights: str | None = None,
     saved_at: str | os.PathLike[str] | None = None,
+    follows: int | None = None,
 ) -> CurvePoint:
     """Make the write-ahead line of an eval.
 
@@ -43,6 +44,7 @@ def pending_point(
         session: The attempt it belongs to.
         weights: Hash of the weights it measures, if it is known.
         saved_at: Where those weights were saved.
+        follows: See `CurvePoint`.
 
     Returns:
         A point without a result.
@@ -70,6 +72,7 @@ def pending_point(
         weights=weights,
         pending=True,
         saved_at=path,
+        follows=follows,
     )
 
 
@@ -128,6 +131,7 @@ def point_of(result: Any, pending: CurvePoint, seconds: float, run_dir: Path | N
             step=pending.step,
             session=pending.session,
             weights=result.weights or pending.weights,
+            follows=pending.follows,
             summary=None if result.summary is None else {**UNKNOWN, **result.summary},
         )
     if isinstance(result, EvalReport):

@@ -83,12 +83,14 @@ RunInTrainer = Callable[[Callable[[], Any]], Any]
 result is no longer needed."""
 
 
-def check_samples(samples: Iterable[Sample] | EvalDefinition) -> list[Sample]:
+def check_samples(
+    samples: Iterable[Sample] | EvalDefinition, *, may_be_empty: bool = False
+) -> list[Sample]:
     """Return the held-out samples as a run directory stores them; InvalidInput without any."""
     if isinstance(samples, EvalDefinition):
         samples = samples.samples
     checked = [as_stored(s) for s in distinct(samples, wanted="held-out samples are Samples")]
-    if not checked:
+    if not checked and not may_be_empty:
         raise InvalidInput("there are no samples to evaluate")
     return checked
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
@@ -76,16 +76,27 @@ class Terms:
         check_settings(self.effect, self.alpha, self.window)
 
 
-def terms_of(points: Iterable[CurvePoint]) -> Terms:
-    """Return the settings of the last verdict stored on a curve, else the defaults."""
-    for point in reversed(list(points)):
-        stored = point.verdict or {}
-        bounds = stored.get("bounds")
+def terms_of(points: Iterable[CurvePoint], config: Mapping[str, Any] | None = None) -> Terms:
+    """Return the settings that a curve was judged by.
+
+    Args:
+        points: The curve, of one label.
+        config: That of its run.json, if there is one.
+
+    Returns:
+        The settings of its last stored verdict; else those that its `PeriodicEval` began with; else
+        the defaults.
+    """
+    known = list(points)
+    stored: list[Any] = [point.verdict for point in reversed(known)]
+    if config is not None and any(point.label == config.get("label") for point in known):
+        stored.append(config.get("monitor"))
+    for terms in stored:
         try:
             # (0, 1) is what rewards between them get anyway, as long as all lie there.
-            bounds = None if bounds == [0, 1] else bounds
-            return Terms(stored["effect"], stored["alpha"], stored["window"], bounds)
-        except (KeyError, InvalidInput):
+            bounds = None if terms.get("bounds") == [0, 1] else terms.get("bounds")
+            return Terms(terms["effect"], terms["alpha"], terms["window"], bounds)
+        except (AttributeError, KeyError, InvalidInput):
             continue
     return Terms()
 
@@ -441,10 +452,10 @@ class Best:
 
     step: int
     raw: float
-    """Its mean as measured, with errored items; biased upwards."""
+    """Its mean as measured, with errored items; biased upwards, unless it is the only candidate."""
     estimate: float | None
     """The corrected mean; None, like the interval, if it was not computed, or if all rewards are
-    equal and their bounds unknown."""
+    equal and their bounds unknown. Of the only candidate, mean and interval of its point."""
     interval: Interval | None
     candidates: int
     """Evals that it was picked from: those with all samples compared."""
@@ -528,6 +539,8 @@ def pick_best(table: RewardTable, *, draws: int = DRAWS, most: int | None = None
     rewards, bounds = table.counted(last)[:, compared][candidates], table.bounds(last)
     means = rewards.mean(axis=1)
     place, estimate, interval = int(means.argmax()), None, None
+    if len(candidates) == 1:  # nothing was picked, so nothing is corrected
+        return _only_candidate(table, int(candidates[0]))
     if (most is None or len(candidates) <= most) and (bounds or rewards.max() > rewards.min()):
         won = best_of(rewards, seed=SEED, draws=draws, bounds=bounds)
         place, estimate, interval = won.index, won.estimate, won.interval
@@ -542,6 +555,24 @@ def pick_best(table: RewardTable, *, draws: int = DRAWS, most: int | None = None
         n=count,
         errored=int((table.errored[index, compared] > 0).sum()),
         errored_as=table.errored_as(last),
+    )
+
+
+def _only_candidate(table: RewardTable, index: int) -> Best | None:
+    """Return the one eval that could be picked, with mean and interval of its own point."""
+    point = table.points[index]
+    if point.reward is None:
+        return None
+    was_run = ~np.isnan(table.errored[index])
+    return Best(
+        step=point.step,
+        raw=point.reward,
+        estimate=point.reward,
+        interval=None if point.ci is None else Interval(*point.ci),
+        candidates=1,
+        left_out=len(table.points) - 1,
+        n=int(was_run.sum()),
+        errored=int((table.errored[index, was_run] > 0).sum()),
     )
 
 

@@ -30,6 +30,7 @@ from heldout.cli._curves import (
     describe_status,
     format_n,
     group_by_label,
+    latest_verdicts,
     read_curve,
 )
 from heldout.cli._load import find_step, saved_eval, select_label
@@ -530,9 +531,13 @@ def _row(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
 def _curve_row(path: Path) -> Plain:
     from heldout.training.verdicts import stored_kind
 
-    results = [point for point in read_curve(path).points if point.has_result]
+    run = read_curve(path)
+    results = [point for point in run.points if point.has_result]
     first = [point for point in results if point.label == results[0].label]
-    kinds = [kind for point in first if (kind := stored_kind(point))]
+    kind = stored_kind(first[-1]) if first else None
+    if first and kind is None:  # judging takes time
+        verdict = latest_verdicts(replace(run, points=first)).get(first[0].label)
+        kind = verdict.kind if verdict else None
     spark = [
         (point.step, point.reward, *(point.ci or (None, None)))
         for point in first
@@ -540,7 +545,7 @@ def _curve_row(path: Path) -> Plain:
     ]
     return {
         "step": first[-1].step if first else None,
-        "verdict": kinds[-1] if kinds else None,
+        "verdict": kind,
         "spark": spark[:: max(1, len(spark) // 120)],
         **(_numbers(first[-1].summary or {}) if first else {}),
     }
@@ -922,7 +927,7 @@ def _describe_curve(path: Path, _stamp: str, label: str, metric: str) -> Plain:
 
     run = read_curve(path)
     label, points = _points_of(run.points, label)
-    config = run.info.config if run.info else {}
+    config = run.config
     results = [point for point in points if point.has_result]
     most = most_asked(points)
     answer: Plain = {
@@ -939,9 +944,13 @@ def _describe_curve(path: Path, _stamp: str, label: str, metric: str) -> Plain:
         "path": str(path),
     }
     try:
-        judged, best = compute_verdicts(points, terms_of(points))
+        judged, best = compute_verdicts(points, terms_of(points, config))
     except InvalidInput as problem:  # rewards that no verdict can be made of
         return answer | {"verdict": None, "best": None, "no_verdict": str(problem)}
+    kinds = {verdict.step: verdict.kind for verdict in judged}
+    for point in answer["points"]:
+        if point["result"] and point["kind"] is None:
+            point["kind"] = kinds.get(point["step"])
     if judged:
         last = judged[-1]
         between = last.between

@@ -82,6 +82,7 @@ def build_rollout_func(
     timeout: float | None = None,
     render: Render | None = None,
     evals: Sequence[PeriodicEval] = (),
+    allow_overlap: bool = False,
 ) -> RolloutFunc:
     """Make the `rollout_func` of a GRPOTrainer.
 
@@ -108,6 +109,8 @@ def build_rollout_func(
         timeout: Seconds for one rollout.
         render: Used in place of the chat template of the trainer's tokenizer.
         evals: Evals that run inside the rollout phase; see `in_rollout_phase`.
+        allow_overlap: Whether the training dataset may have prompts of these evals, which is
+            otherwise an error before the first step.
 
     Returns:
         The function.
@@ -140,6 +143,12 @@ def build_rollout_func(
         if trainer not in modes:
             _check_reward_functions(trainer)
             _check_datasets(trainer, by_prompt)
+            if evals:
+                from heldout.integrations.transformers import check_training_prompts
+
+                check_training_prompts(
+                    trainer.train_dataset, evals, trainer._tokenizer, allow_overlap=allow_overlap
+                )
             modes[trainer] = _choose_segments(renderer) if segments == "auto" else segments
         per_turn, max_length = per_turn_max_tokens, engine_max_len
         if per_turn is None:
