@@ -23,6 +23,7 @@ import heldout.analysis
 import heldout.engine
 from heldout import (
     EvalConfig,
+    EvalDefinition,
     EvalReport,
     Message,
     Metric,
@@ -210,6 +211,26 @@ def test_max_turns_ends_it_and_is_named_and_the_last_turn_still_reaches_the_envi
     report = run_eval(make_samples(1), exact, None, lambda s: Counting(9, log), max_turns=2)
     assert report.results[0].trajectory.stop.limit == "max_turns"
     assert log == ["reply to 1", "reply to 80", "closed"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio"])
+@pytest.mark.parametrize(
+    ("own", "passed", "turns"), [(None, None, 16), (3, None, 3), (40, None, 40), (3, 5, 5)]
+)
+def test_the_turn_limit_is_the_one_passed_else_the_evals_own_and_is_recorded(
+    run_eval: RunEval, tmp_path: Path, own: int | None, passed: int | None, turns: int
+) -> None:
+    definition = EvalDefinition(
+        make_samples(1), exact, None, lambda s: Counting(99, []), max_turns=own
+    )
+    report = run_eval(definition, None, max_turns=passed)
+    assert report.results[0].trajectory.stop.limit == "max_turns"
+    assert len(report.results[0].trajectory.messages) == 2 + 2 * turns
+    assert report.config["max_turns"] == turns
+    plain = heldout.run(definition, model=echo_number, output_dir=str(tmp_path), max_turns=passed)
+    assert plain.config["max_turns"] == turns
+    with pytest.raises(ResumeMismatch, match=f"max_turns was {turns}, is now 7"):
+        run_eval(definition, None, max_turns=7, resume=True)
 
 
 def test_an_environment_is_closed_when_its_rollout_fails_or_times_out(run_eval: RunEval) -> None:

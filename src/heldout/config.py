@@ -17,6 +17,9 @@ from heldout._providers import check_model_name, model_name
 from heldout.errors import InvalidInput
 from heldout.prices import Price, find_price
 
+MAX_TURNS = 16
+"""Model turns of one item where neither the user nor the eval says how many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -95,8 +98,9 @@ class EvalConfig:
     """Items in flight at once."""
     repeats: int = 1
     """Times each sample is run; error bars are clustered by sample."""
-    max_turns: int = 16
-    """Most model turns of one item, where an environment replies."""
+    max_turns: int | None = None
+    """Most model turns of one item, where an environment replies; None takes the eval's own limit
+    (EvalDefinition.max_turns), or else 16."""
     token_budget: int | None = None
     """Length of a conversation, in tokens of prompt, model and environment, at which no further
     turn starts; the endpoint must report its usage. None is without bound."""

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -55,6 +55,7 @@ from heldout.rollout import (
     TurnFile,
     failed_in_scoring,
     root_of,
+    turn_limit,
 )
 from heldout.store.journal import JournalWriter
 from heldout.store.report import EvalReport, finish
@@ -116,6 +117,7 @@ async def evaluate(
         raise InvalidInput(f"samples are a list or another iterable of Sample, got {samples!r}")
     if isinstance(samples, Sized) and len(samples) == 0:
         raise InvalidInput("there are no samples to evaluate")
+    config = replace(config, max_turns=turn_limit(config.max_turns, definition))
     if executor is not None:
         return await executor.evaluate(definition, config)
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
@@ -518,6 +520,7 @@ async def attempt_item(
 ) -> Outcome:
     """Roll out and score one item, in whatever process it runs."""
     sample = item.sample
+    assert config.max_turns is not None  # whoever makes the run has asked `turn_limit`
     with taking_part(endpoint, item.index, item.repeat) as complete:
         attempt = EndpointAttempt(
             sample,

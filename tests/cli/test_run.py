@@ -173,6 +173,16 @@ def test_settings_are_read_as_their_types(write: Write, heldout: Heldout) -> Non
     assert "12 items" in outcome.out
 
 
+@pytest.mark.parametrize(("given", "turns"), [([], 3), (["--set", "max_turns=5"], 5)])
+def test_the_turn_limit_of_a_definition_holds_unless_another_one_is_set(
+    write: Write, heldout: Heldout, given: list[str], turns: int
+) -> None:
+    text = EVAL + "\ndefinition = EvalDefinition(load_dataset(), score_fn, max_turns=3)\n"
+    write(text=f"from heldout import EvalDefinition\n{text}del load_dataset, score_fn\n")
+    assert heldout("run", "eval.py", *given).code == 0
+    assert EvalReport.load(RUN).config["max_turns"] == turns
+
+
 def test_a_json_list_sets_stops_that_commas_cannot(write: Write, heldout: Heldout) -> None:
     write()
     assert heldout("run", "eval.py", "--set", r'sampling.stop=["\n", "a,b"]').code == 0
