@@ -14,6 +14,7 @@ from heldout.analysis._runs import (
     clusters_if_any,
     count_items,
     read_table,
+    refuse_without_mean,
     sample_clusters,
 )
 from heldout.errors import InvalidInput
@@ -89,6 +90,8 @@ def _estimate(
     cluster: str | None,
     pass_threshold: float | None,
 ) -> PassRate:
+    if isinstance(results, EvalReport):
+        refuse_without_mean(results)
     table = read_table(results, cluster)
     if np.isnan(table.reward).all():
         raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
@@ -163,7 +166,7 @@ def summarize_report(
     for k in ks:
         strict = k in pass_at and summary.get("complete") is not False
         summary |= _summarize_passes(table, k, cluster, threshold, strict=strict)
-    return summary
+    return report.mark_selected(summary)
 
 
 def slices_and_total(

@@ -16,9 +16,9 @@ from typing import Any
 import anyio
 
 from heldout._aio import settle
-from heldout._fingerprint import describe_callable, describe_tokenizer
+from heldout._fingerprint import describe_callable, describe_tokenizer, set_known_as
 from heldout.chat.reasoning import opened_reasoning, without_reasoning
-from heldout.config import MAX_TURNS, Sampling
+from heldout.config import MAX_ERROR_RATE, MAX_TURNS, Sampling
 from heldout.errors import InvalidInput
 from heldout.models.batch import Answered, Request
 from heldout.rollout import (
@@ -63,6 +63,8 @@ class Runner:
     timeout: float | None = 600.0
     """Seconds that one item may spend in its environment, tools and scoring. Waiting for the model
     does not count."""
+    max_error_rate: float | None = MAX_ERROR_RATE
+    """Above this share of errored items an eval is a skip, without a mean; 1 accepts any."""
     own_random: bool = False
     """Whether `answer` draws only from its own generators. If not, torch's global random state is
     guarded while an eval runs in the background, which takes time."""
@@ -203,8 +205,7 @@ def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
             score = score_fn(_seen_through(trajectory, answer_filter), sample)
         return await settle(score)
 
-    # What a report stores as its scorer is the eval's own.
-    score_seen.__wrapped__ = score_fn  # type: ignore[attr-defined]
+    set_known_as(score_seen, score_fn)  # what a report stores as its scorer is the eval's own
     return score_seen
 
 

@@ -24,7 +24,7 @@ import anyio.to_thread
 import msgspec
 from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
 
-from heldout.config import EvalConfig, Sampling
+from heldout.config import MAX_ERROR_RATE, EvalConfig, Sampling
 from heldout.engine import Evaluation
 from heldout.errors import InvalidInput
 from heldout.integrations.tinker.endpoint import TinkerEndpoint, stop_sequences, without_key
@@ -115,7 +115,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         token_budget: int | None = None,
         timeout: float | None = 600.0,
         retries: int = 4,
-        max_error_rate: float | None = None,
+        max_error_rate: float | None = MAX_ERROR_RATE,
         pass_threshold: float = 0.5,
         run_dir: str | Path | None = None,
         step: Callable[[], int] | None = None,
