@@ -63,12 +63,17 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def run_eval(backend: str, tmp_path: Path) -> RunEval:
-    """evaluate() as a plain function, into tmp_path, under asyncio and under trio."""
+    """evaluate() as a plain function, into tmp_path, under asyncio and under trio.
+
+    Any share of items may error: few samples are enough for most tests.
+    """
 
     def run(
         samples: Iterable[Sample], score_fn: Any = exact, *hooks: Any, **settings: Any
     ) -> EvalReport:
         defaults = {"endpoint": echo_number, "experiment_name": "run", "output_dir": str(tmp_path)}
+        if settings.get("on_error") != "raise":
+            settings.setdefault("max_error_rate", 1)
         config = EvalConfig(**{**defaults, **settings})
         call = partial(evaluate, samples, config, score_fn, *hooks)
         return anyio.run(call, backend=backend)

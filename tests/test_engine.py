@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
 import signal
@@ -23,6 +24,7 @@ import heldout.analysis
 import heldout.engine
 from heldout import (
     EvalConfig,
+    EvalDefinition,
     EvalReport,
     Message,
     Metric,
@@ -40,6 +42,7 @@ from heldout.errors import (
     FatalEndpointError,
     InvalidInput,
     ItemFailed,
+    NotComparable,
     ResumeMismatch,
     RunBusy,
     RunDirectoryError,
@@ -211,6 +214,26 @@ def test_max_turns_ends_it_and_is_named_and_the_last_turn_still_reaches_the_envi
     report = run_eval(make_samples(1), exact, None, lambda s: Counting(9, log), max_turns=2)
     assert report.results[0].trajectory.stop.limit == "max_turns"
     assert log == ["reply to 1", "reply to 80", "closed"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio"])
+@pytest.mark.parametrize(
+    ("own", "passed", "turns"), [(None, None, 16), (3, None, 3), (40, None, 40), (3, 5, 5)]
+)
+def test_the_turn_limit_is_the_one_passed_else_the_evals_own_and_is_recorded(
+    run_eval: RunEval, tmp_path: Path, own: int | None, passed: int | None, turns: int
+) -> None:
+    definition = EvalDefinition(
+        make_samples(1), exact, None, lambda s: Counting(99, []), max_turns=own
+    )
+    report = run_eval(definition, None, max_turns=passed)
+    assert report.results[0].trajectory.stop.limit == "max_turns"
+    assert len(report.results[0].trajectory.messages) == 2 + 2 * turns
+    assert report.config["max_turns"] == turns
+    plain = heldout.run(definition, model=echo_number, output_dir=str(tmp_path), max_turns=passed)
+    assert plain.config["max_turns"] == turns
+    with pytest.raises(ResumeMismatch, match=f"max_turns was {turns}, is now 7"):
+        run_eval(definition, None, max_turns=7, resume=True)
 
 
 def test_an_environment_is_closed_when_its_rollout_fails_or_times_out(run_eval: RunEval) -> None:
@@ -449,7 +472,7 @@ def test_an_exit_in_a_gathered_task_is_an_error_of_its_item(tmp_path: Path) -> N
             EvalConfig(endpoint=echo_number, output_dir=str(tmp_path), experiment_name=name)
             for name in ("a", "b")
         ]
-        return await asyncio.gather(*(evaluate(make_samples(9), c, score) for c in configs))
+        return await asyncio.gather(*(evaluate(make_samples(10), c, score) for c in configs))
 
     for report in asyncio.run(both()):
         assert [r.sample_id for r in report.results if not r.ok] == ["s1"]
@@ -534,6 +557,59 @@ def test_an_existing_run_is_never_overwritten(run_eval: RunEval) -> None:
     run_eval(make_samples(2))
     with pytest.raises(RunExists, match="resume"):
         run_eval(make_samples(2))
+
+
+def refuse(messages: list[Message]) -> str:
+    raise OSError("down")
+
+
+@pytest.mark.parametrize("backend", ["asyncio"])
+def test_a_run_in_which_nothing_was_scored_is_replaced_by_the_next_one_of_its_name(
+    run_eval: RunEval, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SystemicFailure):
+        run_eval(make_samples(3), endpoint=refuse)
+    failed = EvalReport.load(tmp_path / "run")
+    report = run_eval(make_samples(2))  # of other samples and another model
+    assert report.summary["mean"] == 1.0
+    assert report.info is not None
+    assert failed.info is not None
+    assert report.info.id != failed.info.id
+    assert "replaced" in caplog.text
+
+
+@pytest.mark.parametrize("backend", ["asyncio"])
+def test_a_failed_run_with_a_score_or_a_writer_is_never_replaced(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    def one_down(messages: list[Message]) -> str:
+        return "0" if "0" in messages[-1].text else refuse(messages)
+
+    with pytest.raises(SystemicFailure):
+        run_eval(make_samples(3), endpoint=one_down, max_error_rate=0)
+    ways = r"EvalConfig\(resume=True\).*another experiment_name.*heldout rm .*run"
+    with pytest.raises(RunExists, match=ways):
+        run_eval(make_samples(3))
+    with pytest.raises(SystemicFailure):
+        run_eval(make_samples(3), endpoint=refuse, experiment_name="busy")
+    held = JournalWriter(tmp_path / "busy" / "results.jsonl")
+    with pytest.raises(RunExists):
+        run_eval(make_samples(3), experiment_name="busy")
+    held.close()
+
+
+@pytest.mark.parametrize("backend", ["asyncio"])
+def test_the_first_item_that_errors_is_logged_once(
+    run_eval: RunEval, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(trajectory: Trajectory, sample: Sample) -> Score:
+        raise TypeError(f"no {sample.id}\nand \x1b[31mred")
+
+    with pytest.raises(SystemicFailure):
+        run_eval(make_samples(4), broken, max_concurrent=1)
+    (record,) = [r for r in caplog.records if r.name == "heldout"]
+    assert record.levelname == "WARNING"
+    assert "sample 's0': score_fn: TypeError: no s0\\nand \\x1b[31mred" in record.getMessage()
 
 
 def test_two_writers_of_one_run_are_refused(run_eval: RunEval, tmp_path: Path) -> None:
@@ -728,6 +804,36 @@ def test_resuming_with_another_score_function_is_refused(run_eval: RunEval) -> N
     run_eval(make_samples(3))
     with pytest.raises(ResumeMismatch, match="score_fn was 'exact', is now 'other_score'"):
         run_eval(make_samples(3), other_score, resume=True)
+
+
+def multiplied(function: Any, factor: int) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args) * factor
+
+    return wrapper
+
+
+@pytest.mark.parametrize("backend", ["asyncio"])
+def test_another_wrapper_of_the_same_function_is_noticed_by_resume_and_compare(
+    run_eval: RunEval,
+) -> None:
+    def score(trajectory: Trajectory, sample: Sample) -> float:
+        return 0.5
+
+    def answer(messages: list[Message]) -> str:
+        return "1"
+
+    one = run_eval(make_samples(3), multiplied(score, 1), endpoint=multiplied(answer, 1))
+    with pytest.raises(ResumeMismatch, match=r"the code of .*score"):
+        run_eval(make_samples(3), multiplied(score, 2), endpoint=multiplied(answer, 1), resume=True)
+    with pytest.raises(ResumeMismatch, match="the model function"):
+        run_eval(make_samples(3), multiplied(score, 1), endpoint=multiplied(answer, 2), resume=True)
+    two = run_eval(
+        make_samples(3), multiplied(score, 2), endpoint=multiplied(answer, 1), experiment_name="two"
+    )
+    with pytest.raises(NotComparable, match=r"the code of .*score"):
+        heldout.analysis.compare(one, two)
 
 
 def test_resuming_a_complete_run_mends_what_is_derived_and_changes_nothing_else(

@@ -468,6 +468,118 @@ def test_slots_of_an_object_count_likewise() -> None:
     assert describe_callable(Least(1.0)) != describe_callable(Least(2.0))
 
 
+WRAPPED = '''
+import functools
+from functools import cached_property, lru_cache, partial
+from heldout.scoring import Rubric, grade_exact, grade_number, part
+
+FACTOR = 2
+
+
+def scale(value):
+    return value * FACTOR
+
+
+def doubling(fn, by=1):
+    @functools.wraps(fn)
+    def wrapper(*args, **kwargs):
+        return by * scale(fn(*args, **kwargs))
+
+    return wrapper
+
+
+class Halving:
+    """Decorates."""
+
+    def __init__(self, fn):
+        functools.update_wrapper(self, fn)
+        self.fn, self.part = fn, 0.5
+
+    def __call__(self, *args):
+        return self.fn(*args) * self.part
+
+
+def base(trajectory, sample):
+    return 0.25
+
+
+class Grader:
+    weight = 3
+
+    @doubling
+    def score(self, trajectory, sample):
+        return self.weight
+
+    @lru_cache
+    def cached(self, trajectory, sample):
+        return scale(1)
+
+
+def uses(helper):
+    def score(trajectory, sample):
+        return helper(trajectory, sample)
+
+    return score
+
+
+wrapped = doubling(base)
+object = Halving(base)
+cached = lru_cache(base)
+bound = partial(doubling(base), sample=1)
+method = Grader().score
+cached_method = Grader().cached
+rubric = doubling(Rubric(part(grade_exact, weight=1.0)))
+grader = doubling(grade_number)
+helper_wrapped = uses(doubling(base))
+helper_object = uses(Halving(base))
+helper_cached = uses(lru_cache(base))
+helper_partial = uses(partial(base, sample=1))
+helper_method = uses(Grader().score)
+helper_rubric = uses(Rubric(part(grade_exact, weight=1.0)))
+'''
+
+
+@pytest.mark.parametrize(
+    ("hooks", "before", "after"),
+    [
+        ("wrapped bound method rubric grader helper_wrapped helper_method", "by * scale", "scale"),
+        ("wrapped bound method rubric grader helper_wrapped helper_method", "by=1", "by=3"),
+        ("wrapped bound method cached_method helper_wrapped", "FACTOR = 2", "FACTOR = 5"),
+        ("wrapped object cached bound helper_wrapped helper_object", "0.25", "0.75"),
+        ("helper_cached helper_partial", "0.25", "0.75"),
+        ("object helper_object", "self.part = fn, 0.5", "self.part = fn, 0.1"),
+        ("object helper_object", "* self.part", "+ self.part"),
+        ("method helper_method", "weight = 3", "weight = 4"),
+        ("bound helper_partial", "sample=1", "sample=2"),
+        ("rubric helper_rubric", "grade_exact, weight=1.0", "grade_number, weight=1.0"),
+    ],
+)
+def test_a_wrapper_is_its_own_code_and_what_it_closes_over(
+    described: Any, hooks: str, before: str, after: str
+) -> None:
+    changed = WRAPPED.replace(before, after)
+    assert changed != WRAPPED
+    for hook in hooks.split():
+        assert described(WRAPPED, hook)["source"] != described(changed, hook)["source"], hook
+
+
+def test_a_decorator_of_another_docstring_is_the_same_one(described: Any) -> None:
+    changed = WRAPPED.replace("Decorates.", "Decorates a function.")
+    for hook in ("wrapped", "object", "helper_object", "method"):
+        assert described(WRAPPED, hook) == described(changed, hook)
+
+
+def test_a_wrapper_in_circles_and_an_object_that_holds_itself_are_described() -> None:
+    def score(trajectory: Any, sample: Any) -> float:
+        return 1.0
+
+    score.__wrapped__ = score  # type: ignore[attr-defined]
+    held = Within(0.3)
+    held.again = held.score  # type: ignore[attr-defined]
+    for function in (score, held, lambda trajectory, sample: held(trajectory, sample)):
+        assert describe_callable(function) == describe_callable(function)
+
+
 def test_a_dict_bound_in_a_partial_is_a_constant() -> None:
     def score(trajectory: Any, sample: Any, *, limits: dict[str, float]) -> float:
         return limits["t"]

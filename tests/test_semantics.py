@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ import pytest
 
 from heldout import (
     Completion,
+    EvalConfig,
     EvalReport,
     EvalResult,
     Message,
@@ -134,7 +136,9 @@ def test_clause_03_when_every_item_errored_there_is_no_mean(run_eval: RunEval) -
     def broken(trajectory: Trajectory, sample: Sample) -> Score:
         raise RuntimeError(f"grader is down for {sample.id}")
 
-    with pytest.raises(SystemicFailure, match="grader is down for s3") as raised:
+    with pytest.raises(
+        SystemicFailure, match="all 4 items errored.*grader is down for s0"
+    ) as raised:
         run_eval(make_samples(4), broken, max_concurrent=1)
     assert raised.value.run_dir is not None
     summary = EvalReport.load(raised.value.run_dir).summary
@@ -147,6 +151,40 @@ def test_clause_03_above_max_error_rate_there_is_no_mean_either(run_eval: RunEva
     assert run_eval(make_samples(4), score_by_number, max_error_rate=0.25).summary["n_errors"] == 1
     with pytest.raises(SystemicFailure, match="1 of 4.*max_error_rate=0.2"):
         run_eval(make_samples(4), score_by_number, max_error_rate=0.2, experiment_name="strict")
+
+
+@pytest.mark.parametrize(("n", "has_mean"), [(5, False), (9, False), (10, True)])
+def test_clause_03_by_default_a_tenth_of_the_items_may_error(
+    run_eval: RunEval, n: int, has_mean: bool
+) -> None:
+    """One error of ten is 10%, which is not above it; in a smaller run one is too many."""
+
+    def breaks_once(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "s3":
+            raise TypeError("int is not str")
+        return Score((reward(0.5),))
+
+    run = partial(
+        run_eval, make_samples(n), breaks_once, max_error_rate=EvalConfig().max_error_rate
+    )
+    if has_mean:
+        assert run().summary["mean"] == pytest.approx(0.45)
+        return
+    with pytest.raises(SystemicFailure, match="no mean: 1 × score_fn: TypeError: int") as raised:
+        run()
+    assert raised.value.run_dir is not None
+    report = EvalReport.load(raised.value.run_dir)
+    assert report.status == "failed"
+    counts = ("n", "n_scored", "n_errors", "n_truncated", "n_asked", "metric_r_n")
+    assert {key: report.summary[key] for key in counts} == {
+        "n": n, "n_scored": n - 1, "n_errors": 1, "n_truncated": 0, "n_asked": n,
+        "metric_r_n": n - 1,
+    }  # fmt: skip
+    numbers = {v for k, v in report.summary.items() if k not in (*counts, "complete")}
+    assert numbers == {None}
+    by_level = report.summarize(by="difficulty")
+    assert {part["mean"] for part in by_level.values()} == {None}
+    assert run(resume=True, max_error_rate=1).summary["mean"] == pytest.approx(0.5 * (n - 1) / n)
 
 
 def test_clause_04_a_metric_is_averaged_over_the_items_that_reported_it() -> None:

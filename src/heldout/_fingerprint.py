@@ -21,6 +21,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 _VERSION = "__heldout_version__"
+_KNOWN_AS = "__heldout_known_as__"
 
 
 def set_version(function: Callable[..., Any], version: int | str | Callable[[], int | str]) -> None:
@@ -31,8 +32,16 @@ def set_version(function: Callable[..., Any], version: int | str | Callable[[], 
 def version_of(function: Any) -> int | str | None:
     """Return the version that `set_version` gave a function; None where it has none."""
     version = getattr(function, _VERSION, None)
+    # functools.wraps copies attributes: the version is that of the function inside.
+    if getattr(getattr(function, "__wrapped__", None), _VERSION, None) is version:
+        return None
     version = version() if callable(version) else version
     return version if isinstance(version, int | str) else None
+
+
+def set_known_as(function: Callable[..., Any], other: Callable[..., Any]) -> None:
+    """Make a function of heldout's known by the user's function that it calls."""
+    setattr(function, _KNOWN_AS, other)
 
 
 def describe_callable(
@@ -42,35 +51,44 @@ def describe_callable(
 
     The fingerprint covers its source, that of functions and classes that it uses, of the same
     module and of others that are not installed packages, and the constants, so that a changed
-    helper or threshold is noticed too. Comments and layout do not count, nor what a function
+    helper or threshold is noticed too. A decorated function is its wrapper, with what that closes
+    over, and the function inside. Comments and layout do not count, nor what a function
     rebinds itself, which is a counter or a cache. Docstrings count where functions are tools, which
     a model reads, and `weights` of torch models where a function answers; `unknown` names those
     that cannot be read. An object may have `identity()` instead.
     """
     if function is None:
         return None
-    inner = function.func if isinstance(function, functools.partial) else function
-    inner = inspect.unwrap(inner)
-    identify = getattr(inner, "identity", None)
-    if (
-        callable(identify)
-        and not inspect.isclass(inner)
-        and isinstance(identity := identify(), dict)
-    ):
-        # It says itself what it is known by, as a rubric does.
-        content = json.dumps(
-            identity, sort_keys=True, default=lambda value: type(value).__qualname__
-        )
-        name = identity.get("name", type(inner).__qualname__)
-        return {**json.loads(content), "name": name, "source": _digest([content])}
+    function = getattr(function, _KNOWN_AS, function)
+    content = _identity_of(function)
+    if content is not None:
+        known = json.loads(content)
+        name = known.get("name", type(function).__qualname__)
+        return {**known, "name": name, "source": _digest([content])}
     search = _Search(docstrings, weights)
     search.add_callable(function)
+    inner = function.func if isinstance(function, functools.partial) else function
     description = {"name": getattr(inner, "__qualname__", type(inner).__qualname__)}
     if search.parts:
         description["source"] = _digest(search.parts)
     if search.unknown:
         description["unknown"] = f"the weights of {', '.join(search.unknown)} cannot be read"
     return description
+
+
+def _identity_of(thing: Any) -> str | None:
+    """Return what an object says itself that it is known by, as a rubric does, as JSON."""
+    identify = getattr(thing, "identity", None)
+    if not callable(identify) or inspect.isclass(thing):
+        return None
+    try:
+        inspect.signature(identify).bind()
+    except (TypeError, ValueError):  # another thing of that name
+        return None
+    identity = identify()
+    if not isinstance(identity, dict):
+        return None
+    return json.dumps(identity, sort_keys=True, default=lambda value: type(value).__qualname__)
 
 
 def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
@@ -101,25 +119,34 @@ class _Search:
         """Add a function, a method, a partial, a class, or an object that can be called."""
         if isinstance(value, functools.partial):
             self.add_callable(value.func)
-            home = getattr(value.func, "__module__", None)
-            for name, bound in [*enumerate(value.args), *sorted(value.keywords.items())]:
-                count = len(self.parts)
-                # A dict that is bound is a table of settings; a list may well be a log.
-                self._add_used(str(name), bound, home, is_constant=isinstance(bound, dict))
-                if len(self.parts) == count:
-                    self.parts.append(f"{name}: {type(bound).__qualname__}")
+            self._add_bound(value)
             return
-        value = inspect.unwrap(value)
-        owner = getattr(value, "__self__", None)
-        if owner is not None and not inspect.ismodule(owner):  # a method: its class is part of it
+        owner = getattr(value, "__self__", value)
+        if (identity := _identity_of(owner)) is not None:
+            self.parts.append(f"{getattr(value, '__name__', '')} {identity}")
+            return
+        if owner is not value and not inspect.ismodule(owner):  # a method: its class is part of it
             self._add_owner(owner)
         value = getattr(value, "__func__", value)
         if not inspect.isfunction(value):
-            self._add_owner(value)
+            is_new = self._add_owner(value)
         elif (version := version_of(value)) is not None:
             self.parts.append(f"{value.__module__}.{value.__qualname__} {version}")
-        elif self._enters(value):
+            return
+        elif is_new := self._enters(value):
             self._add_function(value)
+        # The function inside a decorator, which a wrapper may hold where nothing else looks.
+        if is_new and (inner := getattr(value, "__wrapped__", None)) is not None:
+            self.add_callable(inner)
+
+    def _add_bound(self, value: functools.partial[Any]) -> None:
+        home = getattr(value.func, "__module__", None)
+        for name, bound in [*enumerate(value.args), *sorted(value.keywords.items())]:
+            count = len(self.parts)
+            # A dict that is bound is a table of settings; a list may well be a log.
+            self._add_used(str(name), bound, home, is_constant=isinstance(bound, dict))
+            if len(self.parts) == count:
+                self.parts.append(f"{name}: {type(bound).__qualname__}")
 
     def _enters(self, thing: Any) -> bool:
         is_new = id(thing) not in self._seen
@@ -156,19 +183,21 @@ class _Search:
         constant = _constant(value, may_grow=not (is_constant or name.isupper()))
         if constant is not None:
             self.parts.append(f"{name}={constant}")
-        elif inspect.isfunction(value) or inspect.isclass(value):
-            is_known = value.__module__ == home or _is_of_the_user(value.__module__)
-            if is_known or version_of(value) is not None:
-                self.parts.append(f"{name}:")
-                self.add_callable(value)
+        elif _is_known(value, home):
+            self.parts.append(f"{name}:")
+            self.add_callable(value)
+        elif isinstance(value, functools.partial):  # of a function that is not the user's
+            self.parts.append(f"{name}: {getattr(value.func, '__qualname__', '')}")
+            self._add_bound(value)
         elif not inspect.ismodule(value):
             self._add_weights(name, value)
 
-    def _add_owner(self, owner: Any) -> None:
-        """Add a class; or an object: its class, and what it was made with."""
+    def _add_owner(self, owner: Any) -> bool:
+        """Add a class; or an object: its class, and what it was made with. False if it was."""
         if inspect.isclass(owner):
-            self._add_class(owner)
-            return
+            return self._add_class(owner)
+        if not self._enters(owner):
+            return False
         self._add_class(type(owner))
         self._add_weights("self", owner)
         kinds = [kind for kind in type(owner).__mro__ if kind is not object]
@@ -182,23 +211,27 @@ class _Search:
         }
         names = {*getattr(owner, "__dict__", {})}
         names |= {slot for kind in kinds for slot in getattr(kind, "__slots__", ())}
-        for name in sorted(names - rebound):
+        names = {name for name in names - rebound if not name.startswith("__")}
+        for name in sorted(names):
             with suppress(AttributeError):  # a slot that is not filled
                 self._add_used(name, getattr(owner, name), type(owner).__module__)
+        return True
 
-    def _add_class(self, kind: type) -> None:
+    def _add_class(self, kind: type) -> bool:
         if not self._enters(kind):
-            return
+            return False
         source = _read_once(kind, self._docstrings, lambda: _read_source(kind, self._docstrings))
         if source is not None:  # built in, or typed at a prompt: then only its name
             self.parts.append(source)
         for member in vars(kind).values():
             function = getattr(member, "__func__", member)
-            if inspect.isfunction(function) and function.__module__ == kind.__module__:
+            is_code = inspect.isfunction(function) or hasattr(function, "__wrapped__")
+            if is_code and function.__module__ == kind.__module__:
                 self.add_callable(function)
         for base in kind.__bases__:
             if base.__module__ == kind.__module__:
                 self._add_class(base)
+        return True
 
     def _add_weights(self, name: str, value: Any) -> None:
         """Add the weights of a torch model, or of those that lists, dicts and objects hold."""
@@ -213,6 +246,23 @@ class _Search:
             if version is None:
                 self.unknown.append(name)
             self.parts.append(f"{name}: weights {version}")
+
+
+def _is_known(value: Any, home: str | None) -> bool:
+    """Whether a value is code that is followed: the user's, or with a version or an identity."""
+    if isinstance(value, functools.partial):
+        return _is_known(value.func, home)
+    owner = getattr(value, "__self__", None) if inspect.ismethod(value) else value
+    is_code = inspect.isfunction(owner) or inspect.isclass(owner) or hasattr(owner, "__wrapped__")
+    if not is_code:
+        if type(owner).__module__.partition(".")[0] == "heldout":
+            return hasattr(owner, "identity")
+        torch: Any = sys.modules.get("torch")
+        if not callable(value) or (hasattr(torch, "nn") and isinstance(owner, torch.nn.Module)):
+            return False  # the weights of a model are looked at elsewhere
+        owner = type(owner)
+    module = getattr(owner, "__module__", None)
+    return module == home or _is_of_the_user(module) or version_of(owner) is not None
 
 
 _MAX_SIZE = 1000
@@ -316,7 +366,9 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 def _describe_code(function: FunctionType, docstrings: bool) -> str:
     # The source of a lambda is the line it stands in, whatever else is there.
     is_lambda = function.__code__.co_name == "<lambda>"
-    source = None if is_lambda else _read_source(function, docstrings)
+    # By its code: `inspect` would read the function inside a wrapper.
+    thing = function.__code__ if hasattr(function, "__wrapped__") else function
+    source = None if is_lambda else _read_source(thing, docstrings)
     if source is not None:
         return source
     lines = []

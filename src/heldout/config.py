@@ -17,6 +17,12 @@ from heldout._providers import check_model_name, model_name
 from heldout.errors import InvalidInput
 from heldout.prices import Price, find_price
 
+MAX_TURNS = 16
+"""Model turns of one item where neither the user nor the eval says how many."""
+MAX_ERROR_RATE = 0.1
+"""With more errors, counting them as 0 or leaving them out moves a mean by more than most effects
+that an eval is run to detect. So many are nearly always a bug in the eval, too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -95,8 +101,9 @@ class EvalConfig:
     """Items in flight at once."""
     repeats: int = 1
     """Times each sample is run; error bars are clustered by sample."""
-    max_turns: int = 16
-    """Most model turns of one item, where an environment replies."""
+    max_turns: int | None = None
+    """Most model turns of one item, where an environment replies; None takes the eval's own limit
+    (EvalDefinition.max_turns), or else 16."""
     token_budget: int | None = None
     """Length of a conversation, in tokens of prompt, model and environment, at which no further
     turn starts; the endpoint must report its usage. None is without bound."""
@@ -109,8 +116,9 @@ class EvalConfig:
     on_error: Literal["zero", "raise"] = "zero"
     """zero: an errored item counts as 0 in `mean` and is left out of `mean_scored`;
     raise: stop at the first."""
-    max_error_rate: float | None = None
-    """Above this share of errored items the eval fails instead of reporting a mean."""
+    max_error_rate: float | None = MAX_ERROR_RATE
+    """Above this share of errored items the eval fails instead of reporting a mean; 1 accepts any,
+    as long as one item has a score."""
     pass_threshold: float = 0.5
     """Reward from which an item counts as passed."""
     output_dir: str = "outputs/evals"
@@ -161,7 +169,7 @@ class EvalConfig:
         if self.on_error not in ("zero", "raise"):
             raise InvalidInput(f"on_error is 'zero' or 'raise', got {self.on_error!r}")
         _check_number("max_error_rate", self.max_error_rate, low=0, high=1)
-        if self.max_error_rate is not None and self.on_error == "raise":
+        if self.on_error == "raise" and self.max_error_rate not in (None, MAX_ERROR_RATE):
             raise InvalidInput(
                 "max_error_rate has no effect with on_error='raise', which stops at the first "
                 "error; set one of the two"

@@ -9,6 +9,7 @@ not. The clauses named here are those of docs/semantics.md.
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 import sys
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,7 @@ from anyio.abc import TaskGroup
 
 from heldout._aio import Stray, capture, contain_exits, current_clock, take, waker
 from heldout._fingerprint import describe_callable
+from heldout._format import printable
 from heldout._progress import RunProgress, show_progress
 from heldout.config import EvalConfig, Sampling, config_to_dict
 from heldout.errors import (
@@ -56,8 +58,11 @@ from heldout.rollout import (
     TurnFile,
     failed_in_scoring,
     root_of,
+    turn_limit,
 )
-from heldout.store.journal import JournalWriter
+from heldout.stats.summary import has_mean
+from heldout.store.error_counts import count_errors, explain_no_mean
+from heldout.store.journal import JournalWriter, in_order
 from heldout.store.report import EvalReport, finish
 from heldout.store.resume import Ledger, decode_sample, encode_sample
 from heldout.store.run_dir import RunDir, RunInfo, now, unused_name
@@ -71,6 +76,8 @@ from heldout.types import (
     ToolSpec,
     Trajectory,
 )
+
+log = logging.getLogger("heldout")
 
 SYNC_SECONDS = 1.0
 YIELD_SECONDS = 0.005
@@ -117,6 +124,7 @@ async def evaluate(
         raise InvalidInput(f"samples are a list or another iterable of Sample, got {samples!r}")
     if isinstance(samples, Sized) and len(samples) == 0:
         raise InvalidInput("there are no samples to evaluate")
+    config = replace(config, max_turns=turn_limit(config.max_turns, definition))
     if executor is not None:
         return await executor.evaluate(definition, config)
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
@@ -185,7 +193,6 @@ class Run:
         self.ledger = Ledger()
         self.item_count = 0
         """Items so far, those of an earlier attempt at this run included."""
-        self.last_error: str | None = None
         self.errors_in_scoring = 0
         self.unreachable: int | None = 0
         """Items that got no answer at all, while none has; None once one has."""
@@ -193,8 +200,6 @@ class Run:
         """Whether the last sample has been pulled."""
         self.previous: RunInfo | None = None
         """What run.json said before this run was resumed."""
-        self.turns_dir = self.dir.path / "turns"
-        """Holds the turns of items in flight, if they are saved."""
         self.journal: JournalWriter
         self.info: RunInfo
         self.clock: Callable[[], float] = anyio.current_time
@@ -207,7 +212,7 @@ class Run:
 
     async def run(self) -> EvalReport:
         """Run all items and derive the report, which is saved; raise as `evaluate` does."""
-        resumes = self.config.resume and self.dir.exists()
+        resumes = self.dir.exists() and (self.config.resume or self.dir.holds_no_result())
         try:
             # First the lock, then everything else: no other process may come in between.
             self.journal = JournalWriter(self.dir.journal) if resumes else self.dir.claim()
@@ -243,13 +248,18 @@ class Run:
             self.info.keep_origin(self.previous)
         self.dir.write_info(self.info)
         if self.config.save_turns:
-            self.turns_dir.mkdir(exist_ok=True)
+            self.dir.turns.mkdir(exist_ok=True)
 
     def _read_finished(self) -> None:
         """Take over what a stopped run finished, if it belongs together with what is to come."""
         for index, reward in self.ledger.read_journal(self.dir.journal):
             self.progress.add(index, reward)
-        if self.ledger.finished or any(self.turns_dir.glob("*.json")):
+        has_results = self.ledger.finished or self.dir.has_saved_turns()
+        if not self.config.resume:
+            if has_results:  # of a process that came in between
+                raise self.dir.refusal()
+            log.warning("%s: replaced, as no item of the run there had a score", self.dir.path)
+        if has_results:
             self.previous = self.dir.read_info()
             self.dir.check_resumable(self.previous, self.described, self.functions)
         else:  # nothing to keep, so nothing that could fail to belong together
@@ -291,7 +301,7 @@ class Run:
             and before.config.get("pass_threshold") == self.config.pass_threshold
         ):
             self.dir.write_info(before)  # there was nothing left to do: then no byte changes
-        shutil.rmtree(self.turns_dir, ignore_errors=True)
+        shutil.rmtree(self.dir.turns, ignore_errors=True)
 
     def _stop(self, problem: BaseException) -> None:
         """Leave behind a run that says what happened and can be resumed."""
@@ -315,22 +325,18 @@ class Run:
     def _check_errors(self) -> None:
         """Refuse to report a mean where there is none to be had (clause 3)."""
         errors, limit = self.progress.errors, self.config.max_error_rate
-        if errors == self.item_count:
-            every = "the only item" if errors == 1 else f"all {errors} items"
-            hint = ""
-            if self.errors_in_scoring == errors:
-                hint = (
-                    " (`heldout rescore` scores the saved answers with a fixed score function, "
-                    "without calling the model)"
-                )
-            raise SystemicFailure(
-                f"{every} errored, so there is no mean{hint}; the last: {self.last_error}"
+        if has_mean(self.item_count, errors, limit):
+            return
+        counts = count_errors(row.error for row in in_order(self.dir.journal, self.config.repeats))
+        ways = "Mend the cause, then run the errored items again (--resume, resume=True)"
+        if self.errors_in_scoring == errors:
+            ways += (
+                ", or have `heldout rescore` score the saved answers with a fixed score function, "
+                "without calling the model"
             )
-        if limit is not None and errors > limit * self.item_count:
-            raise SystemicFailure(
-                f"{errors} of {self.item_count} items errored, above max_error_rate={limit}; the "
-                f"last: {self.last_error}"
-            )
+        if errors < self.item_count:
+            ways += "; or accept the errors (--set max_error_rate=1, max_error_rate=1)"
+        raise SystemicFailure(f"{explain_no_mean(self.item_count, errors, counts, limit)}. {ways}")
 
     # --- The pool ---
 
@@ -419,7 +425,7 @@ class Run:
 
     def turn_file(self, item: Item) -> TurnFile:
         """Name the file that holds an item's turns until its line is in the journal."""
-        path = self.turns_dir / f"{item.index}-{item.repeat}.json"
+        path = self.dir.turns / f"{item.index}-{item.repeat}.json"
         return TurnFile(path, self.info.id or "", decode_sample(item.content))
 
     def _record(self, item: Item, result: EvalResult, problem: BaseException | None) -> None:
@@ -438,7 +444,10 @@ class Run:
         if result.error is None:
             self.unreachable = None
             return
-        self.last_error = f"sample {item.sample.id!r}: {result.error}"
+        error = f"sample {item.sample.id!r}: {result.error}"
+        if self.progress.errors == 1:
+            line = printable(error.replace("\n", "\\n"))
+            log.warning("%s: the first item that errored: %s", self.dir.path, line)
         self.errors_in_scoring += failed_in_scoring(result.error)
         if isinstance(problem, FatalEndpointError):
             raise SystemicFailure(
@@ -450,9 +459,7 @@ class Run:
                 f"was stopped: {problem}"
             ) from problem
         if self.config.on_error == "raise":
-            raise ItemFailed(
-                f"{self.last_error} (on_error='raise' stops at the first error)"
-            ) from problem
+            raise ItemFailed(f"{error} (on_error='raise' stops at the first error)") from problem
         if not isinstance(problem, Unreachable):
             self.unreachable = None
         elif self.unreachable is not None:
@@ -521,6 +528,7 @@ async def attempt_item(
 ) -> Outcome:
     """Roll out and score one item, in whatever process it runs."""
     sample = item.sample
+    assert config.max_turns is not None  # whoever makes the run has asked `turn_limit`
     with taking_part(endpoint, item.index, item.repeat) as complete:
         attempt = EndpointAttempt(
             sample,

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from heldout._fingerprint import describe_callable
-from heldout.config import EvalConfig, base_config
+from heldout.config import MAX_ERROR_RATE, EvalConfig, base_config
 from heldout.engine import Item, Outcome, Run
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.rollout import Attempt, EvalDefinition, ScoreFn, check_score_fn, failed_in_scoring
@@ -41,8 +41,9 @@ async def rescore(
         run: The run, or where it is.
         score_fn: Scores a trajectory; or an eval that has one.
         config: Name and place of the new run, `max_concurrent`, `timeout`, `on_error`,
-            `max_error_rate`, `resume` and `progress`; the rest, and the threshold from which an
-            item passes, is the parent's. Without a name it is PARENT-rescored.
+            `max_error_rate` (by default the parent's), `resume` and `progress`; the rest, and the
+            threshold from which an item passes, is the parent's. Without a name it is
+            PARENT-rescored.
 
     Returns:
         The report of the new run.
@@ -64,12 +65,16 @@ async def rescore(
     name = str(parent.config.get("experiment_name") or parent.path.name)
     config = config or replace(base_config, output_dir=str(parent.path.parent))
     repeats, threshold = repeats_of(parent.config), threshold_of(parent.config)
+    rate = config.max_error_rate
+    if rate == MAX_ERROR_RATE:  # then the errors that the parent's user accepted are accepted here
+        rate = parent.config.get("max_error_rate", rate)
     settings = replace(
         config,
         endpoint=base_config.endpoint,  # no model is called
         experiment_name=config.experiment_name or f"{name}-rescored",
         repeats=repeats,
         max_samples=len(parent.results) // repeats,
+        max_error_rate=rate,
         pass_threshold=config.pass_threshold if threshold is None else threshold,
         save_turns=False,
     )

@@ -34,6 +34,7 @@ from heldout._aio import Stray, in_user_code, settle, unwrap_group
 from heldout._fingerprint import version_of
 from heldout.chat.finish_reasons import LENGTH
 from heldout.chat.messages import messages_of
+from heldout.config import MAX_TURNS
 from heldout.environment import (
     Environment,
     HasOutcome,
@@ -96,7 +97,7 @@ class EvalDefinition:
     the opening to the environment."""
     environment_factory: EnvironmentFactory | None = None
     max_turns: int | None = None
-    """The environments' own limit of model turns, where they have one."""
+    """The eval's own limit of model turns, where it has one; one that is passed wins over it."""
 
     @classmethod
     def of(
@@ -129,6 +130,27 @@ class EvalDefinition:
                 )
             return samples
         return cls(samples, check_score_fn(score_fn), prepare_messages, environment_factory)
+
+
+def turn_limit(max_turns: int | None, definition: EvalDefinition | None = None) -> int:
+    """Return the most model turns of an item: those passed, else the eval's own, else 16.
+
+    Args:
+        max_turns: What the user has set; None where nothing was.
+        definition: The eval, where there is one.
+
+    Returns:
+        The limit.
+
+    Raises:
+        InvalidInput: It is below 1.
+    """
+    if max_turns is None and definition is not None:
+        max_turns = definition.max_turns
+    limit = MAX_TURNS if max_turns is None else max_turns
+    if limit < 1:
+        raise InvalidInput(f"max_turns is at least 1, got {limit}")
+    return limit
 
 
 def check_score_fn(score_fn: ScoreFn | None) -> ScoreFn:

@@ -80,6 +80,7 @@ def make_run(
         progress=False,
         retries=0,
         repeats=repeats,
+        max_error_rate=1,
     )
     asyncio.run(evaluate(samples, config, score))
 

@@ -18,7 +18,12 @@ from tests.cli.test_process import Terminal
 @pytest.fixture
 def runs(write: Write, heldout: Heldout) -> None:
     """six@1 with an error, six@2 of two samples with a tag and a note, and other@1."""
-    write(**{"    return word": "    assert word != 'word5'\n    return word"})
+    write(
+        **{
+            "    return word": "    assert word != 'word5'\n    return word",
+            "max_concurrent=1": "max_concurrent=1, max_error_rate=1",
+        }
+    )
     assert heldout("run", "eval.py").code == 0
     assert heldout("run", "eval.py", "-n", "2", "--tag", "smoke", "--note", "a try").code == 0
     assert heldout("run", "eval.py", "--name", "other", "--tag", "smoke", "--tag", "b").code == 0

@@ -120,7 +120,7 @@ def test_scoring_again_twice_makes_two_runs(heldout: Heldout) -> None:
         (["six", "--scorer", "gradrs:lenient"], 2, "there is no module 'gradrs' here"),
         (["six", "--scorer", "gradrs.py:lenient"], 2, "gradrs.py does not exist"),
         (["sixx", "--scorer", "graders:lenient"], 2, "did you mean"),
-        (["six", "--scorer", "graders:broken"], 4, "`heldout rescore` scores the saved answers"),
+        (["six", "--scorer", "graders:broken"], 4, "`heldout rescore` score the saved answers"),
         (["six", "--scorer", "heldout.scoring:grade_number"], 2, "Rubric(grade_number) makes it"),
         (["six", "--scorer", "graders:lenient", "--name", "../x"], 2, "becomes a directory"),
     ],

@@ -173,6 +173,16 @@ def test_settings_are_read_as_their_types(write: Write, heldout: Heldout) -> Non
     assert "12 items" in outcome.out
 
 
+@pytest.mark.parametrize(("given", "turns"), [([], 3), (["--set", "max_turns=5"], 5)])
+def test_the_turn_limit_of_a_definition_holds_unless_another_one_is_set(
+    write: Write, heldout: Heldout, given: list[str], turns: int
+) -> None:
+    text = EVAL + "\ndefinition = EvalDefinition(load_dataset(), score_fn, max_turns=3)\n"
+    write(text=f"from heldout import EvalDefinition\n{text}del load_dataset, score_fn\n")
+    assert heldout("run", "eval.py", *given).code == 0
+    assert EvalReport.load(RUN).config["max_turns"] == turns
+
+
 def test_a_json_list_sets_stops_that_commas_cannot(write: Write, heldout: Heldout) -> None:
     write()
     assert heldout("run", "eval.py", "--set", r'sampling.stop=["\n", "a,b"]').code == 0
@@ -311,7 +321,7 @@ def test_a_damaged_line_stops_a_resumption_until_it_is_repaired(
 # --- Failures -----------------------------------------------------------------------------------
 
 
-def test_an_eval_in_which_everything_fails_exits_2_with_the_last_error(
+def test_an_eval_in_which_everything_fails_exits_4_with_the_commonest_errors(
     write: Write, heldout: Heldout
 ) -> None:
     write(**{"    return word": "    raise RuntimeError('no \\x1b[31mGPU: ' + word)"})
@@ -319,19 +329,41 @@ def test_an_eval_in_which_everything_fails_exits_2_with_the_last_error(
     assert outcome.code == 4
     assert outcome.out == ""
     assert "all 6 items errored" in outcome.err
-    assert r"sample 'q5': endpoint: RuntimeError: no \x1b[31mGPU: word5 (eval.py, line " in (
-        outcome.err
-    )
+    assert r"1 × endpoint: RuntimeError: no \x1b[31mGPU: word0 (eval.py, line " in outcome.err
+    assert "; 3 with other errors. Mend the cause" in outcome.err
     assert f"Results so far are saved to {RUN}" in outcome.err
     assert "Traceback" not in outcome.err
     assert status() == "failed"
 
 
-def test_more_errors_than_allowed_exit_2(write: Write, heldout: Heldout) -> None:
+def test_by_default_more_than_a_tenth_of_errors_exit_4_and_no_command_has_a_mean(
+    write: Write, heldout: Heldout
+) -> None:
     write(**{"    return word": "    assert word != 'word1'; return word"})
-    outcome = heldout("run", "eval.py", "--set", "max_error_rate=0.1")
+    outcome = heldout("run", "eval.py", "--json")
     assert outcome.code == 4
-    assert "1 of 6 items errored, above max_error_rate=0.1" in outcome.err
+    said = json.loads(outcome.out)["error"]["message"]
+    assert "1 of 6 items errored, above max_error_rate=0.1, so there is no mean: 1 × endp" in said
+    assert "--resume" in said
+    assert "--set max_error_rate=1" in said
+    assert "sample 'q1'" not in outcome.out
+    shown = heldout("show", "six")
+    assert shown.code == 4
+    assert "Failed: 1 of 6 items errored" in shown.out
+    assert "\n1 × endpoint: AssertionError" in shown.out
+    numbers = json.loads(heldout("show", "six", "--json").out)["summary"]
+    assert (numbers["n"], numbers["n_errors"], numbers["mean"]) == (6, 1, None)
+    for row in heldout("show", "six", "--by", "difficulty", "--json").out.splitlines():
+        assert json.loads(row)["mean"] is None
+    write("good.py", **{"six": "good"})
+    assert heldout("run", "good.py").code == 0
+    for command in (["compare", "good", "six"], ["gate", "six", "--min-mean", "0"]):
+        refused = heldout(*command)
+        assert refused.code == 2
+        assert "failed: 1 of its 6 items errored, so it has no mean to compare" in refused.err
+    accepted = heldout("run", "eval.py", "--resume", "--set", "max_error_rate=1")
+    assert accepted.code == 0
+    assert "0.500" in accepted.out
 
 
 def test_the_first_error_exits_2_where_that_was_asked_for(write: Write, heldout: Heldout) -> None:
@@ -343,8 +375,13 @@ def test_the_first_error_exits_2_where_that_was_asked_for(write: Write, heldout:
 
 def test_errors_that_are_allowed_are_reported_and_exit_0(write: Write, heldout: Heldout) -> None:
     write(**{"    return word": "    assert word != 'word1'; return word"})
-    outcome = heldout("run", "eval.py")
+    outcome = heldout("run", "eval.py", "--set", "max_error_rate=1")
     assert outcome.code == 0
+    assert "\n1 × endpoint: AssertionError: " in outcome.out
+    again = heldout("run", "eval.py", "--set", "max_error_rate=1", "--json")
+    (error,) = json.loads(again.out)["errors"]
+    assert error["count"] == 1
+    assert error["error"].startswith("endpoint: AssertionError")
     assert "6 items: 5 scored, 1 errored, 0 truncated" in outcome.out
     scored = next(line for line in outcome.out.splitlines() if "reward, scored only" in line)
     assert "0.600" in scored
@@ -508,7 +545,7 @@ async def score_fn(trajectory, sample):
     return graded(trajectory, sample)
 """
     )
-    outcome = heldout("run", "leaves.py")
+    outcome = heldout("run", "leaves.py", "--set", "max_error_rate=1")
     assert "6 items: 5 scored, 1 errored" in outcome.out
     assert outcome.code == 0
     assert "SystemExit" in heldout("show", "six", "--failures", "1").out

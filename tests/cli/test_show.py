@@ -80,6 +80,7 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
         "reason": None,
         "config": report.config,
         "summary": report.summary,
+        "errors": [],
         "usage": None,
         "started": info.started,
         "finished": info.finished,

@@ -48,6 +48,7 @@ def config(server: FaultyServer, tmp_path: Path) -> EvalConfig:
         output_dir=str(tmp_path / "runs"),
         max_concurrent=1,
         progress=False,
+        max_error_rate=1,
         cache=str(tmp_path / "cache" / "turns.sqlite"),
     )
 

@@ -16,7 +16,16 @@ import anyio
 import numpy as np
 import pytest
 
-from heldout import EvalReport, Message, Metric, Sample, Sampling, Score, Trajectory
+from heldout import (
+    EvalDefinition,
+    EvalReport,
+    Message,
+    Metric,
+    Sample,
+    Sampling,
+    Score,
+    Trajectory,
+)
 from heldout.environment import Reply
 from heldout.errors import (
     DuplicateSampleId,
@@ -426,6 +435,14 @@ def test_bad_arguments_are_refused_before_training(
 ) -> None:
     with pytest.raises(InvalidInput):
         periodic(tmp_path, **settings)
+
+
+def test_a_runner_that_leaves_out_a_part_of_the_definition_is_refused(tmp_path: Path) -> None:
+    definition = EvalDefinition(questions(), score, lambda sample: [Message("user", "1")])
+    with pytest.raises(InvalidInput, match=r"has not the prepare_messages.*definition\.samples"):
+        periodic(tmp_path, samples=definition)
+    whole = periodic(tmp_path, samples=replace(definition, prepare_messages=None))
+    assert len(whole.samples) == len(questions())
 
 
 def test_equal_ids_are_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from heldout import (
     Completion,
+    EvalDefinition,
     Message,
     Metric,
     Reply,
@@ -558,6 +559,15 @@ def test_an_endpoint_gives_trajectories_with_rewards_in_one_call(tmp_path: Path)
         assert rollout.trajectory.stop.limit == "max_turns"
         assert rollout.completion_ids == ()  # an endpoint answers messages, not tokens
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("passed", "turns"), [(None, 3), (2, 2)])
+def test_rollouts_of_a_definition_have_its_turn_limit_unless_one_is_passed(
+    passed: int | None, turns: int
+) -> None:
+    definition = EvalDefinition([sample()], by_metric, None, lambda s: Counter(99), max_turns=3)
+    (rollout,) = generate_rollouts(definition, lambda messages: "so", max_turns=passed)
+    assert rollout.reward == turns
 
 
 def by_metric(trajectory: Trajectory, sample: Sample) -> Score:

@@ -86,6 +86,7 @@ def load_run(report: Run, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
         raise InvalidInput(
             f"a report, or the path of a run directory, is compared; got {report!r:.100}"
         )
+    refuse_without_mean(report)
     functions: dict[str, Any] = {}
     origin: dict[str, Any] | None = None
     if report.path is not None and report.info is not None:
@@ -101,6 +102,17 @@ def load_run(report: Run, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
             "(--resume), or see why: heldout show --failures"
         )
     return LoadedRun(name, report, table, functions, origin)
+
+
+def refuse_without_mean(report: EvalReport) -> None:
+    """Refuse a run that failed because too many of its items errored (clause 3)."""
+    n, errors = report.summary["n"], report.summary["n_errors"]
+    if report.lacks_mean and errors < n:
+        raise InvalidInput(
+            f"{report.path} failed: {errors} of its {n} items errored, so it has no mean to "
+            "compare. Run them again (--resume; with --set max_error_rate=1 to accept errors), or "
+            "see why: heldout show"
+        )
 
 
 def read_table(results: Results, cluster: str | None) -> Table:

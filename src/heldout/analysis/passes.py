@@ -15,6 +15,7 @@ from heldout.analysis._runs import (
     count_items,
     read_table,
     refuse_selected,
+    refuse_without_mean,
     sample_clusters,
     selected_by_outcome,
 )
@@ -96,6 +97,8 @@ def _estimate(
     cluster: str | None,
     pass_threshold: float | None,
 ) -> PassRate:
+    if isinstance(results, EvalReport):
+        refuse_without_mean(results)
     table = read_table(results, cluster)
     if np.isnan(table.reward).all():
         raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
@@ -209,7 +212,7 @@ def summarize_report(
             break  # nothing says which rewards pass
         strict = k in pass_at and summary.get("complete") is not False
         summary |= _summarize_passes(table, k, cluster, threshold, strict=strict)
-    return summary
+    return report.mark_selected(summary)
 
 
 def slices_and_total(

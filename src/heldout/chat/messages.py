@@ -9,14 +9,18 @@ from typing import Any
 from heldout.errors import InvalidInput
 from heldout.types import Message, ToolCall, ToolSpec
 
+OPENING_KEYS = ("messages", "prompt", "question")
+"""Fields of a sample's input that hold what is asked; the first one counts."""
+
 
 def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]:
     """Read the opening messages from a sample's input.
 
     It has `messages`, or a `prompt` or `question`: a text from the user, or itself a list of
-    messages, as chat datasets have it. `where` names the input in error messages.
+    messages, as chat datasets have it. Without these, its only text is the question, whatever the
+    field is called. `where` names the input in error messages.
     """
-    for key in ("messages", "prompt", "question"):
+    for key in OPENING_KEYS:
         value = input.get(key)
         if isinstance(value, str):
             return [Message("user", value)]
@@ -26,9 +30,18 @@ def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]
             raise InvalidInput(
                 f"{where}[{key!r}] is a text or a list of messages, got {type(value).__name__}"
             )
+    texts = [key for key, value in input.items() if isinstance(value, str)]
+    if len(texts) == 1 and all(input.get(key) is None for key in OPENING_KEYS):
+        return [Message("user", input[texts[0]])]
+    found = f"its keys are {sorted(map(str, input))}. Add one"
+    if len(texts) > 1:
+        found = (
+            f"{', '.join(map(repr, texts))} are all texts. Pass the one that is the question, as "
+            f"in input={{'question': row[{texts[0]!r}]}}"
+        )
     raise InvalidInput(
-        f"{where} has no 'prompt', 'question' or 'messages' to ask; its keys are "
-        f"{sorted(map(str, input))}. Add one, or pass prepare_messages"
+        f"{where} has no 'prompt', 'question' or 'messages' to ask; {found}, or pass "
+        "prepare_messages"
     )
 
 

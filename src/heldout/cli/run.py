@@ -187,7 +187,11 @@ def print_run(report: EvalReport, as_json: bool) -> None:
 
     assert report.path is not None
     if as_json:
-        about = {"path": str(report.path), "usage": usage_as_dict(report)}
+        about = {
+            "path": str(report.path),
+            "errors": report.errors,
+            "usage": usage_as_dict(report),
+        }
         print_json({**report.summary, **about})
     else:
         print_report(build_report(report, info=RunDir(report.path).read_info()))

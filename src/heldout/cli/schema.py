@@ -16,6 +16,7 @@ import msgspec
 from heldout.analysis import Plan
 from heldout.cli._tables import print_json
 from heldout.errors import InvalidInput
+from heldout.store.error_counts import ErrorCount
 from heldout.store.run_dir import GitState, RunUsage
 from heldout.store.runs import RunEntry
 from heldout.training.curve import CurvePoint
@@ -83,7 +84,12 @@ TRAINING: Fields = {
     "seconds_since_last_point": "integer?",
     "stop_requested": "string? the reason of a request to stop",
 }
-RUN: Fields = {**SUMMARY, "path": "string the run directory", "usage": RunUsage | None}
+RUN: Fields = {
+    **SUMMARY,
+    "path": "string the run directory",
+    "errors": [ErrorCount],
+    "usage": RunUsage | None,
+}
 SCHEMAS: dict[str, Any] = {
     "error": {
         "error": {
@@ -102,6 +108,7 @@ SCHEMAS: dict[str, Any] = {
         "reason finished": "string?",
         "config versions": "object",
         "summary": SUMMARY,
+        "errors": [ErrorCount],
         "usage": RunUsage | None,
         "git": GitState | None,
         "command": "[string]? without keys",

@@ -33,7 +33,9 @@ from heldout.cli._tables import (
     print_report,
     render_line,
 )
+from heldout.config import MAX_ERROR_RATE
 from heldout.errors import InvalidInput
+from heldout.store.error_counts import list_errors
 from heldout.store.runs import describe_model
 
 if TYPE_CHECKING:
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
     from heldout.training.curve import CurvePoint
     from heldout.types import EvalResult
 
-MANY_ERRORS = 0.1
-"""Share of errored items above which a report says what that does to its means."""
 MESSAGE_CHARACTERS = 4000
 """Characters of a message that are shown; a model that never stopped would bury the rest."""
 LABEL_WIDTH = 11
@@ -162,6 +162,7 @@ def _show_report(
             "path": str(report.path),
             **pick(report, "status", "config"),
             "summary": summary,
+            "errors": report.errors,
             "usage": usage_as_dict(report),
             **pick(info, "reason", "started", "finished", "git", "command", "versions"),
         }
@@ -250,6 +251,7 @@ def build_report(
         *_describe_clusters(summary),
         *(Line(note, style="yellow") for note in _make_notes(summary)),
     ]
+    blocks += [Line(line, style="red") for line in list_errors(report.errors, errors)]
     if errors:
         run = "RUN" if report.path is None else shlex.quote(str(report.path))
         hint = f"`heldout show {run} --failures 5` shows why items errored"
@@ -308,8 +310,11 @@ def _pass_rates(summary: Summary) -> list[tuple[str, str]]:
 def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
     """Say whether a run is not finished, and whether its results are a selection."""
     summary = report.summary
-    if summary.get("complete") is False:
-        asked = summary.get("n_asked")
+    asked = summary.get("n_asked")
+    if report.lacks_mean and summary["n_scored"] and summary["n"] == asked:
+        why = (reason or "too many items errored for a mean").removeprefix("SystemicFailure: ")
+        yield Line(f"Failed: {why}.", style="yellow")
+    elif summary.get("complete") is False:
         done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
         as_of = None if report.run_dir is None else report.run_dir.copied_at
         states = {
@@ -323,6 +328,8 @@ def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
         numbers = "the numbers are of these"
         if not summary["n_scored"]:
             numbers = "none of them has a score" if summary["n"] else "there are no numbers yet"
+        elif report.lacks_mean:
+            numbers = "too many of these errored for a mean"
         yield Line(f"{state}{why}; {numbers}.", style="yellow")
     if report.selection is not None:
         yield Line(_load.describe_selection(report), style="yellow")
@@ -356,7 +363,7 @@ def _make_notes(summary: Summary) -> Iterator[str]:
             f"{count(unweighted, 'item')} without a metric of a weight above 0: their reward is 0 "
             "by definition, not by measurement"
         )
-    if errors > MANY_ERRORS * n and summary["n_scored"]:
+    if errors > MAX_ERROR_RATE * n and summary["mean"] is not None:
         yield (
             f"{errors} of {count(n, 'item')} errored, too many for either mean to say much about "
             "the policy: the first counts them as 0, the second leaves them out"

@@ -137,6 +137,7 @@ def command(
     reference_sets = loaded[0][:2] if len(loaded) == 1 else [sets[0] for sets in loaded]
     _compare_with_reference(unanswered(str(file), samples), reference_sets)
     config = EvalConfig(
+        max_error_rate=1,  # errored requests are counted, and part of no rate
         endpoint=server,
         experiment_name=name,
         output_dir=output_dir,

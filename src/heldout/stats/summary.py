@@ -157,6 +157,16 @@ def _make_summary(
     return summary
 
 
+def has_mean(n: int, n_errors: int, max_error_rate: float | None) -> bool:
+    """Clause 3: not if everything errored, nor above that share; None is without bound."""
+    return n_errors < n and (max_error_rate is None or n_errors / n <= max_error_rate)
+
+
+def without_means(summary: Summary) -> Summary:
+    """Replace means and all that belongs to them by None; counts stay (clause 3)."""
+    return {key: None if isinstance(value, float) else value for key, value in summary.items()}
+
+
 UNCERTAINTY = (
     *("stderr", "ci_low", "ci_high", "pass_rate_ci_low", "pass_rate_ci_high"),
     *("stderr_scored", "ci_scored_low", "ci_scored_high"),

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Ints
 from heldout.stats.summary import Batch, Summary, summarize_batch, summarize_groups
+from heldout.store.error_counts import ErrorCount, count_errors
 from heldout.store.journal import Row, hash_ids, in_order, row_of
 from heldout.store.parquet import Kind, ParquetFile, ParquetWriter, hash_of_file
 from heldout.store.run_dir import RunDir, RunInfo, RunUsage
@@ -469,6 +470,18 @@ def usage_of(report: EvalReport) -> RunUsage:
     for part in parts_of(rows_of(report)):
         usage = _add_tokens(usage, part.columns)
     return usage
+
+
+def errors_of(report: EvalReport) -> list[ErrorCount]:
+    """Count the errors of a report's items, the commonest first."""
+    if report.run_dir is not None:
+        with current_parquet(report.run_dir, report.info) as file:
+            if file is not None:
+                errors = file.read(["error"])["error"]
+                if report.selection is not None:
+                    errors = report.selection.pick(errors)
+                return count_errors(errors.tolist())  # masked, so None, where there is none
+    return count_errors(row.error for row in rows_of(report))
 
 
 def _add_tokens(usage: RunUsage, columns: Arrays) -> RunUsage:

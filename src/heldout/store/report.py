@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 import numpy as np
 
+from heldout._format import printable
 from heldout._providers import model_name
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplaced
 from heldout.prices import Price, find_price
-from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, without_intervals
+from heldout.stats.summary import (
+    EMPTY_SUMMARY,
+    Summary,
+    has_mean,
+    summarize_batch,
+    without_intervals,
+    without_means,
+)
 from heldout.store.columns import (
     Selection,
     derive,
+    errors_of,
     group_results,
     parts_of,
     rows_of,
@@ -30,6 +39,7 @@ from heldout.store.columns import (
     usage_of,
     write_parquet,
 )
+from heldout.store.error_counts import ErrorCount, list_errors
 from heldout.store.journal import (
     JOURNAL,
     JournalWriter,
@@ -134,7 +144,9 @@ class EvalReport:
     def __repr__(self) -> str:
         where = f", path={str(self.path)!r}" if self.path is not None else ""
         numbers = {key: self.summary.get(key) for key in ("n", "n_errors", "mean")}
-        return f"EvalReport({numbers}, status={self.status!r}{where})"
+        lines = list_errors(self.errors, self.summary.get("n_errors") or 0)
+        errors = f", errors={[printable(line) for line in lines]}" if lines else ""
+        return f"EvalReport({numbers}, status={self.status!r}{errors}{where})"
 
     def _repr_html_(self) -> str:
         from heldout.viewer.notebook import report_html
@@ -276,8 +288,11 @@ class EvalReport:
             summary: A summary of these results, or of some of them.
 
         Returns:
-            The summary, without errors and intervals where the results were picked by outcome.
+            The summary, without errors and intervals where the results were picked by outcome, and
+            without means where the run has none.
         """
+        if self.lacks_mean:
+            summary = without_means(summary)
         if self.selection is None:
             return summary
         if self.selection.by_outcome:
@@ -312,6 +327,16 @@ class EvalReport:
                 run.refuse_replaced(self.info)
                 return add_cost(stored.usage, self.config)
         return add_cost(usage_of(self), self.config)
+
+    @property
+    def errors(self) -> list[ErrorCount]:
+        """The commonest errors, by their first line, with the number of items each has ended."""
+        return errors_of(self) if self.summary.get("n_errors") else []
+
+    @property
+    def lacks_mean(self) -> bool:
+        """Whether the run failed because too many of its items errored (clause 3)."""
+        return self.status == "failed" and self.summary.get("mean") is None
 
     def summarize(
         self, by: str | Sequence[str] | Callable[[EvalResult], Any]
@@ -457,6 +482,10 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
     summary, _, _ = derive(run, repeats_of(info.config), threshold_of(info.config), parquet=False)
     if info.asked == summary["n"] and run.derived_are_current(info):
         return summary
+    limit = info.config.get("max_error_rate")
+    rate = float(limit) if isinstance(limit, int | float) else None
+    if info.status == "failed" and not has_mean(summary["n"], summary["n_errors"], rate):
+        summary = without_means(summary)
     return {**summary, "complete": False, "n_asked": info.asked}
 
 

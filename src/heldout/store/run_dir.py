@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import secrets
+import shlex
 import subprocess
 import sys
 import time
@@ -34,7 +35,7 @@ from heldout.errors import (
     RunReplaced,
     UnknownFormat,
 )
-from heldout.store.journal import JournalWriter, storage_error
+from heldout.store.journal import JournalWriter, Key, records, storage_error
 from heldout.store.jsonl import has_writer, open_to_read, read_document, read_whole
 
 FORMAT = "heldout.run"
@@ -162,6 +163,8 @@ class RunDir:
         """The summary of a complete run."""
         self.curve = path / "curve.jsonl"
         """The points of an eval during training."""
+        self.turns = path / "turns"
+        """Holds the turns of items in flight, if they are saved."""
 
     def exists(self) -> bool:
         """Tell whether the directory holds a run."""
@@ -246,17 +249,36 @@ class RunDir:
 
     def claim(self) -> JournalWriter:
         """Make the directory and its journal, which must not be there yet, and lock it."""
-        refusal = RunExists(
-            f"{self.path} already holds a run. Go on with it (--resume, "
-            "EvalConfig(resume=True)), choose another experiment_name, or remove the directory"
-        )
         if self.exists():
-            raise refusal
+            raise self.refusal()
         self.make()
         try:
             return JournalWriter(self.journal, new=True)
         except FileExistsError:
-            raise refusal from None
+            raise self.refusal() from None
+
+    def refusal(self) -> RunExists:
+        """Say that a new run cannot be made here, and the ways on."""
+        return RunExists(
+            f"{self.path} already holds a run. Go on with it (EvalConfig(resume=True), --resume), "
+            "choose another experiment_name, or remove it: "
+            f"heldout rm {shlex.quote(str(self.path))}"
+        )
+
+    def holds_no_result(self) -> bool:
+        """Tell whether a run ended here without a result to keep: no score, and no saved turns."""
+        try:
+            if self.read_info().status == "complete" or has_writer(self.journal):
+                return False
+            return not self.has_saved_turns() and all(
+                record.error is not None for record in records(self.journal, Key)
+            )
+        except (RunDirectoryError, OSError):  # what cannot be read may well hold results
+            return False
+
+    def has_saved_turns(self) -> bool:
+        """Tell whether there are turns of items that have not ended."""
+        return any(self.turns.glob("*.json"))
 
     def make(self) -> None:
         """Make the directory, with those above it."""

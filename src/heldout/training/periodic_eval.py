@@ -70,6 +70,7 @@ from heldout.training.runner import (
     EpisodeRunner,
     KnownBuilder,
     RunnerBuilder,
+    check_same_eval,
     describe_builder,
 )
 from heldout.training.settings import (
@@ -182,6 +183,8 @@ class PeriodicEval:
         if on_error not in ("skip", "raise"):
             raise InvalidInput(f"on_error is 'skip' or 'raise', got {on_error!r}")
         _check_runner(runner_builder, worker)
+        if isinstance(samples, EvalDefinition):
+            check_same_eval(samples, runner_builder)
         if across == "all" and worker is not None:
             raise InvalidInput("across='all' does not work with an EvalWorker")
         if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():

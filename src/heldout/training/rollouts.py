@@ -52,6 +52,7 @@ from heldout.rollout import (
     EvalDefinition,
     PrepareMessages,
     ScoreFn,
+    turn_limit,
 )
 from heldout.types import (
     Completion,
@@ -289,7 +290,7 @@ def generate_rollouts(
     prepare_messages: PrepareMessages | None = None,
     repeats: int = 1,
     sampling: Sampling | None = None,
-    max_turns: int = 16,
+    max_turns: int | None = None,
     max_concurrent: int = 16,
     retries: int = 4,
     timeout: float | None = 600.0,
@@ -309,7 +310,8 @@ def generate_rollouts(
         prepare_messages: Makes a sample's opening messages; without it the sample's input does.
         repeats: Rollouts of each sample: the group of GRPO.
         sampling: How tokens are drawn; temperature 1 by default, as training explores.
-        max_turns: The most model turns of a rollout, where an environment replies.
+        max_turns: The most model turns of a rollout, where an environment replies; by default the
+            eval's own limit, or 16.
         max_concurrent: Rollouts in flight at once.
         retries: Times a request is tried again after a transient failure.
         timeout: Seconds for one rollout; None is without bound.
@@ -365,12 +367,14 @@ async def agenerate_rollouts(
         samples, score_fn = list(definition.samples), definition.score_fn
         prepare_messages = definition.prepare_messages
         environment_factory = definition.environment_factory
+        max_turns = turn_limit(max_turns, definition)
+    turns = turn_limit(max_turns)
     _check_samples(samples)
     config = EvalConfig(
         endpoint=endpoint,
         max_concurrent=max_concurrent,
         repeats=repeats,
-        max_turns=max_turns,
+        max_turns=turns,
         retries=retries,
         timeout=timeout,
         sampling=sampling or Sampling(temperature=1.0),
@@ -386,7 +390,7 @@ async def agenerate_rollouts(
                 prepare_messages=prepare_messages,
                 environment_factory=environment_factory,
                 score_fn=score_fn,
-                max_turns=max_turns,
+                max_turns=turns,
                 timeout=timeout,
                 complete=complete,
                 sampling=config.sampling.for_item(sample.id, repeat),

@@ -43,8 +43,9 @@ from heldout.isolation import (
 )
 from heldout.models.batch import Answered, BatchEndpoint, Request
 from heldout.rollout import EvalDefinition
-from heldout.stats.summary import Summary
+from heldout.stats.summary import Summary, has_mean
 from heldout.store.columns import PARQUET_FROM, summarize_results
+from heldout.store.error_counts import count_errors, explain_no_mean
 from heldout.store.journal import Record, plain_value
 from heldout.store.report import EvalReport
 from heldout.store.resume import as_stored
@@ -197,6 +198,7 @@ class Part(msgspec.Struct):
     run: str | None = None
     config: dict[str, Any] = {}
     has_passes: bool = True
+    max_error_rate: float | None = None
 
 
 def measure(
@@ -354,8 +356,16 @@ def _run_part(
         answer = runner.answer
         if run_in_trainer is not None:
             answer = _answer_in_background(task, runner, model, run_in_trainer)
-        report, ended = _evaluate(task, replace(runner, answer=answer), samples, folder, name)
-        part = Part(repeats=runner.repeats, decoding=runner.describe() or None, ended=ended)
+        # Of several parts, `_merge` decides over all: one alone may have most of the errors.
+        rate = runner.max_error_rate if ranks.world == 1 else None
+        runner_here = replace(runner, answer=answer, max_error_rate=rate)
+        report, ended = _evaluate(task, runner_here, samples, folder, name)
+        part = Part(
+            repeats=runner.repeats,
+            decoding=runner.describe() or None,
+            ended=ended,
+            max_error_rate=runner.max_error_rate,
+        )
         if (part.decoding or {}).get("way") == "captured":
             part.rows = runner.rows
         if report is None:  # not even one item
@@ -452,6 +462,7 @@ def _evaluate(
             sampling=sampling,
             timeout=runner.timeout,
             retries=0,
+            max_error_rate=runner.max_error_rate,
             pass_threshold=task.pass_threshold,
             output_dir=str(folder),
             progress=False,
@@ -549,11 +560,11 @@ def _merge(
     if not results:
         why = ended or "nothing was run"
         return measured(skipped=f"{why} before the first sample was complete")
-    if not any(result.ok for result in results):
-        return measured(
-            skipped=f"all {len(results)} items errored, so there is no mean; the last: "
-            f"sample {results[-1].sample_id!r}: {results[-1].error}"
-        )
+    errors = [result.error for result in results if not result.ok]
+    if not has_mean(len(results), len(errors), first.max_error_rate):
+        counts = count_errors(errors)
+        why = explain_no_mean(len(results), len(errors), counts, first.max_error_rate)
+        return measured(skipped=why[:2000])
     summary = summarize_results(results, task.pass_threshold if first.has_passes else None)
     run = first.run
     if several and ranks.rank == 0:

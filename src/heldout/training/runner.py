@@ -16,12 +16,18 @@ from typing import Any
 import anyio
 
 from heldout._aio import settle
-from heldout._fingerprint import describe_callable, describe_tokenizer
+from heldout._fingerprint import describe_callable, describe_tokenizer, set_known_as
 from heldout.chat.reasoning import opened_reasoning, without_reasoning
-from heldout.config import Sampling
+from heldout.config import MAX_ERROR_RATE, MAX_TURNS, Sampling
 from heldout.errors import InvalidInput
 from heldout.models.batch import Answered, Request
-from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.rollout import (
+    EnvironmentFactory,
+    EvalDefinition,
+    PrepareMessages,
+    ScoreFn,
+    turn_limit,
+)
 from heldout.scoring.rubric import Rubric
 from heldout.store.report import EvalReport
 from heldout.training.settings import DEFAULT_MAX_NEW, Settings
@@ -52,11 +58,13 @@ class Runner:
     rows: int = 32
     """Items in flight at once: the largest batch."""
     repeats: int = 1
-    max_turns: int = 16
+    max_turns: int = MAX_TURNS
     token_budget: int | None = None
     timeout: float | None = 600.0
     """Seconds that one item may spend in its environment, tools and scoring. Waiting for the model
     does not count."""
+    max_error_rate: float | None = MAX_ERROR_RATE
+    """Above this share of errored items an eval is a skip, without a mean; 1 accepts any."""
     own_random: bool = False
     """Whether `answer` draws only from its own generators. If not, torch's global random state is
     guarded while an eval runs in the background, which takes time."""
@@ -167,6 +175,20 @@ def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
     return described
 
 
+def check_same_eval(definition: EvalDefinition, builder: RunnerBuilder | None) -> None:
+    """Refuse a builder that would run another eval than the definition that samples come from."""
+    runner = getattr(builder, "prototype", None)
+    if not isinstance(runner, Runner):
+        return
+    for name in ("score_fn", "prepare_messages", "environment_factory"):
+        if getattr(runner, name) is not getattr(definition, name):
+            raise InvalidInput(
+                f"the runner builder has not the {name} of the EvalDefinition that the samples are "
+                "of: pass it the definition, too, as in live_model(tokenizer, definition); or pass "
+                "definition.samples to take the samples alone"
+            )
+
+
 def no_model(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
     """Raise: the `answer` of a prototype, which has no model."""
     raise AssertionError("a prototype has no model")
@@ -183,8 +205,7 @@ def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
             score = score_fn(_seen_through(trajectory, answer_filter), sample)
         return await settle(score)
 
-    # What a report stores as its scorer is the eval's own.
-    score_seen.__wrapped__ = score_fn  # type: ignore[attr-defined]
+    set_known_as(score_seen, score_fn)  # what a report stores as its scorer is the eval's own
     return score_seen
 
 
@@ -215,9 +236,8 @@ def _with_definition(
         **settings,
         "prepare_messages": score_fn.prepare_messages,
         "environment_factory": score_fn.environment_factory,
+        "max_turns": turn_limit(settings.get("max_turns"), score_fn),
     }
-    if score_fn.max_turns is not None:
-        settings.setdefault("max_turns", score_fn.max_turns)
     return score_fn.score_fn, settings
 
 

@@ -272,7 +272,8 @@ class RunTable:
         """Summarize some items; the caller knows that they were not picked by outcome."""
         held = np.zeros(len(self), dtype=np.bool_)
         held[items] = True
-        return summarize_batch(self.table.rows(held), self.report.pass_threshold)
+        summary = summarize_batch(self.table.rows(held), self.report.pass_threshold)
+        return self.report.mark_selected(summary)
 
     def count_outcomes(self, items: Items) -> dict[str, int]:
         """Count what became of some items."""

@@ -24,7 +24,7 @@ import anyio.to_thread
 import msgspec
 from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
 
-from heldout.config import EvalConfig, Sampling
+from heldout.config import MAX_ERROR_RATE, EvalConfig, Sampling
 from heldout.engine import Evaluation
 from heldout.errors import InvalidInput
 from heldout.integrations.tinker.endpoint import TinkerEndpoint, stop_sequences, without_key
@@ -39,7 +39,13 @@ from heldout.integrations.tinker.loops import (
     schedule,
     scheduled_metrics,
 )
-from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.rollout import (
+    EnvironmentFactory,
+    EvalDefinition,
+    PrepareMessages,
+    ScoreFn,
+    turn_limit,
+)
 from heldout.store.columns import PARQUET_FROM
 from heldout.store.run_dir import RunDir
 from heldout.training.curve import CurvePoint, read_points
@@ -75,7 +81,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         context_window: Tokens of prompt and turn together; turns are shortened to fit.
         max_concurrent: As for `EvalConfig`, like all up to `pass_threshold`.
         repeats: Attempts of each sample.
-        max_turns: Model turns of one conversation.
+        max_turns: Model turns of one conversation; by default the eval's own limit, or 16.
         token_budget: Tokens of one conversation.
         timeout: Seconds of one conversation.
         retries: Further tries of a request that failed.
@@ -105,11 +111,11 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         context_window: int | None = None,
         max_concurrent: int = 64,
         repeats: int = 1,
-        max_turns: int = 16,
+        max_turns: int | None = None,
         token_budget: int | None = None,
         timeout: float | None = 600.0,
         retries: int = 4,
-        max_error_rate: float | None = None,
+        max_error_rate: float | None = MAX_ERROR_RATE,
         pass_threshold: float = 0.5,
         run_dir: str | Path | None = None,
         step: Callable[[], int] | None = None,
@@ -132,7 +138,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             progress=False,
             max_concurrent=max_concurrent,
             repeats=repeats,
-            max_turns=max_turns,
+            max_turns=turn_limit(max_turns, definition),
             token_budget=token_budget,
             timeout=timeout,
             retries=retries,

@@ -17,11 +17,17 @@ from heldout.chat.messages import message_of, messages_of, to_chat_api
 from heldout.datasets import distinct
 from heldout.errors import InvalidInput, SystemicFailure
 from heldout.integrations.trl.engines import engine_awake, make_generate, max_context_length
-from heldout.integrations.trl.rollout_phase import MAX_TURNS, RolloutPhase, RolloutPhaseEvals
+from heldout.integrations.trl.rollout_phase import RolloutPhase, RolloutPhaseEvals
 from heldout.integrations.versions import check_version
 from heldout.rendering.examine import examine
 from heldout.rendering.segments import Render, Segments, Template
-from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.rollout import (
+    EnvironmentFactory,
+    EvalDefinition,
+    PrepareMessages,
+    ScoreFn,
+    turn_limit,
+)
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.rollouts import Rollout, rollout_batch
 from heldout.types import Message, Sample
@@ -94,7 +100,7 @@ def build_rollout_func(
             which has a score function, messages and environments of its own.
         score_fn: Scores a finished rollout.
         environment_factory: Makes a sample's environment; None makes rollouts one turn.
-        max_turns: The most model turns of a rollout; by default the eval's own limit, or 8.
+        max_turns: The most model turns of a rollout; by default the eval's own limit, or 16.
         per_turn_max_tokens: The most tokens of a model turn; by default the trainer's
             `max_completion_length`.
         engine_max_len: The most tokens of a whole conversation; by default what the engine can
@@ -127,7 +133,7 @@ def build_rollout_func(
         why="rollout_func is experimental, and this was tested with 1.16.0",
     )
     definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
-    turns = max_turns if max_turns is not None else definition.max_turns or MAX_TURNS
+    turns = turn_limit(max_turns, definition)
     items = _prepare_items(definition.samples, definition.prepare_messages)
     for item in items:
         _check_text(item)

@@ -25,7 +25,13 @@ from heldout.errors import InvalidInput
 from heldout.integrations.trl.engines import cut_at_end, make_generate
 from heldout.models.batch import Answered, Request
 from heldout.rendering.segments import Template
-from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.rollout import (
+    EnvironmentFactory,
+    EvalDefinition,
+    PrepareMessages,
+    ScoreFn,
+    turn_limit,
+)
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.rollouts import Generated, Transcript
 from heldout.training.runner import AnswerFilter, KeepGoing, Runner, no_model
@@ -33,8 +39,6 @@ from heldout.training.settings import Settings
 from heldout.types import Completion, Message
 
 VLLM_ROWS, TRANSFORMERS_ROWS = 256, 32
-MAX_TURNS = 8
-"""Model turns of a conversation, where neither the caller nor the eval sets a limit."""
 
 Engine = Callable[[list[list[int]], list[int], KeepGoing], Sequence[Generated | Exception | None]]
 """`engine(prompts, max_tokens, keep_going)`: None for what was not finished."""
@@ -61,7 +65,7 @@ def in_rollout_phase(
         environment_factory: Makes a sample's environment.
         prepare_messages: Makes a sample's opening messages.
         answer_filter: What the score function sees of the model's last turn.
-        max_turns: The most model turns of a conversation; by default the eval's own limit, or 8.
+        max_turns: The most model turns of a conversation; by default the eval's own limit, or 16.
         max_new: The most tokens of a model turn; by default as in the training.
             HELDOUT_EVAL_MAX_NEW overrides it.
         rows: Conversations in flight at once; by default 256 with vLLM and 32 without.
@@ -74,9 +78,8 @@ def in_rollout_phase(
         definition = EvalDefinition.of(score_fn, None, prepare_messages, environment_factory)
         score_fn, prepare_messages = definition.score_fn, definition.prepare_messages
         environment_factory = definition.environment_factory
-        max_turns = definition.max_turns if max_turns is None else max_turns
-    max_turns = MAX_TURNS if max_turns is None else max_turns
-    for name, value in (("max_turns", max_turns), ("max_new", max_new), ("rows", rows)):
+        max_turns = turn_limit(max_turns, definition)
+    for name, value in (("max_new", max_new), ("rows", rows)):
         if value is not None and value < 1:
             raise InvalidInput(f"{name} is at least 1, got {value}")
     max_new = Settings.from_environment().max_new or max_new
@@ -87,7 +90,7 @@ def in_rollout_phase(
         prepare_messages=prepare_messages,
         environment_factory=environment_factory,
         answer_filter=answer_filter,
-        max_turns=max_turns,
+        max_turns=turn_limit(max_turns),
         timeout=timeout,
     )
     return RolloutPhaseBuilder(prototype, max_new, rows)

@@ -25,12 +25,15 @@ from heldout.integrations.verifiers.load import (
     to_heldout_messages,
     to_verifiers_messages,
 )
-from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.rollout import (
+    EnvironmentFactory,
+    EvalDefinition,
+    PrepareMessages,
+    ScoreFn,
+    turn_limit,
+)
 from heldout.scoring.grades import as_score
 from heldout.types import Message, Sample, Stop, Trajectory, Usage
-
-MAX_TURNS = 16
-"""Model turns of a rollout, where neither the caller nor the eval sets a limit."""
 
 
 def to_verifiers(
@@ -63,10 +66,7 @@ def to_verifiers(
     """
     vf = import_verifiers()
     definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
-    if max_turns is None:
-        max_turns = definition.max_turns or MAX_TURNS
-    if max_turns < 1:
-        raise InvalidInput(f"max_turns is at least 1, got {max_turns}")
+    max_turns = turn_limit(max_turns, definition)
     if threading.current_thread() is not threading.main_thread():
         raise InvalidInput(
             "verifiers sets signal handlers when an environment is made, which only the main "
