@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import Message, Sample, Trajectory
-from heldout.data_buffer import DataBuffer, epoch_order
+from heldout.data_buffer import DataBuffer, epoch_order, rewards_differ
 from heldout.errors import (
     DuplicateSampleId,
     InvalidInput,
@@ -262,6 +262,50 @@ def test_what_cannot_be_handed_back_is_refused_and_nothing_of_it_is_added(
     assert buffer.waiting == 0
 
 
+# --- Groups -------------------------------------------------------------------------------------
+
+
+def test_groups_are_copies_of_one_prompt_in_the_order_of_prompts() -> None:
+    groups = DataBuffer(make_samples(5), samples_per_prompt=3).get_samples(7)
+    assert [group[0] for group in groups] == DataBuffer(make_samples(5)).get_prompts(7)
+    for group in groups:
+        assert group == [group[0]] * 3
+        group[0].metadata["note"] = 1
+        assert "note" not in group[1].metadata
+
+
+def test_a_group_comes_back_whole_with_what_each_copy_has_noted() -> None:
+    buffer = DataBuffer(make_samples(5), samples_per_prompt=2)
+    first, second = buffer.get_samples(2)
+    second[1].metadata["so_far"] = "2 +"
+    buffer.add_samples([second, first])
+    assert buffer.waiting == 2
+    again = buffer.get_samples(3)
+    assert again[:2] == [second, first]
+    assert again[2][0].id not in (first[0].id, second[0].id)
+
+
+def test_what_is_no_group_of_the_buffer_is_refused_and_nothing_is_added() -> None:
+    buffer = DataBuffer(make_samples(5), samples_per_prompt=2)
+    first, second = buffer.get_samples(2)
+    for wrong in ([], first[:1], [first[0], second[0]], [*first, *first]):
+        with pytest.raises(InvalidInput, match="a group of this buffer has 2 copies of one prompt"):
+            buffer.add_samples([second, wrong])
+    assert buffer.waiting == 0
+    with pytest.raises(InvalidInput, match="groups of 2 samples per prompt, which get_samples"):
+        buffer.get_prompts(1)
+    with pytest.raises(InvalidInput, match="samples_per_prompt is a whole number >= 1, got 0"):
+        DataBuffer(make_samples(5), samples_per_prompt=0)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "differ"),
+    [([1, 0], True), ([1.0, 1.0], False), ([1, None, 1], False), ([None], False), ([], False)],
+)
+def test_a_group_is_kept_where_its_rewards_differ(rewards: list[Any], differ: bool) -> None:
+    assert rewards_differ(rewards) is differ
+
+
 # --- What a buffer is made of -------------------------------------------------------------------
 
 
@@ -330,10 +374,10 @@ def test_what_is_held_out_is_checked_when_a_buffer_is_loaded_too(tmp_path: Path)
 class Model:
     """What a buffer does, by a list that is long enough and a queue."""
 
-    stream: list[Sample]
-    queue: list[Sample]
+    stream: list[list[Sample]]
+    queue: list[list[Sample]]
 
-    def get(self, n: int) -> list[Sample]:
+    def get(self, n: int) -> list[list[Sample]]:
         given, self.queue = self.queue[:n], self.queue[n:]
         new, self.stream = self.stream[: n - len(given)], self.stream[n - len(given) :]
         return given + new
@@ -357,30 +401,33 @@ restarts = st.tuples(st.just("restart"), st.just(None))
     n=st.integers(1, 9),
     seed=st.integers(0, 2**63 - 1),
     shuffle=st.booleans(),
+    size=st.integers(1, 3),
     actions=st.lists(gets | adds | notes | restarts, max_size=25),
 )
 def test_a_buffer_gives_what_it_would_have_given_without_restarts(
-    n: int, seed: int, shuffle: bool, actions: list[tuple[str, Any]]
+    n: int, seed: int, shuffle: bool, size: int, actions: list[tuple[str, Any]]
 ) -> None:
     samples = make_samples(n)
-    stream = [s for e in range(400 // n + 1) for s in epoch_order(samples, seed, e)]
-    model = Model(stream if shuffle else samples * (400 // n + 1), [])
-    buffer = DataBuffer(samples, seed, shuffle=shuffle)
-    given: list[Sample] = []
+    stream = [[s] * size for e in range(400 // n + 1) for s in epoch_order(samples, seed, e)]
+    unshuffled = [[s] * size for s in samples] * (400 // n + 1)
+    model = Model(stream if shuffle else unshuffled, [])
+    buffer = DataBuffer(samples, seed, shuffle=shuffle, samples_per_prompt=size)
+    given: list[list[Sample]] = []
     with TemporaryDirectory() as folder:
         path = Path(folder) / "buffer.json"
         for action, what in actions:
             if action == "get":
-                prompts = buffer.get_prompts(what)
-                assert prompts == model.get(what)
-                given += prompts
+                groups = buffer.get_samples(what)
+                assert groups == model.get(what)
+                given += groups
             elif action == "add" and given:
                 back = [given[place % len(given)] for place in what]
-                buffer.add(back)
+                buffer.add_samples(back)
                 model.queue += back
             elif action == "note" and given:
-                back = [replace(given[-1], metadata=what)]
-                buffer.add(back)
+                *others, last = given[-1]
+                back = [[*others, replace(last, metadata=what)]]
+                buffer.add_samples(back)
                 model.queue += back
             elif action == "restart":
                 before = (buffer.epoch, buffer.position, buffer.waiting, buffer.seed)
@@ -388,7 +435,7 @@ def test_a_buffer_gives_what_it_would_have_given_without_restarts(
                 buffer = DataBuffer.load(path, make_samples(n))
                 assert (buffer.epoch, buffer.position, buffer.waiting, buffer.seed) == before
         rest = n + len(model.queue)
-        assert buffer.get_prompts(rest) == model.get(rest)
+        assert buffer.get_samples(rest) == model.get(rest)
 
 
 def test_a_saved_buffer_says_what_it_is_and_has_no_samples_in_it(tmp_path: Path) -> None:
@@ -498,6 +545,9 @@ def damage(**fields: Any) -> Callable[[bytes], bytes]:
         damage(position="2"),
         damage(seed=-4),
         damage(waiting=[{"metadata": {}}]),
+        damage(waiting=[{"id": "s0", "others": [None]}]),
+        damage(waiting=[{"id": "another"}]),
+        damage(samples_per_prompt=0),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(spoil: Callable[[bytes], bytes], tmp_path: Path) -> None:

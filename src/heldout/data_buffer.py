@@ -6,6 +6,8 @@
     buffer.save("outputs/run1/buffer.json")
     buffer = DataBuffer.load("outputs/run1/buffer.json", samples)
 
+With `samples_per_prompt`, prompts come in groups of so many copies (`get_samples`, `add_samples`).
+
 The order of an epoch is a function of the seed, the epoch's number and the samples' ids, so all
 there is to remember is how many prompts were given out and which were handed back. No random
 state is involved, neither Python's nor numpy's nor torch's.
@@ -41,6 +43,8 @@ class HandedBack(msgspec.Struct, omit_defaults=True):
     id: str
     metadata: dict[str, Any] | None = None
     """What it came back with; None if that is what the dataset has."""
+    others: list[dict[str, Any] | None] = []
+    """The same of the other copies in its group."""
 
 
 class BufferFile(msgspec.Struct):
@@ -56,6 +60,7 @@ class BufferFile(msgspec.Struct):
     epoch: Count
     position: Count
     waiting: list[HandedBack]
+    samples_per_prompt: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 def epoch_order(samples: Sequence[Sample], seed: int, epoch: int) -> list[Sample]:
@@ -75,6 +80,7 @@ class DataBuffer:
         seed: int = 0,
         *,
         shuffle: bool = True,
+        samples_per_prompt: int = 1,
         held_out: Iterable[Sample] = (),
     ) -> None:
         """Check the samples and stand at the beginning of the first epoch.
@@ -83,6 +89,7 @@ class DataBuffer:
             samples: What to train on.
             seed: Decides the order of every epoch.
             shuffle: False keeps the order of `samples` in every epoch.
+            samples_per_prompt: Copies of a prompt in a group, as GRPO needs them.
             held_out: What is evaluated.
 
         Raises:
@@ -91,12 +98,16 @@ class DataBuffer:
         """
         if seed < 0:
             raise InvalidInput(f"seed is a whole number >= 0, got {seed!r}")
+        if samples_per_prompt < 1:
+            raise InvalidInput(
+                f"samples_per_prompt is a whole number >= 1, got {samples_per_prompt!r}"
+            )
         self._samples = tuple(distinct(samples, wanted="a buffer holds Samples"))
         self._by_id = {sample.id: sample for sample in self._samples}
         if not self._samples:
             raise InvalidInput("there are no samples to train on")
         check_no_overlap(self._samples, held_out)
-        self._seed, self._shuffle = seed, shuffle
+        self._seed, self._shuffle, self._group_size = seed, shuffle, samples_per_prompt
         self._taken = 0
         """Prompts given out so far, over all epochs, those handed back not counted again."""
         self._waiting: list[HandedBack] = []
@@ -112,6 +123,11 @@ class DataBuffer:
         return self._seed
 
     @property
+    def samples_per_prompt(self) -> int:
+        """Copies of a prompt in a group."""
+        return self._group_size
+
+    @property
     def epoch(self) -> int:
         """How many epochs have been given out whole: 0 until the last sample of the first."""
         return self._taken // len(self._samples)
@@ -123,7 +139,7 @@ class DataBuffer:
 
     @property
     def waiting(self) -> int:
-        """How many were handed back and will come before the new ones."""
+        """How many prompts were handed back and will come before the new ones."""
         return len(self._waiting)
 
     # --- Giving out and taking back ---
@@ -138,18 +154,37 @@ class DataBuffer:
             Copies: a note in `metadata` is for `add` to keep, and changes nothing of the dataset.
 
         Raises:
+            InvalidInput: `n` is negative, or prompts come in groups here.
+        """
+        if self._group_size != 1:
+            raise InvalidInput(
+                f"this buffer has groups of {self._group_size} samples per prompt, which "
+                "get_samples gives out"
+            )
+        return [prompt for (prompt,) in self.get_samples(n)]
+
+    def get_samples(self, n: int) -> list[list[Sample]]:
+        """Give out the next prompts in groups: `samples_per_prompt` copies of each.
+
+        Args:
+            n: How many groups.
+
+        Returns:
+            The groups; every copy in them is one of its own.
+
+        Raises:
             InvalidInput: `n` is negative.
         """
         if n < 0:
             raise InvalidInput(f"n is a whole number >= 0, got {n!r}")
         returned, self._waiting = self._waiting[:n], self._waiting[n:]
-        prompts = [self._restore(prompt) for prompt in returned]
-        while len(prompts) < n:
+        groups = [self._restore(prompt) for prompt in returned]
+        while len(groups) < n:
             order = self._order_epoch(self.epoch)
-            part = order[self.position : self.position + n - len(prompts)]
+            part = order[self.position : self.position + n - len(groups)]
             self._taken += len(part)
-            prompts += map(copy_sample, part)
-        return prompts
+            groups += [[copy_sample(s) for _ in range(self._group_size)] for s in part]
+        return groups
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Hand prompts back. They are given out first, after those handed back before them.
@@ -166,10 +201,32 @@ class DataBuffer:
             InvalidInput: One is not of this buffer, has another input, or metadata that JSON cannot
                 hold; then none is added.
         """
-        # All or none: a list of which half was added could not be handed back again.
-        self._waiting += [self._take_back(sample) for sample in samples]
+        self.add_samples([sample] for sample in samples)
 
-    def _take_back(self, sample: Sample) -> HandedBack:
+    def add_samples(self, groups: Iterable[Sequence[Sample]]) -> None:
+        """Hand groups back, as `add` does prompts: unfinished ones, or more than were needed.
+
+        Args:
+            groups: Groups of this buffer, whole; each copy comes back with its own metadata.
+
+        Raises:
+            InvalidInput: One is no group of this buffer, or `add` would refuse a sample in it; then
+                none is added.
+        """
+        # All or none: a list of which half was added could not be handed back again.
+        self._waiting += [self._take_back(group) for group in groups]
+
+    def _take_back(self, group: Sequence[Sample]) -> HandedBack:
+        ids = [sample.id for sample in group]
+        if len(ids) != self._group_size or len(set(ids)) != 1:
+            raise InvalidInput(
+                f"a group of this buffer has {self._group_size} copies of one prompt, got {ids!r}"
+            )
+        first, *others = map(self._read_metadata, group)
+        return HandedBack(ids[0], first, others)
+
+    def _read_metadata(self, sample: Sample) -> dict[str, Any] | None:
+        """Return a sample's metadata where they are not the dataset's."""
         original = self._by_id.get(sample.id)
         if original is None:
             raise InvalidInput(f"sample {sample.id!r} is handed back, but is not of this buffer")
@@ -180,14 +237,18 @@ class DataBuffer:
                     "out with; what is to be kept with it goes into its metadata"
                 )
         if _is_equal(sample.metadata, original.metadata):
-            return HandedBack(sample.id)
+            return None
         refuse_nonfinite(sample.metadata, f"sample {sample.id!r}: metadata")
         stored = encode_sample(Sample(sample.id, {}, None, sample.metadata))
-        return HandedBack(sample.id, decode_sample(stored).metadata)
+        return decode_sample(stored).metadata
 
-    def _restore(self, prompt: HandedBack) -> Sample:
-        sample = copy_sample(self._by_id[prompt.id])
-        return sample if prompt.metadata is None else replace(sample, metadata=prompt.metadata)
+    def _restore(self, prompt: HandedBack) -> list[Sample]:
+        original = self._by_id[prompt.id]
+        copies = [copy_sample(original) for _ in range(self._group_size)]
+        return [
+            copy if metadata is None else replace(copy, metadata=metadata)
+            for copy, metadata in zip(copies, (prompt.metadata, *prompt.others), strict=True)
+        ]
 
     def _order_epoch(self, epoch: int) -> Sequence[Sample]:
         if not self._shuffle:
@@ -218,6 +279,7 @@ class DataBuffer:
             epoch=self.epoch,
             position=self.position,
             waiting=self._waiting,
+            samples_per_prompt=self._group_size,
         )
         path = Path(path)
         try:
@@ -249,7 +311,13 @@ class DataBuffer:
             state = read_document(path, BufferFile, FORMAT, VERSION)
         except FileNotFoundError:
             raise RunDirectoryError(f"there is no buffer at {path}; `save` makes one") from None
-        buffer = cls(samples, state.seed, shuffle=state.shuffle, held_out=held_out)
+        buffer = cls(
+            samples,
+            state.seed,
+            shuffle=state.shuffle,
+            samples_per_prompt=state.samples_per_prompt,
+            held_out=held_out,
+        )
         difference = None
         if len(buffer._samples) != state.samples:
             difference = f"there were {state.samples}, and now there are {len(buffer._samples)}"
@@ -264,9 +332,27 @@ class DataBuffer:
                 f"{path} cannot be resumed with these samples: {difference}. Give it the samples "
                 "that it was saved with, or begin anew with a new DataBuffer"
             )
+        for prompt in state.waiting:
+            if prompt.id not in buffer._by_id or len(prompt.others) != state.samples_per_prompt - 1:
+                raise RunDirectoryError(
+                    f"{path} cannot be read: {prompt.id!r}, which was handed back, is no group of "
+                    f"{state.samples_per_prompt} of these samples"
+                )
         buffer._taken = state.epoch * state.samples + state.position
         buffer._waiting = state.waiting
         return buffer
+
+
+def rewards_differ(rewards: Iterable[float | None]) -> bool:
+    """Tell whether the rewards of a group differ: where all are equal, there is no advantage.
+
+    Args:
+        rewards: Of the rollouts of one prompt; None is of one that failed, and is passed over.
+
+    Returns:
+        True for a group to learn from, as dynamic sampling keeps them.
+    """
+    return len({reward for reward in rewards if reward is not None}) > 1
 
 
 def _digest(parts: Iterable[bytes]) -> str:

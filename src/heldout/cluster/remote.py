@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
+from heldout._aio import Threads
 from heldout.cluster._ray import PROBE_SECONDS, find_token
 from heldout.cluster.job import CONTENT, END, NO_RUN, STDOUT, find_runs, list_run
 from heldout.cluster.travel import zip_folder
@@ -51,6 +52,8 @@ STOP_SECONDS = 30.0
 START_SECONDS = 60.0
 POLL_SECONDS = 0.5
 MAX_POLL_SECONDS = 30.0
+REQUEST_SECONDS = 120.0
+"""How long one request may take."""
 GIVE_UP_SECONDS = 600.0
 """How long the cluster may be out of reach."""
 SILENT_SECONDS = 60.0
@@ -110,12 +113,13 @@ def run_remote(
     if gpu_id is not None and gpu_id.isdigit() and address is None and not default_address():
         choose_local_gpu(int(gpu_id))
         return
-    folder = (script.parent if working_dir is None else Path(working_dir)).resolve()
-    if not script.resolve().is_relative_to(folder):
+    home = script.parent.resolve()
+    folder = home if working_dir is None else Path(working_dir).resolve()
+    if not home.is_relative_to(folder):
         raise InvalidInput(f"the script {script} is not in working_dir, {folder}")
     if arguments is None:
         arguments = drop_own_options(sys.argv[1:], address)
-    command = ["python", script.resolve().relative_to(folder).as_posix(), *arguments]
+    command = ["python", (home.relative_to(folder) / script.name).as_posix(), *arguments]
     code = submit(
         command,
         folder,
@@ -369,7 +373,7 @@ class _RemoteJob:
     """A job that was submitted."""
 
     def __init__(self, client: Any, name: str) -> None:
-        self._client, self._name = client, name
+        self._client, self._name, self._threads = client, name, Threads()
 
     def follow(
         self, *, keep_alive: bool = False, print_json: Callable[[str], object] | None = None
@@ -412,7 +416,7 @@ class _RemoteJob:
         while True:
             seen, is_whole = 0, False
             try:
-                async for text in self._tail(silence):
+                async for text in self._tail(self._name, silence):
                     seen += len(text)
                     if seen > shown:
                         output.write(text[max(0, len(text) - (seen - shown)) :])
@@ -431,9 +435,9 @@ class _RemoteJob:
             await asyncio.sleep(delay)
             delay = min(2 * delay, MAX_POLL_SECONDS)
 
-    async def _tail(self, silence: float) -> AsyncIterator[str]:
-        """Yield the job's output from its beginning; raise TimeoutError after so long without."""
-        texts = self._client.tail_job_logs(self._name)
+    async def _tail(self, name: str, silence: float) -> AsyncIterator[str]:
+        """Yield a job's output from its beginning; raise TimeoutError after so long without."""
+        texts = self._client.tail_job_logs(name)
         while True:
             try:
                 async with asyncio.timeout(silence):
@@ -457,9 +461,12 @@ class _RemoteJob:
         delay, deadline = POLL_SECONDS, time.monotonic() + GIVE_UP_SECONDS
         while True:
             try:
-                return request(*arguments)
+                # Ray's client would wait for ever, and in this thread so would Ctrl-C.
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    answer: T = await self._threads.run(request, *arguments)
+                    return answer
             except (RuntimeError, OSError) as problem:
-                reason = " ".join(str(problem).split())[:300]
+                reason = " ".join(str(problem).split())[:300] or "no answer"
                 if isinstance(problem, RuntimeError) and "status code 404" in reason:
                     raise EvalFailed(f"the cluster does not know {self._name}: {reason}") from None
                 if time.monotonic() > deadline:
@@ -525,7 +532,7 @@ class _RemoteJob:
                 await asyncio.sleep(POLL_SECONDS)
             receiver, rest = Receiver(folder), ""
             try:
-                async for text in client.tail_job_logs(packer):
+                async for text in self._tail(packer, SILENT_SECONDS):
                     *lines, rest = (rest + text).split("\n")
                     for line in lines:
                         receiver.take(line)

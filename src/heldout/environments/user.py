@@ -14,6 +14,7 @@ from heldout.environment import (
     HasSnapshots,
     Reply,
     SeesCompletions,
+    check_has_snapshots,
     make_snapshot,
     missing_for_snapshots,
     read_snapshot,
@@ -183,7 +184,8 @@ class SimulatedUser:
             SnapshotMismatch: It, or that of the tools, is of another kind of environment or of
                 another major version.
         """
-        assert isinstance(self._tools, HasSnapshots)  # or there would be no snapshot
-        inner = read_snapshot(self, snapshot)["tools"]
-        read_snapshot(self._tools, inner)  # a restore() may not look
-        await settle(self._tools.restore(inner))
+        inner, tools = read_snapshot(self, snapshot)["tools"], self._tools
+        check_has_snapshots(tools)
+        assert isinstance(tools, HasSnapshots)
+        read_snapshot(tools, inner)  # a restore() may not look
+        await settle(tools.restore(inner))
