@@ -20,6 +20,7 @@ from heldout.prices import Price, find_price
 from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, without_intervals
 from heldout.store.columns import (
     Selection,
+    count_finish_reasons,
     derive,
     parts_of,
     rows_of,
@@ -293,6 +294,11 @@ class EvalReport:
             if stored is not None and stored.usage is not None:
                 return add_cost(stored.usage, info.config)
         return add_cost(usage_of(self), self.config)
+
+    @property
+    def finish_reasons(self) -> dict[str, int]:
+        """How many items' last model turns ended in which way, the most frequent first."""
+        return count_finish_reasons(self)
 
     def summarize(
         self, by: str | Sequence[str] | Callable[[EvalResult], Any]
