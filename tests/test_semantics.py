@@ -288,6 +288,18 @@ def test_clause_08_a_cut_off_answer_is_counted_as_such(run_eval: RunEval) -> Non
     assert report.results[1].ok
 
 
+def test_clause_08_a_length_limit_counts_whatever_the_api_calls_it(run_eval: RunEval) -> None:
+    reasons = ["model_length", "MAX_TOKENS", "who_knows"]
+
+    def answer(messages: Any) -> Completion:
+        number = int(messages[-1].text.rstrip("?").split()[-1])
+        return Completion(Message("assistant", "4"), reasons[number])
+
+    report = run_eval(make_samples(3), endpoint=answer)
+    assert report.summary["n_truncated"] == 2
+    assert report.finish_reasons == {"length": 2, "who_knows": 1}
+
+
 def test_clause_08_a_reasoning_block_that_never_closed_is_not_an_answer() -> None:
     said = Trajectory((Message("assistant", "<think>it is 42, or is it"),), Stop(truncated=True))
     assert said.answer == ""
@@ -855,6 +867,17 @@ def test_clause_21_results_selected_by_outcome_are_not_compared() -> None:
     for read in (lambda: compare(whole, picked), lambda: pass_at_k(picked, 1)):
         with pytest.raises(InvalidInput, match="picked by what came out"):
             read()
+
+
+def test_clause_21_a_gate_on_copies_of_old_answers_is_refused() -> None:
+    rewards = {f"s{i}": float(i % 4 > 0) for i in range(40)}
+    base, copies = by_hand(rewards, name="a"), by_hand(rewards, name="b", cached=[*rewards])
+    assert (copies.summary["n_cached"], copies.summary["cached_turns"]) == (40, 40)
+    assert "n_cached" not in base.summary
+    assert compare(base, copies).b.measured_nothing
+    with pytest.raises(NotComparable, match="b measured nothing new"):
+        gate(copies, baseline=base, no_worse_than=0.5)
+    assert gate(copies, baseline=base, no_worse_than=0.5, allow=["cached"]).run.measured_nothing
 
 
 def test_clause_22_errored_items_decide_nothing() -> None:

@@ -4,13 +4,13 @@ numbers matter."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from heldout import EvalConfig, EvalReport, EvalResult, Metric, Sample, Score, Trajectory, evaluate
 from heldout.store.columns import summarize_results
-from heldout.types import Message, Stop
+from heldout.types import Message, Stop, Timing
 
 Rewards = Mapping[str, float | Sequence[float | None] | None]
 """Of each sample, or of each of its repeats; None where the item errored."""
@@ -69,7 +69,9 @@ def by_hand(
     name: str = "by hand",
     metadata: Mapping[str, Mapping[str, Any]] | None = None,
     config: Mapping[str, Any] | None = None,
+    cached: Collection[str] = (),
 ) -> EvalReport:
+    """`cached` are the samples whose model turns came from the response cache."""
     results = []
     for id, given in rewards.items():
         sample = Sample(id, {"question": id}, None, dict((metadata or {}).get(id, {})))
@@ -80,7 +82,11 @@ def by_hand(
                 EvalResult(
                     id,
                     sample,
-                    Trajectory((), Stop("environment")),
+                    Trajectory(
+                        (),
+                        Stop("environment"),
+                        timing=Timing(1.0, 0, 0, 1) if id in cached else None,
+                    ),
                     score,
                     repeat=repeat,
                     error="it broke" if reward is None else None,

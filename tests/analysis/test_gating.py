@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -408,6 +409,48 @@ def test_an_unfinished_run_is_not_judged(tmp_path: Path) -> None:
     with pytest.raises(NotComparable, match=r"new cannot be judged: incomplete: new is not"):
         gate(unfinished, min_mean=0.1)
     assert gate(unfinished, min_mean=0.1, allow=["incomplete"]).outcome == "pass"
+
+
+IDS = [f"s{i}" for i in range(40)]
+MEASURED = {id: float(i % 4 > 0) for i, id in enumerate(IDS)}
+MODEL = {"endpoint": {"kind": "openai", "model": "m"}}
+OTHER = {"endpoint": {"kind": "openai", "model": "other"}}
+
+
+@pytest.mark.parametrize(
+    ("of_baseline", "of_run", "settings", "refused"),
+    [
+        ((), IDS, OTHER, "new measured nothing new: all of its model turns came from"),
+        (IDS, IDS, OTHER, "new measured nothing new"),
+        # Both have the same model and settings, so these are the run's own answers.
+        (IDS, (), MODEL, "base measured nothing new: .* may be the answers of new"),
+        # A baseline that was measured before.
+        (IDS, (), OTHER, None),
+        (IDS, (), {**MODEL, "sampling": {"temperature": 1.0}}, None),
+        ((), IDS[1:], MODEL, None),
+    ],
+)
+def test_copies_of_old_answers_are_not_judged_unless_that_is_allowed(
+    of_baseline: list[str], of_run: list[str], settings: dict[str, Any], refused: str | None
+) -> None:
+    base = by_hand(MEASURED, name="base", config=MODEL, cached=of_baseline)
+    new = by_hand({**MEASURED, "s39": None}, name="new", config=settings, cached=of_run)
+    bounds: dict[str, Any] = {"baseline": base, "no_worse_than": 0.5}
+    if refused is not None:
+        with pytest.raises(NotComparable, match=refused) as caught:
+            gate(new, **bounds)
+        assert caught.value.kinds == ("cached",)
+    found = gate(new, **bounds, allow=["cached"] if refused else [])
+    assert found.comparison is not None
+    assert found.comparison.a.measured_nothing == (len(of_baseline) == 40)
+    assert (found.run.measured_nothing, found.run.cached) == (len(of_run) == 40, len(of_run))
+
+
+def test_a_mean_of_copies_is_not_judged_unless_that_is_allowed() -> None:
+    new = by_hand(MEASURED, name="new", cached=IDS)
+    with pytest.raises(NotComparable, match="new measured nothing new"):
+        gate(new, min_mean=0.5)
+    assert gate(new, min_mean=0.5, allow=["cached"]).outcome == "pass"
 
 
 def test_what_fails_weighs_more_than_what_cannot_be_told() -> None:

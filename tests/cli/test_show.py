@@ -82,6 +82,7 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
         "summary": report.summary,
         "errors": [],
         "usage": None,
+        "finish_reasons": {},
         "started": info.started,
         "finished": info.finished,
         "git": None,
@@ -129,6 +130,21 @@ def test_failures_are_those_that_errored_and_then_the_wrong_ones(heldout: Heldou
     assert shown(1) == ["broken 1"]
     assert shown(3) == ["broken 1", "broken 2", "wrong 1"]
     assert shown(9) == ["broken 1", "broken 2", "wrong 1", "wrong 2", "wrong 3"]
+
+
+def test_finish_reasons_that_heldout_does_not_know_are_named(heldout: Heldout) -> None:
+    reasons = ["stop", "who_knows", "who_knows", "\x1b[31m" + "x" * 90]
+    save(
+        *(
+            EvalResult(str(i), Sample(str(i), {}), Trajectory((), Stop(finish_reason=reason)))
+            for i, reason in enumerate(reasons)
+        )
+    )
+    shown = " ".join(heldout("show", "made").out.split())
+    assert "heldout does not know: 'who_knows' (2), '\\x1b[31mxxx" in shown
+    assert "x" * 40 not in shown
+    found = json.loads(heldout("show", "made", "--json").out)["finish_reasons"]
+    assert (found["who_knows"], found["stop"], len(found)) == (2, 1, 3)
 
 
 def test_the_hint_on_failures_is_a_command_that_works(heldout: Heldout) -> None:

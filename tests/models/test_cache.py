@@ -471,6 +471,54 @@ def test_run_takes_the_option_and_says_what_came_from_the_cache(
     assert default_path().exists()
 
 
+def test_every_command_says_what_came_from_the_cache_and_a_gate_refuses_copies(
+    server: FaultyServer,
+    own_folder: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from heldout.cli.main import run_cli
+    from heldout.viewer.pages import Pages
+
+    def run(*arguments: str) -> tuple[int, str]:
+        status = run_cli([*arguments])
+        captured = capfd.readouterr()
+        return status, " ".join((captured.out + captured.err).split())
+
+    monkeypatch.setenv("COLUMNS", "200")
+    server.script(answer("4"))
+    text = EVAL_FILE.format(url=server.url, folder=own_folder / "runs")
+    file = own_folder / "sums.py"
+    file.write_text(
+        text.replace(
+            "[Sample(", "[Sample(str(i), {'prompt': f'{i}?'}) for i in range(3)] + [Sample("
+        )
+    )
+    one, two = (str(own_folder / "runs" / name) for name in ("one", "two"))
+    for name in ("one", "two"):
+        assert run("run", str(file), "--cache", "--set", f"experiment_name={name}")[0] == 0
+    assert "cache" not in run("show", one)[1]
+    came = "4 model turns came from the response cache: no item has a new one"
+    assert came in run("show", two)[1]
+    summary = json.loads(run("show", two, "--json")[1])["summary"]
+    assert (summary["n_cached"], summary["cached_turns"]) == (4, 4)
+    nothing = "two measured nothing new: all of its model turns came from the response cache"
+    for arguments in (["compare", one, two], ["power", two, "--detect", "0.1"]):
+        assert nothing in run(*arguments)[1]
+    bounds = ["gate", two, "--baseline", one, "--no-worse-than", "0.5"]
+    status, said = run(*bounds)
+    assert status == 2
+    assert "two measured nothing new" in said
+    assert "--allow cached" in said
+    status, said = run(*bounds, "--allow", "cached")
+    assert status in (0, 3)
+    assert nothing in said
+    pages = Pages([own_folder / "runs"])
+    first, second = sorted(row["name"] for row in pages.runs()["runs"])
+    assert came in json.dumps(pages.run(second))
+    assert "measured nothing new" in json.dumps(pages.compare(first, second, "", "reward", ()))
+
+
 def test_run_takes_extra_fields_by_dotted_keys(server: FaultyServer, own_folder: Path) -> None:
     from heldout.cli.main import run_cli
 

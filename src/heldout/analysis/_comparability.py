@@ -21,7 +21,7 @@ from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Ints
 from heldout.store.columns import Labels
 
-Kind = Literal["samples", "scorer", "environment", "threshold", "incomplete"]
+Kind = Literal["samples", "scorer", "environment", "threshold", "incomplete", "cached"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 IDS_SHOWN = 3
@@ -157,6 +157,25 @@ def find_unfinished(run: LoadedRun) -> list[Mismatch]:
         "items, and those that end first are not like the others (--resume finishes it)"
     )
     return [Mismatch("incomplete", text)]
+
+
+def find_copies(run: LoadedRun, baseline: LoadedRun | None = None) -> list[Mismatch]:
+    """Return a mismatch where a verdict would be on copies of answers, else none.
+
+    A baseline that was measured before is none: unless nothing but the cache tells the two runs
+    apart, its turns are not those of the run.
+    """
+    turns = "all of its model turns came from the response cache"
+    if run.measured_nothing:
+        return [Mismatch("cached", f"{run.name} measured nothing new: {turns}")]
+    if baseline is None or not baseline.measured_nothing:
+        return []
+    if run.config.get("endpoint") != baseline.config.get("endpoint"):
+        return []
+    if find_changed_settings(baseline, run):
+        return []
+    text = f"{baseline.name} measured nothing new: {turns}, and may be the answers of {run.name}"
+    return [Mismatch("cached", text)]
 
 
 def same_answers(a: LoadedRun, b: LoadedRun) -> bool:

@@ -61,6 +61,11 @@ class LoadedRun:
     def errored(self) -> int:
         return int(np.isnan(self.table.reward).sum())
 
+    @property
+    def measured_nothing(self) -> bool:
+        """Whether every model turn behind its scores came from the response cache."""
+        return bool(self.table.cached[~np.isnan(self.table.reward)].all())
+
 
 ReportOrPath = EvalReport | str | Path
 """A report, or the path of a run directory."""

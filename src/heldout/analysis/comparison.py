@@ -73,6 +73,8 @@ class Side:
         items: Its items: samples times repeats.
         errored: Items without a score.
         left_out: Samples that are not compared: the other run lacks them, or a score of them.
+        cached: Items all of whose model turns came from the response cache.
+        measured_nothing: Whether all items with a score are such items.
         report: Its report.
     """
 
@@ -81,6 +83,8 @@ class Side:
     items: int
     errored: int
     left_out: int
+    cached: int
+    measured_nothing: bool
     report: EvalReport = field(repr=False, compare=False)
 
     @property
@@ -343,6 +347,8 @@ def make_side(run: LoadedRun, compared: int) -> Side:
         items=len(run.table.reward),
         errored=run.errored,
         left_out=samples - compared,
+        cached=int(run.table.cached.sum()),
+        measured_nothing=run.measured_nothing,
         report=run.report,
     )
 

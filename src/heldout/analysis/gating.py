@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heldout.analysis._comparability import find_unfinished, refuse_mismatches
+from heldout.analysis._comparability import find_copies, find_unfinished, refuse_mismatches
 from heldout.analysis._runs import (
     REWARD,
     LoadedRun,
@@ -174,7 +174,8 @@ def gate(
         slice_no_worse_than: The loss that is tolerated in a slice; None: `no_worse_than`.
         metric: As for `compare`, and so are the other arguments.
         cluster: See `compare`.
-        allow: See `compare`.
+        allow: See `compare`; "cached" allows a run all of whose model turns came from the response
+            cache.
         pass_threshold: See `compare`.
         confidence: See `compare`.
 
@@ -182,7 +183,8 @@ def gate(
         The outcome and the checks behind it.
 
     Raises:
-        NotComparable: The run and the baseline differ in what is not allowed.
+        NotComparable: The run and the baseline differ in what is not allowed, or nothing was
+            measured.
         InvalidInput: There is no bound to check, or one makes no sense.
     """
     by = (by,) if isinstance(by, str) else tuple(by)
@@ -194,11 +196,13 @@ def gate(
     losses = {"no_worse_than": no_worse_than, "slice_no_worse_than": slice_no_worse_than}
     means = {"min_mean": min_mean, "max_mean": max_mean}
     _check_bounds(losses, means, metric, in_unit=within_unit(measure.item_values(loaded)))
+    before = None if baseline is None else load_run(baseline, keys, name="A")
+    refuse_mismatches(find_copies(loaded, before), allow, f"{loaded.name} cannot be judged")
     checks: list[Check] = []
     comparison = None
-    if baseline is not None and no_worse_than is not None:
+    if before is not None and no_worse_than is not None:
         comparison = compare(
-            baseline,
+            before,
             loaded,
             by=by,
             metric=metric,

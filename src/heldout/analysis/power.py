@@ -74,6 +74,7 @@ class Plan:
         cluster: The metadata key of clusters; None: samples of equal content.
         design_effect: How many times more samples clusters take.
         unfinished: Runs that did not finish.
+        cached: Runs all of whose model turns came from the response cache.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Plan:
     cluster: str | None
     design_effect: float
     unfinished: tuple[str, ...]
+    cached: tuple[str, ...]
 
 
 def plan(
@@ -205,6 +207,7 @@ def plan(
         cluster=cluster,
         design_effect=design_effect,
         unfinished=tuple(run.name for run in runs if not run.complete),
+        cached=tuple(run.name for run in runs if run.measured_nothing),
     )
 
 

@@ -78,7 +78,8 @@ def comparison_options(command: Command) -> Command:
             "--allow",
             multiple=True,
             metavar="KIND",
-            help="What may differ: samples, scorer, environment, threshold or incomplete.",
+            help="What may differ: samples, scorer, environment, threshold or incomplete; for gate "
+            "also cached: model turns that all came from the response cache.",
         ),
         click.option(
             "--flips",
@@ -329,8 +330,9 @@ def side_line(label: str, side: Side) -> Line:
     counts = f"{count(side.samples, 'sample')}, {count(side.items, 'item')}"
     tokens = describe_usage(side.report)
     usage = f"; {tokens}" if tokens else ""
+    cached = f", {side.cached} from the response cache" if side.cached else ""
     run = name_with_model(side.name, side.report)
-    return Line(f"{label}: ", *run, f"; {counts}, {side.errored} errored{usage}")
+    return Line(f"{label}: ", *run, f"; {counts}, {side.errored} errored{cached}{usage}")
 
 
 def name_with_model(run: str, report: EvalReport) -> list[Cell]:
@@ -390,6 +392,11 @@ def remark_lines(comparison: Comparison) -> list[Line]:
     return [*allowed, *(Line(f"note: {note}") for note in notes(comparison))]
 
 
+def nothing_new(run: str) -> str:
+    """Say that a run is no new measurement."""
+    return f"{run} measured nothing new: all of its model turns came from the response cache"
+
+
 def notes(comparison: Comparison) -> list[str]:
     """Say what else differs, or limits what a comparison says."""
     a, b = comparison.a, comparison.b
@@ -409,6 +416,7 @@ def notes(comparison: Comparison) -> list[str]:
     if comparison.same_answers:
         change = comparison.scorer_change or "score_fn is the same"
         lines.append(f"the same answers, scored twice: a difference is the scorer's ({change})")
+    lines += [nothing_new(side.name) for side in (a, b) if side.measured_nothing]
     if comparison.unknown_scorers:
         verb = "were" if len(comparison.unknown_scorers) > 1 else "was"
         runs = " and ".join(comparison.unknown_scorers)
@@ -474,6 +482,7 @@ def side_json(side: Side) -> dict[str, Any]:
     return {
         "path": None if side.path is None else str(side.path),
         **pick(side, "name", "samples", "items", "errored", "left_out"),
+        **pick(side, "cached", "measured_nothing"),
         **{key: side.report.summary[key] for key in ("mean", "ci_low", "ci_high")},
         "usage": usage_as_dict(side.report),
     }

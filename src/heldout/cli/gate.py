@@ -129,6 +129,8 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     if gate.comparison is not None:
         blocks += compare.flip_blocks(gate.comparison, flips, markdown=markdown)
         blocks += compare.remark_lines(gate.comparison)
+    elif gate.run.measured_nothing:
+        blocks.append(Line(f"note: {compare.nothing_new(gate.run.name)}"))
     _, style, icon = OUTCOMES[gate.outcome]
     return Report(blocks, conclusion=conclude(gate), style=f"bold {style}", icon=icon)
 

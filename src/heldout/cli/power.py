@@ -21,7 +21,7 @@ from heldout.cli._tables import (
     print_json,
     print_report,
 )
-from heldout.cli.compare import name_with_model, options_in_errors
+from heldout.cli.compare import name_with_model, nothing_new, options_in_errors
 from heldout.store.report import EvalReport
 
 
@@ -133,6 +133,8 @@ def make_notes(plan: Plan) -> Iterator[str]:
         )
     for run in plan.unfinished:
         yield f"{run} is not finished: what ends first may vary less"
+    for run in plan.cached:
+        yield nothing_new(run)
     if plan.clusters is not None:
         key = "content: equal ones are one" if plan.cluster is None else plan.cluster
         rough = "; from so few clusters that is rough" if plan.clusters < FEW_CLUSTERS else ""

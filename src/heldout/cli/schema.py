@@ -40,6 +40,8 @@ SIDE: Fields = {
     "path": "string? the run directory",
     "samples items errored": "integer",
     "left_out": "integer samples without a value to compare",
+    "cached": "integer items all of whose model turns came from the response cache",
+    "measured_nothing": "boolean whether all items with a score are such items",
     "mean": "number? the mean reward, as heldout show prints it",
     "usage": RunUsage | None,
 }
@@ -110,6 +112,7 @@ SCHEMAS: dict[str, Any] = {
         "summary": SUMMARY,
         "errors": [ErrorCount],
         "usage": RunUsage | None,
+        "finish_reasons": "object how many items' last turns ended in which way",
         "git": GitState | None,
         "command": "[string]? without keys",
     },

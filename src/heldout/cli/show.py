@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from heldout._format import count, interval, number
+from heldout._format import count, cut, interval, list_some, number
+from heldout.chat.finish_reasons import is_known_finish_reason
 from heldout.cli import _curves, _load
 from heldout.cli._options import format_options
 from heldout.cli._tables import (
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from heldout.training.curve import CurvePoint
     from heldout.types import EvalResult
 
+REASONS_NAMED = 3
+"""Unknown finish reasons that are named."""
 MESSAGE_CHARACTERS = 4000
 """Characters of a message that are shown; a model that never stopped would bury the rest."""
 LABEL_WIDTH = 11
@@ -164,6 +167,7 @@ def _show_report(
             "summary": summary,
             "errors": report.errors,
             "usage": usage_as_dict(report),
+            "finish_reasons": report.finish_reasons,
             **pick(info, "reason", "started", "finished", "git", "command", "versions"),
         }
     )
@@ -250,6 +254,7 @@ def build_report(
         ),
         *_describe_clusters(summary),
         *(Line(note, style="yellow") for note in _make_notes(summary)),
+        *(Line(note, style="yellow") for note in _describe_finish_reasons(report)),
     ]
     blocks += [Line(line, style="red") for line in list_errors(report.errors, errors)]
     if errors:
@@ -363,6 +368,13 @@ def _make_notes(summary: Summary) -> Iterator[str]:
             f"{count(unweighted, 'item')} without a metric of a weight above 0: their reward is 0 "
             "by definition, not by measurement"
         )
+    if turns := summary.get("cached_turns"):
+        cached = summary["n_cached"]
+        items = "no item" if cached == n else f"{n - cached} of {count(n, 'item')}"
+        yield (
+            f"{count(turns, 'model turn')} came from the response cache: {items} "
+            f"{'has' if cached == n or n - cached == 1 else 'have'} a new one"
+        )
     if errors > MAX_ERROR_RATE * n and summary["mean"] is not None:
         yield (
             f"{errors} of {count(n, 'item')} errored, too many for either mean to say much about "
@@ -379,6 +391,18 @@ def _make_notes(summary: Summary) -> Iterator[str]:
             have = "has" if short == 1 else "have"
             samples = f"{count(short, 'sample')} {have} fewer than {k} attempts"
             yield f"no {label} and pass^{k} yet: {samples}"
+
+
+def _describe_finish_reasons(report: EvalReport) -> Iterator[str]:
+    """Name the finish reasons of which it is not known whether they mean a truncated turn."""
+    reasons = report.finish_reasons.items()
+    unknown = [f"{cut(r, 40)!r} ({n})" for r, n in reasons if not is_known_finish_reason(r)]
+    if unknown:
+        listed = list_some(unknown, REASONS_NAMED, ", ")
+        yield (
+            f"finish reasons that heldout does not know: {listed}; it is not known whether those "
+            "turns were truncated, and they are not counted as such"
+        )
 
 
 def _describe_clusters(summary: Summary, fewest: int | None = None) -> Iterator[Line]:

@@ -34,6 +34,10 @@ class Batch:
     truncated: NDArray[np.bool_]
     weighted: NDArray[np.bool_]
     """False where no metric has a weight: the reward is then 0 by definition."""
+    cached: NDArray[np.bool_]
+    """True where every model turn came from the response cache: nothing was measured."""
+    cached_turns: Ints
+    """Model turns from the response cache."""
     metrics: Mapping[str, Floats]
     """By name; NaN where the item did not report that metric (clause 4)."""
     plain: frozenset[str] = frozenset()
@@ -50,6 +54,8 @@ class Batch:
             self.reward[which],
             self.truncated[which],
             self.weighted[which],
+            self.cached[which],
+            self.cached_turns[which],
             {name: values[which] for name, values in self.metrics.items()},
             self.plain,
         )
@@ -98,6 +104,8 @@ def summarize_groups(
         "truncated": np.bincount(groups[batch.truncated], minlength=count),
         "unweighted": np.bincount(groups[ok & ~batch.weighted], minlength=count),
         "samples": np.bincount(groups[is_first], minlength=count),
+        "cached": np.bincount(groups[batch.cached], minlength=count),
+        "cached_turns": np.bincount(groups, weights=batch.cached_turns, minlength=count),
     }
     return [
         _make_summary(
@@ -145,6 +153,9 @@ def _make_summary(
         summary["n_clusters"] = of_all.clusters
     if counts["unweighted"]:
         summary["n_unweighted"] = counts["unweighted"]
+    if counts["cached_turns"]:
+        summary["n_cached"] = counts["cached"]
+        summary["cached_turns"] = counts["cached_turns"]
     for name, moments in of_metrics.items():
         key = f"metric_{name}"
         ends = [end for end in METRIC_SUFFIXES if name.endswith(end)]
@@ -224,8 +235,17 @@ def _add_singles(moments: list[Moments], values: Floats, groups: Ints) -> None:
         moments[group].add_clusters(1, n, total, squares)
 
 
-_NO_NUMBERS = np.empty(0, np.int64)
+_NO_NUMBERS, _NO_FLAGS = np.empty(0, np.int64), np.empty(0, np.bool_)
 EMPTY_SUMMARY = summarize_batch(
-    Batch(_NO_NUMBERS, _NO_NUMBERS, np.empty(0), np.empty(0, np.bool_), np.empty(0, np.bool_), {})
+    Batch(
+        sample=_NO_NUMBERS,
+        cluster=_NO_NUMBERS,
+        reward=np.empty(0),
+        truncated=_NO_FLAGS,
+        weighted=_NO_FLAGS,
+        cached=_NO_FLAGS,
+        cached_turns=_NO_NUMBERS,
+        metrics={},
+    )
 )
 """What every summary has, whatever it is of."""

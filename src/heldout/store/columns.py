@@ -11,8 +11,9 @@ for the same results, so a run that was killed and resumed ends in the files of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, islice
@@ -52,6 +53,9 @@ FIXED: dict[str, Kind] = {
     "prompt_tokens": "int",
     "completion_tokens": "int",
     "seconds": "double",
+    "finish_reason": "string",
+    "cached": "bool",
+    "cached_turns": "int",
     "content": "int",
     "id_hash": "int",
 }
@@ -60,7 +64,7 @@ HASHES = ("content", "id_hash")
 OFFERED = ("ended_by", "ok", "truncated", "repeat", "sample_id")
 """Fixed columns that a message about an unknown key offers, beside the metadata."""
 TOKENS = ("prompt_tokens", "completion_tokens")
-SUMMARIZED = ("index", "content", "reward", "truncated", "weighted")
+SUMMARIZED = ("index", "content", "reward", "truncated", "weighted", "cached", "cached_turns")
 """Columns that a summary needs, beside the metrics."""
 TABLE = (*SUMMARIZED, "repeat", "id_hash")
 """Columns that every table is made of, beside the metrics."""
@@ -127,6 +131,9 @@ class Part:
             "prompt_tokens": [usage and usage.prompt_tokens for usage in usages],
             "completion_tokens": [usage and usage.completion_tokens for usage in usages],
             "seconds": [timing and timing.seconds for timing in timings],
+            "finish_reason": [stop.finish_reason for stop in stops],
+            "cached": [t is not None and t.cached_turns > 0 and t.requests == 0 for t in timings],
+            "cached_turns": [0 if t is None else t.cached_turns for t in timings],
             "content": [row.sample.content for row in rows],
         }
         self.columns = {name: as_array(values, FIXED[name]) for name, values in fixed.items()}
@@ -283,6 +290,8 @@ def derive(
         columns["reward"],
         columns["truncated"],
         columns["weighted"],
+        columns["cached"],
+        columns["cached_turns"],
         _metrics_in(columns),
         file.plain,
     )
@@ -484,6 +493,22 @@ def errors_of(report: EvalReport) -> list[ErrorCount]:
     return count_errors(row.error for row in rows_of(report))
 
 
+def count_finish_reasons(report: EvalReport) -> dict[str, int]:
+    """Count how the last model turns ended, the most frequent first, equals by name."""
+    counts: Counter[str] = Counter()
+    run, selection = report.run_dir, report.selection
+    with nullcontext() if run is None else current_parquet(run, report.info) as file:
+        if file is not None:
+            codes, values = file.read_codes("finish_reason")
+            codes = codes if selection is None else selection.pick(codes)
+            found = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
+            counts.update(dict(zip(values, found, strict=True)))
+        else:
+            counts.update(row.trajectory.stop.finish_reason or "" for row in rows_of(report))
+    named = {reason: n for reason, n in counts.items() if reason and n}
+    return dict(sorted(named.items(), key=lambda item: (-item[1], item[0])))
+
+
 def _add_tokens(usage: RunUsage, columns: Arrays) -> RunUsage:
     """Add tokens to a usage; they are masked where they were not counted."""
     prompt, completion = (columns[name] for name in TOKENS)
@@ -552,6 +577,8 @@ def _make_table(
         reward=columns["reward"],
         truncated=columns["truncated"],
         weighted=columns["weighted"],
+        cached=columns["cached"],
+        cached_turns=columns["cached_turns"],
         metrics=_metrics_in(columns),
         plain=frozenset(source.plain),
         content=content,

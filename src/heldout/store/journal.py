@@ -125,6 +125,7 @@ class StopHead(msgspec.Struct, gc=False):
     ended_by: str
     limit: str | None = None
     truncated: bool = False
+    finish_reason: str | None = None
 
 
 class UsageHead(msgspec.Struct, gc=False):
@@ -135,9 +136,11 @@ class UsageHead(msgspec.Struct, gc=False):
 
 
 class TimingHead(msgspec.Struct, gc=False):
-    """Time that it took."""
+    """Time that it took, and whether the model was asked."""
 
     seconds: float
+    requests: int = 1
+    cached_turns: Place = 0
 
 
 class TrajectoryHead(msgspec.Struct, gc=False):

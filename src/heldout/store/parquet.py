@@ -34,7 +34,8 @@ SQL_TYPES: dict[Kind, str] = {
     "bool": "BOOLEAN",
     "json": "VARCHAR",
 }
-FORMAT = 2
+FORMAT = 3
+"""Version of the columns; a file of another one is not read, but the journal."""
 ROW_GROUP = 122_880
 MOST_HANDED_OVER = 100_000
 """Rows of a file that is read by the database that wrote it: to open one takes 30 ms."""
@@ -93,10 +94,10 @@ def quote_text(text: str) -> str:
 
 
 def hash_of_file(path: Path) -> str:
-    """Give the size of an ordinary file, a colon, and a hash of its bytes."""
+    """Give the version of the columns, the size of an ordinary file, and a hash of its bytes."""
     with open_to_read(path) as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()[:32]
-        return f"{file.tell()}:{digest}"
+        return f"{FORMAT}:{file.tell()}:{digest}"
 
 
 class ParquetWriter:

@@ -28,6 +28,7 @@ from heldout.stats.summary import (
 )
 from heldout.store.columns import (
     Selection,
+    count_finish_reasons,
     derive,
     errors_of,
     group_results,
@@ -337,6 +338,11 @@ class EvalReport:
     def lacks_mean(self) -> bool:
         """Whether the run failed because too many of its items errored (clause 3)."""
         return self.status == "failed" and self.summary.get("mean") is None
+
+    @property
+    def finish_reasons(self) -> dict[str, int]:
+        """How many items' last model turns ended in which way, the most frequent first."""
+        return count_finish_reasons(self)
 
     def summarize(
         self, by: str | Sequence[str] | Callable[[EvalResult], Any]
