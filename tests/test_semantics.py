@@ -56,6 +56,7 @@ from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand
 from tests.conftest import RunEval, exact, make_samples
 from tests.faulty_server import FaultyServer, Request, nothing_from_outside, status
+from tests.scoring.judges.scripted import said, three_way_question
 from tests.test_engine import Recorded, Saved
 from tests.training.test_verdicts import curve
 
@@ -968,6 +969,26 @@ def test_clause_28_a_judge_gives_a_verdict_or_the_item_has_none(run_eval: RunEva
     assert "gave no verdict in 2 attempts" in (report.results[1].error or "")
     assert report.summary["metric_correct_given_attempted"] == 1.0
     assert report.summary["metric_correct_given_attempted_n"] == 1
+
+
+def test_clause_28_a_judge_that_trains_gives_no_verdicts_of_its_old_weights() -> None:
+    import torch
+
+    model = torch.nn.Linear(1, 1)
+    question = three_way_question("2+2?", "four", "4")
+
+    def judging(messages: list[Message]) -> str:
+        assert model is not None
+        return said("correct")
+
+    judge = Judge(judging)
+    first, again = anyio.run(judge.ask, question), anyio.run(judge.ask, question)
+    torch.nn.init.ones_(model.weight)
+    assert (first.cached, again.cached, anyio.run(judge.ask, question).cached) == (
+        False,
+        True,
+        False,
+    )
 
 
 def test_clause_29_tool_calls_count_where_the_finish_reason_says_so() -> None:

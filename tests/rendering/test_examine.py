@@ -40,8 +40,11 @@ def finding(found: Examination, kind: str, segments: str) -> Finding:
 def test_a_template_that_keeps_everything_allows_both_modes() -> None:
     found = examined(CHATML)
     assert all(finding.ok for finding in found.findings)
-    assert found.recommended == "suffix"
-    assert found.advice == "use segments='suffix'"
+    assert found.recommended == found.chosen == "boundary"
+    assert found.advice == (
+        "use segments='boundary': both modes work, and it also takes turns that the tokenizer "
+        "would split otherwise"
+    )
 
 
 def test_the_token_that_ends_a_turn_is_found() -> None:
@@ -102,7 +105,7 @@ def test_a_template_that_refuses_a_kind_of_message_is_no_failure() -> None:
     # Tools are told as text.
     for kind in ("user reply", "tool reply", "two tool replies"):
         assert finding(found, kind, "boundary").ok
-    assert found.recommended == "suffix"
+    assert found.recommended == "boundary"
 
 
 PASSING_OVER = CHATML.replace(TURN, "{% if m['role'] != 'tool' %}" + TURN + "{% endif %}")
@@ -136,9 +139,20 @@ def test_a_template_whose_text_melts_into_turns_and_that_rewrites_them_allows_ne
         "{% if add_generation_prompt %}assistant: {% endif %}"
     )
     found = examined(template)
-    assert found.recommended is None
-    assert found.advice.startswith("neither mode works for all that the template does: suffix not")
+    assert (found.recommended, found.chosen) == (None, "suffix")
+    assert found.advice.startswith("neither mode works for all that the template does: boundary ")
+    assert found.advice.endswith(
+        "segments='auto' is 'suffix', which refuses a turn that is rendered otherwise"
+    )
     assert "melts" in str(finding(found, "user reply", "boundary").why)
+
+
+def test_where_a_reply_depends_on_the_question_suffix_alone_works() -> None:
+    by_user = "m['role'] == 'user' and messages[0]['content'] | length > 3"
+    marked = "{% if " + by_user + " %}the {% endif %}"
+    found = examined(CHATML.replace("<|im_start|>{{", "<|im_start|>" + marked + "{{"))
+    assert found.recommended == found.chosen == "suffix"
+    assert found.advice.startswith("use segments='suffix': boundary does not work for user reply")
 
 
 def test_a_reply_that_is_rendered_otherwise_behind_a_made_up_turn_fails_boundary() -> None:

@@ -75,6 +75,11 @@ def test_a_template_allows_the_modes_of_the_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+def test_segments_auto_is_what_check_template_recommends(name: str) -> None:
+    assert examine(ChatRenderer(family(name))).chosen == examined(name).recommended == "boundary"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_not_allowed_is_shown_in_both_readings(name: str) -> None:
     for finding in examined(name).findings:
         if finding.ok is False and finding.position is not None:

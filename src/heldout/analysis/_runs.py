@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from heldout.stats import Floats, Ints
 from heldout.stats._input import UNIT_ROUNDING
 from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_question
 from heldout.stats.summary import has_passed
-from heldout.store.columns import Table, has_duplicates, table_of, table_of_results
+from heldout.store.columns import Selection, Table, has_duplicates, table_of, table_of_results
 from heldout.store.report import EvalReport
 from heldout.store.report import Results as StoredResults
 from heldout.store.run_dir import RunDir
@@ -142,10 +142,10 @@ def refuse_selected(results: Results, name: str = "this report") -> None:
     Raises:
         InvalidInput: They were.
     """
-    if selected_by_outcome(results):
+    if (selection := outcome_selection(results)) is not None:
         raise InvalidInput(
-            f"{name} holds results picked by what came out ({results.selection.condition}), so an "
-            "interval or a comparison says nothing of them; pick by metadata"
+            f"{name} holds results picked by what came out ({selection.condition}), so an interval "
+            "or a comparison says nothing of them; pick by metadata"
         )
     if not isinstance(results, EvalReport) or results.run_dir is not None or results.selection:
         return
@@ -160,11 +160,11 @@ def refuse_selected(results: Results, name: str = "this report") -> None:
             )
 
 
-def selected_by_outcome(results: Results) -> TypeGuard[EvalReport | StoredResults]:
-    """Tell whether results are known to be selected by what came out."""
-    if not isinstance(results, EvalReport | StoredResults):
-        return False
-    return results.selection is not None and results.selection.by_outcome
+def outcome_selection(results: Results) -> Selection | None:
+    """Return how results were selected by what came out; None where nothing says that they were."""
+    if not isinstance(results, EvalReport | StoredResults) or results.selection is None:
+        return None
+    return results.selection if results.selection.by_outcome else None
 
 
 def sample_clusters(table: Table, key: str | None) -> Ints:

@@ -13,11 +13,11 @@ from heldout.analysis._runs import (
     Results,
     clusters_if_any,
     count_items,
+    outcome_selection,
     read_table,
     refuse_selected,
     refuse_without_mean,
     sample_clusters,
-    selected_by_outcome,
 )
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
@@ -156,7 +156,7 @@ def summarize(
     """
     if cluster is None:
         summary = summarize_results(results, pass_threshold)
-        return without_intervals(summary) if selected_by_outcome(results) else summary
+        return without_intervals(summary) if outcome_selection(results) else summary
     return _summarize_table(read_table(results, cluster), cluster, pass_threshold)
 
 
@@ -198,7 +198,7 @@ def summarize_report(
             picked by what came out are asked for pass@k or clusters.
     """
     repeats = repeats_of(report.config)
-    own = [repeats] if repeats > 1 and not selected_by_outcome(report) else []
+    own = [repeats] if repeats > 1 and outcome_selection(report) is None else []
     ks = sorted({*pass_at, *own})
     if cluster is None and not ks:
         return report.summary

@@ -66,6 +66,7 @@ class LocalEndpoint:
         self._default_max_tokens: int | None = None
         self._source: str | None = None
         self._version: str | None = None
+        self._tokenizer_described: tuple[tuple[int, str], dict[str, Any]] | None = None
         self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -114,7 +115,7 @@ class LocalEndpoint:
         """
         if self._source is None:
             self._version = fingerprint(self._model)
-            identity = {"version": self._version, **describe_tokenizer(self._tokenizer)}
+            identity = {"version": self._version, **self._tokenizer_identity()}
         else:
             self._version = self._version or version_on_disk(self._source)
             identity = {"version": self._version}
@@ -123,6 +124,14 @@ class LocalEndpoint:
         if self._default_max_tokens is not None:
             identity["default_max_tokens"] = self._default_max_tokens
         return {"kind": "local", "model": self._name, "max_batch": self._max_batch, **identity}
+
+    def _tokenizer_identity(self) -> dict[str, Any]:
+        # To hash a vocabulary takes longer than to hash weights: once, unless tokens are added.
+        template = getattr(self._tokenizer, "chat_template", None)
+        state = len(self._tokenizer), json.dumps(template, sort_keys=True, default=str)
+        if self._tokenizer_described is None or self._tokenizer_described[0] != state:
+            self._tokenizer_described = state, describe_tokenizer(self._tokenizer)
+        return self._tokenizer_described[1]
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]

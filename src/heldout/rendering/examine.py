@@ -29,6 +29,8 @@ from heldout.rendering.segments import (
 )
 from heldout.types import Message, ToolCall, ToolSpec
 
+_PREFERRED: tuple[Segments, ...] = ("boundary", "suffix")
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -63,32 +65,49 @@ class Examination:
 
     @property
     def recommended(self) -> Segments | None:
-        """`suffix` where it works, since it checks every turn; else `boundary`; None if neither."""
-        return next((mode for mode in get_args(Segments) if self.allows(mode)), None)
+        """The mode to use; None if neither works for all kinds of conversation.
+
+        `boundary` where it works, since it loses no rollout to a tokenizer that would split the
+        model's text otherwise; else `suffix`, which checks every turn.
+        """
+        return next((mode for mode in _PREFERRED if self.allows(mode)), None)
+
+    @property
+    def chosen(self) -> Segments:
+        """What `segments="auto"` is: the mode recommended, or `suffix`, which checks each turn."""
+        return self.recommended or "suffix"
 
     @property
     def advice(self) -> str:
         """One line on which mode to use."""
         mode = self.recommended
-        if mode == "suffix":
-            return "use segments='suffix'"
         if mode == "boundary":
             return f"use segments='boundary': {self._why_not_suffix()}"
+        if mode == "suffix":
+            return f"use segments='suffix': {self._list_failures('boundary')}"
         if all(finding.ok is None for finding in self.findings):
             return "neither mode works: the template renders none of these conversations"
-        failed = [
-            f"{mode} not for {', '.join(finding.kind for finding in self._failures(mode))}"
-            for mode in get_args(Segments)
-        ]
-        return f"neither mode works for all that the template does: {'; '.join(failed)}"
+        failed = "; ".join(map(self._list_failures, _PREFERRED))
+        return (
+            f"neither mode works for all that the template does: {failed}. segments='auto' is "
+            f"{self.chosen!r}, which refuses a turn that is rendered otherwise"
+        )
 
     def _why_not_suffix(self) -> str:
         failures = self._failures("suffix")
+        if not failures:
+            return (
+                "both modes work, and it also takes turns that the tokenizer would split otherwise"
+            )
         if all("reasoning" in f.kind or "think" in (f.so_far or "") for f in failures):
             return "the template drops reasoning of earlier turns"
         if any(f.position is None for f in failures):
             return "the template refuses turns of the model as it wrote them"
         return "the template rewrites earlier turns of the model"
+
+    def _list_failures(self, segments: Segments) -> str:
+        kinds = ", ".join(finding.kind for finding in self._failures(segments))
+        return f"{segments} does not work for {kinds}"
 
     def _failures(self, segments: Segments) -> list[Finding]:
         return [f for f in self.findings if f.segments == segments and f.ok is False]

@@ -193,9 +193,10 @@ class RunDir:
     def copied_at(self) -> str | None:
         """When this copy of a run at a URL was made, in UTC; None where it is no copy."""
         try:
-            return read_whole(self.path / COPIED).decode()[:20]
-        except (OSError, RunDirectoryError, UnicodeDecodeError):
+            content = read_whole(self.path / COPIED)
+        except (OSError, RunDirectoryError):
             return None
+        return content.decode() if re.fullmatch(rb"[0-9TZ:-]{1,20}", content) else None
 
     def refuse_replaced(self, info: RunInfo | None) -> None:
         """Raise RunDirectoryError where the directory no longer holds the run of this run.json.

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import msgspec
 
 from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
-from heldout.store.jsonl import decode, has_writer, open_to_read
+from heldout.store.jsonl import decode, open_to_read
 from heldout.store.run_dir import RunDir, RunInfo
 
 ROOT = "outputs/evals"
@@ -352,7 +352,7 @@ def _status_of(run: RunDir, info: RunInfo) -> Status:
     if info.status != "running":
         return info.status
     try:
-        is_alive = has_writer(run.curve if run.curve.exists() else run.journal)
+        is_alive = run.may_be_running()
     except (HeldoutError, OSError):
         return "damaged"
     return "running" if is_alive else "interrupted"

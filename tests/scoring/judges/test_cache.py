@@ -76,11 +76,62 @@ def test_a_verdict_is_not_another_models_of_the_same_name(run: Run, tmp_path: Pa
     assert len(asked) == 1
     judge = Judge(judging_with(model, asked), cache=path)
     judge.identity()
-    with torch.no_grad():
-        model.weight.add_(1)
+    write(model)
     judge.identity()  # as at the start of an eval
     assert not ask(run, judge).cached
     assert len(asked) == 2
+
+
+def write(model: torch.nn.Linear) -> None:
+    with torch.no_grad():
+        model.weight.add_(1)
+
+
+def write_uncounted(model: torch.nn.Linear) -> None:
+    model.weight.data.add_(1)  # torch counts no write through `.data`
+
+
+@pytest.mark.parametrize("train", [write, write_uncounted])
+def test_a_judge_whose_weights_change_is_asked_again(run: Run, tmp_path: Path, train: Any) -> None:
+    """A reward model that trains, a policy that judges itself: no eval begins in between."""
+    asked = list[str]()
+    model = torch.nn.Linear(2, 2)
+    judge = Judge(judging_with(model, asked), cache=tmp_path / "verdicts.db")
+    assert [ask(run, judge).cached for _ in range(2)] == [False, True]
+    train(model)
+    assert [ask(run, judge).cached for _ in range(2)] == [False, True]
+    assert len(asked) == 2
+
+
+def test_a_verdict_during_which_the_weights_changed_is_not_reused(run: Run) -> None:
+    model = torch.nn.Linear(2, 2)
+    first = copy.deepcopy(model.state_dict())
+
+    def judging(messages: Any) -> str:
+        write(model)
+        return said("correct")
+
+    judge = Judge(judging)
+    assert not ask(run, judge).cached
+    model.load_state_dict(first)
+    assert not ask(run, judge).cached
+
+
+def test_questions_asked_at_once_share_a_look_at_the_weights(run: Run) -> None:
+    endpoint = Scripted(said("correct"))
+    looks = list[int]()
+    describe = endpoint.describe
+    endpoint.describe = lambda: looks.append(1) or describe()  # type: ignore[method-assign]
+    judge = Judge(endpoint)
+
+    async def ask_all() -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(40):
+                group.start_soon(judge.ask, three_way_question("2+2?", str(number), "4"))
+
+    run(ask_all)
+    assert len(endpoint.asked) == 40
+    assert len(looks) <= 2 + 40  # before, and after each reply
 
 
 def test_verdicts_of_a_model_that_cannot_be_known_are_not_reused(

@@ -390,10 +390,11 @@ def test_one_who_is_cancelled_leaves_the_question_to_the_next(run: Run) -> None:
     asked = []
 
     async def main() -> Any:
-        go = anyio.Event()
+        go, is_asked = anyio.Event(), anyio.Event()
 
         async def slow(messages: list[Message]) -> str:
             asked.append(1)
+            is_asked.set()
             await go.wait()
             return said("correct")
 
@@ -410,7 +411,7 @@ def test_one_who_is_cancelled_leaves_the_question_to_the_next(run: Run) -> None:
 
         async with anyio.create_task_group() as group:
             group.start_soon(leads)
-            await anyio.wait_all_tasks_blocked()
+            await is_asked.wait()
             group.start_soon(follows)
             await anyio.wait_all_tasks_blocked()
             first.cancel()
@@ -487,19 +488,22 @@ def test_a_judge_says_who_it_is_and_opens_nothing_for_it(monkeypatch: pytest.Mon
 
 
 def test_verdicts_of_another_judge_or_of_other_sampling_have_another_key() -> None:
+    def key_of(judge: Judge, question: Question[Any] = ASKED, draw: int = 0) -> bytes:
+        return judge._key(judge._description, question, draw)
+
     keys = {
-        Judge(Scripted("", name="a"))._key(ASKED, 0),
-        Judge(Scripted("", name="b"))._key(ASKED, 0),
-        Judge(Scripted("", name="a"), sampling=Sampling(temperature=0.5))._key(ASKED, 0),
-        Judge(Scripted("", name="a"))._key(ASKED, 1),
+        key_of(Judge(Scripted("", name="a"))),
+        key_of(Judge(Scripted("", name="b"))),
+        key_of(Judge(Scripted("", name="a"), sampling=Sampling(temperature=0.5))),
+        key_of(Judge(Scripted("", name="a")), draw=1),
     }
     assert len(keys) == 4
     for name in ("mine/1", "mine/2"):
         question = Question(name, ASKED.messages, ASKED.inputs, ASKED.read)
-        keys.add(Judge(Scripted("", name="a"))._key(question, 0))
+        keys.add(key_of(Judge(Scripted("", name="a")), question))
     assert len(keys) == 6
     # What changes no verdict does not.
-    assert Judge(Scripted("", name="a"), attempts=9, retries=0)._key(ASKED, 0) in keys
+    assert key_of(Judge(Scripted("", name="a"), attempts=9, retries=0)) in keys
 
 
 # --- Event loops --------------------------------------------------------------------------------

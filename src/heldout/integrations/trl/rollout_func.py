@@ -105,8 +105,8 @@ def build_rollout_func(
             `max_completion_length`.
         engine_max_len: The most tokens of a whole conversation; by default what the engine can
             read.
-        segments: How replies are put into tokens; `auto` is `boundary` where the chat template
-            allows it (as `heldout check template` finds out), and else `suffix`.
+        segments: How replies are put into tokens; `auto` is what `heldout check template`
+            recommends, and `suffix` where it recommends neither.
         prepare_messages: Makes a sample's opening messages; it cannot be async.
         duplicates: What to do with samples that share a prompt, which cannot be told apart:
             `refuse` them, use the `first`, or a function that chooses one.
@@ -155,7 +155,7 @@ def build_rollout_func(
                 check_training_prompts(
                     trainer.train_dataset, evals, trainer._tokenizer, allow_overlap=allow_overlap
                 )
-            modes[trainer] = _choose_segments(renderer) if segments == "auto" else segments
+            modes[trainer] = examine(renderer).chosen if segments == "auto" else segments
         per_turn, max_length = per_turn_max_tokens, engine_max_len
         if per_turn is None:
             per_turn = trainer.max_completion_length
@@ -421,11 +421,6 @@ def _without_none(value: Any) -> Any:
 
 
 # --- Rollouts -----------------------------------------------------------------------------------
-
-
-def _choose_segments(render: Render) -> Segments:
-    # It loses no rollout to a tokenizer that would split the model's text otherwise.
-    return "boundary" if examine(render).allows("boundary") else "suffix"
 
 
 def _is_mismatch(error: str | None) -> bool:

@@ -3,8 +3,10 @@
 A reply that is no verdict is asked for again, with what was wrong with it; after `attempts` replies
 the question has no verdict, which is an error and never a 0. Equal questions are asked once and
 cached. The key of a verdict is all that decides it: the endpoint's description, the sampling, the
-words of the prompt, the messages, and which draw it is. Failures are not cached. A judge from which
-nothing ever came stops the run: no other question could do better.
+words of the prompt, the messages, and which draw it is. The weights of a model in this process are
+part of its description, and may change between two questions: it is made anew for each. Failures
+are not cached. A judge from which nothing ever came stops the run: no other question could do
+better.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import logging
 import re
 import sqlite3
 import threading
+import time
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -142,6 +145,8 @@ class Judge:
         self._cache = VerdictCache(None if cache is None else Path(cache))
         self._endpoints = _Endpoints(endpoint, max_concurrent)
         self._locks: WeakValueDictionary[tuple[Any, bytes], anyio.Lock] = WeakValueDictionary()
+        self._latest: tuple[float, dict[str, Any]] = -inf, {}
+        self._has_warned = False
         self._has_given_verdict = False
         self._failures = 0
 
@@ -149,14 +154,41 @@ class Judge:
 
     @cached_property
     def _description(self) -> dict[str, Any]:
-        described = self._endpoints.open().describe()
-        if "unknown" in described and self.cache is not None:
+        return self._read_description(self._endpoints.open())
+
+    def _read_description(self, endpoint: Endpoint) -> dict[str, Any]:
+        described = endpoint.describe()
+        if "unknown" in described and self.cache is not None and not self._has_warned:
+            self._has_warned = True
             log.warning(
                 "verdicts are not reused, since nothing tells whether the same judge gave them: %s",
                 described["unknown"],
             )
         # How many rows are decoded together is no property of the judge.
         return {name: value for name, value in described.items() if name != "max_batch"}
+
+    async def _describe_now(self) -> dict[str, Any]:
+        """Describe the judge as it is now; one that is named by a text stays as it is.
+
+        Torch does not count every write to weights, so they are hashed. Questions of one event loop
+        that wait for that share the next description.
+        """
+        if self._endpoints.is_named:
+            return self._description
+        asked = time.monotonic()
+        endpoint = (await self._endpoints.here()).endpoint
+        lock = self._locks.setdefault((current_loop(), b"description"), anyio.Lock())
+        with waiting_for_others():
+            await lock.acquire()
+        try:
+            begun, description = self._latest
+            if begun < asked:
+                begun = time.monotonic()
+                description = await anyio.to_thread.run_sync(self._read_description, endpoint)
+                self._latest = begun, description
+            return description
+        finally:
+            lock.release()
 
     @property
     def name(self) -> str:
@@ -172,7 +204,7 @@ class Judge:
     def identity(self) -> dict[str, Any]:
         """Describe the judge and its settings: what two reports must share to be compared.
 
-        Called at the start of each eval: the weights of a model in memory are hashed again.
+        Called at the start of each eval; the weights of a model in memory are hashed again.
 
         Returns:
             Plain JSON values.
@@ -184,10 +216,10 @@ class Judge:
             "attempts": self._attempts,
         }
 
-    def _key(self, question: Question[Any], draw: int) -> bytes:
+    def _key(self, description: dict[str, Any], question: Question[Any], draw: int) -> bytes:
         """Hash all that decides a verdict, as its key in the cache."""
         request = {
-            "endpoint": self._description,
+            "endpoint": description,
             "sampling": self._sampling.to_dict(),
             "prompt": question.prompt,
             "messages": [[message.role, message.content] for message in question.messages],
@@ -215,8 +247,9 @@ class Judge:
             NoVerdict: No reply was a verdict.
             EndpointError: A request was not answered, or no further one will be.
         """
-        key = self._key(question, draw)
-        is_known = "unknown" not in self._description
+        description = await self._describe_now()
+        key = self._key(description, question, draw)
+        is_known = "unknown" not in description
         # Equal questions of one event loop wait for the first one's verdict.
         lock = self._locks.setdefault((current_loop(), key), anyio.Lock())
         with waiting_for_others():
@@ -225,7 +258,8 @@ class Judge:
             verdict = await self._look_up(question, key) if is_known else None
             if verdict is None:
                 verdict = await self._converse(question, key, draw)
-                if is_known:
+                # Weights that changed meanwhile may have given it.
+                if is_known and await self._describe_now() == description:
                     await self._cache.put(key, (verdict.reply, verdict.attempts, verdict.usage))
         except (NoVerdict, TransientError) as problem:
             self._failures += 1
@@ -591,6 +625,8 @@ class _Endpoints:
 
     def __init__(self, model: Any, max_concurrent: int) -> None:
         self._model, self._max_concurrent = model, max_concurrent
+        self.is_named = isinstance(model, str)
+        """Whether it is a server, or a model on disk that nobody else can reach."""
         self._loops: dict[Any, _Opened] = {}
         self._shared: Endpoint | None = None
         self._opening = threading.Lock()
