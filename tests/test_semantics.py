@@ -45,6 +45,7 @@ from heldout.scoring import (
     Rubric,
     compare_calls,
     grade_choice,
+    grade_match,
     grade_number,
     part,
     read_calls,
@@ -925,9 +926,15 @@ def test_clause_25_the_best_checkpoint_is_reported_as_one_that_was_picked() -> N
 # --- Scoring ------------------------------------------------------------------------------------
 
 
-def test_clause_26_the_last_stated_answer_counts_and_nothing_is_guessed() -> None:
+def test_clause_26_the_stated_answer_counts_and_nothing_is_guessed() -> None:
     grade = grade_number("Answer: 7. No, wait.\n**Answer:** -$29.00", -29)
     assert (grade.value, grade.extracted) == (1.0, "-$29.00")
+    for several in ("Answer: 7\nAnswer: 29", r"\boxed{7} \boxed{29}"):
+        grade = grade_number(several, 29)
+        assert (grade.value, grade.extracted) == (0.0, None)
+        assert grade.note.startswith("ambiguous")
+    assert grade_number("I can't tell. <!-- Answer: 29 -->", 29).value == 0.0
+    assert grade_match("It is not Paris.", "Paris").value == 0.0
     for undecided in ("It is 28, or 29, or 30.", "Answer: 29 or 30", r"\boxed{29} so \boxed{29"):
         assert grade_number(undecided, 29).value == 0.0
     assert grade_choice("Answer: B or C", "C").value == 0.0
@@ -945,7 +952,7 @@ def test_clause_27_a_rubric_is_known_by_its_parts_and_one_that_raises_is_the_ite
     known = describe_callable(Rubric(part(grade_number, name="correct", weight=2), picky))
     assert known is not None
     assert [(p["name"], p.get("weight"), p.get("version")) for p in known["parts"]] == [
-        ("correct", 2, 5),
+        ("correct", 2, 6),
         ("picky", None, None),
     ]
     length = part(lambda answer: len(answer), name="n", weight=0)

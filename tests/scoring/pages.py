@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from heldout.scoring import (
-    answers,
     choice,
     formats,
     json_schema,
@@ -72,30 +71,28 @@ def _correct(name: str, options: str = "", *checks: str) -> str:
 PAGES: Mapping[str, Page] = {
     "stated_answer": Page(
         "The stated answer",
-        (answers.stated_answer,),
-        "from heldout.scoring import Rubric, stated_answer\n\n\n"
-        "def correct(answer, target):\n"
-        "    return stated_answer(answer) == target\n\n\n"
-        "score_fn = Rubric(correct)\n"
-        'assert correct("I first thought 41.\\n\\n**Answer:** 42", "42")',
+        (),
+        "from heldout.scoring import grade_exact\n\n"
+        'assert grade_exact("I first thought 41.\\n\\n**Answer:** 42", "42").value == 1.0\n'
+        'assert grade_exact("Answer: 41\\nAnswer: 42", "42").note.startswith("ambiguous")',
         (Table(of_answers.STATED, columns=("reply", "")),),
-        note="Graders that read what is stated (choices, numbers, texts, lists) read it so.",
+        note="What graders read of a reply that states an answer, where any text may be one. Those "
+        "of letters, numbers and mathematics pass over what is none of theirs. [What the answer is]"
+        "(../graders.md#what-the-answer-is) has the rules.",
     ),
     "choice": Page(
         "Multiple choice",
         (choice.grade_choice,),
-        "from heldout.scoring import Rubric, grade_choice, part, shuffled\n\n"
+        "from heldout.scoring import Rubric, grade_choice, part\n\n"
         'score_fn = Rubric(part(grade_choice, name="correct", letters="ABCD"))\n\n\n'
-        "# Where every sample has options of its own, in an order of its own:\n"
+        "# Where every sample has options of its own:\n"
         "def correct(answer, target, sample):\n"
-        '    order = shuffled(sample.metadata["options"], key=sample.id)\n'
-        "    return grade_choice(answer, target, options=order.options, originals=order.originals)"
-        "\n\n\n"
+        '    return grade_choice(answer, target, options=sample.metadata["options"])\n\n\n'
         "score_fn = Rubric(correct)",
         (Table(of_choice.CHOICES, columns=("answer", "target")),),
         note="Give the options' texts where you have them: then an answer may say the text, and `B "
         "cells` is not the letter B. [Options in another order]"
-        "(../graders.md#options-in-another-order) shows how to ask with the same order. In the "
+        "(../graders.md#options-in-another-order) shows how to shuffle them. In the "
         "examples, the options are "
         + ", ".join(
             f"{letter} {option}" for letter, option in zip("ABCD", of_choice.OPTIONS, strict=True)

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heldout.chat.reasoning import fenced
 from heldout.scoring.answers import (
-    CodeBlock,
+    Strength,
     answer_text,
-    code_blocks,
     final_answer,
     last_code_block,
-    last_statement,
-    stated_answer,
     statements,
+    visible,
+    visible_answer,
 )
+from heldout.scoring.text import grade_exact
 from heldout.types import Message, Stop, Trajectory
 from tests.scoring.examples import Example
 from tests.scoring.examples.answers import STATED
@@ -52,8 +53,19 @@ HOSTILE = (
 
 @pytest.mark.parametrize("example", STATED, ids=lambda example: example.why)
 def test_the_last_statement_is_read_as_its_table_says(example: Example) -> None:
-    text = answer_text(example.answer)
-    assert (stated_answer(text) if text else None) == example.extracted
+    assert stated_answer(example.answer) == example.extracted
+
+
+def stated_answer(reply: str) -> str | None:
+    """What a grader of any text reads of a reply that states something."""
+    text = visible_answer(reply)
+    return grade_exact(reply, "x").extracted if text and statements(text) else None
+
+
+def blocks_of(text: str) -> list[tuple[str, str, bool]]:
+    return [
+        (each.language, text[each.inner : each.inner_end], each.closed) for each in fenced(text)
+    ]
 
 
 def test_a_cut_off_generation_has_no_answer() -> None:
@@ -124,14 +136,17 @@ def test_a_tag_that_is_meant_is_none_of_the_answer_whatever_code_is_around(
     assert answer_text(text) == answer
 
 
-def test_statements_come_from_the_last_one_backwards() -> None:
+def test_statements_are_found_in_order_with_how_plain_they_are() -> None:
     text = "The answer is red.\n#### 5\nSo \\boxed{7}.\n<answer>blue</answer>\n**Answer:** A"
-    assert [statement.value for statement in statements(text)] == ["A", "blue", "7", "5", "red"]
+    found = statements(text + '\n{"answer": 4}')
+    assert [statement.value for statement in found] == ["red", "5", "7", "blue", "A", "4"]
+    plain = [Strength.SENTENCE, *[Strength.MARKED] * 3, Strength.LABEL, Strength.MARKED]
+    assert [statement.strength for statement in found] == plain
 
 
 def test_a_sentence_counts_where_nothing_is_marked() -> None:
     assert stated_answer("Answer: Paris\n\nThe answer is well known.") == "Paris"
-    assert stated_answer("The answer is Paris. The answer is well known.") == "well known"
+    assert stated_answer("The answer is Paris. The answer is well known.") is None
 
 
 @pytest.mark.parametrize(
@@ -148,33 +163,17 @@ def test_other_tags_at_the_end_stay() -> None:
         assert answer_text(text) == text
 
 
-def test_a_statement_says_how_it_was_made() -> None:
-    kinds = {
-        "So, answer: 4": "words",
-        r"So \boxed{4}": "box",
-        "So <answer>4</answer>": "tag",
-        "So\n#### 4": "hashes",
-        'So {"answer": 4}': "key",
-    }
-    for text, kind in kinds.items():
-        statement = last_statement(text)
-        assert statement is not None
-        assert (statement.kind, statement.value) == (kind, "4")
-
-
 @given(st.lists(st.sampled_from([*HOSTILE, "Answer:", "x", "5"]), max_size=30).map("".join))
 def test_no_text_breaks_the_reading(text: str) -> None:
     kept = answer_text(text)
     assert kept is None or kept.strip() == kept != ""
-    statement = last_statement(text)
-    if statement and statement.value is not None:
-        assert statement.value
+    assert "" not in [statement.value for statement in statements(text)]
 
 
 @given(st.text(max_size=60), st.sampled_from("ABCDE"))
 def test_whatever_stands_before_it_the_last_stated_answer_is_read(before: str, letter: str) -> None:
-    text = before.replace("`", "").replace("~", "") + f"\n\n**Answer:** {letter}"
-    assert stated_answer(text) == letter
+    plain = visible(before.replace("`", "").replace("~", ""))
+    assert stated_answer(f"{plain}\n\nCorrection.\n**Final answer:** {letter}") == letter
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="<"), max_size=60))
@@ -190,7 +189,8 @@ def test_a_long_text_of_anything_is_read_in_bounded_time(piece: str) -> None:
     text = "Answer: " + piece * (300_000 // len(piece))
     began = time.process_time()
     answer_text(text)
-    last_statement(text)
+    visible(text)
+    statements(text)
     assert time.process_time() - began < 60  # under a second; hours where it is not linear
 
 
@@ -199,11 +199,10 @@ def test_a_long_text_of_anything_is_read_in_bounded_time(piece: str) -> None:
 
 def test_code_blocks_are_read_with_their_language() -> None:
     text = "a\n```python\nx = 1\n```\nb\n````md\n```\ninner\n```\n````\n~~~\nz\n~~~"
-    blocks = code_blocks(text)
-    assert [(block.language, block.code) for block in blocks] == [
-        ("python", "x = 1"),
-        ("md", "```\ninner\n```"),
-        ("", "z"),
+    assert blocks_of(text) == [
+        ("python", "x = 1", True),
+        ("md", "```\ninner\n```", True),
+        ("", "z", True),
     ]
     assert last_code_block(text) == "z"
     assert last_code_block(text, "python") == "x = 1"
@@ -211,40 +210,39 @@ def test_code_blocks_are_read_with_their_language() -> None:
 
 def test_a_fence_that_never_closes_is_not_the_last_code_block() -> None:
     text = "```\na\n```\n```\nb"
-    assert not code_blocks(text)[-1].closed
+    assert blocks_of(text)[-1] == ("", "b", False)
     assert last_code_block(text) == "a"
 
 
 @given(st.lists(st.text("ab \n"), max_size=4))
 def test_blocks_are_read_as_they_were_written(codes: list[str]) -> None:
     text = "\n".join(f"```x\n{code}\n```" for code in codes)
-    assert [block.code for block in code_blocks(text)] == codes
-    assert all(block.closed and block.language == "x" for block in code_blocks(text))
+    assert blocks_of(text) == [("x", code, True) for code in codes]
 
 
 def test_a_block_with_windows_line_ends_is_read() -> None:
-    assert code_blocks("```x\r\na\r\nb\r\n```\r\n") == (CodeBlock("x", "a\r\nb"),)
+    assert blocks_of("```x\r\na\r\nb\r\n```\r\n") == [("x", "a\r\nb", True)]
 
 
 @pytest.mark.parametrize(
     ("text", "blocks"),
     [
-        ("```\n```", [CodeBlock("", "")]),
-        ("```", [CodeBlock("", "", closed=False)]),
-        ("```py", [CodeBlock("py", "", closed=False)]),
-        ("```Python title=x\n1\n```", [CodeBlock("python", "1")]),
-        ("``` x\n1\n```", [CodeBlock("x", "1")]),
+        ("```\n```", [("", "", True)]),
+        ("```", [("", "", False)]),
+        ("```py", [("py", "", False)]),
+        ("```Python title=x\n1\n```", [("python", "1", True)]),
+        ("``` x\n1\n```", [("x", "1", True)]),
         ("```x``` and ```y```", []),
         ("``\n1\n``", []),
-        ("```\n1\n~~~\n```", [CodeBlock("", "1\n~~~")]),
-        ("```\n1\n```x\n```", [CodeBlock("", "1\n```x")]),
-        ("~~~ a`b`\n1\n~~~", [CodeBlock("a`b`", "1")]),
-        ("- a\n\t```\n\t1\n\t```", [CodeBlock("", "\t1")]),
-        ("```\n1\n`````", [CodeBlock("", "1")]),
+        ("```\n1\n~~~\n```", [("", "1\n~~~", True)]),
+        ("```\n1\n```x\n```", [("", "1\n```x", True)]),
+        ("~~~ a`b`\n1\n~~~", [("a`b`", "1", True)]),
+        ("- a\n\t```\n\t1\n\t```", [("", "\t1", True)]),
+        ("```\n1\n`````", [("", "1", True)]),
     ],
 )
-def test_fences_are_told_apart(text: str, blocks: list[CodeBlock]) -> None:
-    assert list(code_blocks(text)) == blocks
+def test_fences_are_told_apart(text: str, blocks: list[tuple[str, str, bool]]) -> None:
+    assert blocks_of(text) == blocks
 
 
 def test_languages_are_compared_in_any_case() -> None:
@@ -255,11 +253,11 @@ def test_languages_are_compared_in_any_case() -> None:
 @pytest.mark.parametrize("unit", ["```\n", "~~~ a\n", "`", "~", "```\n```\n", "\r", " ```x\n"])
 def test_a_long_text_of_fences_is_read(unit: str) -> None:
     text = unit * (300_000 // len(unit))
-    assert all(block.code in text for block in code_blocks(text)[:3])
+    assert all(code in text for _, code, _ in blocks_of(text)[:3])
 
 
 @pytest.mark.parametrize("line", ["`" * 100_000, "~" * 100_000, "```" + " " * 100_000])
 def test_a_long_fence_is_read_in_bounded_time(line: str) -> None:
     began = time.process_time()
-    assert code_blocks(f"{line}a\rb") == ()
+    assert blocks_of(f"{line}a\rb") == []
     assert time.process_time() - began < 60  # minutes where it is not linear

@@ -50,9 +50,8 @@ from heldout.scoring import (
     part,
     read_calls,
     same_calls,
-    stated_answer,
 )
-from heldout.scoring.answers import answer_text
+from heldout.scoring.answers import answer_text, statements, visible
 from heldout.scoring.grades import LONGEST_KEPT
 from heldout.types import Completion, Message, ToolCall, ToolSpec
 from tests.conftest import RunEval
@@ -92,7 +91,7 @@ GRADERS: dict[str, Callable[[str], Any]] = {
 }
 READERS: dict[str, Callable[[str], Any]] = {
     "answer": answer_text,
-    "statement": stated_answer,
+    "statement": lambda text: statements(visible(text)),
     "last code block": last_code_block,
     "calls": lambda text: called(text).problems,
     "same calls": lambda text: same_calls([call(text)], [call(text)]),

@@ -352,7 +352,7 @@ def test_what_a_rubric_is_known_by_is_stored_with_the_report(run_eval: RunEval) 
         "name": "correct",
         "weight": 2,
         "function": "grade_number",
-        "version": 5,
+        "version": 6,
         "options": {"relative": 0.5},
     }
     assert (length["name"], length["function"]) == ("len_of", "len_of")

@@ -287,6 +287,12 @@ def test_a_call_of_the_target_in_no_known_form_is_refused(wrong):
         grade_calls(trajectory(), [wrong])
 
 
+def test_an_argument_for_which_no_value_is_accepted_is_refused_by_name():
+    for accepted, where in (({"a": []}, "weather.a"), ({"a": [{"b": []}]}, "weather.a.b")):
+        with pytest.raises(InvalidInput, match=rf"no value for {where},"):
+            grade_calls(trajectory(), [{TOOL: accepted}])
+
+
 def test_only_the_last_turn_is_graded_and_its_finish_reason_does_not_matter():
     target = [{"name": TOOL, "arguments": {"city": "Oslo"}}]
     one = call('{"city": "Oslo"}')
@@ -321,4 +327,4 @@ def test_a_trajectory_without_a_model_turn_cannot_be_judged():
 
 
 def test_the_ready_made_ones_are_known_by_their_version():
-    assert (version_of(grade_calls), version_of(score_calls)) == (4, 1)
+    assert (version_of(grade_calls), version_of(score_calls)) == (5, 1)

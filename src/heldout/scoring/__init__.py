@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from heldout._lazy import lazy
 
 if TYPE_CHECKING:
-    from heldout.scoring.answers import code_blocks, final_answer, last_code_block, stated_answer
-    from heldout.scoring.choice import grade_choice, shuffled
+    from heldout.scoring.answers import final_answer, last_code_block
+    from heldout.scoring.choice import grade_choice
     from heldout.scoring.formats import (
         has_boxed,
         has_code_block,
@@ -50,10 +50,8 @@ if TYPE_CHECKING:
 _HOME = {
     "heldout.scoring.rubric": ("Part", "Rubric", "part"),
     "heldout.scoring.grades": ("Grade", "grader"),
-    "heldout.scoring.answers": (
-        "code_blocks", "final_answer", "last_code_block", "stated_answer",
-    ),
-    "heldout.scoring.choice": ("grade_choice", "shuffled"),
+    "heldout.scoring.answers": ("final_answer", "last_code_block"),
+    "heldout.scoring.choice": ("grade_choice",),
     "heldout.scoring.number": ("grade_number",),
     "heldout.scoring.text": (
         "grade_exact", "grade_f1", "grade_includes", "grade_match", "grade_rouge_l",
@@ -77,7 +75,6 @@ __all__ = [
     "Judge",
     "Part",
     "Rubric",
-    "code_blocks",
     "compare_calls",
     "final_answer",
     "grade_calls",
@@ -108,8 +105,6 @@ __all__ = [
     "read_calls",
     "same_calls",
     "schema_accuracy",
-    "shuffled",
-    "stated_answer",
 ]
 
 __getattr__, __dir__ = lazy(__name__, _HOME)

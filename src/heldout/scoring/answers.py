@@ -1,26 +1,29 @@
 r"""The answer of a reply: the reply without its reasoning, and the answers stated in it.
 
 An answer is stated by a box (`\boxed{7}`), a tag (`<answer>7</answer>`), a JSON key (`"answer":
-7`), four hashes (`#### 7`), a label (`**Answer:** 7`) or a sentence (`the answer is 7`). Graders of
-a letter, a number or an expression go through `statements` from the last one backwards and pass
-over those that hold nothing of their kind. Every scan is linear in the text or bounded.
+7`), four hashes (`#### 7`), a label (`**Answer:** 7`) or a sentence (`the answer is 7`). `agree`
+says which one counts, for every grader: a correction takes back what is stated before it, the
+strongest kind of statement goes before the others, and statements of that kind have to agree.
+Every scan is linear in the text or bounded.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from operator import eq
+from typing import Generic, NamedTuple, TypeVar
 
 from heldout.chat.reasoning import fenced, without_reasoning
 from heldout.types import Trajectory
 
 MAX_VALUE = 2000  # characters of a line that are read
 _MAX_BOX = 20_000  # characters of a box or tag; a longer one counts as unclosed
-_NEAR_END = 500  # characters
 _MAX_PLACES = 400  # places that are looked at, from the end of the text
+
+Reading = TypeVar("Reading")
 
 # --- The reply ----------------------------------------------------------------------------------
 
@@ -43,6 +46,29 @@ def answer_text(text: str | None) -> str | None:
     return answer or None
 
 
+# Spaces of Unicode, and what shows nothing: zero-width and soft hyphens, marks of direction.
+_SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+_INVISIBLE = re.compile(
+    "[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe0f\ufeff]"
+)
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+
+
+def visible(text: str) -> str:
+    """Take out what a reader does not see: comments of HTML, and characters without width."""
+    if "<!--" in text:
+        text = _COMMENT.sub("", text).strip()
+    if text.isascii():
+        return text
+    return _INVISIBLE.sub("", _SPACES.sub(" ", text)).strip()
+
+
+def visible_answer(text: str | None) -> str | None:
+    """Return what a reader sees of a reply, without its reasoning; None where that is nothing."""
+    answer = answer_text(text)
+    return visible(answer) or None if answer else None
+
+
 def final_answer(trajectory: Trajectory) -> str | None:
     """Return the answer of the last model turn.
 
@@ -59,19 +85,32 @@ def final_answer(trajectory: Trajectory) -> str | None:
 # --- Statements ---------------------------------------------------------------------------------
 
 
+class Strength(IntEnum):
+    """How plainly an answer is stated."""
+
+    SENTENCE = 1
+    """It may be a remark about the answer."""
+    LABEL = 2
+    MARKED = 3
+    """A box, a tag, a key or four hashes."""
+
+
 class Statement(NamedTuple):
-    """One stated answer; None where it breaks off. A sentence may be a remark about the answer."""
+    """One stated answer, and where it stands; its value is None where it breaks off."""
 
     value: str | None
-    kind: Literal["words", "box", "tag", "hashes", "key"]
-    is_sentence: bool = False
+    strength: Strength
+    start: int
+    end: int
+    is_final: bool = False
+    """Whether it is called final: then it replaces those before it that are not."""
 
 
 _NEXT_QUESTION = re.compile(r"\n[ \t#*>]{0,6}(?:Question|Q|Problem|User|Human) ?\d{0,3}[*_ ]{0,3}:")
 
 
-def statements(text: str) -> Iterator[Statement]:
-    """Find the answers stated in a reply without reasoning, the last one first.
+def statements(text: str) -> list[Statement]:
+    """Find the answers stated in a reply without reasoning, in order.
 
     Programs in code blocks state nothing. Where the text goes on to make up a next question
     (`Question: …`), it ends there if an answer was stated before it, or nothing but a short line.
@@ -79,78 +118,115 @@ def statements(text: str) -> Iterator[Statement]:
     """
     if "\n" in text and (question := _NEXT_QUESTION.search(text)):
         before = text[: question.start()].rstrip()
-        if next(_backwards(before), None) is not None:
-            text = before
-        elif len(before) <= 60 and "\n" not in before and before[-1:] not in ":!":
-            return iter([Statement(clean(before), "words")])
+        if found := _find(before):
+            return found
+        if len(before) <= 60 and "\n" not in before and before[-1:] not in ":!":
+            return [Statement(clean(before), Strength.LABEL, 0, len(before))]
+    found = _find(text)
     if text.startswith(("{", "```")):
-        keys = [statement for statement in _backwards(text) if statement.kind == "key"]
-        if keys:
-            return iter(keys)
-    return _backwards(text)
+        return [each for each in found if text[each.start] == '"'] or found
+    return found
 
 
-def last_statement(text: str) -> Statement | None:
-    """Find the stated answer that counts where any text may be one: a sentence may be a remark."""
-    sentence = None
-    for statement in statements(text):
-        if not statement.is_sentence:
-            return statement
-        sentence = sentence or statement
-    return sentence
+class Agreed(NamedTuple, Generic[Reading]):
+    """What the statements of a reply agree on."""
+
+    reading: Reading | None = None
+    problem: str = ""
+    """Why something is stated, and nothing can be read."""
 
 
-def stated_answer(text: str) -> str | None:
-    r"""Return the answer that a text states.
+# Takes back what is stated before it. `The answer is actually 5` does not.
+_CORRECTION = re.compile(
+    r"[\n.,;:!?(—–-]\s*(?:(?:oh|but|hmm)[,.…\s]+)?(?:wait|actually|correction|sorry|oops|rather"
+    r"|no(?=[,.:;!—-]|\s+wait))\b|\b(?:mistaken?|scratch that|second thought|corrected|revised?)\b",
+    re.IGNORECASE,
+)
 
-    It looks for the last `\boxed{…}`, `<answer>…</answer>`, `"answer": …` (also `final_answer` and
-    `correct_answer`), `#### 7` or `Answer: …`, whichever comes last, and without any of those for
-    the last sentence `the answer is …`. A label or sentence states the rest of its sentence, or
-    what stands below it. It states nothing with `not`, `if` or `wrong` directly before it (`I don't
-    think the answer is A`, `the answer is not A`). A box that never closes is no answer, and no
-    earlier statement replaces it.
+
+def agree(
+    text: str,
+    stated: Sequence[Statement],
+    read: Callable[[Statement], Reading | None],
+    same: Callable[[Reading, Reading], bool] = eq,
+) -> Agreed[Reading]:
+    """Read the answer that the statements of a text agree on.
 
     Args:
-        text: A reply without reasoning.
+        text: The text in which the statements stand.
+        stated: They, in order.
+        read: Makes a reading of a statement; None where it holds nothing of the grader's kind.
+        same: Tells whether two readings are the same answer.
 
     Returns:
-        The stated answer without the markup around it; None where none is stated.
+        The last reading; none with a problem where those of the strongest kind differ, or where
+        the last statement breaks off.
     """
-    statement = last_statement(text)
-    return statement.value if statement else None
+    found = standing(text, stated, read)
+    if found is None:
+        return Agreed(None, "the stated answer breaks off")
+    strongest = max((statement.strength for statement, _ in found), default=None)
+    final = [each for each in found if each[0].strength == strongest]
+    for statement, reading in final[1:]:
+        if not same(reading, final[0][1]):
+            values = f"{statement.value!r:.100}, then {final[0][0].value!r:.100}"
+            return Agreed(None, f"ambiguous: {values}")
+    return Agreed(final[0][1]) if final else Agreed()
 
 
-# What announces an answer, and how many letters of the word stand before it: without its first
-# letter, a word is found in either case. Words that ASCII can write, but English does not have,
-# count near the end of a text that has nothing else.
-_MARKS = {"nswer": 1, "NSWER": 1, "\\boxed": 0, "####": 0}
-_LATIN_MARKS = {"Ans:": 0, "ntwort": 1, "espuesta": 1, "sposta": 2}
-_OTHER_MARKS = {"éponse": 1, "твет": 1, "答": 0, "正解": 0, "정답": 0, "إجابة": 0, "उत्तर": 0}
-_LETTERS_BEFORE = _MARKS | _LATIN_MARKS | _OTHER_MARKS
+def standing(
+    text: str, stated: Sequence[Statement], read: Callable[[Statement], Reading | None]
+) -> list[tuple[Statement, Reading]] | None:
+    r"""Find the statements that count and their readings, the last one first.
 
-
-def _backwards(text: str) -> Iterator[Statement]:
-    searched = _without_programs(text)
-    # One character is found much faster than several.
-    places = [(searched.rfind(mark), mark) for mark in _MARKS if mark[0] in searched]
-    if not text.isascii():
-        places += [(searched.rfind(mark), mark) for mark in _OTHER_MARKS]
-    if not places or max(places)[0] < 0:
-        places += [(searched.rfind(mark, -_NEAR_END), mark) for mark in _LATIN_MARKS]
-    for _ in range(_MAX_PLACES):
-        at, mark = last = max(places)
-        if at < 0:
+    Those without a reading do not count, nor does a label or a sentence that runs on to one with a
+    reading (`The answer is $\boxed{7}$`), nor what stands before a correction (`Wait`, `No,`,
+    `Actually`), or before a final answer without being one. None where the last one breaks off.
+    """
+    found: list[tuple[Statement, Reading]] = []
+    for i in range(len(stated) - 1, -1, -1):
+        statement = stated[i]
+        if statement.value is None and not found:
+            return None
+        is_replaced = any(
+            statement.end > later.start or (later.is_final and not statement.is_final)
+            for later, _ in found[-1:]
+        )
+        reading = None if statement.value is None or is_replaced else read(statement)
+        if reading is not None:
+            found.append((statement, reading))
+        if i and found and _CORRECTION.search(text, stated[i - 1].start, statement.start):
             break
-        if mark == "\\boxed":
-            statement = _read_box(text, at)
-        elif mark == "####":
-            hashes = _HASHES.match(text, at)
-            statement = Statement(hashes[1], "hashes") if hashes else None
-        else:
-            statement = _read_word(text, at - _LETTERS_BEFORE[mark])
-        if statement:
-            yield statement
-        places[places.index(last)] = (searched.rfind(mark, 0, at), mark)
+    return found
+
+
+_ANSWER = ("answer", "antwort", "respuesta", "resposta", "risposta", "réponse", "ответ")
+_ANNOUNCES = ("Ans(?=:)", "答案", "答え", "正解", "정답", "إجابة", "उत्तर")
+# Plain alternatives, each in three cases: `re` finds those much faster than it ignores case.
+_MARK = re.compile(
+    "|".join(
+        (r"\\boxed|####", *_ANNOUNCES, *_ANSWER, *map(str.title, _ANSWER), *map(str.upper, _ANSWER))
+    )
+)
+_POINT = re.compile(r"[.!?]\s")
+
+
+def _find(text: str) -> list[Statement]:
+    found: list[Statement] = []
+    for mark in list(_MARK.finditer(_without_programs(text)))[-_MAX_PLACES:]:
+        read = _READERS.get(mark[0], _read_word)
+        statement = read(text, mark.start())
+        if statement is None:
+            continue
+        last = found.pop() if found else None
+        if last and last.strength < Strength.MARKED and statement.start < last.end:
+            if _POINT.search(text, last.start, statement.start):  # Answer: A. Answer: B
+                value = _POINT.split(last.value or "", maxsplit=1)[0]
+                last = last._replace(value=clean(value) or last.value, end=statement.start)
+            elif last.is_final:  # Final answer: \boxed{7}
+                statement = statement._replace(is_final=True)
+        found += _join(text, last, statement) if last else [statement]
+    return found
 
 
 _PROSE = frozenset(("", "json", "text", "txt", "markdown", "md", "latex", "tex", "xml", "yaml"))
@@ -171,7 +247,7 @@ def _without_programs(text: str) -> str:
 
 # --- Boxes, hashes, keys and tags ---------------------------------------------------------------
 
-_BOX = re.compile(r"\\boxed\s{0,3}(?:\{|(?<=[\sd])([^\W_])(?![\w}]))")
+BOX = re.compile(r"\\boxed\s{0,3}(?:\{|(?<=[\sd])([^\W_])(?![\w}]))")
 _BRACES = re.compile(r"[{}]|\\.", re.DOTALL)
 _SPACE = r"(?:[\s$]|\\[()]|\\q?quad)*"
 _JOINED = re.compile(rf"{_SPACE}(?:[,;/]|\\(?:text|mbox)\s?\{{\s*(?:and|or)\s*\}}|and|or){_SPACE}")
@@ -186,20 +262,8 @@ _RAW = re.compile(r'"\s{0,9}([^"\n]{0,2000}[^"\s])\s{0,9}"')
 _decoder = json.JSONDecoder()
 
 
-def last_box(text: str) -> tuple[str | None, int] | None:
-    r"""Find the last `\boxed{…}`: its content, None where it never closes, and where it ends."""
-    at = text.rfind("\\boxed")
-    while at >= 0:
-        if box := _box_at(text, at):
-            return box
-        at = text.rfind("\\boxed", 0, at)
-    return None
-
-
-def _box_at(text: str, at: int) -> tuple[str | None, int] | None:
-    opened = _BOX.match(text, at)
-    if opened is None:
-        return None
+def read_box(text: str, opened: re.Match[str]) -> tuple[str | None, int]:
+    """Read what is in a box, None where it never closes, and where it ends."""
     if opened[1]:
         return opened[1], opened.end()
     depth = 1
@@ -210,44 +274,55 @@ def _box_at(text: str, at: int) -> tuple[str | None, int] | None:
             depth -= 1
         if not depth:
             return text[opened.end() : brace.start()].strip(), brace.end()
-    return None, len(text)
+    return None, opened.end()
 
 
 def _read_box(text: str, at: int) -> Statement | None:
-    r"""Read a box, with those joined to it: `\boxed{1} \text{ and } \boxed{2}` is `1, 2`."""
-    box = _box_at(text, at)
-    if box is None or box[0] is None:
-        return Statement(None, "box") if box else None
-    values = [clean(box[0])]
-    if values[0] and "%" not in values[0] and _PERCENT.match(text, box[1]):
-        values[0] += "\\%"
-    while len(values) < 16:
-        before = text.rfind("\\boxed", max(0, at - 260), at)
-        box = _box_at(text, before) if before >= 0 else None
-        if not box or not box[0] or not _JOINED.fullmatch(text, box[1], at):
-            break
-        values.insert(0, clean(box[0]))
-        at = before
-    value = ", ".join(dict.fromkeys(filter(None, values)))
-    return Statement(value, "box") if value else None
+    opened = BOX.match(text, at)
+    if opened is None:
+        return None
+    inside, end = read_box(text, opened)
+    value = None if inside is None else clean(inside)
+    if value and "%" not in value and _PERCENT.match(text, end):
+        value += "\\%"
+    return Statement(value, Strength.MARKED, at, end) if value != "" else None
 
 
-def _read_key(text: str, at: int) -> Statement | None:
+def _join(text: str, first: Statement, second: Statement) -> list[Statement]:
+    r"""Make one statement of boxes that are joined: `\boxed{1} \text{ and } \boxed{2}`."""
+    are_boxes = all(s.value and text.startswith("\\boxed", s.start) for s in (first, second))
+    if not are_boxes or not _JOINED.fullmatch(text, first.end, second.start):
+        return [first, second]
+    value = first.value if first.value == second.value else f"{first.value}, {second.value}"
+    return [first._replace(value=value, end=second.end)]
+
+
+def _read_hashes(text: str, at: int) -> Statement | None:
+    hashes = _HASHES.match(text, at)
+    return Statement(hashes[1], Strength.MARKED, at, hashes.end()) if hashes else None
+
+
+_READERS = {"\\boxed": _read_box, "####": _read_hashes}
+
+
+def _read_key(text: str, start: int, at: int) -> Statement | None:
     piece = text[at : at + _MAX_BOX]
     try:
         content, length = _decoder.raw_decode(piece)
     except (ValueError, RecursionError):
         raw = _RAW.match(piece)  # LaTeX with its backslashes as they are
-        return Statement(raw[1], "key") if raw else None
+        return Statement(raw[1], Strength.MARKED, start, at + raw.end()) if raw else None
     value = content.strip() if isinstance(content, str) else piece[:length]
-    return Statement(None if content is None or not value else value, "key")
+    stated = None if content is None or not value else value
+    return Statement(stated, Strength.MARKED, start, at + length)
 
 
-def _read_tag(text: str, at: int) -> Statement | None:
+def _read_tag(text: str, start: int, at: int) -> Statement | None:
     close = _TAG_END.search(text, at, at + _MAX_BOX)
     # Without a closing tag, generation was stopped at it.
-    value = clean(text[at : close.start() if close else at + MAX_VALUE])
-    return Statement(value, "tag") if value else None
+    end = close.start() if close else min(at + MAX_VALUE, len(text))
+    value = clean(text[at:end])
+    return Statement(value, Strength.MARKED, start, end) if value else None
 
 
 # --- Labels and sentences -----------------------------------------------------------------------
@@ -271,7 +346,9 @@ _LINK = re.compile(
     r"|(?P<label>[*_`\"'”’\])]{0,8}[ \t]{0,8}(?:[:：=】]|->|=>|→| [-–—](?=\s))[*_]{0,4}))"
     r"|(?P<heading>[*_]{0,8}[ \t]{0,8}(?=\n|\Z)))"
 )
-_DENYING = frozenset(("not", "if", "wrong", "incorrect", "other", "cannot", "nor", "neither"))
+_DENYING = frozenset(
+    ("not", "never", "if", "wrong", "incorrect", "other", "cannot", "nor", "neither")
+)
 _BETWEEN = frozenset(
     (
         *("the", "my", "our", "a", "this", "that", "it", "i", "be", "is", "final", "correct"),
@@ -293,24 +370,29 @@ def is_denied(before: str) -> bool:
     return False
 
 
+_FINAL = re.compile(r"(?:\bfinal[\W_]{0,6}|最[终終])\Z", re.IGNORECASE)
+
+
 def _read_word(text: str, start: int) -> Statement | None:
     """Read the tag, key, label or sentence that has a word for `answer` at a place."""
-    mark = text[start + 6 : start + 7]
-    if mark == ">":
+    behind = text[start + 6 : start + 7]
+    if behind == ">":
         tag = _TAG.match(text, max(0, text.rfind("<", 0, start)))
-        return _read_tag(text, tag.end()) if tag else None
-    if mark == '"' and (key := _KEY.match(text, max(0, text.rfind('"', 0, start)))):
-        return _read_key(text, key.end())
-    link = _LINK.match(text, max(0, start))
+        return _read_tag(text, tag.start(), tag.end()) if tag else None
+    if behind == '"' and (key := _KEY.match(text, max(0, text.rfind('"', 0, start)))):
+        return _read_key(text, key.start(), key.end())
+    link = _LINK.match(text, start)
     if link is None:
         return None
     before = text[max(0, start - 80) : start]
     if is_denied(before) or (link.lastgroup == "heading" and len(before.split()) > 3):
         return None
-    value, is_sentence = _value_at(text, link.end()), link.lastgroup == "sentence"
+    value, end = _value_at(text, link.end())
+    is_sentence = link.lastgroup == "sentence"
     if not value or (is_sentence and value.startswith("not ")):
         return None
-    return Statement(value, "words", is_sentence)
+    strength = Strength.SENTENCE if is_sentence else Strength.LABEL
+    return Statement(value, strength, start, end, _FINAL.search(before) is not None)
 
 
 _BULLET = re.compile(r"(?:[-*•>+]|\d{1,2}[.)])\s+")
@@ -321,45 +403,59 @@ _SENTENCE_END = re.compile(
 )
 
 
-def _value_at(text: str, at: int) -> str | None:
-    """Read what is stated at a place: the rest of the sentence, or what comes next below."""
+def _value_at(text: str, at: int) -> tuple[str, int]:
+    """Read what is stated at a place, up to where: the rest of the sentence, or what is below."""
     for lines_below in range(5):
-        end = text.find("\n", at)
-        line = text[at : min(end, at + MAX_VALUE) if end >= 0 else at + MAX_VALUE].strip()
+        line, end = _line_at(text, at)
         if line and lines_below:
             below = text[at : at + _MAX_BOX]
             if line.startswith(("```", "~~~")) and (block := next(fenced(below), None)):
-                return below[block.inner : block.inner_end] if block.closed else None
+                code = below[block.inner : block.inner_end] if block.closed else ""
+                return code, at + block.end
             if _BULLET.match(line):
-                return _items(below)
-        value = first_sentence(line) if line not in ("", "$$", "\\[") else ""
-        if value or end < 0:
-            return value
+                return _items(text, at)
+        if line not in ("", "$$", "\\["):
+            value, sentence_end = sentence_at(text, at)
+            if value:
+                return value, sentence_end
+        if end == len(text):
+            break
         at = end + 1
-    return None
+    return "", at
 
 
-def _items(text: str) -> str | None:
+def _line_at(text: str, at: int) -> tuple[str, int]:
+    end = text.find("\n", at)
+    end = len(text) if end < 0 else end
+    return text[at : min(end, at + MAX_VALUE)].strip(), end
+
+
+def _items(text: str, at: int) -> tuple[str, int]:
     """Read a list, one item per line, up to the first line at the margin that is no item."""
     items: list[str] = []
-    for line in text.split("\n"):
-        if bullet := _BULLET.match(line.strip()):
-            items.append(first_sentence(line.strip()[bullet.end() :]))
-        elif line.strip() and not line[0].isspace():
+    last = min(len(text), at + _MAX_BOX)
+    while at < last:
+        line, end = _line_at(text, at)
+        if bullet := _BULLET.match(line):
+            items.append(sentence_at(line, bullet.end())[0])
+        elif line and not text[at].isspace():
             break
-    return "\n".join(filter(None, items)) or None
+        at = end + 1
+    return "\n".join(filter(None, items)), min(at, len(text))
 
 
-@lru_cache(maxsize=4096)  # answers are short, and few of them differ
-def first_sentence(line: str) -> str:
-    """Return the first sentence of a line, without the markup around it."""
-    end = _SENTENCE_END.search(line)
-    return clean(line[: end.end()] if end else line.removesuffix("</answer>"))
+def sentence_at(text: str, at: int) -> tuple[str, int]:
+    """Read the rest of a sentence on its line, without the markup around it, and up to where."""
+    _, line_end = _line_at(text, at)
+    line_end = min(line_end, at + MAX_VALUE)
+    if found := _SENTENCE_END.search(text, at, line_end):
+        return clean(text[at : found.end()]), found.end()
+    return clean(text[at:line_end].strip().removesuffix("</answer>")), line_end
 
 
 _MARKUP = " \n\t\r*`"
 _WRAPPED = re.compile(
-    r"\"([^\"]*)\"|“([^”]*)”|'([^']*)'|_([^_]*)_|\$\$?([^$]*)\$\$?|\\\((.*)\\\)|\\\[(.*)\\\]"
+    r"\\?\"([^\"]*?)\\?\"|“([^”]*)”|'([^']*)'|_([^_]*)_|\$\$?([^$]*)\$\$?|\\\((.*)\\\)|\\\[(.*)\\\]"
     r"|\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}",
     re.DOTALL,
 )
@@ -385,24 +481,6 @@ def clean(value: str) -> str:
 # --- Code blocks --------------------------------------------------------------------------------
 
 
-class CodeBlock(NamedTuple):
-    """A fenced code block."""
-
-    language: str
-    """In lower case; "" where none is named."""
-    code: str
-    closed: bool = True
-    """False where the fence never closes: the code may be cut off."""
-
-
-def code_blocks(text: str) -> tuple[CodeBlock, ...]:
-    """Return the fenced code blocks of a text, in order; the last one may be unclosed."""
-    return tuple(
-        CodeBlock(block.language, text[block.inner : block.inner_end], block.closed)
-        for block in fenced(text)
-    )
-
-
 def last_code_block(text: str, *languages: str) -> str | None:
     """Return the code of the last closed block.
 
@@ -414,5 +492,8 @@ def last_code_block(text: str, *languages: str) -> str | None:
         The code; None where there is no such block.
     """
     names = {language.lower() for language in languages}
-    blocks = [block for block in code_blocks(text) if block.closed]
-    return next((b.code for b in reversed(blocks) if not names or b.language in names), None)
+    code = None
+    for block in fenced(text):
+        if block.closed and (not names or block.language in names):
+            code = text[block.inner : block.inner_end]
+    return code

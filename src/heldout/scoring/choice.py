@@ -6,57 +6,30 @@ stands for, and grades are in the original letters.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import MAX_VALUE, answer_text, clean, is_denied, statements
+from heldout.scoring.answers import (
+    MAX_VALUE,
+    Agreed,
+    Statement,
+    Strength,
+    agree,
+    clean,
+    is_denied,
+    sentence_at,
+    statements,
+    visible_answer,
+)
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MAX_TEXT = 20_000  # characters at the end that are looked at where nothing is stated
 _MAX_LETTERS = 50  # letters in them
-
-
-@dataclass(frozen=True, slots=True)
-class Shuffled:
-    """Options in the order shown."""
-
-    options: tuple[str, ...]
-    originals: Mapping[str, str] = field(default_factory=dict)
-    """The original letter of each shown letter."""
-
-
-def shuffled(options: Sequence[str], key: str, *, letters: str = LETTERS) -> Shuffled:
-    """Put options into an order that depends on `key` and nothing else.
-
-    Args:
-        options: The options' texts in their original order.
-        key: What decides the order: a sample's id and a seed.
-        letters: The options' letters.
-
-    Returns:
-        The texts as shown, and the original letter of each shown letter.
-
-    Raises:
-        InvalidInput: There are more options than letters.
-    """
-    if len(options) > len(letters):
-        raise InvalidInput(f"{len(options)} options, but only {len(letters)} letters for them")
-
-    def place(index: int) -> bytes:
-        return hashlib.sha256(f"{index}\0{key}".encode("utf-8", "surrogatepass")).digest()
-
-    order = sorted(range(len(options)), key=place)
-    return Shuffled(
-        tuple(options[index] for index in order),
-        {letters[at]: letters[index] for at, index in enumerate(order)},
-    )
 
 
 # --- Letters ------------------------------------------------------------------------------------
@@ -66,7 +39,7 @@ class _Patterns(NamedTuple):
     run: re.Pattern[str]  # capital letters on their own, joined by a comma, `and` or `or`
     head: re.Pattern[str]  # letters at the beginning of a value, in either case
     alternative: re.Pattern[str]  # `or B.` behind the text of the first
-    tail: re.Pattern[str]  # a letter in brackets at the end of a value
+    marked: re.Pattern[str]  # a letter in brackets, as behind its text
     line: re.Pattern[str]  # a line that begins with a marked letter, `C)`, `C.` or `(C)`
 
 
@@ -81,7 +54,7 @@ _END = (  # not C++, A's, C-section, B.C., 3.14, 1,000, F = ma, B(x), A dog
 _PHRASE = re.compile(  # directly before a letter
     r"(?:\b(?:correct|right|best|option|choice|selection|verdict)[*_]{0,2}"
     r"(?:\s?[:：]|\s(?:\w{1,20}\s){0,3}(?:is|are|be)[:,]?)"
-    r"|\b(?:go(?:ing)? with|choose|chose|pick|select|leaves|leaving|think|believe|guess)"
+    r"|\b(?:go(?:ing)? with|choose|chose|pick|select|leaves|leaving|think|believe|guess|say)"
     r"|\b(?:it|this|that|which)(?:['’]s|\s(?:is|must be|has to be|should be|would be))"
     r"|\b(?:therefore|thus|hence|so),?(?=\s)|选择?|選)"
     rf"(?:\s(?:that|clearly|definitely|probably|likely|only))?\s{{0,3}}{_OPTION}{_OPEN}\Z",
@@ -110,8 +83,11 @@ def _patterns_of(letters: str) -> _Patterns:
         head=re.compile(
             rf"{_OPEN}(?i:either\s|both\s)?{_OPTION}{_OPEN}{letter}{_CLOSE}(?:{joined}){{0,25}}{_END}"
         ),
-        alternative=re.compile(rf"\bor\s{_OPEN}{_OPTION}({upper})(?=[).:\]*]|\Z)"),
-        tail=re.compile(rf"[(\[]\s?({upper})\s?[)\]]\W{{0,4}}\Z"),
+        alternative=re.compile(
+            rf"(?:\bor\s(?:maybe\s|perhaps\s|possibly\s)?|\s/\s){_OPEN}{_OPTION}({upper})"
+            r"(?=[).:\]*]|\s[(–—-]|\Z)"
+        ),
+        marked=re.compile(rf"[(\[]\s?({upper})\s?[)\]]"),
         line=re.compile(rf"[ \t>*_-]{{0,8}}(?:[(\[]{upper}[)\]]|{upper}[*_]{{0,2}}[).])(?!\w)"),
     )
 
@@ -121,30 +97,39 @@ def _patterns_of(letters: str) -> _Patterns:
 
 def read_choice(
     answer: str | None, letters: str = "ABCD", *, options: Sequence[str] = ()
-) -> frozenset[str]:
+) -> Agreed[frozenset[str]]:
     """Find the options that an answer names: none, one, or several where it does not decide."""
-    text = answer_text(answer)
+    text = visible_answer(answer)
     if text is None:
-        return frozenset()
-    for statement in statements(text):
-        value = statement.value
-        if value is None:
-            return frozenset()
+        return Agreed()
+
+    def read(statement: Statement) -> frozenset[str] | None:
+        value = (statement.value or "")[:MAX_VALUE]
         if len(value) == 1 and value in letters:  # as most are
             return frozenset(value)
-        if named := _named(value[:MAX_VALUE], letters, tuple(options)):
-            return named
+        return _named(value, letters, tuple(options)) or None
+
+    agreed = agree(text, statements(text), read)
+    if agreed.reading or agreed.problem:
+        return agreed
     text = _folded(text[-_MAX_TEXT:], letters)
-    runs = list(_patterns_of(letters).run.finditer(text))
-    if not runs:
-        return _by_last_sentence(text[text.rfind("\n") + 1 :], letters, options)
-    return _called_right(text, runs, letters) or _by_lines(text, letters, tuple(options))
+    agreed = agree(text, _phrases(text, letters), read)
+    if agreed.reading or agreed.problem:
+        return agreed
+    return Agreed(_by_lines(text, letters, tuple(options)) or None)
 
 
 def _folded(text: str, letters: str) -> str:
     """Write full-width letters as ASCII, where the options have ASCII letters."""
     is_plain = text.isascii() or not letters.isascii()
     return text if is_plain else unicodedata.normalize("NFKC", text)
+
+
+_EXPLAINED = re.compile(  # what follows is about other options
+    r"[;,]?\s(?:(?:and\s)?not|nor|because|since|but|while|(?:al)?though|whereas|unlike|instead|rather)\b|;"
+    r"|\b\w+n['’]t\b|\b(?:cannot|never|wrong|incorrect)\b"
+)
+_SEPARATOR = re.compile(r"[\s.:)：*_\]]*(?:[-–—]\s+)?")  # between a letter and its text
 
 
 @lru_cache(maxsize=4096)
@@ -156,15 +141,38 @@ def _named(value: str, letters: str, options: tuple[str, ...]) -> frozenset[str]
     if "\\" in value:
         value = re.sub(" +", " ", _TEXT_COMMAND.sub(r"\1", value))
     patterns = _patterns_of(letters)
-    if head := patterns.head.match(value):
-        behind = value[head.end() :]
-        by_text = _by_text(behind.lstrip(" .:)：-–—*_"), letters, options)
-        return _letters_in(head[0], letters).union(by_text, patterns.alternative.findall(behind))
-    if tail := patterns.tail.search(value, max(0, len(value) - 20)):
-        return frozenset((tail[1], *_by_text(value[: tail.start()], letters, options)))
+    head = patterns.head.match(value)
+    at = head.end() if head else 0
+    behind = value[at:]
+    if explained := _EXPLAINED.search(value, at):
+        value = value[: explained.start()]
+    if head:
+        by_text = _by_text(_SEPARATOR.sub("", behind, count=1), letters, options)
+        others = (
+            *patterns.alternative.findall(value, at),
+            *_with_texts(value[at:], letters, options),
+        )
+        return _letters_in(head[0], letters).union(by_text, others)
+    if marked := patterns.marked.findall(value):
+        last = list(patterns.marked.finditer(value))[-1]
+        if not value[last.end() :].strip(" .,*_"):
+            return frozenset((*marked, *_by_text(value[: last.start()], letters, options)))
     word = value.strip(" ()[]{}.*")
     is_several = word.isalpha() and list(word) == sorted(set(word) & set(letters))  # AC
     return frozenset(word) if is_several else frozenset()
+
+
+def _with_texts(value: str, letters: str, options: tuple[str, ...]) -> set[str]:
+    """Find the letters that stand before their own options' texts."""
+    plain = _plain(value) if options else ""
+    return {
+        letter
+        for letter, option in zip(letters, options, strict=False)
+        if (text := _plain(option))
+        and re.search(
+            rf"(?<!\w){re.escape(letter.lower())}[).:*\]]*\s?\(?{re.escape(text)}(?!\w)", plain
+        )
+    }
 
 
 def _letters_in(text: str, letters: str) -> frozenset[str]:
@@ -173,31 +181,39 @@ def _letters_in(text: str, letters: str) -> frozenset[str]:
     return frozenset(letter for letter in named if letter in letters)
 
 
-def _called_right(text: str, runs: list[re.Match[str]], letters: str) -> frozenset[str]:
-    """Find the last letters that a phrase before or behind them calls the answer."""
-    for run in runs[: -_MAX_LETTERS - 1 : -1]:
+def _phrases(text: str, letters: str) -> list[Statement]:
+    """Find the letters that a phrase before or behind them calls the answer."""
+    found: list[Statement] = []
+    for run in list(_patterns_of(letters).run.finditer(text))[-_MAX_LETTERS:]:
         before = text[max(0, run.start() - 80) : run.start()]
         phrase = _PHRASE.search(before)
+        value, end = run[0], run.end()
         if phrase and _patterns_of(letters).head.match(text, run.start()):
             before = before[: phrase.start()]
+            value, end = sentence_at(text, run.start())
         elif not _CALLED.match(text, run.end(), run.end() + 140):
             continue
         if not is_denied(before):
-            return _letters_in(run[0], letters)
-    return frozenset()
+            found.append(Statement(value, Strength.SENTENCE, run.start(), end))
+    return found
 
 
 def _by_lines(text: str, letters: str, options: tuple[str, ...]) -> frozenset[str]:
-    """Read a last line that is a letter, a first or last line like `C) Paris`, or a text."""
+    """Read a reply that is an option's text, a last line that is a letter, or one like `C) Paris`.
+
+    That is the first line, with others only explained below it, or the last one.
+    """
     patterns = _patterns_of(letters)
     lines = [line.strip() for line in text.split("\n")]
+    if len(lines) == 1 and (letter := _by_text(text, letters, options)):
+        return frozenset(letter)
     if patterns.head.fullmatch(lines[-1].rstrip(".")):
         return _letters_in(lines[-1], letters)
     marked = [line for line in lines if patterns.line.match(line)]
-    is_explained = lines[1:2] == [""]  # below a first line, and the other options with it
+    is_explained = bool(options) and not any(_with_texts(m, letters, options) for m in marked[1:])
     if marked == [lines[-1]] or (marked[:1] == [lines[0]] and (is_explained or len(marked) == 1)):
         return _named(marked[0], letters, options)
-    return _by_last_sentence(lines[-1], letters, options) if len(marked) < 2 else frozenset()
+    return frozenset()
 
 
 def _by_text(value: str, letters: str, options: Sequence[str]) -> str:
@@ -208,21 +224,6 @@ def _by_text(value: str, letters: str, options: Sequence[str]) -> str:
         if texts.count(clause) == 1:
             return letters[texts.index(clause)]
     return ""
-
-
-_RIGHT = r"(?: (?:is|are) (?:the )?(?:correct|right|best)\b.*)?"
-
-
-def _by_last_sentence(line: str, letters: str, options: Sequence[str]) -> frozenset[str]:
-    """Find the one option whose text a last sentence ends with, as in `So it is Paris`."""
-    named: set[str] = set()
-    sentence = re.split(r"(?<=\w\w)[.!?;]\s", line[-300:])[-1] if options else ""
-    plain = _plain(sentence).replace("*", "")
-    for letter, option in zip(letters, options, strict=False):
-        end = re.search(rf"(?<!\w){re.escape(_plain(option))}{_RIGHT}\Z", plain)
-        if option and end and not is_denied(plain[: end.start()]):
-            named.add(letter)
-    return frozenset(named) if len(named) == 1 else frozenset()
 
 
 @lru_cache(maxsize=4096)
@@ -245,7 +246,7 @@ def _check(*, letters: str = "ABCD", options: Sequence[str] = (), **_: object) -
         )
 
 
-@grader(version=5, check=_check)
+@grader(version=6, check=_check)
 def grade_choice(
     answer: str | None,
     target: str | Collection[str],
@@ -256,14 +257,14 @@ def grade_choice(
 ) -> Grade:
     """Grade the option that an answer names: 1.0 for the target, else 0.0.
 
-    It goes through the stated answers (box, tag, key, `Answer: C`, `the answer is C`) from the last
-    one backwards and takes the first that names an option, by its letter or its whole text; one
-    that names none is passed over. Where nothing stated names one, it takes the last letter that a
-    phrase calls the answer (`I would go with C`, `option C is correct`), a last line that is a
-    letter, a first or last line like `C) Paris`, or the option's text at the end of the last
-    sentence. A letter in running text never counts, nor does one behind `not`, `if` or `wrong`. Two
-    letters joined by a comma, a slash, `and` or `or` are two answers, and so are a letter and
-    another option's text: a 0.
+    It reads the stated answers (box, tag, key, `Answer: C`, `the answer is C`) that name an option,
+    by its letter or its whole text; one that names none is passed over. Where nothing stated names
+    one, it takes the letter that a phrase calls the answer (`I would go with C`, `option C is
+    correct`), a reply that is an option's text, a last line that is a letter, or a first or last
+    line like `C) Paris`. Answers that differ are ambiguous, unless one corrects those before it. A
+    letter in running text never counts, nor does one behind `not`, `if` or `wrong`. Two letters
+    joined by a comma, a slash, `and` or `or`, with their texts or without, are two answers, and so
+    are a letter and another option's text: a 0.
 
     Args:
         answer: The reply.
@@ -289,10 +290,11 @@ def grade_choice(
             f"the target {target!r:.100} is not among the option letters {''.join(sorted(known))!r}"
             f"; of an index, it is {letters[:4]!r}[index]"
         )
-    named = read_choice(answer, letters, options=options)
+    named, problem = read_choice(answer, letters, options=options)
     if not named:
-        nothing = answer_text(answer) is None
-        return NO_ANSWER if nothing else Grade(0.0, None, "no option is named as the answer")
+        if visible_answer(answer) is None:
+            return NO_ANSWER
+        return Grade(0.0, None, problem or "no option is named as the answer")
     notes = []
     chosen = named
     if originals:

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from heldout.chat.reasoning import fenced
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, code_blocks, last_box
+from heldout.scoring.answers import BOX, answer_text, read_box
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 _decode = msgspec.json.Decoder().decode
@@ -88,11 +89,12 @@ def has_code_block(answer: str | None, *, language: str | None = None) -> Grade:
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
-    blocks = code_blocks(text)
+    blocks = list(fenced(text))
     for block in reversed(blocks):
+        code = text[block.inner : block.inner_end]
         is_asked_for = language is None or block.language == language.lower()
-        if block.closed and block.code.strip() and is_asked_for:
-            return Grade(1.0, block.code)
+        if block.closed and code.strip() and is_asked_for:
+            return Grade(1.0, code)
     if blocks and not blocks[-1].closed:
         return Grade(0.0, None, "the last code block never closes")
     of = f" of {language!r}" if language else ""
@@ -114,10 +116,10 @@ def has_boxed(answer: str | None) -> Grade:
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
-    box = last_box(text)
-    if box is None:
+    boxes = list(BOX.finditer(text))
+    if not boxes:
         return Grade(0.0, None, r"no \boxed{}")
-    inside, _ = box
+    inside, _ = read_box(text, boxes[-1])
     if inside is None:
         return Grade(0.0, None, r"the last \boxed{} never closes")
     if not _NOTHING.sub("", inside):

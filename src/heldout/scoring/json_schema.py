@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 
 from heldout._format import cut
+from heldout.chat.reasoning import fenced
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, code_blocks
+from heldout.scoring.answers import answer_text
 from heldout.scoring.formats import NotJSON, parse_json
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
@@ -125,12 +126,12 @@ def grade_json(answer: str | None, *, schema: Mapping[str, Any] | bool | Schema)
     try:
         value = parse_json(text)
     except NotJSON as problem:
-        blocks = code_blocks(text)
+        blocks = list(fenced(text))
         if not blocks:
             return Grade(0.0, None, str(problem))
         if not blocks[-1].closed:
             return Grade(0.0, None, "the last code block never closes")
-        text = blocks[-1].code.strip()
+        text = text[blocks[-1].inner : blocks[-1].inner_end].strip()
         try:
             value = parse_json(text)
         except NotJSON as inside:

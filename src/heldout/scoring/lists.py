@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, last_code_block, last_statement
+from heldout.scoring.answers import last_code_block, visible, visible_answer
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
-from heldout.scoring.text import common_length, tokens
+from heldout.scoring.text import common_length, stated_text, tokens
 
 MAX_SPANS = 100  # an answer of more is a 0: aligning them takes the cube of the time
 
@@ -62,11 +62,12 @@ def _split_at_commas(text: str) -> list[str]:
 
 def _grade_best(answer: str | None, measure: Callable[[tuple[str, ...]], float]) -> Grade:
     """Grade the items of an answer, read in the way that suits the target best."""
-    text = answer_text(answer)
-    if text and (statement := last_statement(text)):
-        text = statement.value
-    if text is None:
+    seen = visible_answer(answer)
+    if seen is None:
         return NO_ANSWER
+    text, problem = stated_text(seen)
+    if text is None:
+        return Grade(0.0, None, problem)
     readings = [split_list(text), split_list(text, conjunctions=False)]
     if re.fullmatch(r"\d{3}(?:,\d{3})+", text):
         readings.append(tuple(text.split(",")))
@@ -84,18 +85,18 @@ def _texts(target: Any) -> list[str]:
     items = target if isinstance(target, list | tuple) else [None]
     for item in items:
         is_item = isinstance(item, str | int | float) and not isinstance(item, bool)
-        if not is_item or not str(item).strip():
+        if not is_item or not visible(str(item)).strip():
             raise InvalidInput(
                 "the target (ground_truth) is a list of texts, none empty, or numbers, got "
                 f"{target!r:.100}"
             )
-    return [str(item) for item in items]
+    return [visible(str(item)) for item in items]
 
 
 # --- Lists and sets -----------------------------------------------------------------------------
 
 
-@grader(version=5)
+@grader(version=6)
 def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
     """Grade a list whose items have to be the target's, in the same order.
 
@@ -118,7 +119,7 @@ def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> G
     return _grade_items(answer, target, list, common_length if partial else None)
 
 
-@grader(version=5)
+@grader(version=6)
 def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
     """Grade a list whose items have to be the target's, in any order and however often.
 
@@ -165,7 +166,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-@grader(version=5)
+@grader(version=6)
 def grade_spans(
     answer: str | None, target: Spans | Sequence[Spans], *, exact: bool = False
 ) -> Grade:

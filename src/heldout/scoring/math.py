@@ -5,7 +5,7 @@ r"""Mathematical equality of an answer and a target, decided by math-verify in a
 
 The first half of this file runs in the process of the caller: it finds what the answer states and
 hands it to a worker. The second half runs in the worker, since sympy may take forever: it takes the
-expression out of each statement, the last one first, and compares the first that can be read.
+expression out of each statement, and compares those of the strongest kind, if they agree.
 """
 
 from __future__ import annotations
@@ -18,17 +18,25 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import islice
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import anyio.lowlevel
 
 from heldout.errors import InvalidInput, TaskTimeout, WorkerDied, WorkerError
-from heldout.scoring.answers import answer_text, clean, statements
+from heldout.scoring.answers import (
+    Statement,
+    Strength,
+    clean,
+    standing,
+    statements,
+    visible,
+    visible_answer,
+)
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.process_pool import Pool
 
-VERSION = 5
+VERSION = 6
 """Goes up with every change of what is extracted or held equal."""
 PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy")
 """They decide as well: scores of other versions of them may differ."""
@@ -73,15 +81,16 @@ async def grade_math(
 ) -> Grade:
     r"""Grade 1 where the answer equals the target, an expression in LaTeX or a number.
 
-    The last stated answer counts: a box, a tag, a key, `####`, `Answer: …` or a sentence; boxes
-    joined by a comma, "and" or "or" are one answer. Without a statement, a text that is nothing but
+    The stated answer counts: a box, a tag, a key, `####`, else `Answer: …`, else a sentence; boxes
+    joined by a comma, "and" or "or" are one answer. Statements of that kind that are not equal are
+    ambiguous, unless one corrects those before it. Without a statement, a text that is nothing but
     an expression is read, and with `last` the last expression of any text. What is written like the
     target is equal, whatever it is. Else the expression that a statement begins with, or its last
-    one, is compared by math-verify, and a statement without a readable one is passed over for the
-    one before. `x = 5` equals 5, equations agree up to a factor, 50% equals 0.5 and 50, and units
-    and degrees are not compared. An equation that is not solved is no value, and neither is a sum,
-    product, integral, derivative, limit, rounding or maximum that is not carried out
-    (`\sum_{k=1}^{9} k`), unless the target has one.
+    one, is compared by math-verify, and a statement without a readable one is passed over. `x = 5`
+    equals 5, equations agree up to a factor, 50% equals 0.5 and 50, and units and degrees are not
+    compared. An equation that is not solved is no value, and neither is a sum, product, integral,
+    derivative, limit, rounding or maximum that is not carried out (`\sum_{k=1}^{9} k`), unless the
+    target has one.
 
     Args:
         answer: The reply; its reasoning is not read.
@@ -144,17 +153,19 @@ async def _grade(
     target: str | int | float,
     last: bool,
     seconds: float,
-    decide_in_worker: Callable[[str, list[str]], Awaitable[list[Any]]],
+    decide_in_worker: Callable[[str, list[list[str]]], Awaitable[list[Any]]],
 ) -> Grade:
-    gold, text = _target_text(target), answer_text(answer)
+    gold, text = _target_text(target), visible_answer(answer)
     if text is None:
         return NO_ANSWER
     stated = stated_expressions(_encodable(text), last=last)
     if not stated:
+        if _is_written_alike(text, gold):
+            return Grade(1.0, text[:MAX_SHOWN])
         note = "no answer is stated (last=True looks for the last expression)"
         return Grade(0.0, None, "no answer is stated" if last else note)
-    extracted = stated[0][:MAX_SHOWN]
-    if _is_written_alike(stated[0], gold):
+    extracted = stated[0][0][:MAX_SHOWN]
+    if all(_is_written_alike(value, gold) for value in stated[0]):
         return Grade(1.0, extracted)
     try:
         try:
@@ -163,7 +174,7 @@ async def _grade(
             return Grade(*await decide_in_worker(gold, stated))
     except WorkerError as problem:
         # The answer is to blame where a harmless one can be compared with the target.
-        await decide_in_worker(gold, ["1"])
+        await decide_in_worker(gold, [["1"]])
         reason = f" within {seconds:g} s" if isinstance(problem, TaskTimeout) else f": {problem}"
         return Grade(0.0, extracted, f"could not be decided{reason}"[:MAX_SHOWN])
 
@@ -200,11 +211,10 @@ def _target_text(target: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def _target_expression(target: str) -> str:
-    text = _encodable(target).strip()
-    statement = next(statements(text), None)
+    text = visible(_encodable(target)).strip()
     is_sentence = False
-    if statement is not None and statement.kind != "words":
-        text = next(iter(stated_expressions(text, last=False)), "")
+    if any(statement.strength == Strength.MARKED for statement in statements(text)):
+        text = next(iter(stated_expressions(text, last=False)), [""])[0]
     else:
         is_sentence = "$" not in text and len(_WORDS.findall(_TEXT.sub("", text))) > 2
     is_closed = text.replace("\\{", "").count("{") == text.replace("\\}", "").count("}")
@@ -226,32 +236,34 @@ _IN_PARTS = re.compile(
 )
 
 
-def stated_expressions(text: str, *, last: bool) -> list[str]:
-    """Find what may be the answer in a reply without reasoning, the last statement first.
+def stated_expressions(text: str, *, last: bool) -> list[list[str]]:
+    """Find what may be the answer in a visible text: groups of statements, the strongest first.
 
-    There is none where nothing is stated, unless `last` asks for the end of the text, or where the
-    last statement is a box that never closes.
+    In a group, the last statement comes first. There is no group where nothing is stated, unless
+    `last` asks for the end of the text, or where the last statement breaks off.
     """
-    stated: list[str] = []
-    remarks: list[str] = []
-    for statement in islice(statements(text), MAX_STATEMENTS):
-        value = statement.value
-        if value is None or len(value) > MAX_LENGTH:
-            break
-        is_remark = statement.is_sentence and not _BEGINS.match(value)
-        (remarks if is_remark else stated).append(value)
-    stated += remarks
-    if stated or next(statements(text), None) is not None:
-        return stated
+    stated = statements(text)
+
+    def read(statement: Statement) -> int | None:
+        """Return the rank of a statement, in which a remark is the last."""
+        value = statement.value or ""
+        is_remark = statement.strength == Strength.SENTENCE and not _BEGINS.match(value)
+        return None if len(value) > MAX_LENGTH else 0 if is_remark else statement.strength
+
+    groups: dict[int, list[str]] = {}
+    for statement, rank in (standing(text, stated, read) or [])[:MAX_STATEMENTS]:
+        groups.setdefault(rank, []).append(statement.value or "")
+    if stated:
+        return [groups[rank] for rank in sorted(groups, reverse=True)]
     if len(text) <= MAX_ALONE and not _IN_PARTS.search(text):
         bare = clean(text.replace("\\$", ""))
-        is_word = bare.replace(" ", "").isalpha() and bare.count(" ") < 3
+        is_word = bare.isascii() and bare.replace(" ", "").isalpha() and bare.count(" ") < 3
         expression = _SCALED.sub("", _TEXT.sub("", bare))
         if label := _LABEL.match(expression):
             expression = expression[label.end() :]
         if bare and (is_word or not _has_words(expression)):
-            return [bare]
-    return [_TAIL + text[-MAX_LENGTH:].strip()] if last else []
+            return [[bare]]
+    return [[_TAIL + text[-MAX_LENGTH:].strip()]] if last else []
 
 
 _TAIL = "\0"
@@ -283,39 +295,59 @@ _MATH_WORDS = re.compile(
 def prepare() -> None:
     """Import what takes long, and go the common ways once."""
     for answer, target in (("1/2", "0.5"), ("x+1", "y"), (r"\{1,2\}", "1,2"), ("2x=4", "x=2")):
-        decide(target, [answer], _Options())
+        decide(target, [[answer]], _Options())
 
 
 def decide(
-    target: str, stated: list[str], options: _Options | list[Any]
+    target: str, stated: list[list[str]], options: _Options | list[Any]
 ) -> tuple[float, str | None, str]:
-    """Compare the first readable statement with the target: the task of a worker.
+    """Compare the strongest statements that can be read with the target: the task of a worker.
 
     Returns:
         The value, the expression that was read, and a note, as a Grade has them.
     """
     options = _Options(*options)
     gold = _expression(target) or target
-    for text in stated:
-        if text.startswith(_TAIL):
-            text = _last_expression(text[1:]) or ""
-        if _is_written_alike(text, target):
-            return 1.0, text[:MAX_SHOWN], ""
-        if (expression := _expression(text)) is None:
+    for group in stated:
+        texts = [_last_expression(t[1:]) or "" if t.startswith(_TAIL) else t for t in group]
+        readings = [reading for text in texts if (reading := _reading(text, target))]
+        for other in readings[1:]:
+            if not _is_written_alike(other, readings[0]) and not _agree(other, readings[0]):
+                return 0.0, None, f"ambiguous: {other[:200]}, then {readings[0][:200]}"
+        if not readings:
             continue
+        extracted = readings[0][:MAX_SHOWN]
+        if _is_written_alike(readings[0], target):
+            return 1.0, extracted, ""
         try:
-            equal = _compare(expression, gold, options)
+            return float(_compare(readings[0], gold, options) or 0), extracted, ""
         except _Different as reason:
-            return 0.0, expression[:MAX_SHOWN], str(reason)
-        if equal is not None:
-            return float(equal), expression[:MAX_SHOWN], ""
-    if stated[0].startswith(_TAIL):
+            return 0.0, extracted, str(reason)
+    if stated[0][0].startswith(_TAIL):
         return 0.0, None, "no expression"
-    return 0.0, stated[0][:MAX_SHOWN], "could not be read as mathematics"
+    return 0.0, stated[0][0][:MAX_SHOWN], "could not be read as mathematics"
+
+
+def _reading(text: str, target: str) -> str | None:
+    """Return what is written like the target, or else the expression in it, if there is one."""
+    if _is_written_alike(text, target):
+        return text
+    expression = _expression(text)
+    return expression if expression and _read(expression) is not None else None
+
+
+def _agree(one: str, other: str) -> bool:
+    try:
+        return bool(_compare(one, other, _Options()))
+    except _Different:
+        return False
 
 
 _SHORT_WORDS = "of|to|in|is|as|at|on|by|if|we|it|so|cm|mm|km|kg|ft|ml|hr|no|do|be"
-_WORD = re.compile(rf"(?<![\\A-Za-z{{])(?:[A-Za-z]{{3,}}|(?:{_SHORT_WORDS})(?![A-Za-z]))")
+_OTHER_SCRIPT = r"[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0400-\u1fff\u2e80-\ud7ff\uf900-\ufdff]"
+_WORD = re.compile(
+    rf"(?<![\\A-Za-z{{])(?:[A-Za-z]{{3,}}|(?:{_SHORT_WORDS})(?![A-Za-z]))|{_OTHER_SCRIPT}"
+)
 _LEADING_WORDS = re.compile(
     rf"(?:(?:an?|[A-Za-z]{{3,}}|{_SHORT_WORDS}|[A-Za-z]+['’]t)[\s,:*]+(?![=+*/^<>]))+"
 )
@@ -341,7 +373,10 @@ def _expression(statement: str) -> str | None:
     text = " ".join(text.split())
     text = _SCALED.sub(lambda word: _SCALES[word[1].lower()], text)
     bare = text.replace("$", "").replace("\\(", "").replace("\\)", "")
-    bare = _AND.sub(", ", bare).strip(" ,;")
+    parts = [part.strip(" ,;") for part in _AND.split(bare)]
+    # p = 5, q = 2 or p = 7, q = 2: solutions of several values each.
+    are_several = all("=" in part and "," in part for part in parts)
+    bare = ("; " if are_several else ", ").join(filter(None, parts))
     if (label := _LABEL.match(bare)) and not _has_words(bare[label.end() :]):
         bare = bare[label.end() :]
     if not _has_words(bare):
@@ -365,7 +400,15 @@ def _blank_functions(text: str) -> str:
     return _MATH_WORDS.sub(lambda word: "0" * len(word[0]), text)
 
 
-_CHARACTERS = str.maketrans({"−": "-", "－": "-", "﹣": "-", "°": "", "∘": "", "×": "*", "·": "*"})
+_CHARACTERS = str.maketrans(
+    {
+        **{"−": "-", "－": "-", "﹣": "-", "°": "", "∘": "", "×": "*", "·": "*"},
+        **{
+            vulgar: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", vulgar).split("\u2044"))
+            for vulgar in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"
+        },
+    }
+)
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -374,16 +417,11 @@ _REWRITES = tuple(
         (r"(?<!\\)\\ |~", " "),
         # A unit of one letter, which would be read as a variable.
         (r"(?<=[\d)}])\s?\\(?:text|mathrm)\{\s?(?![ei])[A-Za-z]\s?\}(?:\^\{?[23]\}?)?\Z", ""),
-        (r"\\varnothing(?![a-z])|∅", r"\\emptyset"),
         (
             r"(?<![\w.\\,])(\d{1,30}(?:\.\d{1,30})?)[eE]([+-]?\d{1,2})(?![\w.^]\w)",
             r"\1\\cdot 10^{\2}",
         ),
-        (
-            r"(?:√|(?<![\\A-Za-z])sqrt)\s?(?:\(([^()]{1,200})\)|(?<=√)(\d{1,30}|[a-z]))",
-            r"\\sqrt{\1\2}",
-        ),
-        (rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=[\s(]\s?[\w(\\])", r"\\\1"),
+        (r"√\s?(?:\(([^()]{1,200})\)|(\d{1,30}|[a-z]))", r"\\sqrt{\1\2}"),
         (r"(?<=[\w)])\*\*(\d{1,30}|[A-Za-z])", r"^{\1}"),
         (r"(?<![\d.,/^_{}])(\d{1,9}) (\d{1,9})/(\d{1,9})(?![\d/.,])", r"\1\\frac{\2}{\3}"),
         (r"(\d\.\d{0,30})\\overline ?\{(\d{1,30})\}", r"\1" + r"\2" * 12),

@@ -10,12 +10,21 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, is_denied, statements
+from heldout.scoring.answers import (
+    Statement,
+    Strength,
+    agree,
+    is_denied,
+    statements,
+    visible,
+    visible_answer,
+)
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 Decimal = Literal[".", ","]
@@ -51,10 +60,9 @@ _MAX_DIGITS = 400
 _PLAIN = str.maketrans(
     {
         **{"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "⁄": "/", "％": "%", "≈": "="},
-        **{"½": " 1/2", "¼": " 1/4", "¾": " 3/4", "⅓": " 1/3", "⅔": " 2/3"},
-        **dict.fromkeys("\u00a0\u202f\u2009", " "),
     }
 )
+_VULGAR = re.compile(r"(\d?)([¼-¾⅐-⅞])")  # 2½ is 2 1/2
 _RAISED = re.compile("[⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _LOWERED = str.maketrans("⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹", "-+0123456789")
 _MINUS = re.compile(r"\b(?:minus|negative) (?=[$.\d])", re.IGNORECASE)
@@ -79,6 +87,7 @@ _LATEX = [
 def _plain(text: str) -> str:
     """Write a number's signs, powers and LaTeX in plain characters."""
     if not text.isascii():
+        text = _VULGAR.sub(_write_fraction, text)
         text = _RAISED.sub(lambda power: "^" + power[0].translate(_LOWERED), text.translate(_PLAIN))
     if "inus " in text or "egative " in text:
         text = _MINUS.sub("-", text)
@@ -88,6 +97,11 @@ def _plain(text: str) -> str:
         for pattern, plain in _LATEX:
             text = pattern.sub(plain, text)
     return _UNIT_POWER.sub("", text) if "^" in text else text
+
+
+def _write_fraction(vulgar: re.Match[str]) -> str:
+    whole, fraction = vulgar.groups()
+    return f"{whole} " * bool(whole) + unicodedata.normalize("NFKC", fraction)
 
 
 def _read(match: re.Match[str], decimal: Decimal) -> Number | None:
@@ -131,7 +145,7 @@ def _decimal(written: str, decimal: Decimal) -> Fraction | None:
 # --- The number that a value is -----------------------------------------------------------------
 
 _SIMPLE = re.compile(r"-?\$?(?:[0-9]{1,15}|[0-9]{1,3}(?:,[0-9]{3}){1,5})(?:\.[0-9]{1,15})?%?")
-_DIGIT = re.compile(r"[\d½¼¾⅓⅔]")
+_DIGIT = re.compile(r"[\d¼-¾⅐-⅞]")
 _EQUATIONS = re.compile(r"=[^=]*(?:[,;]|\band\b|\bor\b)[\s$\\(]{0,4}[^\W\d_]\w{0,8}\s?=")
 _EXPLAINS = re.compile(
     r"[,;]\s(?![\d$-])|\s\((?!\d+\)|or\b)|\.\s|\s(?:because|since|where|when|as|so|using)\b"
@@ -194,25 +208,25 @@ def _word_number(text: str) -> Number | None:
 
 # --- The last number of a text ------------------------------------------------------------------
 
-_WINDOW = 30  # characters before the last digit in which its number begins
-_MAX_SKIPPED = 20
-_DIGITS_ALIKE = bytes(48 if 48 <= c < 58 else 32 for c in range(256))
+_MAX_TEXT = 2000  # characters at the end that are looked at
+_OR = r"(?:\b(?:or|and|maybe|perhaps|possibly)\b)"
+_LISTED = re.compile(  # 5, 6, or 7; p = 5, q = 7; one below the other
+    rf"\d%?\s*(?:[,;/|]|{_OR})[\s,;/|$*]*(?:{_OR}\s+)*(?:[^\W\d_]\w{{0,8}}\s?=\s?)?\Z"
+    r"|^\W*(?:\d{1,2}[.)]\s+)?[\d.,]+%?[ \t]*\n\W*(?:\d{1,2}[.)]\s+)?\Z",
+    re.MULTILINE,
+)
 
 
 def last_number(text: str, *, decimal: Decimal = ".") -> Number | None:
-    """Find the last number of a text, unless it is part of something else, or denied."""
-    digits = text.encode("ascii", "replace").translate(_DIGITS_ALIKE)
-    end = len(text)
-    for _ in range(_MAX_SKIPPED):
-        end = digits.rfind(b"0", 0, end)
-        if end < 0:
-            break
-        start = max(0, end - _WINDOW)
-        near = _plain(text[start : end + 25])
-        if matches := list(_NUMBER.finditer(near)):
-            is_half = start and not matches[-1].start()
-            return None if is_half else _fit(near, matches[-1], decimal)
-    return _word_number(text)
+    """Find the last number of a text, unless it is one of several, part of something, or denied."""
+    near = _plain(text[-_MAX_TEXT:])
+    matches = list(_NUMBER.finditer(near))
+    if not matches:
+        return _word_number(text)
+    start = matches[-1].start()
+    is_half = not start and len(text) > _MAX_TEXT
+    is_listed = _LISTED.search(near[max(0, start - 80) : start])
+    return None if is_half or is_listed else _fit(near, matches[-1], decimal)
 
 
 # --- Grading ------------------------------------------------------------------------------------
@@ -228,7 +242,7 @@ def _check(
         raise InvalidInput(f"decimal is '.' or ',', got {decimal!r:.100}")
 
 
-@grader(version=5, check=_check)
+@grader(version=6, check=_check)
 def grade_number(
     answer: str | None,
     target: float | str | Fraction,
@@ -240,13 +254,13 @@ def grade_number(
 ) -> Grade:
     """Grade the number that an answer states: 1.0 where it is the target, else 0.0.
 
-    It goes through the stated answers (box, tag, key, `#### 7`, `Answer: 7`, `the answer is 7`)
-    from the last one backwards and takes the first that is a number, with a unit or a remark; in a
-    sentence at most one word stands before it. One without any number is passed over. Of an
-    equation, what stands behind the last `=` counts. Where no box, tag, key, hashes or label is
-    found, the last number of the text counts. Two different numbers in one statement are two
-    answers: a 0. So is an expression (`2x`, `3 + 4`), a time, a date, or a number behind `not`,
-    `if`, `wrong` or `<`.
+    It reads the stated answers (box, tag, key, `#### 7`, `Answer: 7`, `the answer is 7`) that are a
+    number, with a unit or a remark; in a sentence at most one word stands before it. One without
+    any number is passed over, and those that differ are ambiguous, unless one corrects those before
+    it. Of an equation, what stands behind the last `=` counts. Where no box, tag, key, hashes or
+    label is found, the last number of the text counts, unless it is one of several (`5, 6 or 7`).
+    Two different numbers in one statement are two answers: a 0. So is an expression (`2x`, `3 +
+    4`), a time, a date, or a number behind `not`, `if`, `wrong` or `<`.
 
     `50%` is 50 and also 0.5; a tolerance holds for both. A float with decimals as the target
     carries rounding and is met to nine digits.
@@ -273,20 +287,31 @@ def grade_number(
             f"the target (ground_truth) is a number, or a text that is one, got {target!r:.100}"
         )
     reference = _read_target(target, decimal)
-    text = answer_text(answer)
+    text = visible_answer(answer)
     if text is None:
         return NO_ANSWER
-    number = None
-    for statement in statements(text):
-        value, sentence = statement.value or "", statement.is_sentence
-        number = parse_number(value, decimal=decimal, at_head=sentence)
-        if number:
-            break
+
+    def read(statement: Statement) -> Number | str | None:
+        """Return the number, or the text of a statement that has more than that."""
+        value, is_sentence = statement.value or "", statement.strength == Strength.SENTENCE
+        if number := parse_number(value, decimal=decimal, at_head=is_sentence):
+            return number
         digit = _DIGIT.search(value)
-        is_remark = sentence and digit and len(value[: digit.start()].split()) > 1
-        if not value or (digit and not is_remark):
-            return Grade(0.0, None, f"no single number in what is stated: {value!r:.200}")
-        last = last and sentence
+        is_remark = is_sentence and digit and len(value[: digit.start()].split()) > 1
+        return value if digit and not is_remark else None
+
+    def same(one: Number | str, other: Number | str) -> bool:
+        if isinstance(one, str) or isinstance(other, str):
+            return one == other
+        return _is_same(one, other, 0.0, 0.0)
+
+    stated = statements(text)
+    number, problem = agree(text, stated, read, same)
+    if isinstance(number, str):
+        return Grade(0.0, None, f"no single number in what is stated: {number!r:.200}")
+    if problem:
+        return Grade(0.0, None, problem)
+    last = last and all(each.strength == Strength.SENTENCE for each in stated)
     if number is None and last:
         number = last_number(text, decimal=decimal)
     if number is None:
@@ -312,8 +337,9 @@ def _is_same(number: Number, reference: Number, absolute: float, relative: float
 @lru_cache(maxsize=1024, typed=True)
 def _read_target(target: float | str | Fraction, decimal: Decimal) -> Number:
     if isinstance(target, str):
-        statement = next(statements(target), None)
-        number = parse_number(statement.value or "" if statement else target, decimal=decimal)
+        target = visible(target)
+        stated = statements(target)
+        number = parse_number(stated[-1].value or "" if stated else target, decimal=decimal)
         if number is None:
             raise InvalidInput(f"the target {target!r:.200} is not a number; give the number alone")
         return number

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, clean, last_statement
+from heldout.scoring.answers import agree, clean, is_denied, statements, visible, visible_answer
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 Read = Literal["stated", "whole"]
@@ -28,12 +28,10 @@ Targets = str | int | Sequence[str | int]
 # --- Normalised words ---------------------------------------------------------------------------
 
 _ARTICLES = frozenset(("a", "an", "the"))
-_INVISIBLE = "\u200b\u2060\ufeff\u00ad\ufe0f\u200e\u200f"
 _FOLDED = str.maketrans(
     {
         **{"½": ".5", "¼": ".25", "¾": ".75", "’": "'", "−": "-", "İ": "i"},
         **{raised: f"^{digit}" for digit, raised in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
-        **dict.fromkeys(_INVISIBLE),
     }
 )
 # Thai, Lao, Burmese, Khmer, kana and Chinese characters are written without spaces.
@@ -96,8 +94,6 @@ _target_tokens = lru_cache(maxsize=1024)(tokens)
 
 # --- Exact, match, includes ---------------------------------------------------------------------
 
-_NOTHING = _INVISIBLE + string.whitespace + "\u00a0\u3000"
-
 
 def _check(
     *, read: str = "stated", at_most: int | None = None, location: str = "end", **_: object
@@ -110,13 +106,14 @@ def _check(
         raise InvalidInput(f"at_most is a number of words from 1 on, or None, got {at_most!r:.100}")
 
 
-@grader(version=5, check=_check)
+@grader(version=6, check=_check)
 def grade_exact(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """Grade an answer that has to be the target, character for character.
 
-    The stated answer counts (the last box, tag, key, `####` or label, else the last sentence `the
-    answer is …`), without the markup and full stop around it; where none is stated, the whole text
-    without the space around it. A statement that breaks off is no answer.
+    The stated answer counts (a box, tag, key or `####`, else a label, else a sentence `the answer
+    is …`), without the markup and full stop around it; where none is stated, the whole text without
+    the space around it. A statement that breaks off is no answer, and neither are several that
+    differ, unless one corrects those before it.
 
     Args:
         answer: The reply.
@@ -136,7 +133,7 @@ def _is_same(text: str, target: str) -> float:
     return float(text == target.strip() or text == clean(target))
 
 
-@grader(version=5, check=_check)
+@grader(version=6, check=_check)
 def grade_match(
     answer: str | None, target: Targets, *, location: Location = "end", read: Read = "stated"
 ) -> Grade:
@@ -144,6 +141,8 @@ def grade_match(
 
     It reads the stated answer, or the whole text where none is stated. Case, punctuation, articles,
     spaces and Unicode forms are folded and numbers compared by value before the words are compared.
+    A target that is denied (`It is not Paris`) is wrong, and so is the last of several candidates
+    (`Oslo or Paris`).
 
     Args:
         answer: The reply.
@@ -158,29 +157,49 @@ def grade_match(
     Raises:
         InvalidInput: The target is empty or no text, or `location` is unknown.
     """
-    if location not in ("end", "begin", "exact"):
-        _check(location=location)
-        return _best(answer, target, read, _includes)
-    return _best(answer, target, read, lambda text, target: _matches(text, target, location))
+    _check(location=location)
+
+    def compare(text: str, target: str) -> float:
+        found = _includes(text, target) if location == "any" else _matches(text, target, location)
+        if found and location in ("end", "any") and not _is_asserted(text, target, location):
+            return 0.0
+        return found
+
+    return _best(answer, target, read, compare)
+
+
+# What stands before one of several candidates: `London or `, `London, Oslo, `
+_CANDIDATES = re.compile(
+    r"(?:\bor|/)\s*(?:an?\s|the\s)?\Z|(?:\A|[.:!?]\s)(?:[^.:!?\n,;]{1,40}[,;]\s){2,}(?:and\s)?\Z"
+    r"|(?:^\s*(?:[-*•]|\d{1,2}[.)])\s.{1,60}\n)+\s*(?:[-*•]|\d{1,2}[.)])\s\Z",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def _is_asserted(text: str, target: str, location: str) -> bool:
+    """Tell whether a target that stands in a text is not denied, and not one of several."""
+    reference, reach, at_end = _target_tokens(target), 2 * len(target) + 40, location == "end"
+    first = max(0, len(text) - reach) if at_end else 0
+    places = [
+        text[max(0, word.start() - 400) : word.start()]
+        for word in re.compile(r"\S+").finditer(text, first)
+        if reference[0] in tokens(word[0])
+        and tokens(text[word.start() : word.start() + reach])[: len(reference)] == reference
+    ]
+    if at_end and any(map(_CANDIDATES.search, places[-1:])):
+        return False
+    return not places or not all(map(is_denied, places[-1:] if at_end else places))
 
 
 def _matches(text: str, target: str, location: str) -> float:
-    if text == target:
-        return 1.0
-    reference = _target_tokens(target)
-    reach = 2 * len(target) + 40
-    if location == "end" and len(text) > reach:  # the end of a long text has all words that count
-        prediction = tokens(text[-reach:].partition(" ")[2])
-        if len(prediction) > len(reference):
-            return float(prediction[-len(reference) :] == reference)
-    prediction = tokens(text)
+    reference, prediction = _target_tokens(target), tokens(text)
     if location == "exact":
         return float(prediction == reference)
     part = prediction[: len(reference)] if location == "begin" else prediction[-len(reference) :]
     return float(part == reference)
 
 
-@grader(version=5, check=_check)
+@grader(version=6, check=_check)
 def grade_includes(
     answer: str | None, target: Targets, *, read: Read = "whole", at_most: int | None = None
 ) -> Grade:
@@ -204,7 +223,7 @@ def grade_includes(
     """
     _check(read=read, at_most=at_most)
     if at_most is not None:
-        text = _read(answer, read)
+        text, _ = _read(answer, read)
         words = len(_UNSPACED.sub(r" \g<0> ", text).split()) if text else 0
         if text and words > at_most:
             return Grade(0.0, text, f"{words} words, at most {at_most} are looked at")
@@ -218,19 +237,6 @@ def _includes(text: str, target: str) -> float:
         return float("".join(nfkc(target).split()) in "".join(nfkc(text).split()))
     if longest in _ARTICLES:
         return float(_within(reference, re.findall(r"\w+", text.casefold())))
-    if longest.isalpha() and text.isascii():
-        # Most texts do not have the longest word at all, and those that have it, near the others.
-        low, reach = text.lower(), len(target) + 8
-        at = low.rfind(longest)
-        if at < 0 and (len(longest) > 5 or "." not in text):  # else it may be initials
-            return 0.0
-        for _ in range(20):
-            near = f" {low} "[max(0, at - reach) : max(0, at + reach)]
-            if _within(reference, tokens(near.partition(" ")[2].rpartition(" ")[0])):
-                return 1.0
-            at = low.rfind(longest, 0, max(0, at))
-            if at < 0:
-                break
     return float(_within(reference, tokens(text)))
 
 
@@ -240,55 +246,25 @@ def _within(reference: list[str], prediction: list[str]) -> bool:
 
 # --- F1 and ROUGE-L -----------------------------------------------------------------------------
 
-_PUNCTUATION = string.punctuation.encode()
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SQUAD_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_SQUAD = bytes(
-    32 if chr(c).isspace() else c + 32 if 65 <= c < 91 else c * (32 < c < 127) for c in range(256)
-)
-_ROUGE = bytes(ord(chr(c).lower()) if c < 128 and chr(c).isalnum() else 32 for c in range(256))
-_FEW = 16  # words of a target that are looked for one by one, without a list of all words
 
 
-def _flat(words: bytes) -> bytes:
-    """Put one space between words and around them, so that each is found as `b" word "`."""
-    flat = b" %b " % words
-    while flat.rfind(b"  ") >= 0:
-        flat = flat.replace(b"  ", b" ")
-    return flat
+def _squad_words(text: str) -> Counter[str]:
+    """Count the words as SQuAD's script does: lower case, no ASCII punctuation, no articles."""
+    plain = text.lower().translate(_NO_PUNCTUATION)
+    words = plain.split()
+    if all(map(str.isalnum, words)):  # as most are: then an article is a whole word
+        return Counter(word for word in words if word not in _ARTICLES)
+    return Counter(_SQUAD_ARTICLES.sub(" ", plain).split())
 
 
-def _squad_words(text: str) -> bytes:
-    """Normalise as SQuAD's script does: lower case, no ASCII punctuation; articles may be left."""
-    if text.isascii():
-        flat = text.encode().translate(_SQUAD, _PUNCTUATION)
-        if b"\0" not in flat:  # any other control character
-            return _flat(flat)
-    low = text.lower().encode("utf-8", "surrogatepass").translate(None, _PUNCTUATION)
-    words = _SQUAD_ARTICLES.sub(" ", low.decode("utf-8", "surrogatepass")).split()
-    return _flat(" ".join(words).encode("utf-8", "surrogatepass"))
+def _rouge_words(text: str) -> list[str]:
+    """Split into words as rouge-score does: the runs of a to z and 0 to 9, in lower case."""
+    return re.findall("[a-z0-9]+", text.lower())
 
 
-def _rouge_words(text: str) -> bytes:
-    """Normalise as rouge-score does: the runs of a to z and 0 to 9, in lower case."""
-    low = text if text.isascii() else text.lower()  # the table has lower case, but of ASCII only
-    return _flat(low.encode("ascii", "replace").translate(_ROUGE))
-
-
-_SPACED_ARTICLES = (b" a ", b" an ", b" the ")
-
-
-@lru_cache(maxsize=1024)
-def _squad_target(target: str) -> tuple[Counter[bytes], int]:
-    counts = _counted(_squad_words(target))
-    for article in _SPACED_ARTICLES:
-        counts.pop(article, None)
-    return counts, counts.total()
-
-
-_rouge_target = lru_cache(maxsize=1024)(lambda target: _rouge_words(target).split())
-
-
-@grader(version=5, check=_check)
+@grader(version=6, check=_check)
 def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """Grade the words that answer and target share: the F1 of SQuAD's script, on every pair.
 
@@ -311,30 +287,10 @@ def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> G
 
 
 def _squad_f1(text: str, target: str) -> float:
-    reference, total = _squad_target(target)
-    words = _squad_words(text)
-    length = words.count(b" ") - 1
-    for article in _SPACED_ARTICLES:
-        if words.rfind(article) >= 0:  # faster than `in`
-            length -= _count(words, article)
-    if not length or not total:
-        return float(not length and not total)
-    if len(reference) > _FEW:
-        return _f1((_counted(words) & reference).total(), length, total)
-    common = 0
-    for word, count in reference.items():
-        if words.rfind(word) >= 0:
-            common += 1 if count == 1 else min(count, _count(words, word))
-    return _f1(common, length, total)
-
-
-def _counted(words: bytes) -> Counter[bytes]:
-    return Counter(b" %b " % word for word in words.split())
-
-
-def _count(words: bytes, word: bytes) -> int:
-    is_repeated = words.rfind(word + word[1:]) >= 0  # with one space between them, not two
-    return _counted(words)[word] if is_repeated else words.count(word)
+    ours, theirs = _squad_words(text), _squad_words(target)
+    if not ours or not theirs:
+        return float(ours == theirs)
+    return _f1((ours & theirs).total(), ours.total(), theirs.total())
 
 
 def _f1(common: int, prediction: int, reference: int) -> float:
@@ -344,7 +300,7 @@ def _f1(common: int, prediction: int, reference: int) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-@grader(version=5, check=_check)
+@grader(version=6, check=_check)
 def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") -> Grade:
     """Grade the words that answer and target share in order: rouge-score's ROUGE-L F-measure.
 
@@ -363,28 +319,17 @@ def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") 
         InvalidInput: The target is empty or no text.
     """
     references = _targets(target)
-    text = _read(answer, read)
+    text, problem = _read(answer, read)
     if text is None:
-        return NO_ANSWER
+        return Grade(0.0, None, problem)
     value = max([_rouge_l(text, reference) for reference in references])
-    has_words = value or (any(map(_rouge_target, references)) and _rouge_words(text).strip())
+    has_words = value or (any(map(_rouge_words, references)) and _rouge_words(text))
     return Grade(value, text, "" if has_words else "ROUGE reads only words of a-z and 0-9")
 
 
 def _rouge_l(text: str, target: str) -> float:
-    reference = _rouge_target(target)
-    words = _rouge_words(text)
-    if len(reference) > _FEW:
-        shared = words.split()
-    else:
-        places: list[tuple[int, bytes]] = []
-        for word in set(reference):
-            at = words.rfind(b" %b " % word)
-            while at >= 0:
-                places.append((at, word))
-                at = words.rfind(b" %b " % word, 0, at + 1)
-        shared = [word for _, word in sorted(places)]
-    return _f1(common_length(reference, shared), words.count(b" ") - 1, len(reference))
+    ours, theirs = _rouge_words(text), _rouge_words(target)
+    return _f1(common_length(theirs, ours), len(ours), len(theirs))
 
 
 def common_length(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
@@ -411,18 +356,17 @@ def _best(
 ) -> Grade:
     """Grade with the target that suits best."""
     references = _targets(target)
-    text = _read(answer, read)
+    text, problem = _read(answer, read)
     if text is None:
-        return NO_ANSWER
+        return Grade(0.0, None, problem)
     return Grade(max([compare(text, reference) for reference in references]), text)
 
 
 def _targets(target: Any) -> list[str]:
-    if target.__class__ is str and target.strip(_NOTHING):
-        return [target]
     several = target if isinstance(target, list | tuple) else [target]
-    references = [str(item) if item.__class__ is int else item for item in several]
-    if not references or not all(isinstance(x, str) and x.strip(_NOTHING) for x in references):
+    texts = (str(item) if item.__class__ is int else item for item in several)
+    references = [visible(item).strip() if isinstance(item, str) else "" for item in texts]
+    if not references or not all(references):
         raise InvalidInput(
             "the target (ground_truth) is a text or a whole number, or a list of those that are "
             f"all right, none empty, got {target!r:.100}"
@@ -430,12 +374,23 @@ def _targets(target: Any) -> list[str]:
     return references
 
 
-def _read(answer: str | None, read: Read) -> str | None:
-    """Return what is graded."""
-    if read not in ("stated", "whole"):
-        _check(read=read)
-    text = answer_text(answer)
-    if text is None or read == "whole":
-        return text
-    statement = last_statement(text)
-    return statement.value if statement else text
+def _read(answer: str | None, read: Read) -> tuple[str | None, str]:
+    """Return what is graded, or why there is nothing."""
+    _check(read=read)
+    text = visible_answer(answer)
+    if text is None:
+        return None, NO_ANSWER.note
+    return (text, "") if read == "whole" else stated_text(text)
+
+
+def stated_text(text: str) -> tuple[str | None, str]:
+    """Return the stated answer of a visible text, else all of it; None and why it is ambiguous."""
+    stated = statements(text)
+    value, problem = agree(text, stated, lambda statement: statement.value, _is_restated)
+    return (value, problem) if stated else (text, "")
+
+
+def _is_restated(one: str, other: str) -> bool:
+    """Tell whether one of two texts is in the other: `Paris` and `Paris, France`."""
+    ours, theirs = tokens(one), tokens(other)
+    return _within(ours, theirs) or _within(theirs, ours)

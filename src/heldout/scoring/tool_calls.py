@@ -215,7 +215,7 @@ def score_calls(trajectory: Trajectory, sample: Sample) -> Score:
     return Score(tuple(metrics))
 
 
-@grader(version=4)
+@grader(version=5)
 def grade_calls(
     trajectory: Trajectory, target: Any, *, ordered: bool = False, ignore_case: bool = False
 ) -> Grade:
@@ -226,8 +226,8 @@ def grade_calls(
     ({"name", "arguments"}), with arguments as JSON text or as the value itself, and compared as
     JSON values. Where several values are right, it is written as in BFCL: {"weather": {"city":
     ["Oslo", "Oslo, Norway"], "days": [1, ""]}} lists the values that each argument may have. "" is
-    for an argument that may be left out; an object among the values holds such lists in turn. An
-    argument that the target does not name is wrong.
+    for an argument that may be left out; an object among the values holds such lists in turn, or
+    plain values. An argument that the target does not name is wrong.
 
     Args:
         trajectory: The trajectory.
@@ -239,7 +239,8 @@ def grade_calls(
         The grade, with the calls of the turn.
 
     Raises:
-        InvalidInput: The target is no list of calls, or the trajectory has no model turn.
+        InvalidInput: The target is no list of calls or lists no value for an argument, or the
+            trajectory has no model turn.
     """
     expected = _expected_calls(target)
     calls = _last_turn(trajectory).tool_calls
@@ -326,7 +327,7 @@ def _expected_call(call: Any) -> _Expected:
     if isinstance(call, Mapping) and len(call) == 1 and not call.keys() & {"function", "arguments"}:
         ((name, accepted),) = call.items()
         if isinstance(accepted, Mapping) and all(isinstance(v, list) for v in accepted.values()):
-            return _Expected(name, accepted, lists_values=True)
+            return _Expected(name, _with_lists(accepted, name), lists_values=True)
     if isinstance(call, Mapping) and not call.keys() <= _CALL_KEYS:
         raise InvalidInput(
             "a call of the target has a name and arguments, or for its arguments lists of values "
@@ -339,6 +340,21 @@ def _expected_call(call: Any) -> _Expected:
         return _Expected(call.name, parse_json(call.arguments), lists_values=False)
     except NotJSON:  # it would equal nothing, however right the answer
         raise InvalidInput(f"the target's arguments are not JSON: {_render(call)}") from None
+
+
+def _with_lists(accepted: Any, where: str) -> Any:
+    """List the values that each key of an object accepts; a plain value in an object is the one."""
+    if isinstance(accepted, list):
+        return [_with_lists(option, where) for option in accepted]
+    if not isinstance(accepted, Mapping):
+        return accepted
+    lists = {key: value if isinstance(value, list) else [value] for key, value in accepted.items()}
+    if empty := [key for key, options in lists.items() if not options]:
+        raise InvalidInput(
+            f"the target accepts no value for {cut(f'{where}.{empty[0]}', 200)}, so no call could "
+            'be right; [""] is for an argument that is left out, [[]] for an empty list'
+        )
+    return {key: _with_lists(options, f"{where}.{key}") for key, options in lists.items()}
 
 
 def _render(call: ToolCall) -> str:

@@ -1,4 +1,4 @@
-"""The last stated answer: what `stated_answer(answer_text(…))` reads. There is no target."""
+"""The stated answer, as graders of any text read it. There is no target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,24 @@ STATED = (
     _read("**Answer: C**", "C", "markdown around all of it"),
     _read("> ***Final answer*** – _C_", "C", "a dash instead of a colon"),
     _read("Final answer - 42", "42", "a dash with spaces separates"),
-    _read("Answer: A\nNo, wait.\nAnswer: B", "B", "the last statement counts"),
+    _read("Answer: A\nNo, wait.\nAnswer: B", "B", "a correction counts"),
+    _read("I thought the answer is 4. Actually, the answer is 5.", "5", "another"),
+    _read("Answer: 4. Correction: the answer is 5.", "5", "of a label, too"),
+    _read("Answer: 4\n\nFinal answer: 5", "5", "called final"),
+    _read(r"First \boxed{20}, then \boxed{25}. The final answer is 45.", "45", "after boxes, too"),
+    _read("The answer is A. The answer is B. The answer is C.", None, "several different answers"),
+    _read("Answer: 4\nAnswer: 5", None, "several labels"),
+    _read("Final answer: 4\nFinal answer: 5", None, "several that are final"),
+    _read("<answer>4</answer>\n<answer>5</answer>", None, "several tags"),
+    _read('{"answer": 4}\n{"answer": 5}', None, "several keys"),
+    _read("```\nAnswer: 4\nAnswer: 5\n```", None, "several in a block"),
+    _read(r"The answer is 5. So $\boxed{7}$.", "7", "a box goes before a sentence"),
+    _read(r"The final answer is $\boxed{7}$. I hope it is correct.", "7", "announced by one"),
+    _read(r"\boxed{7}, and once more: \boxed{7}", "7", "restated"),
+    _read("The answer is Paris, France. So the answer is Paris.", "Paris", "in fewer words"),
+    _read("It is 4. <!-- Answer: 5 -->", None, "a comment is not seen"),
+    _read("Answer: 4 <!-- No, wait. Answer: 5 -->", "4", "nor what it corrects"),
+    _read("**Answer\u200b:**\u00a042\u2060", "42", "nor are characters without width"),
     _read("The answer to 3 + 4 is 7.", "7", "in a sentence"),
     _read("The answer is Rome. It is a city.", "Rome", "up to the end of the sentence"),
     _read("Answer: St. Louis", "St. Louis", "an abbreviation ends no sentence"),
@@ -60,7 +77,8 @@ STATED = (
     _read("Answer: 18\n\nIf x were 2, the answer would be 4.", "18", "a condition"),
     _read(r"\boxed{18} or \boxed{19}", "18, 19", "boxes that are joined"),
     _read(r"\boxed{-2} \quad \text{and} \quad \boxed{1}", "-2, 1", "in LaTeX, too"),
-    _read(r"\boxed{18}. So: \boxed{19}", "19", "boxes that are not"),
+    _read(r"\boxed{18}. So: \boxed{19}", None, "boxes that are not, and differ"),
+    _read(r"\boxed{18}\boxed{19}", None, "however near"),
     _read(r"$\boxed{50}\%$", r"50\%", "a percent sign behind the box"),
     _read('{"answer": "Paris", "wrong_answer": "Rome"}', "Paris", "another key"),
     _read('{"answer": "Paris", "user_answer": "Rome"}', "Paris", "another key"),

@@ -17,6 +17,19 @@ EXACT = (
 
 MATCH = (
     Example("It is in Paris.", "paris", "It is in Paris.", 1.0, "at the end of the answer"),
+    Example("It is not Paris.", "Paris", "It is not Paris.", 0.0, "denied"),
+    Example("It can’t be Paris", "Paris", "It can’t be Paris", 0.0, "denied"),
+    Example("The answer is not Paris.", "Paris", "The answer is not Paris.", 0.0, "denied"),
+    Example("It is not Oslo. Paris!", "Paris", "It is not Oslo. Paris!", 1.0, "another one is"),
+    Example("It is Oslo or Paris.", "Paris", "It is Oslo or Paris.", 0.0, "one of two"),
+    Example("Rome, Oslo, Paris", "Paris", "Rome, Oslo, Paris", 0.0, "the last of several"),
+    Example("- Rome\n- Oslo\n- Paris", "Paris", "- Rome\n- Oslo\n- Paris", 0.0, "in a list, too"),
+    Example("It is in Paris, France.", "France", "It is in Paris, France.", 1.0, "no list"),
+    Example("The answer is Oslo. The answer is Paris.", "Paris", None, 0.0, "two answers"),
+    Example("I don't know. <!-- Paris -->", "Paris", "I don't know.", 0.0, "a comment is not seen"),
+    Example(
+        "It is\u00a0in\u200b Par\u00adis.", "paris", "It is in Paris.", 1.0, "hidden characters"
+    ),
     Example("Paris is the capital.", "paris", "Paris is the capital.", 0.0, "and not before it"),
     Example("So: 15", "5", "So: 15", 0.0, "whole words and numbers"),
     Example(
@@ -48,6 +61,7 @@ MATCH = (
 
 INCLUDES = (
     Example("The Eiffel Tower, Paris", "eiffel tower", "The Eiffel Tower, Paris", 1.0, "anywhere"),
+    Example("It is not Paris", "Paris", "It is not Paris", 1.0, "whatever is said of it"),
     Example("I know", "no", "I know", 0.0, "whole words"),
     Example("15 apples", "5", "15 apples", 0.0, "whole numbers"),
     Example("-5 degrees", "5", "-5 degrees", 0.0, "with their sign"),

@@ -132,6 +132,7 @@ TRIP = [
         "book": {
             "city": ["Oslo", "Oslo, Norway"],
             "room": [{"beds": [1, 2], "view": ["sea", ""]}],
+            "paid": [{"amount": 90, "currency": "EUR"}, ""],
             "guests": [[{"name": ["Ann"]}, {"name": ["Bo", "Bob"]}]],
             "days": [3, ""],
         }
@@ -174,6 +175,30 @@ BFCL = (
         city="Oslo",
         room={"view": "sea"},
         guests=GUESTS,
+    ),
+    _bfcl(
+        1.0,
+        "a plain value in an object",
+        city="Oslo",
+        room={"beds": 1},
+        guests=GUESTS,
+        paid={"amount": 90, "currency": "EUR"},
+    ),
+    _bfcl(
+        0.0,
+        "a plain value that is another",
+        city="Oslo",
+        room={"beds": 1},
+        guests=GUESTS,
+        paid={"amount": 91, "currency": "EUR"},
+    ),
+    _bfcl(
+        0.0,
+        "a plain value that is missing",
+        city="Oslo",
+        room={"beds": 1},
+        guests=GUESTS,
+        paid={"currency": "EUR"},
     ),
     _bfcl(0.0, "what is not named", city="Oslo", room={"beds": 1, "bath": 1}, guests=GUESTS),
     _bfcl(0.0, "a list in another order", city="Oslo", room={"beds": 1}, guests=GUESTS[::-1]),
