@@ -456,6 +456,18 @@ def test_what_an_object_was_made_with_is_part_of_it_and_what_it_counts_is_not() 
     assert describe_callable(used.score) != describe_callable(Within(0.8).score)
 
 
+def test_a_number_that_a_function_counts_up_in_an_object_is_no_part_of_it() -> None:
+    used = Within(0.3)
+
+    def score(trajectory: Any, sample: Any) -> float:
+        used.tolerance += 1
+        return used(trajectory, sample)
+
+    before = describe_callable(score)
+    score(None, "s0")
+    assert describe_callable(score) == before
+
+
 def test_slots_of_an_object_count_likewise() -> None:
     @dataclass(frozen=True, slots=True)
     class Least:

@@ -14,7 +14,7 @@ import sysconfig
 import threading
 import tokenize
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -115,8 +115,11 @@ class _Search:
         self._docstrings, self._weights = docstrings, weights
         self._seen: set[int] = set()
 
-    def add_callable(self, value: Any) -> None:
-        """Add a function, a method, a partial, a class, or an object that can be called."""
+    def add_callable(self, value: Any, changed: Collection[str] = ()) -> None:
+        """Add a function, a method, a partial, a class, or an object that can be called.
+
+        `changed` are attributes that the function which uses it assigns: those of a counter.
+        """
         if isinstance(value, functools.partial):
             self.add_callable(value.func)
             self._add_bound(value)
@@ -126,10 +129,10 @@ class _Search:
             self.parts.append(f"{getattr(value, '__name__', '')} {identity}")
             return
         if owner is not value and not inspect.ismodule(owner):  # a method: its class is part of it
-            self._add_owner(owner)
+            self._add_owner(owner, changed)
         value = getattr(value, "__func__", value)
         if not inspect.isfunction(value):
-            is_new = self._add_owner(value)
+            is_new = self._add_owner(value, changed)
         elif (version := version_of(value)) is not None:
             self.parts.append(f"{value.__module__}.{value.__qualname__} {version}")
             return
@@ -170,13 +173,19 @@ class _Search:
         for key, default in [*defaults, *(function.__kwdefaults__ or {}).items()]:
             used[f"default {key}"] = default
         for name, value in sorted(used.items(), key=lambda item: item[0]):
-            self._add_used(name, value, function.__module__)
+            self._add_used(name, value, function.__module__, changed=names.assigned_attributes)
 
     def _read_code(self, function: FunctionType) -> tuple[str, _Names]:
         return _describe_code(function, self._docstrings), _names_in(function.__code__)
 
     def _add_used(
-        self, name: str, value: Any, home: str | None, *, is_constant: bool = False
+        self,
+        name: str,
+        value: Any,
+        home: str | None,
+        *,
+        is_constant: bool = False,
+        changed: Collection[str] = (),
     ) -> None:
         # By convention: a list in capitals is a constant, any other a cache or a log as often as
         # not.
@@ -185,14 +194,14 @@ class _Search:
             self.parts.append(f"{name}={constant}")
         elif _is_known(value, home):
             self.parts.append(f"{name}:")
-            self.add_callable(value)
+            self.add_callable(value, changed)
         elif isinstance(value, functools.partial):  # of a function that is not the user's
             self.parts.append(f"{name}: {getattr(value.func, '__qualname__', '')}")
             self._add_bound(value)
         elif not inspect.ismodule(value):
             self._add_weights(name, value)
 
-    def _add_owner(self, owner: Any) -> bool:
+    def _add_owner(self, owner: Any, changed: Collection[str] = ()) -> bool:
         """Add a class; or an object: its class, and what it was made with. False if it was."""
         if inspect.isclass(owner):
             return self._add_class(owner)
@@ -208,7 +217,7 @@ class _Search:
             for method, member in vars(kind).items()
             if inspect.isfunction(member) and method not in ("__init__", "__post_init__", "__new__")
             for name in _names_in(member.__code__).assigned_attributes
-        }
+        }.union(changed)
         names = {*getattr(owner, "__dict__", {})}
         names |= {slot for kind in kinds for slot in getattr(kind, "__slots__", ())}
         names = {name for name in names - rebound if not name.startswith("__")}

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from heldout import (
+    EvalConfig,
     EvalDefinition,
     EvalReport,
     Message,
@@ -219,7 +220,7 @@ def unspeakable(*_: Any) -> Any:
         ({"runner_builder": lambda m: Runner(boom, score)}, "all 8 items errored"),
         (
             {"runner_builder": lambda m: Runner(lambda r, k: ["1"] * len(r), boom)},
-            "all 8 items errored, so there is no mean; the last: sample 'q",
+            "all 8 items errored, so there is no mean: 8 × score_fn: ValueError: boom",
         ),
         ({"runner_builder": lambda m: Runner(lambda r, k: ["1"], score)}, "8 requests got"),
     ],
@@ -249,7 +250,7 @@ def answering(**settings: Any) -> Any:
         def answer(requests: Any, keep_going: Any) -> Any:
             return [r.messages[-1].text for r in requests]
 
-        return Runner(answer, **{"score_fn": score, **settings})
+        return Runner(answer, **{"score_fn": score, "max_error_rate": 1, **settings})
 
     return build
 
@@ -291,7 +292,10 @@ def test_what_a_score_function_raises_never_passes_for_the_trainers_own(
 
 def test_no_answer_in_time_is_an_error_of_that_item(tmp_path: Path) -> None:
     def build(model: Any) -> Runner:
-        return Runner(lambda requests, _: [None, *["1"] * (len(requests) - 1)], score)
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return [None, *["1"] * (len(requests) - 1)]
+
+        return Runner(answer, score, max_error_rate=1)
 
     point = periodic(tmp_path, runner_builder=build).maybe_run(10)
     assert point is not None
@@ -357,6 +361,29 @@ def test_one_bad_rollout_is_an_error_of_that_item(tmp_path: Path) -> None:
     assert "no 3" in bad.error
 
 
+@pytest.mark.parametrize(("n", "skipped"), [(9, True), (10, False)])
+def test_by_default_more_than_a_tenth_of_errors_is_a_skip_that_names_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, n: int, skipped: bool
+) -> None:
+    evals = periodic(
+        tmp_path,
+        Model(knows=99, fails=["3"]),
+        samples=questions(n),
+        runner_builder=builder(max_error_rate=EvalConfig().max_error_rate),
+    )
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert "the first item that errored: sample 'q3': endpoint: ValueError: no 3" in caplog.text
+    assert (point.summary is None) == skipped
+    if skipped:
+        assert point.skipped == (
+            "1 of 9 items errored, above max_error_rate=0.1, so there is no mean: "
+            "1 × endpoint: ValueError: no 3"
+        )
+        saved = EvalReport.load(evals.run_dir / "steps" / "00000010")
+        assert (saved.status, saved.summary["mean"]) == ("failed", None)
+
+
 def test_a_heartbeat_and_a_monitor_that_throw_do_not_reach_training(tmp_path: Path) -> None:
     evals = periodic(tmp_path, heartbeat_fn=boom, monitor=boom)
     assert evals.maybe_run(10).reward == 0.5  # type: ignore[union-attr]
@@ -403,7 +430,7 @@ def test_an_answer_that_is_waited_for_in_vain_times_out_and_the_others_count(
         def answer(requests: Any, keep_going: Any) -> Any:
             return model.answer([r.messages[-1].text for r in requests])
 
-        return Runner(answer, slow, timeout=0.3)
+        return Runner(answer, slow, timeout=0.3, max_error_rate=1)
 
     point = periodic(tmp_path, runner_builder=build).maybe_run(10)
     assert point is not None

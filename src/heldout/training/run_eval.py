@@ -569,7 +569,8 @@ def _merge(
     run = first.run
     if several and ranks.rank == 0:
         run = f"steps/{reserve_name(task.run_dir / 'steps', task.name)}"
-        merged = EvalReport(results, summary, first.config)
+        config = {**first.config, "max_error_rate": first.max_error_rate}
+        merged = EvalReport(results, summary, config)
         merged.save(task.run_dir / run, parquet_from=PARQUET_FROM)
     cut = f"{ended} after {len(results)} of {asked} items" if len(results) < asked else None
     return measured(summary=summary, partial=cut, run=run)
