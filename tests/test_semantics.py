@@ -36,7 +36,7 @@ from heldout import (
 )
 from heldout._fingerprint import describe_callable
 from heldout.analysis import compare, gate, pass_at_k, summarize
-from heldout.errors import NotComparable, SystemicFailure
+from heldout.errors import InvalidInput, NotComparable, SystemicFailure
 from heldout.scoring import (
     Judge,
     Rubric,
@@ -372,6 +372,17 @@ def test_clause_12_an_evaluation_makes_its_environments_and_closes_them() -> Non
     with pytest.raises(RuntimeError):
         evaluate_env(Walk, fails, 10, num_envs=3)
     assert [env.closed for env in Walk.made] == [True] * 6
+
+
+def test_clause_12_an_environment_of_trainings_is_refused_and_left_as_it_is() -> None:
+    from heldout.vector import EvalEvery
+
+    train_env = Walk()
+    with pytest.raises(InvalidInput, match=r"lambda: gymnasium\.make"):
+        evaluate_env(lambda: train_env, still, 1)
+    with pytest.raises(InvalidInput, match=r"lambda: gymnasium\.make"):
+        EvalEvery(10, lambda: train_env, still, 1).maybe_run(1)
+    assert not train_env.closed
 
 
 # --- Mid-run ------------------------------------------------------------------------------------
