@@ -429,6 +429,17 @@ def test_clause_12_an_evaluation_makes_its_environments_and_closes_them() -> Non
     assert [env.closed for env in Walk.made] == [True] * 6
 
 
+def test_clause_12_an_environment_of_trainings_is_refused_and_left_as_it_is() -> None:
+    from heldout.vector import EvalEvery
+
+    train_env = Walk()
+    with pytest.raises(InvalidInput, match=r"lambda: gymnasium\.make"):
+        evaluate_env(lambda: train_env, still, 1)
+    with pytest.raises(InvalidInput, match=r"lambda: gymnasium\.make"):
+        EvalEvery(10, lambda: train_env, still, 1).maybe_run(1)
+    assert not train_env.closed
+
+
 # --- Mid-run ------------------------------------------------------------------------------------
 
 

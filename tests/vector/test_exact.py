@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import gymnasium
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.vector import evaluate_env
@@ -193,11 +195,17 @@ def test_arguments_that_could_not_be_meant_are_refused(settings: Any, says: str)
         evaluate_env(**given)
 
 
-def test_one_environment_given_twice_is_refused() -> None:
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_an_environment_that_was_there_before_is_refused_and_left_as_it_is(num_envs: int) -> None:
     env = Walk()
-    with pytest.raises(InvalidInput, match="same environment twice"):
-        evaluate_env(lambda: env, good_policy, 4, num_envs=2)
-    assert env.closed
+    hidden = cache(Walk)  # the same one at every call
+    for make_env in (lambda: env, lambda: DummyVecEnv([lambda: env]), hidden):
+        hidden()
+        with pytest.raises(InvalidInput, match="a new environment at every call"):
+            evaluate_env(make_env, good_policy, 4, num_envs=num_envs)
+    assert not env.closed
+    assert not hidden().closed
+    assert env.length == 0, "it was not reset"
 
 
 def test_what_is_no_environment_is_refused() -> None:

@@ -267,13 +267,50 @@ def test_an_environment_that_was_there_before_is_refused_and_left_as_it_is() -> 
         lambda: SyncVectorEnv([lambda: env]),
         cached,
     ):
-        evals = EvalEvery(10, make_env, good_policy, 2)
-        assert evals.maybe_run(10) is None
-        assert "a new environment at every call" in str(evals.history[0].skipped)
+        for first_call in ("begin", "maybe_run", "run", "run_final"):
+            evals = EvalEvery(10, make_env, good_policy, 2)
+            with pytest.raises(InvalidInput, match=r"lambda: gymnasium\.make"):
+                getattr(evals, first_call)(0)
+            assert evals.history == []
     assert env.np_random.bit_generator.state == before
     assert not env.closed
     assert not cached().closed
     assert env.length
+
+
+def test_an_environment_that_make_env_keeps_and_returns_again_is_refused_before_training() -> None:
+    env = Walk()
+    many = [env] * 2000  # too many to be searched
+    memory = functools.cache(Walk)
+    for make_env in (memory, lambda: many[0], lambda: gymnasium.wrappers.TimeLimit(many[0], 5)):
+        with pytest.raises(InvalidInput, match="a new environment at every call"):
+            EvalEvery(10, make_env, good_policy, 2).begin(0)
+    assert not env.closed
+    assert not memory().closed
+
+
+def test_environments_made_to_be_checked_are_closed_and_change_no_random_state() -> None:
+    made: list[Walk] = []
+
+    def make_env() -> Walk:
+        random.random(), np.random.random(), torch.rand(1)
+        made.append(Walk())
+        return made[-1]
+
+    before = random_state()
+    EvalEvery(10, make_env, good_policy, 2).begin(0)
+    assert random_state() == before
+    assert [env.closed for env in made] == [True, True]
+
+
+def test_a_make_env_that_fails_before_training_is_a_skip_when_it_is_due() -> None:
+    def make_env() -> Walk:
+        raise RuntimeError("no simulator yet")
+
+    evals = EvalEvery(10, make_env, good_policy, 2)
+    evals.begin(0)
+    assert evals.maybe_run(10) is None
+    assert "no simulator yet" in str(evals.history[0].skipped)
 
 
 def test_training_is_bit_for_bit_the_same_with_a_policy_that_draws_and_learns() -> None:

@@ -316,7 +316,8 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
     A training run that goes on (`reset_num_timesteps=False`) continues its curve.
 
     Args:
-        make_env: Makes environments for the evaluation alone; one that training uses is refused.
+        make_env: Makes environments for the evaluation alone; one that training uses is refused
+            when training starts.
         every_steps: In environment steps, as the model counts them.
         episodes: How many episodes an evaluation plays.
         num_envs: How many plain environments to run side by side.
@@ -489,7 +490,8 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         training = {id(layer) for layer in layers(self.model.get_env())}
         if any(id(layer) in training for layer in layers(env)):
             raise InvalidInput(
-                "make_env() returned an environment that training uses; evaluation needs its own"
+                "make_env() returned an environment that training uses; evaluation needs its own: "
+                "make_env=lambda: gymnasium.make(…)"
             )
         if normalizes(env) and _find_normalizer(self.model, self._vec_normalize) is not None:
             env.close()

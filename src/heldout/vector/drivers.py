@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.errors import EnvironmentFailed, InvalidInput
+from heldout.isolation import reached
 from heldout.vector.episodes import Bools
 
 UNSEEDED = (
@@ -88,28 +89,54 @@ class Driver(ABC):
 def make_driver(make_env: Callable[[], Any], num_envs: int, episodes: int) -> Driver:
     """Make environments, `num_envs` of them where they are plain, and the driver that fits them.
 
-    There are never more plain environments than `episodes`. Whatever cannot be used is closed.
+    There are never more plain environments than `episodes`. Whatever cannot be used is closed,
+    unless it existed before: then it is not the evaluation's.
     """
     with ExitStack() as stack:  # closes what was made, should anything below fail
-        first = make_env()
-        if hasattr(first, "close"):
-            stack.callback(first.close)
+        make_new = _refuse_existing(make_env, stack)
+        first = make_new()
         if hasattr(first, "num_envs"):
             driver = _make_vector_driver(first, num_envs)
         else:
             envs = [_check_env(first)]
             while len(envs) < min(num_envs, episodes):
-                env = _check_env(make_env())
-                if any(env is earlier for earlier in envs):
-                    raise InvalidInput(
-                        "make_env() returned the same environment twice; it must make a new one at "
-                        "every call: make_env=lambda: gymnasium.make(…)"
-                    )
-                stack.callback(env.close)
-                envs.append(env)
+                envs.append(_check_env(make_new()))
             driver = _PlainEnvs(envs)
         stack.pop_all()
     return driver
+
+
+def check_make_env(make_env: Callable[[], Any]) -> None:
+    """Make two environments and close them, to see that each is new.
+
+    Raises:
+        InvalidInput: One existed before, such as training's, or both are one. Nothing is closed.
+    """
+    with ExitStack() as stack:
+        make_new = _refuse_existing(make_env, stack)
+        make_new(), make_new()
+
+
+def _refuse_existing(make_env: Callable[[], Any], stack: ExitStack) -> Callable[[], Any]:
+    """Return a `make_env` that refuses what existed before; what is new is closed by the stack."""
+    known = list(reached(make_env))  # kept: no new object can have the id of one of these
+
+    def make_new() -> Any:
+        env = make_env()
+        parts = [part for part in layers(env) if hasattr(part, "step")]
+        if not {id(part) for part in parts}.isdisjoint(map(id, known)):
+            stack.pop_all()  # what was made earlier may be this one, or a wrapper around it
+            raise InvalidInput(
+                "make_env() returned an environment that was there before, such as one that "
+                "training uses; it must make a new environment at every call: "
+                "make_env=lambda: gymnasium.make(…)"
+            )
+        known.extend(parts)
+        if hasattr(env, "close"):
+            stack.callback(env.close)
+        return env
+
+    return make_new
 
 
 def _make_vector_driver(env: Any, num_envs: int) -> Driver:

@@ -15,6 +15,7 @@ skip with its reason, on the curve, in `history` and in the log, and never a num
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heldout._fingerprint import describe_callable
-from heldout.errors import HeldoutError, InvalidInput
-from heldout.isolation import held_by, modules_of, reached
-from heldout.vector.drivers import layers
+from heldout.errors import HeldoutError, InvalidInput, printable_error
+from heldout.isolation import held_by, modules_of, untouched_random_state
+from heldout.vector.drivers import check_make_env
 from heldout.vector.episodes import check_whole, episode_seed
 from heldout.vector.evaluation import (
     PolicyFn,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from heldout.training.metrics import Heartbeat
     from heldout.training.periodic_eval import Monitor, PeriodicEval
     from heldout.training.runner import EpisodeRunner
+
+log = logging.getLogger("heldout")
 
 LABEL = "env_eval"
 
@@ -63,8 +66,9 @@ class EvalEvery:
         every_steps: In whatever unit you count; 0 evaluates only where `run` or `run_final` is
             called. A counter that jumps (by the number of training environments, say) is due when
             it passes a multiple.
-        make_env: Makes a new environment at every call. One that existed before is refused:
-            training's would be reset in the middle of an episode, and closed.
+        make_env: Makes a new environment at every call. One that existed before is refused, since
+            training's would be reset in the middle of an episode, and closed. To see that in time,
+            two are made, and closed, at `begin` or the first other call.
         policy_fn: As in `evaluate_env`. Torch modules that it closes over or is bound to are put
             into eval mode, without gradients, and then each back to the flag it had.
         episodes: How many episodes an evaluation plays.
@@ -132,7 +136,7 @@ class EvalEvery:
         self._reward: Reward = reward or ("return" if success is None else "success")
         self._evaluate: Callable[[], VectorReport] = partial(
             evaluate_env,
-            partial(_make_new, make_env),
+            make_env,
             policy_fn,
             episodes,
             num_envs=num_envs,
@@ -144,6 +148,7 @@ class EvalEvery:
         """Of the evaluation that was made last, until it is in `history`."""
         self._at_start = self._is_start = at_start
         self._has_begun, self._resumes = False, bool(resume)
+        self._make_env, self._is_checked = make_env, False
         functions = {
             "make_env": describe_callable(make_env),
             "success": describe_callable(success),
@@ -178,9 +183,12 @@ class EvalEvery:
             resume: Whether it goes on from a checkpoint, so that the curve is continued.
 
         Raises:
+            InvalidInput: `make_env` returned an environment that existed before.
             RunExists: `run_dir` was given and has a curve that is not to be continued.
             ResumeMismatch: The curve to be continued is of another evaluation.
         """
+        self._is_checked = False
+        self._check_make_env()
         if self._evals.history:
             run_dir = self._evals.run_dir if resume else self._named_dir
             self._evals = self._make_evals(run_dir=run_dir, resume=resume or None)
@@ -195,7 +203,11 @@ class EvalEvery:
 
         Returns:
             The report; None where no evaluation was due, or where it failed.
+
+        Raises:
+            InvalidInput: In the first call: `make_env` returned an environment that existed before.
         """
+        self._check_make_env()
         if not self._has_begun:
             self._has_begun = True
             # A loop that was resumed goes on where it was; any other begins at 0.
@@ -215,6 +227,7 @@ class EvalEvery:
         Returns:
             The report; None where the evaluation failed, which is a skip in `history`.
         """
+        self._check_make_env()
         return None if self._is_off else self._record(self._evals.run_eval(step))
 
     def run_final(self, step: int) -> VectorReport | None:
@@ -226,6 +239,7 @@ class EvalEvery:
         Returns:
             The report; None where the evaluation failed.
         """
+        self._check_make_env()
         if self._is_off:
             return None
         before = self._evals.history[-1:]
@@ -258,6 +272,19 @@ class EvalEvery:
         """Why training should stop, if the monitor or `heldout curve stop` said so."""
         is_running = self.every_steps > 0 or bool(self._evals.history)
         return self._evals.stop_requested if is_running else None
+
+    def _check_make_env(self) -> None:
+        """Refuse an environment of training's before anything is trained, not at its first eval."""
+        if self._is_checked or self._is_off:
+            return
+        self._is_checked = True
+        try:
+            with untouched_random_state():
+                check_make_env(self._make_env)
+        except InvalidInput:
+            raise
+        except Exception as problem:  # noqa: BLE001 - the user's code; the eval will be a skip
+            log.warning("heldout: make_env() failed before training: %s", printable_error(problem))
 
     def _play(self) -> EvalReport:
         self._report = self._evaluate()
@@ -292,18 +319,6 @@ def _load_report(path: Path) -> VectorReport | None:
         return VectorReport.load(path)
     except HeldoutError:  # deleted since
         return None
-
-
-def _make_new(make_env: Callable[[], Any]) -> Any:
-    """Make an environment, and check that it did not exist before."""
-    before = list(reached(make_env))  # kept: no new object can have the id of one of these
-    env = make_env()
-    if not {id(layer) for layer in layers(env)}.isdisjoint(map(id, before)):
-        raise InvalidInput(
-            "make_env() returned an environment that was there before, such as one that training "
-            "uses; it must make a new environment at every call: make_env=lambda: gymnasium.make(…)"
-        )
-    return env
 
 
 # --- What the policy consists of ----------------------------------------------------------------
