@@ -499,6 +499,22 @@ def test_clause_15_a_point_names_its_step_and_its_weights(tmp_path: Path) -> Non
     assert first.weights != second.weights == third.weights is not None
 
 
+def test_clause_15_a_resumed_attempt_supersedes_all_beyond_the_step_it_resumed_from(
+    tmp_path: Path,
+) -> None:
+    first = midrun(tmp_path)
+    for step in (10, 20, 30):
+        first.maybe_run(step)
+    resumed = midrun(tmp_path)
+    resumed.begin(20, resume=True)
+    resumed.model_getter = None
+    resumed.maybe_run(30)  # a skip
+    resumed.model_getter = first.model_getter
+    resumed.maybe_run(40)
+    found = [(point.step, point.has_result) for point in resumed.points]
+    assert found == [(10, True), (20, True), (30, False), (40, True)]
+
+
 def test_clause_16_the_same_weights_give_the_same_summary_byte_for_byte(tmp_path: Path) -> None:
     evals = midrun(tmp_path)
     first, second = evals.run_eval(1), evals.run_eval(2)
@@ -921,6 +937,21 @@ def test_clause_24_a_flat_curve_seldom_moves_however_often_one_looks() -> None:
         said = verdicts(curve(rewards))
         alarms += any(one.kind in ("improving", "regressing") for one in said)
     assert alarms <= 5  # 5% of 40 is 2; by luck 6 or more would come once in fifty times
+
+
+def test_clause_24_a_background_point_has_the_verdict_of_its_monitor_on_the_curve(
+    tmp_path: Path,
+) -> None:
+    from heldout.training import AsyncEvalDispatcher, CurveMonitor, read_points
+    from tests.training.toys import periodic, weighted
+
+    evals = periodic(tmp_path, weighted(), monitor=CurveMonitor(effect=0.3))
+    with AsyncEvalDispatcher():
+        assert evals.maybe_run(10) is None
+    [point] = read_points(evals.run_dir / "curve.jsonl")
+    assert point == evals.points[0]
+    assert point.verdict is not None
+    assert point.verdict["effect"] == 0.3
 
 
 def test_clause_25_the_best_checkpoint_is_reported_as_one_that_was_picked() -> None:

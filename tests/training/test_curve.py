@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,6 +37,7 @@ from heldout.training.curve import (
     repair_curve,
     request_stop,
     stop_requested,
+    verdict_line,
 )
 
 HEADER = b'{"format":"heldout.curve","version":1}\n'
@@ -94,6 +96,16 @@ def test_a_line_has_nothing_that_is_left_at_its_default(path: Path) -> None:
     write(path, point(10))
     line = json.loads(path.read_bytes().splitlines()[1])
     assert [*line] == ["label", "step", "session", "time", "seconds", "summary"]
+
+
+def test_a_verdict_that_came_later_is_added_to_its_result(path: Path) -> None:
+    ahead = point(10, None, skipped="scheduled, not finished", pending=True)
+    result, again = point(10, lag_steps=3), point(10, 0.7, time="2026-01-01T00:00:09Z")
+    judged = msgspec.structs.replace(result, verdict={"kind": "improving"}, stop="enough")
+    stray = msgspec.structs.replace(judged, step=20)
+    write(path, ahead, result, again, verdict_line(judged), verdict_line(stray))
+    assert read_points(path) == [judged, again]
+    assert b"outcomes" not in path.read_bytes().splitlines()[-1]
 
 
 def test_each_point_is_on_the_disk_when_append_returns(

@@ -341,6 +341,28 @@ def test_a_curve_has_the_verdict_and_the_best_step_that_show_prints(
     assert pages.curve("grpo-shop", "", "brief")["points"][0]["mean"] == 1.0
 
 
+def test_a_curve_without_stored_verdicts_is_judged_by_the_settings_of_its_run(
+    tmp_path: Path,
+) -> None:
+    from heldout.store.run_dir import RunInfo
+    from heldout.training.curve import CurveWriter
+    from tests.training.test_verdicts import FLAT, curve
+
+    run = RunDir(tmp_path / "flat")
+    run.path.mkdir()
+    writer = CurveWriter(run.curve)
+    for point in curve(FLAT):
+        writer.append(point)
+    writer.close()
+    for effect, kind in ((0.05, "plateau"), (0.02, "inconclusive")):
+        monitor = {"effect": effect, "alpha": 0.05, "window": 10, "bounds": None}
+        run.write_info(RunInfo.new({"label": "rl_eval", "monitor": monitor}, {}))
+        pages = Pages([tmp_path])
+        assert [row["verdict"] for row in pages.runs()["runs"]] == [kind]
+        shown = pages.curve("flat", "", "")
+        assert shown["verdict"]["kind"] == shown["points"][-1]["kind"] == kind
+
+
 def test_flips_of_two_steps_are_those_of_the_command_line(
     pages: Pages, folder: Path, command: Command, command_json: Json
 ) -> None:
