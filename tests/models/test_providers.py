@@ -577,6 +577,7 @@ def test_litellm_is_named_with_its_command_where_it_is_missing(
         ("unknown", "SOME_API_BASE", "https://one", "https://one"),
         ("openai/gpt", "OPENAI_API_BASE", f"http://me:{KEY}@one:1/v1?key={KEY}", "http://one:1/v1"),
         ("openai/gpt", "OPENAI_API_BASE", f"http://one/{KEY}/v1", "http://one/[key]/v1"),
+        ("openai/gpt", "OPENAI_API_BASE", "http://[one", "not an address"),
         ("openai/gpt", "MISTRAL_API_BASE", "http://one", None),
         ("openai/gpt", "OPENAI_API_BASE", "", None),
     ],

@@ -20,6 +20,7 @@ from heldout.store.columns import Labels, Table, summarize_results, table_of, ta
 from heldout.store.journal import JournalWriter, content_of
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo
+from heldout.types import Timing
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,17 @@ def assert_same(one: Table, other: Table) -> None:
     assert list(one.sample_ids) == list(other.sample_ids)
     assert listed(one.keys) == listed(other.keys)
     assert listed(one.item_keys) == listed(other.item_keys)
-    for name in ("id_hash", "content", "sample", "repeat", "reward", "truncated", "weighted"):
+    for name in (
+        "id_hash",
+        "content",
+        "sample",
+        "cached",
+        "cached_turns",
+        "repeat",
+        "reward",
+        "truncated",
+        "weighted",
+    ):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), name)
         assert getattr(one, name).dtype == getattr(other, name).dtype, name
     assert list(one.metrics) == list(other.metrics)
@@ -486,3 +497,18 @@ def test_a_killed_and_resumed_run_has_the_same_columns_byte_for_byte(tmp_path: P
     other.journal.write_bytes(head + b"".join(reversed(lines)))
     columns.derive(other, 2, 0.5, parquet=True)
     assert other.columns.read_bytes() == RunDir(tmp_path / "one").columns.read_bytes()
+
+
+def test_a_parquet_file_of_other_columns_is_not_read_but_the_journal(tmp_path: Path) -> None:
+    cached = replace(result("a"), trajectory=Trajectory((), timing=Timing(1.0, 0, 0, 2)))
+    run = saved(tmp_path / "run", [cached, result("b")], repeats=1).run_dir
+    assert run is not None
+    info = run.read_info()
+    assert columns.has_current_parquet(run, info)
+    assert info.columns_hash is not None
+    info.columns_hash = info.columns_hash.partition(":")[2]  # as without a version
+    run.write_info(info)
+    report = EvalReport.load(run.path)
+    assert not columns.has_current_parquet(run, info)
+    assert table_of(report).cached.tolist() == [True, False]
+    assert table_of(report).cached_turns.tolist() == [2, 0]

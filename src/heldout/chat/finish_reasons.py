@@ -14,8 +14,7 @@ _SYNONYMS = {
     STOP: "end_turn stop_sequence eos eos_token complete completed",
     LENGTH: (
         "max_tokens max_output_tokens max_completion_tokens max_new_tokens max_length token_limit "
-        "model_length model_context_window_exceeded context_window_exceeded "
-        "context_length_exceeded continuation compaction"
+        "model_length model_context_window_exceeded context_window_exceeded context_length_exceeded"
     ),
     TOOL_CALLS: "tool_use tool_call",
 }
@@ -28,7 +27,7 @@ _FILTERS = (
     "no_image escalation error_toxic guardrail_intervened sensitive"
 )
 _OTHERS = (
-    "function_call pause_turn incomplete malformed_function_call malformed_response "
+    "function_call pause_turn compaction incomplete malformed_function_call malformed_response "
     "unexpected_tool_call too_many_tool_calls missing_thought_signature finish_reason_unspecified"
 )
 

@@ -118,12 +118,7 @@ class AnthropicEndpoint(ServerEndpoint):
             turn = api_turn_of(message, self.kind, _to_message)
             if turn is not None:
                 return [*turn]
-            calls = [
-                {"type": "tool_use", "id": c.id, "name": c.name, "input": input}
-                for c in message.tool_calls
-                for input in [parse_arguments(c.arguments)]
-            ]
-            return [*content, *calls]
+            return [*content, *map(_call_block, message.tool_calls)]
         return content
 
     def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
@@ -170,16 +165,21 @@ def _to_message(content: Sequence[dict[str, Any]]) -> Message:
             case {"type": "thinking", "thinking": str(text)}:
                 thinking.append(text)
             case {"type": "tool_use", "id": str(id), "name": str(name)}:
-                calls.append(ToolCall(id, name, arguments_text(block.get("input"))))
+                calls.append(ToolCall(id, name, arguments_text(block.get("input") or None)))
     reasoning = "\n\n".join(filter(None, thinking)) or None
     return Message("assistant", "".join(texts), tuple(calls), reasoning=reasoning)
+
+
+def _call_block(call: ToolCall) -> dict[str, Any]:
+    head = {"type": "tool_use", "id": call.id, "name": call.name}
+    return {**head, "input": parse_arguments(call.arguments)}
 
 
 def _parse_input(text: str) -> dict[str, Any] | str:
     """Parse a call's input; one that was cut off at the length limit stays the text that it is."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, dict) else text
 

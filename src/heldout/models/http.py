@@ -349,7 +349,7 @@ def parse_arguments(arguments: str) -> dict[str, Any]:
     """Parse a call's arguments for an API that takes objects only, whatever a model wrote."""
     try:
         value = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):  # a model may nest without end
         value = arguments
     return value if isinstance(value, dict) else {"arguments": value}
 

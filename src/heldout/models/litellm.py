@@ -101,7 +101,10 @@ def _letters(name: str) -> str:
 
 def _public_address(address: str) -> str:
     """Leave out the user, password and query of an address, and any key: it is stored."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "not an address"
     host = parts.netloc.rpartition("@")[2]
     return _without_secrets(f"{parts.scheme}://{host}{parts.path}".rstrip("/"))
 

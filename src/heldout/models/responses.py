@@ -129,7 +129,7 @@ def _to_message(output: Sequence[dict[str, Any]]) -> Message:
                 summary = item.get("content") or item.get("summary")
                 thoughts += [str(part.get("text", "")) for part in _dicts_in(summary)]
             case {"type": "function_call", "call_id": str(id), "name": str(name)}:
-                calls.append(ToolCall(id, name, arguments_text(item.get("arguments"))))
+                calls.append(ToolCall(id, name, arguments_text(item.get("arguments") or None)))
     reasoning = "\n\n".join(filter(None, thoughts)) or None
     return Message("assistant", "".join(map(str, texts)), tuple(calls), reasoning=reasoning)
 
