@@ -42,6 +42,8 @@ def run(
         if name in settings
     }
     defaults = {"endpoint": evals.answer, "experiment_name": "run", "output_dir": str(out)}
+    if settings.get("on_error") != "raise":
+        settings.setdefault("max_error_rate", 1)
     call = partial(
         evaluate,
         samples,

@@ -141,7 +141,7 @@ def ours(
 ) -> EvalReport:
     ev = from_verifiers(env, split=split)
     defaults = {"endpoint": endpoint, "experiment_name": "run", "output_dir": str(tmp_path)}
-    config = EvalConfig(**{**defaults, **settings})
+    config = EvalConfig(**{**defaults, "max_error_rate": 1, **settings})
     hooks = (ev.score_fn, ev.prepare_messages, ev.environment_factory)
     return asyncio.run(evaluate(ev.samples, config, *hooks))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -11,8 +12,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, ToolCall, Trajectory
-from heldout.errors import InvalidInput, NotComparable
+from heldout import (
+    EvalConfig,
+    EvalReport,
+    EvalResult,
+    Message,
+    Metric,
+    Sample,
+    Score,
+    ToolCall,
+    Trajectory,
+    evaluate,
+)
+from heldout.errors import InvalidInput, NotComparable, SystemicFailure
 from heldout.store.run_dir import RunDir
 from heldout.training.curve import CURVE_NAME
 from heldout.types import TokenTrace
@@ -202,6 +214,26 @@ def test_an_errored_item_has_its_error_and_no_reward(pages: Pages) -> None:
     sample = pages.sample("hostile", "broken", 0)
     assert (sample["outcome"], sample["reward"]) == ("errored", None)
     assert sample["error"] == "\n".join(HOSTILE)
+    assert f"1 × {HOSTILE[0]}" in lines_of(pages.run("hostile")["notes"])
+
+
+def test_a_run_with_too_many_errors_has_counts_and_no_mean_on_any_page(tmp_path: Path) -> None:
+    def answer(messages: list[Message]) -> str:
+        return "yes" if "1" in messages[-1].text else str(1 / 0)
+
+    samples = [Sample(f"q{i}", {"text": f"{i}?"}, metadata={"odd": i % 2}) for i in range(4)]
+    config = EvalConfig(answer, "run", output_dir=str(tmp_path))
+    with pytest.raises(SystemicFailure):
+        asyncio.run(evaluate(samples, config, lambda trajectory, sample: 1.0))
+    pages = Pages([tmp_path])
+    page = pages.run("run")
+    assert page["status"] == "failed"
+    assert lines_of(page["notes"])[0].startswith("Failed: 3 of 4 items errored")
+    assert (page["summary"]["mean"], page["summary"]["n_errors"]) == (None, 3)
+    (row,) = pages.runs()["runs"]
+    assert (row["mean"], row["mean_scored"], row["errors"]) == (None, None, 3)
+    assert {part["mean"] for part in pages.slices("run", "odd")["rows"]} == {None}
+    assert pages.rows("run", "odd:1", "", [], 0, 5)["mean"]["mean"] is None
 
 
 def test_an_episode_without_a_conversation_has_its_input_and_metrics(pages: Pages) -> None:
