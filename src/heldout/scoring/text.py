@@ -18,7 +18,15 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import agree, clean, is_denied, statements, visible, visible_answer
+from heldout.scoring.answers import (
+    Agreed,
+    agree,
+    clean,
+    is_denied,
+    statements,
+    visible,
+    visible_answer,
+)
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 Read = Literal["stated", "whole"]
@@ -386,8 +394,8 @@ def _read(answer: str | None, read: Read) -> tuple[str | None, str]:
 def stated_text(text: str) -> tuple[str | None, str]:
     """Return the stated answer of a visible text, else all of it; None and why it is ambiguous."""
     stated = statements(text)
-    value, problem = agree(text, stated, lambda statement: statement.value, _is_restated)
-    return (value, problem) if stated else (text, "")
+    agreed: Agreed[str] = agree(text, stated, lambda statement: statement.value, _is_restated)
+    return agreed if stated else (text, "")
 
 
 def _is_restated(one: str, other: str) -> bool:
