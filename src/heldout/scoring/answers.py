@@ -329,7 +329,7 @@ def _read_tag(text: str, start: int, at: int) -> Statement | None:
 
 _WORD = (
     r"(?:(?<![^\W_])(?<![a-z]_)(?i:answers?|ans|antwort|respuesta|r[ei]sposta|réponse|ответ)"
-    r"(?![^\W_])|答[案え]|正解|정답|إجابة|उत्तर)"
+    r"(?![^\W_]| (?:choices|options)\b)|答[案え]|正解|정답|إجابة|उत्तर)"
 )
 _GAP = (  # choice, correcta, (in km), to the question; but not (C)
     r"(?: [^\W\d_]{1,12}){0,2}?(?: ?\([^()\n]{2,40}\))?"
@@ -338,8 +338,8 @@ _GAP = (  # choice, correcta, (in km), to the question; but not (C)
 _IS = (
     r"[*_]{0,4}(?: (?:is|IS|are|was|(?:would|should|must|will|has to) be|equals|ist|lautet|es|est|é"
     r"|è)(?![\w'’])|\s?(?:是|为|為|は|은|는|هي|هو))[:：]?[*_]{0,4}"
-    r"(?:,? (?:therefore|thus|then|clearly|probably|equal to|as follows|la(?= [(*]{0,3}\w\b))\b"
-    r"[,:]?)?"
+    r"(?:,? (?:therefore|thus|then|clearly|definitely|probably|equal to|as follows"
+    r"|la(?= [(*]{0,3}\w\b))\b[,:]?)?"
 )
 _LINK = re.compile(
     rf"{_WORD}(?:{_GAP}(?:(?P<sentence>{_IS})"

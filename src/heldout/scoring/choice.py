@@ -153,10 +153,10 @@ def _named(value: str, letters: str, options: tuple[str, ...]) -> frozenset[str]
             *_with_texts(value[at:], letters, options),
         )
         return _letters_in(head[0], letters).union(by_text, others)
-    if marked := patterns.marked.findall(value):
-        last = list(patterns.marked.finditer(value))[-1]
-        if not value[last.end() :].strip(" .,*_"):
-            return frozenset((*marked, *_by_text(value[: last.start()], letters, options)))
+    marked = list(patterns.marked.finditer(value))
+    if marked and not value[marked[-1].end() :].strip(" .,*_"):
+        by_text = _by_text(value[: marked[-1].start()], letters, options)
+        return frozenset(match[1] for match in marked).union(by_text)
     word = value.strip(" ()[]{}.*")
     is_several = word.isalpha() and list(word) == sorted(set(word) & set(letters))  # AC
     return frozenset(word) if is_several else frozenset()
@@ -208,7 +208,9 @@ def _by_lines(text: str, letters: str, options: tuple[str, ...]) -> frozenset[st
     if len(lines) == 1 and (letter := _by_text(text, letters, options)):
         return frozenset(letter)
     if patterns.head.fullmatch(lines[-1].rstrip(".")):
-        return _letters_in(lines[-1], letters)
+        alone = [line for line in lines if patterns.head.fullmatch(line.rstrip("."))]
+        named = {_letters_in(line, letters) for line in alone}
+        return named.pop() if len(named) == 1 else frozenset()
     marked = [line for line in lines if patterns.line.match(line)]
     is_explained = bool(options) and not any(_with_texts(m, letters, options) for m in marked[1:])
     if marked == [lines[-1]] or (marked[:1] == [lines[0]] and (is_explained or len(marked) == 1)):

@@ -34,6 +34,7 @@ from heldout.scoring.answers import (
     visible_answer,
 )
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
+from heldout.scoring.number import VULGAR
 from heldout.scoring.process_pool import Pool
 
 VERSION = 6
@@ -405,7 +406,7 @@ _CHARACTERS = str.maketrans(
         **{"−": "-", "－": "-", "﹣": "-", "°": "", "∘": "", "×": "*", "·": "*"},
         **{
             vulgar: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", vulgar).split("\u2044"))
-            for vulgar in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"
+            for vulgar in VULGAR
         },
     }
 )

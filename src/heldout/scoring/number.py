@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import (
+    Agreed,
     Statement,
     Strength,
     agree,
@@ -57,12 +58,14 @@ _NUMBER = re.compile(
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{2,3})*,\d{3}")
 _MAX_DIGITS = 400
 
+VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"
 _PLAIN = str.maketrans(
     {
         **{"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "⁄": "/", "％": "%", "≈": "="},
+        **{vulgar: unicodedata.normalize("NFKC", vulgar).replace("⁄", "/") for vulgar in VULGAR},
     }
 )
-_VULGAR = re.compile(r"(\d?)([¼-¾⅐-⅞])")  # 2½ is 2 1/2
+_MIXED = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")  # 2½ is 2 1/2
 _RAISED = re.compile("[⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _LOWERED = str.maketrans("⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹", "-+0123456789")
 _MINUS = re.compile(r"\b(?:minus|negative) (?=[$.\d])", re.IGNORECASE)
@@ -87,7 +90,7 @@ _LATEX = [
 def _plain(text: str) -> str:
     """Write a number's signs, powers and LaTeX in plain characters."""
     if not text.isascii():
-        text = _VULGAR.sub(_write_fraction, text)
+        text = _MIXED.sub(" ", text)
         text = _RAISED.sub(lambda power: "^" + power[0].translate(_LOWERED), text.translate(_PLAIN))
     if "inus " in text or "egative " in text:
         text = _MINUS.sub("-", text)
@@ -97,11 +100,6 @@ def _plain(text: str) -> str:
         for pattern, plain in _LATEX:
             text = pattern.sub(plain, text)
     return _UNIT_POWER.sub("", text) if "^" in text else text
-
-
-def _write_fraction(vulgar: re.Match[str]) -> str:
-    whole, fraction = vulgar.groups()
-    return f"{whole} " * bool(whole) + unicodedata.normalize("NFKC", fraction)
 
 
 def _read(match: re.Match[str], decimal: Decimal) -> Number | None:
@@ -306,7 +304,8 @@ def grade_number(
         return _is_same(one, other, 0.0, 0.0)
 
     stated = statements(text)
-    number, problem = agree(text, stated, read, same)
+    agreed: Agreed[Number | str] = agree(text, stated, read, same)
+    number, problem = agreed
     if isinstance(number, str):
         return Grade(0.0, None, f"no single number in what is stated: {number!r:.200}")
     if problem:

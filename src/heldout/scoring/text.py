@@ -18,7 +18,15 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import agree, clean, is_denied, statements, visible, visible_answer
+from heldout.scoring.answers import (
+    Agreed,
+    agree,
+    clean,
+    is_denied,
+    statements,
+    visible,
+    visible_answer,
+)
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 Read = Literal["stated", "whole"]
@@ -174,21 +182,24 @@ _CANDIDATES = re.compile(
     r"|(?:^\s*(?:[-*•]|\d{1,2}[.)])\s.{1,60}\n)+\s*(?:[-*•]|\d{1,2}[.)])\s\Z",
     re.IGNORECASE | re.MULTILINE,
 )
+_WORD = re.compile(r"\S+")
 
 
 def _is_asserted(text: str, target: str, location: str) -> bool:
     """Tell whether a target that stands in a text is not denied, and not one of several."""
     reference, reach, at_end = _target_tokens(target), 2 * len(target) + 40, location == "end"
-    first = max(0, len(text) - reach) if at_end else 0
-    places = [
-        text[max(0, word.start() - 400) : word.start()]
-        for word in re.compile(r"\S+").finditer(text, first)
-        if reference[0] in tokens(word[0])
-        and tokens(text[word.start() : word.start() + reach])[: len(reference)] == reference
-    ]
-    if at_end and any(map(_CANDIDATES.search, places[-1:])):
-        return False
-    return not places or not all(map(is_denied, places[-1:] if at_end else places))
+    words = _WORD.finditer(text, max(0, len(text) - reach) if at_end else 0)
+    is_found = False
+    for word in reversed(list(words)) if at_end else words:
+        near = text[word.start() : word.start() + reach]
+        if reference[0] not in tokens(word[0]) or tokens(near)[: len(reference)] != reference:
+            continue
+        before = text[max(0, word.start() - 400) : word.start()]
+        is_right = not is_denied(before) and not (at_end and _CANDIDATES.search(before))
+        if is_right or at_end:
+            return is_right
+        is_found = True
+    return not is_found
 
 
 def _matches(text: str, target: str, location: str) -> float:
@@ -386,8 +397,8 @@ def _read(answer: str | None, read: Read) -> tuple[str | None, str]:
 def stated_text(text: str) -> tuple[str | None, str]:
     """Return the stated answer of a visible text, else all of it; None and why it is ambiguous."""
     stated = statements(text)
-    value, problem = agree(text, stated, lambda statement: statement.value, _is_restated)
-    return (value, problem) if stated else (text, "")
+    agreed: Agreed[str] = agree(text, stated, lambda statement: statement.value, _is_restated)
+    return agreed if stated else (text, "")
 
 
 def _is_restated(one: str, other: str) -> bool:

@@ -19,6 +19,8 @@ CHOICES = (
     Example(r"\boxed{A}\boxed{B}\boxed{C}", "C", None, 0.0, "boxes in turn"),
     Example("A) London\n\nB) Oslo\n\nC) Paris", "A", None, 0.0, "lines in turn"),
     Example("| A | London |\n| B | Oslo |\n| C | Paris |", "C", None, 0.0, "rows in turn"),
+    Example("A\nB\nC", "C", None, 0.0, "letters in turn"),
+    Example("The answer choices are A and C. The answer is C.", "C", "C", 1.0, "what is asked"),
     Example("I can't tell. <!-- Answer: C -->", "C", None, 0.0, "a comment is not seen"),
     Example("Answer\u200b:\u00a0C\ufeff", "C", "C", 1.0, "nor are spaces without width"),
     Example("b", "B", "B", 1.0, "nothing but a letter"),
