@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 
 class HeldoutError(Exception):
     """Base class: `except HeldoutError` catches whatever heldout raises on purpose."""
+
+    about: Mapping[str, Any] = MappingProxyType({})
+    """What it is about, for scripts: with --json these are fields of the error."""
 
 
 class InvalidInput(HeldoutError, ValueError):

@@ -13,6 +13,7 @@ import torch
 from gymnasium.envs import registration
 
 from heldout.cli.main import run_cli
+from heldout.cli.schema import build_schema
 
 POLICY = """
 import numpy as np
@@ -467,3 +468,87 @@ def test_a_device_that_is_not_here_is_skipped_for_a_function_too(
 ) -> None:
     code, found, _ = run(capsys, *CARTPOLE, "--device", "cuda", "--skip-missing")
     assert (code, [*found]) == (0, ["skipped"])
+
+
+# --- Errors as JSON -----------------------------------------------------------------------------
+
+FAILS_AT = """
+import gymnasium
+import numpy as np
+
+class Fails(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    resets = steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        Fails.resets += 1
+        assert "reset" not in WHERE or Fails.resets < 3
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        Fails.steps += 1
+        assert "step" not in WHERE or Fails.steps < 6
+        return np.zeros(1, np.float32), 1.0, Fails.steps % 2 == 0, False, {}
+
+gymnasium.register("F-v0", Fails)
+acted = judged = 0
+
+def act(observations):
+    global acted
+    acted += 1
+    assert "policy" not in WHERE or acted < 6
+    if "exit" in WHERE and acted == 6:
+        raise SystemExit(0)
+    return np.zeros(len(observations), int)
+
+def judge(info, terminated, truncated, ret, steps):
+    global judged
+    judged += 1
+    assert "success" not in WHERE or judged < 3
+    return True
+"""
+
+
+@pytest.mark.parametrize("where", ["reset", "step", "policy", "success", "exit"])
+def test_an_error_in_the_third_episode_says_where_it_was(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "fails", raising=False)
+    Path("fails.py").write_text(f"WHERE = {where!r}\n{FAILS_AT}")
+    given = ("fails:F-v0", "--policy", "fails:act", "--success", "fails:judge")
+    assert run_cli(["agent", *given, "--episodes", "9", "--seed", "7", "--json"]) == 4
+    out, err = capsys.readouterr()
+    error = json.loads(out)["error"]
+    assert error.keys() == build_schema("agent-error")["properties"]["error"]["properties"].keys()
+    about = {key: error[key] for key in ("env", "policy", "seed", "episode")}
+    assert about == {"env": "fails:F-v0", "policy": "fails:act", "seed": 7, "episode": 2}
+    assert "in episode 2" in err
+
+
+@pytest.mark.parametrize(("where", "episode"), [("policy", None), ("step", 1)])
+def test_an_error_of_a_whole_batch_is_of_no_single_episode(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    episode: int | None,
+) -> None:
+    monkeypatch.delitem(sys.modules, "fails", raising=False)
+    Path("fails.py").write_text(f"WHERE = {where!r}\n{FAILS_AT}".replace("% 2 == 0", "< 0"))
+    given = ("fails:F-v0", "--policy", "fails:act", "--num-envs", "4")
+    assert run_cli(["agent", *given]) == 4
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["episode"], error["episodes_in_flight"]) == (episode, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "given", [("NoSuch-v9", "--policy", "my_policy:push"), (*CARTPOLE, "--num-envs", "0")]
+)
+def test_an_error_before_the_first_episode_names_none(
+    capsys: pytest.CaptureFixture[str], given: tuple[str, ...]
+) -> None:
+    assert run_cli(["agent", *given]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["env"], error["policy"], error["seed"]) == (given[0], "my_policy:push", 0)
+    assert (error["episode"], error["episodes_in_flight"]) == (None, [])

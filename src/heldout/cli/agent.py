@@ -32,7 +32,7 @@ from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 from heldout.isolation import untouched_random_state
 from heldout.store.journal import storage_error
 from heldout.store.run_dir import RunDir
-from heldout.vector import evaluate_env
+from heldout.vector.evaluation import FailedEpisode, evaluate_env, find_failed_episode
 
 
 @click.command("agent")
@@ -96,11 +96,11 @@ def command(
     Without --success the environment says which episodes succeeded (is_success in the info of the
     last step). Where it does not, success is null, and a saved run is compared by its returns.
     """
-    arguments = parse_key_values(env_args, "--env-arg")
-    directory = None if save is None else Path(save).absolute()  # a policy may change directory
-    if directory is not None:
-        _check_writable(directory)
     try:
+        arguments = parse_key_values(env_args, "--env-arg")
+        directory = None if save is None else Path(save).absolute()  # a policy may change directory
+        if directory is not None:
+            _check_writable(directory)
         with redirect_stdout(sys.stderr):
             # Seeded: a policy may draw its weights where its module is imported.
             with untouched_random_state(seed=seed):
@@ -113,13 +113,11 @@ def command(
                 # Last: the modules just imported may register the environment.
                 make_env = _find_environment(gymnasium, env, arguments)
             report = evaluate_env(make_env, policy_fn, seed=seed, success=success_fn, **settings)
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         if skip_missing and isinstance(problem, MissingDependency):
             print_json({"skipped": str(problem)})
             return
-        if isinstance(problem, HeldoutError):
-            raise
-        raise EvalFailed(f"{describe_error(problem)}; there is no number to report") from problem
+        raise _explain(problem, env, policy, seed) from problem
     about: dict[str, Any] = {"env": env, "policy": policy}
     if arguments:
         about["env_args"] = arguments
@@ -133,7 +131,8 @@ def command(
             f"{describe_error(problem)}. For a run directory, evaluate again with --save to "
             "another path"
         )
-        about["error"] = {"kind": "not_saved", "message": loss, "hint": None}
+        error = {"kind": "not_saved", "message": loss, "hint": None}
+        about["error"] = {**error, **_describe_place(env, policy, seed, FailedEpisode())}
     print_json({**about, **report.summary})
     notes = list(report.notes)
     if report.summary["success_is"] is None:
@@ -143,6 +142,32 @@ def command(
     if loss is not None:
         click.echo(printable(f"Eval failed: {loss}"), err=True)
         raise click.exceptions.Exit(4)
+
+
+def _explain(
+    problem: Exception | SystemExit, env: str, policy: str, seed: int
+) -> HeldoutError | click.ClickException:
+    """Make the error that the command ends with, which says where it was."""
+    if isinstance(problem, click.ClickException):
+        return problem
+    failed = find_failed_episode(problem)
+    if not isinstance(problem, HeldoutError):
+        place = "" if failed.episode is None else f", in episode {failed.episode}"
+        if not place and failed.in_flight:
+            place = f", with episodes {', '.join(map(str, failed.in_flight))} in flight"
+        problem = EvalFailed(f"{describe_error(problem)}{place}; there is no number to report")
+    problem.about = _describe_place(env, policy, seed, failed)
+    return problem
+
+
+def _describe_place(env: str, policy: str, seed: int, failed: FailedEpisode) -> dict[str, Any]:
+    return {
+        "env": env,
+        "policy": policy,
+        "seed": seed,
+        "episode": failed.episode,
+        "episodes_in_flight": list(failed.in_flight),
+    }
 
 
 def _check_writable(path: Path) -> None:

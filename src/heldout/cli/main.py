@@ -12,11 +12,12 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from io import BufferedWriter, FileIO, TextIOWrapper
-from typing import NamedTuple, NoReturn
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -133,6 +134,8 @@ class _Failure(NamedTuple):
     hint: str | None = None
     lines: Sequence[str] | None = None
     """What standard error says; None for "Error: " and the message."""
+    about: Mapping[str, Any] = MappingProxyType({})
+    """Further fields."""
 
 
 def run_cli(arguments: list[str]) -> int:
@@ -157,6 +160,8 @@ def run_cli(arguments: list[str]) -> int:
         return 0
     except BaseException as problem:  # noqa: BLE001 - each becomes a message and an exit code
         failure = _explain(problem, arguments)
+        if isinstance(problem, HeldoutError):
+            failure = failure._replace(about=problem.about)
     lines = [f"Error: {failure.message}"] if failure.lines is None else failure.lines
     for line in lines:  # a line break in a name could pass for a message of its own
         click.echo(printable(line.replace("\n", "\\n")), err=True)
@@ -165,7 +170,7 @@ def run_cli(arguments: list[str]) -> int:
             from heldout.cli._tables import print_json
 
             error = {"kind": failure.kind, "message": failure.message, "hint": failure.hint}
-            print_json({"error": error})
+            print_json({"error": {**error, **failure.about}})
         elif "--markdown" in arguments and arguments[0] == "gate":
             _print_refusal(failure)
     return failure.code

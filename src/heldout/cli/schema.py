@@ -92,14 +92,13 @@ RUN: Fields = {
     "errors": [ErrorCount],
     "usage": RunUsage | None,
 }
+ERROR: Fields = {
+    "kind": "string usage_error, invalid_input, run_directory_error, eval_failed, …",
+    "message": "string",
+    "hint": "string? what to do",
+}
 SCHEMAS: dict[str, Any] = {
-    "error": {
-        "error": {
-            "kind": "string usage_error, invalid_input, run_directory_error, eval_failed, …",
-            "message": "string",
-            "hint": "string? what to do",
-        }
-    },
+    "error": {"error": ERROR},
     "run": RUN,
     "rescore": RUN,
     "list": (RunEntry, {"id": "string the name that commands take: capitals@3"}),
@@ -159,6 +158,15 @@ SCHEMAS: dict[str, Any] = {
         "episodes": "integer",
         "success_rate mean_return": "number?",
     },
+    "agent-error": {
+        "error": {
+            **ERROR,
+            "env policy": "string",
+            "seed": "integer",
+            "episode": "integer? the one that failed, where that is known",
+            "episodes_in_flight": "[integer]",
+        }
+    },
     "tool-calls": {
         "run": "string the run directory",
         "requests answered errored": "integer",
@@ -181,7 +189,8 @@ DESCRIPTIONS = {
     "sql": "One object per line and row: values by column",
     "gate": "One object; the exit code is exit_code",
     "curve watch": "One object per line and point; the last line is {'training': …}",
-    "agent": "One object, or {'skipped': reason} with --skip-missing",
+    "agent": "One object, or {'skipped': reason} with --skip-missing; see also agent-error",
+    "agent-error": "What agent prints where an environment, policy or success function fails",
     "check template": "One object; exit code 1 where recommended is null",
     "cache show": "One object per line and file",
 }

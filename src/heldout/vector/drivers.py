@@ -61,6 +61,9 @@ class Driver(ABC):
     normalizes = False
     """Whether observations come out of a VecNormalize."""
 
+    failed: int | None = None
+    """The environment that raised, where that is known."""
+
     @abstractmethod
     def reset(self, seeds: Sequence[int]) -> None:
         """Begin an episode in every environment, with one seed per environment."""
@@ -367,7 +370,9 @@ class _PlainEnvs(Driver):
 
     def restart(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
         for slot, seed in zip(slots, seeds, strict=True):
+            self.failed = slot
             self._observations[slot], self._infos[slot] = self._envs[slot].reset(seed=seed)
+        self.failed = None
 
     def observe(self) -> Any:
         return _stack(self._observations, self._space)
@@ -379,16 +384,20 @@ class _PlainEnvs(Driver):
         steps = self._steps
         if playing is not None:
             steps = [steps[slot] for slot in np.flatnonzero(playing).tolist()]
-        ends = None
-        for slot, step in steps:
-            result = step(rows[slot])
-            if len(result) != 5:
-                raise _wrong_step(self._envs[slot], result)
-            observations[slot], reward[slot], terminated, truncated, infos[slot] = result
-            if terminated or truncated:
-                if ends is None:
-                    ends = self._none.copy(), self._none.copy()
-                ends[0][slot], ends[1][slot] = terminated, truncated
+        ends = slot = None
+        try:
+            for slot, step in steps:
+                result = step(rows[slot])
+                if len(result) != 5:
+                    raise _wrong_step(self._envs[slot], result)
+                observations[slot], reward[slot], terminated, truncated, infos[slot] = result
+                if terminated or truncated:
+                    if ends is None:
+                        ends = self._none.copy(), self._none.copy()
+                    ends[0][slot], ends[1][slot] = terminated, truncated
+        except BaseException:
+            self.failed = slot
+            raise
         return Step(reward, *(ends or (self._none, self._none)))
 
     def _split_actions(self, actions: Any) -> Any:

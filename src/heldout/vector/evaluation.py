@@ -46,6 +46,24 @@ REPLAYED = 16
 """How many steps are replayed at the end, to see whether environments follow their seeds."""
 
 
+FAILED_IN = "heldout_failed_in"
+"""The attribute of an error out of an evaluation that says in which episode it was."""
+
+
+class FailedEpisode(NamedTuple):
+    """Where an evaluation failed."""
+
+    episode: int | None = None
+    """Its index; None where a whole batch failed, or before the first."""
+    in_flight: Sequence[int] = ()
+
+
+def find_failed_episode(problem: BaseException) -> FailedEpisode:
+    """Return in which episode `evaluate_env` raised an error."""
+    failed = getattr(problem, FAILED_IN, None)
+    return failed if isinstance(failed, FailedEpisode) else FailedEpisode()
+
+
 def evaluate_env(
     make_env: Callable[[], Any],
     policy_fn: PolicyFn,
@@ -156,6 +174,8 @@ class _Evaluation:
         self._ended: dict[int, _EpisodeEnd] = {}
         self._info_keys: set[str] = set()
         """Where the environment said which episodes succeeded."""
+        self._judged: int | None = None
+        """The episode that has ended and is being recorded."""
         self._replay: _Replay | None = None
 
     def play(self, policy_fn: PolicyFn, file: _TrajectoryFile | None) -> None:
@@ -187,10 +207,21 @@ class _Evaluation:
                     self._record(ended)
                     if driver.restarts:
                         self._restart(ended)
-        except Exception as problem:
-            in_flight = slots.episode[slots.episode >= 0].tolist()
-            problem.add_note(f"heldout: episodes {in_flight} were in flight; no number is reported")
+        except (Exception, SystemExit) as problem:
+            failed = self._find_failed(slots)
+            problem.add_note(
+                f"heldout: episodes {failed.in_flight} were in flight; no number is reported"
+            )
+            vars(problem)[FAILED_IN] = failed
             raise
+
+    def _find_failed(self, slots: Slots) -> FailedEpisode:
+        in_flight: list[int] = slots.episode[slots.episode >= 0].tolist()
+        if self._judged is not None:
+            return FailedEpisode(self._judged, in_flight)
+        if self._driver.failed is not None:
+            return FailedEpisode(int(slots.episode[self._driver.failed]), in_flight)
+        return FailedEpisode(in_flight[0] if len(in_flight) == 1 else None, in_flight)
 
     def _restart(self, ended: Ended) -> None:
         goes_on = ended.following >= 0
@@ -202,6 +233,7 @@ class _Evaluation:
     def _record(self, ended: Ended) -> None:
         columns = [column.tolist() for column in ended[:6]]
         for slot, episode, ret, steps, terminated, truncated in zip(*columns, strict=True):
+            self._judged = episode
             if not math.isfinite(ret):
                 raise EnvironmentFailed(
                     f"episode {episode} has the return {ret}: a reward was not a finite number, "
@@ -212,6 +244,7 @@ class _Evaluation:
             self._ended[episode] = _EpisodeEnd(
                 steps, ret, success, terminated, truncated, _distance(info)
             )
+        self._judged = None
 
     def _judge(
         self, info: Mapping[str, Any], terminated: bool, truncated: bool, ret: float, steps: int
