@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -1241,3 +1242,34 @@ def test_a_count_that_is_1_everywhere_gets_no_interval_of_a_rate(
     assert EvalReport.load(tmp_path / "run").summary == whole
     gate = heldout.analysis.gate(report, metric="num_turns", min_mean=0.5)
     assert gate.outcome == "inconclusive"
+
+
+def test_a_tracked_metric_of_zeros_and_ones_has_an_interval_within_them_in_every_slice(
+    run_eval: RunEval,
+) -> None:
+    samples = [
+        replace(sample, metadata={"part": "few" if i < 3 else "many"})
+        for i, sample in enumerate(make_samples(12))
+    ]
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        number = int(sample.id[1:])
+        return Score(
+            (
+                Metric("right", True, weight=1.0),
+                Metric("polite", float(number != 7)),
+                Metric("tool_calls", float(number % 2 + (number == 11))),
+            )
+        )
+
+    report = run_eval(samples, score)
+    parts = report.summarize(by="part")
+    for summary in (report.summary, *parts.values()):
+        low, high = summary["metric_polite_ci_low"], summary["metric_polite_ci_high"]
+        assert 0 <= low <= summary["metric_polite"] <= high <= 1
+        assert high - low > 0.1
+    # A count is one everywhere: also where it happens to be 0 and 1 alone.
+    assert parts["few"]["metric_tool_calls_ci_high"] > 1
+    gate = heldout.analysis.gate(report, metric="polite", min_mean=0.5)
+    assert gate.checks[0].interval is not None
+    assert gate.checks[0].interval.high <= 1

@@ -73,8 +73,8 @@ class Sample:
 class Metric:
     """A named number. Weight 0 is tracked only; weight > 0 counts towards the reward.
 
-    `rate` says that it is 0 or 1, or between, by nature, as a bool is: a count that happens to be
-    1 everywhere is none, and gets no interval of a rate.
+    `rate` says that it is 0 or 1, or between, by nature, as a bool is. Without it a tracked metric
+    that is 1 everywhere may be a count, and has no interval.
     """
 
     name: str

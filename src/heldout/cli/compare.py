@@ -243,7 +243,7 @@ def _readings(
     if comparison.with_errors is None:
         return {"": scored}
     counted = (comparison.with_errors, comparison.slices_with_errors)
-    return {"scored only": scored, f"errored as {comparison.errors_as or 0:g}": counted}
+    return {comparison.scored_samples: scored, f"errored as {comparison.errors_as or 0:g}": counted}
 
 
 def sort_slices(slices: Iterable[SliceDifference]) -> list[SliceDifference]:
@@ -283,7 +283,8 @@ def slice_blocks(comparison: Comparison) -> list[Line | Table]:
     total = count(slice_count(comparison), "slice")
     blocks.append(Line(f"{total}; p adjusted by Holm, intervals simultaneous."))
     if missing := in_order(comparison.slices_not_compared):
-        where = "Not among those scored only" if comparison.slices_with_errors else "Not compared"
+        among = f"Not among those {comparison.scored_samples}"
+        where = among if comparison.slices_with_errors else "Not compared"
         names = [slice_name(comparison.by, label) for label in missing]
         listed = list_some(names, SLICES_NAMED)
         blocks.append(Line(f"{where}, since no sample has a value on both sides: {listed}."))
