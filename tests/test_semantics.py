@@ -231,6 +231,23 @@ def test_clause_07_samples_that_share_a_passage_are_one_cluster() -> None:
     assert together["stderr"] > 2 * alone["stderr"]
 
 
+def test_clause_07_tasks_of_an_environment_are_one_cluster_only_with_equal_metadata() -> None:
+    def attempts(in_environment: bool) -> list[EvalResult]:
+        return [
+            EvalResult(
+                f"s{i}",
+                Sample(f"s{i}", {"question": "do it"}, metadata={"files": {"a": i // 2}}),
+                Trajectory((), in_environment=in_environment),
+                Score((reward(float(i < 10)),)),
+            )
+            for i in range(20)
+        ]
+
+    assert summarize(attempts(False))["n_clusters"] == 1
+    assert summarize(attempts(True))["n_clusters"] == 10
+    assert summarize(attempts(True), cluster="sample_id")["n_clusters"] == 20
+
+
 def test_clause_07_an_errored_attempt_is_one_that_did_not_pass() -> None:
     attempts = [scored(0, reward(1)), errored(0, 1), scored(1, reward(1)), scored(1, reward(1))]
     attempts[3] = scored(1, reward(1), repeat=1)

@@ -65,7 +65,9 @@ def comparison_options(command: Command) -> Command:
             help="reward, passed, pass@K, pass^K, or the name of a metric.",
         ),
         click.option(
-            "--cluster", metavar="KEY", help="Cluster standard errors by this metadata key."
+            "--cluster",
+            metavar="KEY",
+            help="Cluster standard errors by this key, such as sample_id.",
         ),
         click.option(
             "--pass-threshold",
@@ -417,7 +419,10 @@ def notes(comparison: Comparison) -> list[str]:
             f"pass_threshold is {thresholds[0]:g} and {thresholds[1]:g}; flips are by the first"
         )
     if comparison.duplicates:
-        lines.append("samples of equal input and ground truth are one cluster")
+        lines.append(
+            "samples of equal input and ground truth are one cluster; if they are not copies, "
+            "--cluster sample_id takes each for itself"
+        )
     if comparison.unseeded:
         runs = " and ".join(comparison.unseeded)
         lines.append(
