@@ -211,6 +211,13 @@ def test_clause_04_a_metric_has_the_interval_that_a_reward_of_the_same_values_ha
     assert summary["metric_r_ci_high"] == summary["ci_high"] == 1.0
 
 
+def test_clause_04_a_tracked_metric_of_zeros_and_ones_is_a_rate_but_not_a_constant_one() -> None:
+    metrics = [(Metric("polite", float(i != 3)), Metric("turns", 1.0)) for i in range(9)]
+    summary = summarize([scored(i, reward(1.0), *both) for i, both in enumerate(metrics)])
+    assert summary["metric_polite_ci_high"] < 1
+    assert summary["metric_turns_ci_high"] is None
+
+
 def test_clause_02_a_reward_that_no_metric_has_weight_for_is_named_as_such() -> None:
     summary = summarize([scored(0, Metric("tracked", 1.0)), scored(1, reward(1.0)), errored(2)])
     assert summary["n_unweighted"] == 1
@@ -265,6 +272,23 @@ def test_clause_07_samples_that_share_a_passage_are_one_cluster() -> None:
     assert together["mean"] == alone["mean"]
     assert together["n_clusters"] == 4
     assert together["stderr"] > 2 * alone["stderr"]
+
+
+def test_clause_07_tasks_of_an_environment_are_one_cluster_only_with_equal_metadata() -> None:
+    def attempts(in_environment: bool) -> list[EvalResult]:
+        return [
+            EvalResult(
+                f"s{i}",
+                Sample(f"s{i}", {"question": "do it"}, metadata={"files": {"a": i // 2}}),
+                Trajectory((), in_environment=in_environment),
+                Score((reward(float(i < 10)),)),
+            )
+            for i in range(20)
+        ]
+
+    assert summarize(attempts(False))["n_clusters"] == 1
+    assert summarize(attempts(True))["n_clusters"] == 10
+    assert summarize(attempts(True), cluster="sample_id")["n_clusters"] == 20
 
 
 def test_clause_07_an_errored_attempt_is_one_that_did_not_pass() -> None:

@@ -403,7 +403,8 @@ class Run:
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):
             content = self.ledger.admit(index, sample)
             if self.shows_progress and not self.progress.has_copies:
-                self.progress.has_copies = self.ledger.is_copy(sample)
+                whole = self.functions.get("environment_factory") is not None
+                self.progress.has_copies = self.ledger.is_copy(sample, whole=whole)
             yield index, content
 
     def _items(self) -> Iterator[Item]:

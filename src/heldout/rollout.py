@@ -288,6 +288,8 @@ class Attempt:
             stop = Stop("limit", "timeout") if self.timed_out else Stop("error")
             tokens = self.trace() if self.trace is not None else None
             self.trajectory = Trajectory(tuple(self.messages), stop, tokens=tokens)
+        if self.environment_factory is not None:
+            self.trajectory = replace(self.trajectory, in_environment=True)
         return self
 
     async def _was_cancelled(self) -> bool:

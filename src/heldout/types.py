@@ -75,8 +75,8 @@ class Sample:
 class Metric:
     """A named number. Weight 0 is tracked only; weight > 0 counts towards the reward.
 
-    `rate` says that it is 0 or 1, or between, by nature, as a bool is: a count that happens to be
-    1 everywhere is none, and gets no interval of a rate.
+    `rate` says that it is 0 or 1, or between, by nature, as a bool is. Without it a tracked metric
+    that is 1 everywhere may be a count, and has no interval.
     """
 
     name: str
@@ -355,6 +355,7 @@ class Trajectory:
     `outcome` is what the environment says of its final state, as plain JSON values, for score
     functions that judge the state and not the words; None where it says nothing. `model_turns` are
     the positions in `messages` of the model's own; None where that is every assistant's message.
+    `in_environment` says that an environment took part, which was made of the whole sample.
     """
 
     messages: tuple[Message, ...]
@@ -364,6 +365,7 @@ class Trajectory:
     timing: Timing | None = None
     outcome: dict[str, Any] | None = None
     model_turns: tuple[int, ...] | None = None
+    in_environment: bool = False
 
     def __post_init__(self) -> None:
         if type(self.messages) is not tuple:

@@ -103,14 +103,19 @@ def test_the_figure_says_who_is_compared_in_what_and_how_sure() -> None:
 def test_where_items_errored_both_readings_are_drawn() -> None:
     figure = drawn(comparison(broken=4))
     assert labels(figure) == [
-        *("all, scored only", "all, errored as 0", "easy, scored only", "hard, scored only")
+        *(
+            "all, scored in both",
+            "all, errored as 0",
+            "easy, scored in both",
+            "hard, scored in both",
+        )
     ]
     assert [text.get_text() for text in figure.axes[0].texts][:2] == ["n = 36", "n = 40"]
 
 
 def test_a_long_name_leaves_room_for_the_reading() -> None:
     topics = ["x" * 200, "y"] * 20
-    assert "x" * 22 + "…, scored only" in labels(drawn(comparison(topics=topics, broken=4)))
+    assert "x" * 19 + "…, scored in both" in labels(drawn(comparison(topics=topics, broken=4)))
 
 
 def test_what_errored_counts_as_is_named() -> None:

@@ -261,9 +261,9 @@ def test_where_items_errored_both_readings_are_shown(heldout: Heldout) -> None:
     out = heldout("compare", "a", "b", "--by", "difficulty").out
     assert "; 60 samples, 60 items, 3 errored\n" in out
     assert "reward, paired by sample: 57 of 60 samples of A and 60 of B; the others have no " in out
-    readings = {row[0]: row for row in rows(out) if row[0] in ("scored only", "errored as 0")}
-    assert (readings["scored only"][-1], readings["errored as 0"][-1]) == ("57", "60")
-    assert "\nSlices, scored only:\n" in out
+    readings = {row[0]: row for row in rows(out) if row[0] in ("scored in both", "errored as 0")}
+    assert (readings["scored in both"][-1], readings["errored as 0"][-1]) == ("57", "60")
+    assert "\nSlices, scored in both:\n" in out
     assert "\nSlices, errored as 0:\n" in out
 
 
@@ -330,7 +330,7 @@ def test_slices_without_a_pair_are_named(heldout: Heldout) -> None:
     said = "since no sample has a value on both sides: "
     out = heldout("compare", "a", "b", "--by", "level").out
     names = "; ".join(f"level={level}" for level in range(5, 10))
-    assert f"\nNot among those scored only, {said}{names}; 1 more.\n" in out
+    assert f"\nNot among those scored in both, {said}{names}; 1 more.\n" in out
     assert "\n8 slices; p adjusted by Holm" in out
     assert "level=9; 1 more." in heldout("compare", "a", "b", "--by", "level", "--markdown").out
     options = ("--by", "level", "--unpaired", "--allow", "samples")

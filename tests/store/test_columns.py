@@ -18,6 +18,7 @@ from heldout.stats import Moments
 from heldout.store import columns
 from heldout.store.columns import Labels, Table, summarize_results, table_of, table_of_results
 from heldout.store.journal import JournalWriter, content_of
+from heldout.store.parquet import ParquetFile
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.types import Timing
@@ -132,6 +133,20 @@ def test_columns_journal_and_memory_give_the_same_table(tmp_path: Path) -> None:
     report = saved(tmp_path / "run", results())
     assert_same(table_of(report, keys, item_keys=items), in_memory)
     assert_same(table_of(from_journal(report), keys, item_keys=items), in_memory)
+
+
+def test_columns_of_an_earlier_version_cluster_by_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = saved(tmp_path / "run", results())
+    open_file = ParquetFile.__init__
+
+    def open_earlier(self: ParquetFile, *arguments: Any) -> None:
+        open_file(self, *arguments)
+        self.columns.pop("cluster_hash")
+
+    monkeypatch.setattr(ParquetFile, "__init__", open_earlier)
+    assert_same(table_of(report), table_of_results(results()))
 
 
 def test_a_journal_in_the_order_things_finished_gives_the_order_of_the_dataset(

@@ -171,12 +171,12 @@ def sample_clusters(table: Table, key: str | None) -> Ints:
     """Number the cluster of each sample.
 
     Samples that share a value of `key` are one cluster; without a key, and of samples that lack
-    it, those of equal content are (clause 7).
+    it, those that clause 7 takes for one.
     """
     labels = None if key is None else table.keys[key]
     if labels is not None and (labels.codes >= 0).all():
         return labels.codes
-    by_content = np.unique(table.content, return_inverse=True)[1].astype(np.int64)
+    by_content = np.unique(table.sample_cluster, return_inverse=True)[1].astype(np.int64)
     if labels is None:
         return by_content
     return np.where(labels.codes < 0, len(labels.values) + by_content, labels.codes)
@@ -184,7 +184,7 @@ def sample_clusters(table: Table, key: str | None) -> Ints:
 
 def clusters_if_any(table: Table, key: str | None) -> Ints | None:
     """Number the cluster of each sample; None where each stands alone."""
-    if key is None and not has_duplicates(table.content):
+    if key is None and not has_duplicates(table.sample_cluster):
         return None
     return sample_clusters(table, key)
 

@@ -204,6 +204,14 @@ class Comparison:
         return isinstance(self.overall, PairedDifference)
 
     @property
+    def scored_samples(self) -> str:
+        """What `overall` is over, where items errored: "scored in both", or each run's own.
+
+        A run's `mean_scored` is over its own scored items, so it is another number.
+        """
+        return "scored in both" if self.paired else "scored samples"
+
+    @property
     def verdict(self) -> Verdict:
         """The side of 0 that the whole interval lies on, with and without errored items.
 

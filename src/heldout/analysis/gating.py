@@ -404,7 +404,7 @@ def _estimate_means(
             raise InvalidInput(f"{run.name} has no {measure.name} at all: there is no mean")
 
         def around(size: float) -> Interval | None:
-            maybe_count = measure.metric in table.plain
+            maybe_count = measure.metric is not None and table.may_be_count(measure.metric)
             return moments.interval(confidence, maybe_count=maybe_count, size=size)
 
         mean = _Estimate(moments.mean, moments.stderr, around, around, moments.clusters)

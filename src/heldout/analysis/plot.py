@@ -61,7 +61,7 @@ def plot_comparison(
 
 def _make_rows(comparison: Comparison, order: Sequence[Hashable] | None) -> list[_Row]:
     overall, counted = comparison.overall, comparison.with_errors
-    scored = "" if counted is None else ", scored only"
+    scored = "" if counted is None else f", {comparison.scored_samples}"
     rows = [_Row(f"all{scored}", overall, overall.interval, overall=True)]
     if counted is not None:
         reading = f", errored as {comparison.errors_as or 0:g}"

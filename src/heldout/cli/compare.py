@@ -65,7 +65,9 @@ def comparison_options(command: Command) -> Command:
             help="reward, passed, pass@K, pass^K, or the name of a metric.",
         ),
         click.option(
-            "--cluster", metavar="KEY", help="Cluster standard errors by this metadata key."
+            "--cluster",
+            metavar="KEY",
+            help="Cluster standard errors by this key, such as sample_id.",
         ),
         click.option(
             "--pass-threshold",
@@ -247,7 +249,7 @@ def _readings(
     if comparison.with_errors is None:
         return {"": scored}
     counted = (comparison.with_errors, comparison.slices_with_errors)
-    return {"scored only": scored, f"errored as {comparison.errors_as or 0:g}": counted}
+    return {comparison.scored_samples: scored, f"errored as {comparison.errors_as or 0:g}": counted}
 
 
 def sort_slices(slices: Iterable[SliceDifference]) -> list[SliceDifference]:
@@ -287,7 +289,8 @@ def slice_blocks(comparison: Comparison) -> list[Line | Table]:
     total = count(slice_count(comparison), "slice")
     blocks.append(Line(f"{total}; p adjusted by Holm, intervals simultaneous."))
     if missing := in_order(comparison.slices_not_compared):
-        where = "Not among those scored only" if comparison.slices_with_errors else "Not compared"
+        among = f"Not among those {comparison.scored_samples}"
+        where = among if comparison.slices_with_errors else "Not compared"
         names = [slice_name(comparison.by, label) for label in missing]
         listed = list_some(names, SLICES_NAMED)
         blocks.append(Line(f"{where}, since no sample has a value on both sides: {listed}."))
@@ -427,7 +430,10 @@ def notes(comparison: Comparison) -> list[str]:
             f"pass_threshold is {thresholds[0]} and {thresholds[1]}; flips are by the first"
         )
     if comparison.duplicates:
-        lines.append("samples of equal input and ground truth are one cluster")
+        lines.append(
+            "samples of equal input and ground truth are one cluster; if they are not copies, "
+            "--cluster sample_id takes each for itself"
+        )
     if comparison.unseeded:
         runs = " and ".join(comparison.unseeded)
         lines.append(

@@ -116,7 +116,7 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     if gate.comparison is None and any(check.n < gate.run.samples for check in checks):
         text = (
             f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
-            "truth, unless --cluster names another key) count once."
+            "truth, unless --cluster names another key, such as sample_id) count once."
         )
         blocks.append(Line(text))
     blocks += [

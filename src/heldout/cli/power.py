@@ -36,7 +36,9 @@ from heldout.store.report import EvalReport
     help="Another run on the same samples: then nothing has to be assumed.",
 )
 @click.option("--metric", default="reward", show_default=True, help="reward, passed, or a metric.")
-@click.option("--cluster", metavar="KEY", help="Cluster standard errors by this metadata key.")
+@click.option(
+    "--cluster", metavar="KEY", help="Cluster standard errors by this key, such as sample_id."
+)
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
 @click.option(
     "--epochs",

@@ -87,7 +87,7 @@ SCALE = (
     metavar="K",
     help="Add pass@K and pass^K: one of K attempts passes, all of K do. Several are allowed.",
 )
-@click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
+@click.option("--cluster", metavar="KEY", help="Cluster error bars by this key, such as sample_id.")
 @click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
 @format_options
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
@@ -422,8 +422,8 @@ def _describe_clusters(summary: Summary, fewest: int | None = None) -> Iterator[
             yield Line(f"intervals from {as_few}{least} clusters are rough", style="yellow")
     elif (distinct := summary.get("n_clusters")) is not None:
         text = (
-            f"{distinct} distinct: samples of equal input and target are one cluster. Where they "
-            "differ in metadata alone, --cluster KEY clusters by that instead"
+            f"{distinct} distinct: samples of equal input and target are one cluster. If they are "
+            "not copies, --cluster sample_id takes each for itself"
         )
         yield Line(text, style="yellow")
 

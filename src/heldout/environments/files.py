@@ -169,7 +169,7 @@ class FileSystem(ToolEnvironment):
         return Score(
             (
                 Metric("solved", all(met), weight=1.0),
-                Metric("goals_met", sum(met) / len(met)),
+                Metric("goals_met", sum(met) / len(met), rate=True),
                 Metric("calls", outcome.calls),
             )
         )

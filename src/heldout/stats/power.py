@@ -401,6 +401,7 @@ def measured_difference(
         shares = ChangedShares.of(differences)
         # McNemar's test of single answers needs no estimate of the variance.
         degrees = math.inf if max(repeats) == 1 and set(differences) <= {-1.0, 0.0, 1.0} else None
+    splits: tuple[tuple[float, float], ...]
     if shares is not None and shares.won == shares.lost == 0:
         splits = ((1.0, 0.0), (0.0, min(repeats)), (0.0, max(repeats)))
     elif of_a.within is not None and of_b.within is not None:

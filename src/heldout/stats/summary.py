@@ -41,7 +41,18 @@ class Batch:
     metrics: Mapping[str, Floats]
     """By name; NaN where the item did not report that metric (clause 4)."""
     plain: frozenset[str] = frozenset()
-    """Metrics that may be counts: some item has them neither as a rate nor with a weight."""
+    """Metrics that some item has neither as a rate nor with a weight."""
+
+    def may_be_count(self, name: str) -> bool:
+        """Tell whether a metric may be a count, for which 1 is no bound.
+
+        A mean of zeros and ones is a share of items, whatever they count. Values that are all
+        alike, or not all 0 or 1, show no such thing.
+        """
+        if name not in self.plain:
+            return False
+        values = self.metrics[name][~np.isnan(self.metrics[name])]
+        return not (is_near_binary(values).all() and np.ptp(values) > 0.5)
 
     def __len__(self) -> int:
         return len(self.sample)
@@ -107,6 +118,7 @@ def summarize_groups(
         "cached": np.bincount(groups[batch.cached], minlength=count),
         "cached_turns": np.bincount(groups, weights=batch.cached_turns, minlength=count),
     }
+    maybe_counts = frozenset(name for name in batch.metrics if batch.may_be_count(name))
     return [
         _make_summary(
             {name: int(numbers[group]) for name, numbers in counts.items()},
@@ -114,7 +126,7 @@ def summarize_groups(
             of_scored[group],
             of_passed[group],
             {name: moments[group] for name, moments in of_metrics.items() if moments[group].n},
-            batch.plain,
+            maybe_counts,
         )
         for group in range(count)
     ]
@@ -126,7 +138,7 @@ def _make_summary(
     of_scored: Moments,
     of_passed: Moments,
     of_metrics: Mapping[str, Moments],
-    plain: frozenset[str],
+    maybe_counts: frozenset[str],
 ) -> Summary:
     """Clauses 1-7. Where nothing was scored there is no mean, so every number is None."""
     nothing = of_scored.n == 0
@@ -164,7 +176,7 @@ def _make_summary(
         summary[key] = moments.mean
         summary[f"{key}_n"] = moments.n
         summary[f"{key}_stderr"] = moments.stderr
-        summary |= bounds_as_dict(moments.interval(maybe_count=name in plain), f"{key}_ci")
+        summary |= bounds_as_dict(moments.interval(maybe_count=name in maybe_counts), f"{key}_ci")
     return summary
 
 

@@ -57,16 +57,17 @@ FIXED: dict[str, Kind] = {
     "cached": "bool",
     "cached_turns": "int",
     "content": "int",
+    "cluster_hash": "int",
     "id_hash": "int",
 }
-HASHES = ("content", "id_hash")
+HASHES = ("content", "cluster_hash", "id_hash")
 """Columns for programs, not offered as keys."""
 OFFERED = ("ended_by", "ok", "truncated", "repeat", "sample_id")
 """Fixed columns that a message about an unknown key offers, beside the metadata."""
 TOKENS = ("prompt_tokens", "completion_tokens")
-SUMMARIZED = ("index", "content", "reward", "truncated", "weighted", "cached", "cached_turns")
+SUMMARIZED = ("index", "cluster_hash", "reward", "truncated", "weighted", "cached", "cached_turns")
 """Columns that a summary needs, beside the metrics."""
-TABLE = (*SUMMARIZED, "repeat", "id_hash")
+TABLE = (*SUMMARIZED, "content", "repeat", "id_hash")
 """Columns that every table is made of, beside the metrics."""
 METRIC, METADATA = "metric.", "metadata."
 
@@ -135,6 +136,7 @@ class Part:
             "cached": [t is not None and t.cached_turns > 0 and t.requests == 0 for t in timings],
             "cached_turns": [0 if t is None else t.cached_turns for t in timings],
             "content": [row.sample.content for row in rows],
+            "cluster_hash": [row.cluster_hash() for row in rows],
         }
         self.columns = {name: as_array(values, FIXED[name]) for name, values in fixed.items()}
         self.columns["id_hash"] = np.frombuffer(hash_ids(ids), "<i8")
@@ -282,11 +284,10 @@ def derive(
         file.db.execute("SET memory_limit = '64MB'")
         _refuse_twice(**file.read(("index", "repeat", "id_hash")), where=run.path)
         columns = _read_filled(file, SUMMARIZED)
-    index, content = columns["index"], columns["content"]
-    has_copies = has_duplicates(content[_first_of_sample(index)])
+    index = columns["index"]
     batch = Batch(
         index,
-        content if has_copies else index,
+        _number_clusters(index, columns["cluster_hash"]),
         columns["reward"],
         columns["truncated"],
         columns["weighted"],
@@ -404,6 +405,11 @@ class Table(Batch):
     def samples(self) -> int:
         """How many samples there are."""
         return len(self.id_hash)
+
+    @property
+    def sample_cluster(self) -> Ints:
+        """The cluster of each sample."""
+        return self.cluster[_first_of_sample(self.sample)]
 
     @cached_property
     def sample_ids(self) -> list[str]:
@@ -572,8 +578,7 @@ def _make_table(
     content = columns["content"][first].view(np.uint64)
     table = Table(
         sample=sample,
-        # Samples of equal content are one cluster.
-        cluster=content.view(np.int64)[sample] if has_duplicates(content) else sample,
+        cluster=_number_clusters(sample, columns["cluster_hash"]),
         reward=columns["reward"],
         truncated=columns["truncated"],
         weighted=columns["weighted"],
@@ -596,12 +601,26 @@ def _make_table(
 def _read_filled(source: Columns, names: Iterable[str]) -> Arrays:
     """Read columns, and those of the metrics, with NaN where there is no value."""
     metrics = sorted(name for name in source.columns if name.startswith(METRIC))
-    return {n: np.ma.filled(array, np.nan) for n, array in source.read([*names, *metrics]).items()}
+    stored = {name: name for name in (*names, *metrics)}
+    if "cluster_hash" not in source.columns:  # a file of an earlier version clusters by content
+        stored["cluster_hash"] = "content"
+    arrays = source.read(stored.values())
+    return {name: np.ma.filled(arrays[column], np.nan) for name, column in stored.items()}
 
 
 def _metrics_in(columns: Arrays) -> dict[str, NDArray[Any]]:
     metrics = [name for name in columns if name.startswith(METRIC)]
     return {name.removeprefix(METRIC): columns[name] for name in metrics}
+
+
+def _number_clusters(sample: Ints, hashes: Ints) -> Ints:
+    """Number the cluster of each row: its sample, or what samples share (clause 7).
+
+    All attempts at a sample have the hash of the first: one that broke may lack what others have.
+    """
+    first = _first_of_sample(sample)
+    of_samples = hashes[first]
+    return of_samples[np.cumsum(first) - 1] if has_duplicates(of_samples) else sample
 
 
 def _first_of_sample(index: Ints) -> NDArray[np.bool_]:

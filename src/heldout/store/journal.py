@@ -149,6 +149,7 @@ class TrajectoryHead(msgspec.Struct, gc=False):
     stop: StopHead
     usage: UsageHead | None = None
     timing: TimingHead | None = None
+    in_environment: bool = False
 
 
 class Row(Key, kw_only=True, gc=False):
@@ -159,12 +160,28 @@ class Row(Key, kw_only=True, gc=False):
     score: ScoreHead = msgspec.field(default_factory=ScoreHead)
     metadata: dict[str, Any] = {}
 
+    def cluster_hash(self) -> int:
+        """Hash what samples of one cluster share."""
+        return cluster_hash(
+            self.sample.content, self.sample.metadata, whole=self.trajectory.in_environment
+        )
+
 
 def content_hash(id: str, input: Any, ground_truth: Any) -> int:
     """Hash what a stored sample asks and what is right, or its id if it has neither; never 0."""
     if ground_truth is None and not input:
         return id_hash(id) or 1
     return _hash(jsonl.encoder.encode((input, ground_truth))) or 1
+
+
+def cluster_hash(content: int, metadata: dict[str, Any], *, whole: bool) -> int:
+    """Hash what samples of one cluster share: their content, with metadata if `whole`.
+
+    An environment is made of the whole sample, so metadata may be all that tells its tasks apart.
+    """
+    if not whole or not metadata:
+        return content
+    return _hash(jsonl.encoder.encode((content, metadata))) or 1
 
 
 def id_hash(id: str) -> int:
@@ -199,10 +216,13 @@ def content_of(sample: Sample) -> int:
     return content_hash(sample.id, input, ground_truth)
 
 
-def cluster_of(sample: Sample) -> int:
-    """What samples of equal content share; of one that JSON cannot hold, its id's."""
+def cluster_of(result: EvalResult) -> int:
+    """Hash what results of one cluster share; of a sample that JSON cannot hold, its id."""
+    sample, whole = result.sample, result.trajectory.in_environment
     try:
-        return content_of(sample)
+        text = encode(sample.metadata if whole else {}, "sample", sample.id)
+        metadata = decode(text, dict[str, Any])
+        return cluster_hash(content_of(sample), metadata, whole=whole)
     except InvalidInput:
         return id_hash(sample.id)
 
@@ -210,7 +230,7 @@ def cluster_of(sample: Sample) -> int:
 def row_of(index: int, result: EvalResult) -> Row:
     """Give the row of a result in memory as the journal would give it back."""
     rollout = result.trajectory
-    trajectory = Trajectory((), rollout.stop, rollout.usage, timing=rollout.timing)
+    trajectory = replace(rollout, messages=(), tokens=None, outcome=None, model_turns=None)
     record = Record.of(index, replace(result, trajectory=trajectory))
     row = decode(encode(record, RESULT, result.sample_id), Row)
     row.sample.hash_content()

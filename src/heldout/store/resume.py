@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
-from heldout.store.journal import Place, content_hash, records
+from heldout.store.journal import Place, cluster_hash, content_hash, records
 from heldout.store.jsonl import encode
 from heldout.types import Sample, Score, refuse_nonfinite
 
@@ -165,10 +165,11 @@ class Ledger:
             self._check_unchanged(index, sample, fingerprint(content))
         return content
 
-    def is_copy(self, sample: Sample) -> bool:
-        """Tell whether another sample before has the same input and ground truth."""
+    def is_copy(self, sample: Sample, *, whole: bool = False) -> bool:
+        """Tell whether a sample before is of the same cluster; `whole` as for `cluster_hash`."""
         content = content_hash(sample.id, sample.input, sample.ground_truth)
-        self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (content,))
+        cluster = cluster_hash(content, sample.metadata, whole=whole)
+        self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (cluster,))
         return self._cursor.rowcount == 0
 
     def _check_unchanged(self, index: int, sample: Sample, now: bytes) -> None:

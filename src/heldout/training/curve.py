@@ -62,7 +62,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     truncated: bool = False
     copy_of: str | None = None
-    """Id of the first sample with the same content, if this one is a copy: they are one cluster."""
+    """Id of the first sample of its cluster (clause 7), if this one is a copy."""
 
 
 def outcomes_of(results: Iterable[EvalResult]) -> tuple[Outcome, ...]:
@@ -71,7 +71,7 @@ def outcomes_of(results: Iterable[EvalResult]) -> tuple[Outcome, ...]:
     outcomes = []
     for result in results:
         id = result.sample_id
-        original = first.setdefault(cluster_of(result.sample), id)
+        original = first.setdefault(cluster_of(result), id)
         outcomes.append(
             Outcome(
                 id,

@@ -328,6 +328,7 @@ class Pages:
             **_difference(overall, overall.interval),
             "with_errors": counted and _difference(counted, counted.interval),
             "errors_as": comparison.errors_as,
+            "scored_samples": comparison.scored_samples,
             "minimum_detectable": comparison.minimum_detectable,
             "paired": comparison.paired,
             "wins": getattr(overall, "wins", None),

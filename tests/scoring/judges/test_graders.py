@@ -135,6 +135,7 @@ def test_three_ways_are_four_metrics_of_which_one_counts(run: Run) -> None:
         "right_given_attempted": 1.0,
     }
     assert [metric.weight for metric in metrics] == [1.0, 0.0, 0.0, 0.0]
+    assert all(metric.rate for metric in metrics)
     assert metrics[0].metadata["verdict"] == "correct"
     assert metrics[0].metadata["prompt"] == "three_way/1"
 
@@ -231,6 +232,7 @@ def test_criteria_may_be_tracked_one_by_one(run: Run) -> None:
     metrics = graded(run, judge.criteria(CRITERIA, track=True, name="c"))
     assert values(metrics) == {"c": 0.25, "c_right": 1.0, "c_brief": 0.0, "c_rude": 1.0}
     assert [metric.weight for metric in metrics] == [1.0, 0.0, 0.0, 0.0]
+    assert all(metric.rate for metric in metrics)
 
 
 def test_criteria_may_be_a_samples_own_and_are_checked_then(run: Run) -> None:

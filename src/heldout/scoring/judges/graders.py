@@ -184,14 +184,14 @@ async def grade_three_way(grader: JudgeGrader, case: Case) -> list[Metric]:
     """
     verdicts = await grader.ask(case, target=_target_text(case.target))
     verdict = verdicts[0].value if verdicts else "not_attempted"
-    value = float(verdict == "correct")
+    value = verdict == "correct"
     metrics = [
         Metric(grader.name, value, 1.0, {"verdict": verdict, **grader.describe(verdicts)}),
         Metric(f"{grader.name}_incorrect", verdict == "incorrect"),
         Metric(f"{grader.name}_not_attempted", verdict == "not_attempted"),
     ]
     if verdict != "not_attempted":
-        metrics.append(Metric(f"{grader.name}_given_attempted", value, rate=True))
+        metrics.append(Metric(f"{grader.name}_given_attempted", value))
     return metrics
 
 
@@ -213,14 +213,14 @@ async def grade_criteria(
     if grader.scope == "turn":
         turns = [{"value": v, "criteria": m} for v, m in zip(values, met, strict=True)]
         metrics = [
-            Metric(grader.name, mean, 1.0, {"turns": turns, **metadata}),
-            Metric(f"{grader.name}_worst", min(values)),
+            Metric(grader.name, mean, 1.0, {"turns": turns, **metadata}, rate=True),
+            Metric(f"{grader.name}_worst", min(values), rate=True),
         ]
     else:
-        metrics = [Metric(grader.name, mean, 1.0, {"criteria": met[0], **metadata})]
+        metrics = [Metric(grader.name, mean, 1.0, {"criteria": met[0], **metadata}, rate=True)]
     if track:
         shares = {id: sum(turn[id] for turn in met) / len(met) for id in met[0]}
-        metrics += [Metric(f"{grader.name}_{id}", share) for id, share in shares.items()]
+        metrics += [Metric(f"{grader.name}_{id}", share, rate=True) for id, share in shares.items()]
     return metrics
 
 
@@ -237,7 +237,7 @@ async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | No
     """Grade 1 where the answer wins in both orders, 0 where it loses in both, else 0.5."""
     other = _target_text(case.target if target is None else _call(target, case.sample))
     if not case.answer.strip():
-        return [Metric(grader.name, 0.0, 1.0, grader.describe([]))]
+        return [Metric(grader.name, 0.0, 1.0, grader.describe([]), rate=True)]
     question = grader.question_text(case.sample)
     orders = ({"first": case.answer, "second": other}, {"first": other, "second": case.answer})
     questions = [make_question(PAIRWISE, question, order) for order in orders]
@@ -250,7 +250,7 @@ async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | No
     value = {"answer": 1.0, "target": 0.0, "tie": 0.5}[winners[0]] if consistent else 0.5
     metadata = {"orders": winners, "consistent": consistent, **grader.describe(verdicts)}
     return [
-        Metric(grader.name, value, 1.0, metadata),
+        Metric(grader.name, value, 1.0, metadata, rate=True),
         Metric(f"{grader.name}_consistent", consistent),
     ]
 

@@ -76,7 +76,7 @@ export class Compare extends Page {
     const slices = found.slices.map((row) => ({ label: row.value === null ? "–" : visible(row.value), value: row.difference, low: row.low, high: row.high }));
     const second = found.with_errors;
     const readings = second
-      ? [{ label: `errored as ${found.errors_as ?? 0}`, value: second.difference, low: second.low, high: second.high }, { label: "scored only", value: found.difference, low: found.low, high: found.high, strong: true }]
+      ? [{ label: `errored as ${found.errors_as ?? 0}`, value: second.difference, low: second.low, high: second.high }, { label: found.scored_samples, value: found.difference, low: found.low, high: found.high, strong: true }]
       : [{ label: "all samples", value: found.difference, low: found.low, high: found.high, strong: true }];
     return html`
       <${Crumbs} path=${[["runs", link(["runs"])]]} />
