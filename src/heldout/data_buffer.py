@@ -26,7 +26,7 @@ import msgspec
 
 from heldout.datasets import copy_sample, distinct, ordered_by_id
 from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError
-from heldout.overlap import check_no_overlap
+from heldout.overlap import HeldOutPrompts
 from heldout.store.jsonl import read_document, storage_error
 from heldout.store.resume import decode_sample, encode_sample
 from heldout.store.run_dir import replace_file
@@ -106,7 +106,9 @@ class DataBuffer:
         self._by_id = {sample.id: sample for sample in self._samples}
         if not self._samples:
             raise InvalidInput("there are no samples to train on")
-        check_no_overlap(self._samples, held_out)
+        prompts = HeldOutPrompts()
+        prompts.add(held_out)
+        prompts.check(self._samples)
         self._seed, self._shuffle, self._group_size = seed, shuffle, samples_per_prompt
         self._taken = 0
         """Prompts given out so far, over all epochs, those handed back not counted again."""

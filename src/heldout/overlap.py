@@ -21,7 +21,7 @@ from heldout.chat.messages import message_of, messages_of
 from heldout.errors import InvalidInput
 from heldout.isolation import untouched_random_state
 from heldout.rollout import EvalDefinition, PrepareMessages
-from heldout.store.journal import decode, encode
+from heldout.store.jsonl import decode, encode
 from heldout.types import Message, Sample
 
 log = logging.getLogger("heldout")
@@ -63,10 +63,11 @@ def check_no_overlap(
     Raises:
         InvalidInput: Some are, and `allow_overlap` is False.
     """
-    if isinstance(held_out, EvalDefinition):
-        held_out, prepare_messages = held_out.samples, held_out.prepare_messages
     prompts = HeldOutPrompts()
-    prompts.add(held_out, prepare_messages)
+    if isinstance(held_out, EvalDefinition):
+        prompts.add(held_out.samples, held_out.prepare_messages)
+    else:
+        prompts.add(held_out, prepare_messages)
     return prompts.check(train, allow_overlap=allow_overlap)
 
 
@@ -135,8 +136,19 @@ class HeldOutPrompts:
             or self._by_prompt.get(question)
         )
 
-    def check(self, train: Iterable[Any], *, allow_overlap: bool = False) -> int:
-        """Look up training prompts, as `check_no_overlap` does. Warns of those it cannot read."""
+    def check(self, train: Iterable[Any], *, allow_overlap: bool | None = None) -> int:
+        """Look up training prompts, as `check_no_overlap` does. Warns of those it cannot read.
+
+        Args:
+            train: The training prompts.
+            allow_overlap: As for `check_no_overlap`; None: the caller has no such argument.
+
+        Returns:
+            How many are in the held-out set.
+
+        Raises:
+            InvalidInput: Some are, and `allow_overlap` is not True.
+        """
         found: dict[str, list[str]] = {"input": [], "prompt": [], "id": []}
         unread: list[str] = []
         for prompt in train if self._ids else ():
@@ -167,7 +179,8 @@ class HeldOutPrompts:
         ]
         text = f"training samples are in the held-out set: {'; '.join(reasons)}"
         if not allow_overlap:
-            raise InvalidInput(f"{text}. Leave them out of one of the two")
+            hint = "" if allow_overlap is None else ", or pass allow_overlap=True"
+            raise InvalidInput(f"{text}. Leave them out of one of the two{hint}")
         log.warning("heldout: %s; allow_overlap=True, so training goes on", text)
         return sum(map(len, found.values()))
 
@@ -267,7 +280,7 @@ def _text_of(message: Message) -> str:
     texts = [part.get("text") for part in message.content if isinstance(part, Mapping)]
     if len(texts) < len(message.content) or not all(isinstance(text, str) for text in texts):
         raise InvalidInput("a message holds more than text")
-    return "\n".join(texts)
+    return "\n".join(map(str, texts))
 
 
 def _normalise_input(sample: Sample) -> str | None:

@@ -106,6 +106,7 @@ def rollout_func(
     evals: list[PeriodicEval], llm: trl.FakeLLM | None = None, **settings: Any
 ) -> PhaseSpy:
     defaults: dict[str, Any] = {"environment_factory": trl.adder, "max_turns": 3, "evals": evals}
+    defaults["allow_overlap"] = True  # what the model was taught is all that it can answer
     return PhaseSpy(build_rollout_func(trl.SAMPLES, trl.score, **{**defaults, **settings}), llm)
 
 
@@ -444,3 +445,14 @@ def test_a_turn_is_as_long_as_the_variable_says_or_else_as_in_training(
     assert longest("training") == 12
     monkeypatch.setenv("HELDOUT_EVAL_MAX_NEW", "7")
     assert longest("variable") == 7
+
+
+def test_training_prompts_that_are_held_out_are_an_error_before_the_first_step(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    evals = make_eval(tmp_path)
+    func = rollout_func([evals], allow_overlap=False)
+    trainer = make_trainer(func, max_steps=1)
+    with pytest.raises(InvalidInput, match="with the prompt of a held-out one: 'what is"):
+        trainer.train()
+    assert func.outputs == evals.points == []

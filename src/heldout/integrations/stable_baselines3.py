@@ -39,7 +39,7 @@ from heldout.errors import HeldoutError, InvalidInput
 from heldout.isolation import eval_mode
 from heldout.training.curve import CurvePoint
 from heldout.training.metrics import Heartbeat
-from heldout.training.periodic_eval import Monitor
+from heldout.training.publishing import Monitor
 from heldout.vector.drivers import NORMALISED_TWICE, as_numpy, layers, map_leaves, normalizes
 from heldout.vector.evaluation import PolicyFn, SuccessFn
 from heldout.vector.report import Reward, VectorReport

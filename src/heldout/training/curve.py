@@ -130,8 +130,8 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Last step at which its attempt is known to have had the weights of earlier attempts: the one
     it resumed from, or the last at which it met their hash. None: unknown, or there are none."""
     adds_verdict: bool = False
-    """Whether the line only adds `verdict` and `stop` to the result of the same key and time.
-    `skipped` says so, for readers that do not know this field."""
+    """Whether the line only adds `verdict` and `stop` to the result of the same key, time and
+    seconds. `skipped` says so, for readers that do not know this field."""
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -300,10 +300,10 @@ def settled(points: Iterable[CurvePoint]) -> list[CurvePoint]:
     """
     ordered: list[CurvePoint] = []
     open_lines: dict[tuple[str, str, int], int] = {}
-    results: dict[tuple[tuple[str, str, int], str], int] = {}
+    results: dict[tuple[tuple[str, str, int], str, float], int] = {}
     for point in points:
         if point.adds_verdict:
-            if (place := results.get((point.key, point.time))) is not None:
+            if (place := results.get((point.key, point.time, point.seconds))) is not None:
                 ordered[place] = msgspec.structs.replace(
                     ordered[place], verdict=point.verdict, stop=point.stop
                 )
@@ -317,7 +317,7 @@ def settled(points: Iterable[CurvePoint]) -> list[CurvePoint]:
         if point.pending:
             open_lines[point.key] = place
         if point.has_result:
-            results[point.key, point.time] = place
+            results[point.key, point.time, point.seconds] = place
     return ordered
 
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from heldout.store.report import EvalReport
     from heldout.training.curve import CurvePoint
     from heldout.training.metrics import Heartbeat
-    from heldout.training.periodic_eval import Monitor, PeriodicEval
+    from heldout.training.periodic_eval import PeriodicEval
+    from heldout.training.publishing import Monitor
     from heldout.training.runner import EpisodeRunner
 
 log = logging.getLogger("heldout")

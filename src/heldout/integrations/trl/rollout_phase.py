@@ -207,7 +207,6 @@ class RolloutPhaseEvals:
 
     def __init__(self, evals: Sequence[PeriodicEval]) -> None:
         self._evals: list[tuple[PeriodicEval, RolloutPhaseBuilder]] = []
-        self._last_seen: tuple[Callable[[], Any], int] | None = None
         for periodic in evals:
             if not isinstance(periodic, PeriodicEval):
                 raise InvalidInput(f"evals are PeriodicEvals, got {periodic!r:.100}")
@@ -227,11 +226,9 @@ class RolloutPhaseEvals:
             builder.phase = phase
             if periodic.model_getter is None:
                 periodic.model_getter = lambda: getattr(phase.trainer(), "model", None)
-        step = trainer.state.global_step
-        # Several batches of rollouts may go into one step: the weights are the same.
-        if not trainer.model.training or self._last_seen == (phase.trainer, step):
+        if not trainer.model.training:
             return
-        self._last_seen = phase.trainer, step
+        step = trainer.state.global_step
         phase.active = True
         try:
             points = [periodic.maybe_run(step, model=trainer.model) for periodic, _ in self._evals]
