@@ -117,7 +117,16 @@ def command(
         if skip_missing and isinstance(problem, MissingDependency):
             print_json({"skipped": str(problem)})
             return
-        raise _explain(problem, env, policy, seed) from problem
+        failed = find_failed_episode(problem)
+        place = _describe_place(env, policy, seed, failed)
+        if isinstance(problem, HeldoutError):
+            problem.about = place
+        if isinstance(problem, HeldoutError | click.ClickException):
+            raise
+        text = f"{describe_error(problem)}{_name_episodes(failed)}; there is no number to report"
+        failure = EvalFailed(text)
+        failure.about = place
+        raise failure from problem
     about: dict[str, Any] = {"env": env, "policy": policy}
     if arguments:
         about["env_args"] = arguments
@@ -144,20 +153,11 @@ def command(
         raise click.exceptions.Exit(4)
 
 
-def _explain(
-    problem: Exception | SystemExit, env: str, policy: str, seed: int
-) -> HeldoutError | click.ClickException:
-    """Make the error that the command ends with, which says where it was."""
-    if isinstance(problem, click.ClickException):
-        return problem
-    failed = find_failed_episode(problem)
-    if not isinstance(problem, HeldoutError):
-        place = "" if failed.episode is None else f", in episode {failed.episode}"
-        if not place and failed.in_flight:
-            place = f", with episodes {', '.join(map(str, failed.in_flight))} in flight"
-        problem = EvalFailed(f"{describe_error(problem)}{place}; there is no number to report")
-    problem.about = _describe_place(env, policy, seed, failed)
-    return problem
+def _name_episodes(failed: FailedEpisode) -> str:
+    if failed.episode is not None:
+        return f", in episode {failed.episode}"
+    several = ", ".join(map(str, failed.in_flight))
+    return f", with episodes {several} in flight" if several else ""
 
 
 def _describe_place(env: str, policy: str, seed: int, failed: FailedEpisode) -> dict[str, Any]:

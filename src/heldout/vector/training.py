@@ -285,7 +285,7 @@ class EvalEvery:
         except InvalidInput:
             raise
         except Exception as problem:  # noqa: BLE001 - the user's code; the eval will be a skip
-            log.warning("heldout: make_env() failed before training: %s", printable_error(problem))
+            log.warning("heldout: make_env() could not be checked: %s", printable_error(problem))
 
     def _play(self) -> EvalReport:
         self._report = self._evaluate()

@@ -324,6 +324,7 @@ class Pages:
             "sentence": report.conclusion,
             "verdict": comparison.verdict,
             "metric": comparison.metric,
+            "pass_threshold": comparison.pass_threshold,
             "metrics": sorted({*side_a.metrics} & {*side_b.metrics}),
             **_difference(overall, overall.interval),
             "with_errors": counted and _difference(counted, counted.interval),

@@ -125,7 +125,8 @@ export class Compare extends Page {
     const { a, b } = this.props;
     const kind = this.props.params.get("kind") || "lost";
     const rows = this.rows;
-    const tabs = [["lost", `lost ${count(found.lost)}`, "A passed, B failed"], ["gained", `gained ${count(found.gained)}`, "A failed, B passed"]];
+    const [lost, gained] = found.pass_threshold === null ? ["the return fell", "the return rose"] : ["A passed, B failed", "A failed, B passed"];
+    const tabs = [["lost", `lost ${count(found.lost)}`, lost], ["gained", `gained ${count(found.gained)}`, gained]];
     return html`<h2>Flips</h2>
       <div class="toolbar">${tabs.map(([name, label, title]) => html`<button title=${title} aria-pressed=${kind === name} onClick=${() => set({ kind: name })}>${label}</button>`)}
         <span class="soft">${tabs.find(([name]) => name === kind)?.[2]}</span></div>
