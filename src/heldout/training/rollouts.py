@@ -353,7 +353,7 @@ async def agenerate_rollouts(
     prepare_messages: PrepareMessages | None = None,
     repeats: int = 1,
     sampling: Sampling | None = None,
-    max_turns: int = 16,
+    max_turns: int | None = None,
     max_concurrent: int = 16,
     retries: int = 4,
     timeout: float | None = 600.0,
