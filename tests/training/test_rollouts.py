@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -561,13 +562,15 @@ def test_an_endpoint_gives_trajectories_with_rewards_in_one_call(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("passed", "turns"), [(None, 3), (2, 2)])
+@pytest.mark.parametrize(("passed", "turns"), [({}, 3), ({"max_turns": 2}, 2)])
 def test_rollouts_of_a_definition_have_its_turn_limit_unless_one_is_passed(
-    passed: int | None, turns: int
+    passed: dict[str, int], turns: int
 ) -> None:
     definition = EvalDefinition([sample()], by_metric, None, lambda s: Counter(99), max_turns=3)
-    (rollout,) = generate_rollouts(definition, lambda messages: "so", max_turns=passed)
-    assert rollout.reward == turns
+    arguments = definition, lambda messages: "so"
+    awaited = anyio.run(partial(agenerate_rollouts, *arguments, **passed))
+    for rollout in (*generate_rollouts(*arguments, **passed), *awaited):
+        assert rollout.reward == turns
 
 
 def by_metric(trajectory: Trajectory, sample: Sample) -> Score:
