@@ -72,9 +72,7 @@ def run_eval(backend: str, tmp_path: Path) -> RunEval:
         samples: Iterable[Sample], score_fn: Any = exact, *hooks: Any, **settings: Any
     ) -> EvalReport:
         defaults = {"endpoint": echo_number, "experiment_name": "run", "output_dir": str(tmp_path)}
-        if settings.get("on_error") != "raise":
-            settings.setdefault("max_error_rate", 1)
-        config = EvalConfig(**{**defaults, **settings})
+        config = EvalConfig(**{**defaults, "max_error_rate": 1, **settings})
         call = partial(evaluate, samples, config, score_fn, *hooks)
         return anyio.run(call, backend=backend)
 

@@ -169,7 +169,7 @@ class EvalConfig:
         if self.on_error not in ("zero", "raise"):
             raise InvalidInput(f"on_error is 'zero' or 'raise', got {self.on_error!r}")
         _check_number("max_error_rate", self.max_error_rate, low=0, high=1)
-        if self.on_error == "raise" and self.max_error_rate not in (None, MAX_ERROR_RATE):
+        if self.on_error == "raise" and self.max_error_rate not in (None, 1, MAX_ERROR_RATE):
             raise InvalidInput(
                 "max_error_rate has no effect with on_error='raise', which stops at the first "
                 "error; set one of the two"

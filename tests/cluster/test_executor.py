@@ -42,12 +42,10 @@ def run(
         if name in settings
     }
     defaults = {"endpoint": evals.answer, "experiment_name": "run", "output_dir": str(out)}
-    if settings.get("on_error") != "raise":
-        settings.setdefault("max_error_rate", 1)
     call = partial(
         evaluate,
         samples,
-        EvalConfig(**{**defaults, **settings}),
+        EvalConfig(**{**defaults, "max_error_rate": 1, **settings}),
         **{"score_fn": evals.exact, **hooks},
         executor=executor or RayExecutor(workers=3),
     )

@@ -1267,9 +1267,9 @@ def test_its_held_out_rows_are_evaluated_while_it_trains_and_by_themselves(
         **settings,
     )
     definition = from_verifiers(vf_env, split="train")
-    func = build_rollout_func(definition, evals=[inside])
+    func = build_rollout_func(definition, evals=[inside], allow_overlap=True)
     trainer = make_trainer(func, dataset=to_dataset(definition), max_steps=2)
-    HeldoutCallback(inside, live).attach(trainer)
+    HeldoutCallback(inside, live, allow_overlap=True).attach(trainer)
     trainer.train()
     for evals in (inside, live):
         summaries = [point.summary for point in evals.points]

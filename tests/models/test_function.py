@@ -108,6 +108,7 @@ def evaluated(function: Any, number: int, folder: Path, **settings: Any) -> Call
         experiment_name="run",
         output_dir=str(folder),
         progress=False,
+        max_error_rate=1,
         **settings,
     )
     asked = [Sample(f"s{i}", {"prompt": f"{i}"}, f"{i}") for i in range(number)]
@@ -433,7 +434,9 @@ def stuck(messages):
 
 async def main():
     samples = [heldout.Sample(i, {{"prompt": i}}) for i in "ab"]
-    config = heldout.EvalConfig(stuck, timeout=0.5, output_dir={str(tmp_path)!r}, progress=False)
+    config = heldout.EvalConfig(
+        stuck, timeout=0.5, output_dir={str(tmp_path)!r}, progress=False, max_error_rate=1
+    )
     report = await heldout.evaluate(samples, config, lambda t, s: heldout.Score())
     print(report.summary["n_errors"])
 

@@ -116,6 +116,7 @@ def evaluated(
         experiment_name="run",
         output_dir=str(folder),
         progress=False,
+        max_error_rate=1,
         **settings,
     )
 
@@ -246,6 +247,7 @@ def with_tools(url: str, folder: Path, **settings: Any) -> Callable[[], Any]:
         experiment_name="run",
         output_dir=str(folder),
         progress=False,
+        max_error_rate=1,
         **settings,
     )
 

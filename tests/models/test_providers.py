@@ -413,6 +413,7 @@ def test_a_run_keeps_extra_fields_and_no_key(
         experiment_name="run",
         output_dir=str(tmp_path),
         progress=False,
+        max_error_rate=1,
         sampling=Sampling(extra_body={"top_k": 5}),
     )
     samples = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "broken"})]

@@ -91,7 +91,7 @@ def test_an_eval_of_requests_runs_like_any_other(
     async def main() -> EvalReport:
         requests = [sample.input for sample in samples]
         endpoint = open_requests(f"openai:m@{server.url}", requests, max_concurrent=2)
-        config = EvalConfig(endpoint=endpoint, experiment_name="run", output_dir=str(tmp_path))
+        config = EvalConfig(endpoint, "run", output_dir=str(tmp_path), max_error_rate=1)
         try:
             return await evaluate(
                 samples, config, lambda t, s: Score((Metric("yes", t.answer == "yes", 1.0),))

@@ -98,7 +98,7 @@ def test_the_question_is_what_the_sample_asks(run: Run) -> None:
 
 
 def test_a_function_may_say_what_the_question_was(run: Run) -> None:
-    sample = Sample("odd", {"text": "2+2?"}, 4)
+    sample = Sample("odd", {"text": "2+2?", "level": "easy"}, 4)
     with pytest.raises(InvalidInput, match="'odd'"):
         shown(run, sample)
     seen = shown(run, sample, question=lambda s: s.input["text"])
