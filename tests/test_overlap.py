@@ -99,6 +99,7 @@ def test_all_are_counted_and_the_first_are_named(caplog: pytest.LogCaptureFixtur
         ),
         (Dataset.from_dict({"prompt": [QUESTION], "images": [["x.png"]]}), "it has images"),
         ([(1, 2)], "its rows are tuples"),
+        ({"math": [], "code": []}, "it is a dict of math, code"),
     ],
 )
 def test_a_dataset_that_cannot_be_compared_is_said_to_be_unchecked(
@@ -112,8 +113,9 @@ def test_a_dataset_that_cannot_be_compared_is_said_to_be_unchecked(
 
 
 def test_prompts_that_cannot_be_read_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    assert check_no_overlap([5, [user([{"type": "image"}])], [{"from": "human"}]], HELD_OUT) == 0
-    assert "3 training prompts were not compared with the held-out set: a prompt is" in caplog.text
+    odd = [[{"from": "human"}], [user([{"type": "image"}])], [user(7)], 5]
+    assert check_no_overlap(odd, HELD_OUT) == 0
+    assert "4 training prompts were not compared with the held-out set: a prompt is" in caplog.text
 
 
 @pytest.mark.parametrize("in_arrow", [True, False])

@@ -14,6 +14,7 @@ import inspect
 import json
 import logging
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -149,32 +150,29 @@ class HeldOutPrompts:
         Raises:
             InvalidInput: Some are, and `allow_overlap` is not True.
         """
-        found: dict[str, list[str]] = {"input": [], "prompt": [], "id": []}
-        unread: list[str] = []
+        counts: Counter[str] = Counter()
+        named: dict[str, list[str]] = {kind: [] for kind in REASONS}
+        unread, problem = 0, ""
         for prompt in train if self._ids else ():
             try:
-                twin = self.find(prompt)
-            except InvalidInput as problem:
-                unread.append(str(problem))
+                found = self._describe_overlap(prompt)
+            except InvalidInput as raised:
+                unread, problem = unread + 1, str(raised)
                 continue
-            if twin is None:
-                if isinstance(prompt, Sample) and prompt.id in self._ids:
-                    found["id"].append(repr(prompt.id))
-            elif not isinstance(prompt, Sample):
-                found["prompt"].append(f"{_describe(prompt)} (held out as {twin!r})")
-            elif twin == prompt.id:
-                found["input"].append(repr(prompt.id))
-            else:
-                found["input"].append(f"{prompt.id!r} (held out as {twin!r})")
+            if found is not None:
+                kind, name = found
+                counts[kind] += 1
+                if counts[kind] <= NAMED:
+                    named[kind].append(name)
         if unread:
             message = "heldout: %s training prompts were not compared with the held-out set: %s"
-            log.warning(message, len(unread), unread[0])
-        if not any(found.values()):
+            log.warning(message, unread, problem)
+        if not counts:
             return 0
         reasons = [
-            f"{len(names)} with {REASONS[kind]}: {', '.join(names[:NAMED])}"
-            + f" and {len(names) - NAMED} more" * (len(names) > NAMED)
-            for kind, names in found.items()
+            f"{counts[kind]} with {REASONS[kind]}: {', '.join(names)}"
+            + f" and {counts[kind] - NAMED} more" * (counts[kind] > NAMED)
+            for kind, names in named.items()
             if names
         ]
         text = f"training samples are in the held-out set: {'; '.join(reasons)}"
@@ -182,7 +180,19 @@ class HeldOutPrompts:
             hint = "" if allow_overlap is None else ", or pass allow_overlap=True"
             raise InvalidInput(f"{text}. Leave them out of one of the two{hint}")
         log.warning("heldout: %s; allow_overlap=True, so training goes on", text)
-        return sum(map(len, found.values()))
+        return counts.total()
+
+    def _describe_overlap(self, prompt: Any) -> tuple[str, str] | None:
+        """Return one of REASONS that a training prompt is refused for, and its name; else None."""
+        twin = self.find(prompt)
+        if not isinstance(prompt, Sample):
+            if twin is None:
+                return None
+            return "prompt", f"{_describe(prompt)} (held out as {twin!r})"
+        if twin is not None:
+            held_out_as = "" if twin == prompt.id else f" (held out as {twin!r})"
+            return "input", f"{prompt.id!r}{held_out_as}"
+        return ("id", repr(prompt.id)) if prompt.id in self._ids else None
 
     def check_dataset(self, dataset: Any, *, allow_overlap: bool = False) -> int | None:
         """Look up the prompts of a trainer's dataset.
@@ -277,8 +287,9 @@ def _asked(messages: Any) -> list[Message]:
 def _text_of(message: Message) -> str:
     if isinstance(message.content, str):
         return message.content
-    texts = [part.get("text") for part in message.content if isinstance(part, Mapping)]
-    if len(texts) < len(message.content) or not all(isinstance(text, str) for text in texts):
+    parts = message.content if isinstance(message.content, list | tuple) else [None]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    if len(texts) < len(parts) or not all(isinstance(text, str) for text in texts):
         raise InvalidInput("a message holds more than text")
     return "\n".join(map(str, texts))
 
@@ -312,6 +323,8 @@ def _read_rows(dataset: Any) -> Iterator[Any] | str:
     """Return the rows of a dataset that have prompts; or why they cannot be read, as a text."""
     if dataset is None:
         return "the trainer has no training dataset"
+    if isinstance(dataset, Mapping):
+        return f"it is a dict of {', '.join(map(str, dataset))}"
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         return f"a {type(dataset).__name__} is a stream, which reading would use up"
     if not len(dataset):
