@@ -97,6 +97,15 @@ def test_what_cannot_be_told_exits_with_3_and_says_how_many_samples_would(
     ]
 
 
+def test_two_runs_that_agree_on_all_samples_are_told_the_least_number_that_would_decide(
+    heldout: Heldout,
+) -> None:
+    make_run("a", [1.0, 0.0] * 25)
+    make_run("b", [1.0, 0.0] * 25)
+    out = heldout("gate", "b", "--baseline", "a", "--no-worse-than", "0.01").out
+    assert "; at least 381 samples would decide: nothing varies among these" in out
+
+
 def test_one_failure_decides_whatever_else_cannot_be_told(runs: None, heldout: Heldout) -> None:
     outcome = heldout("gate", "similar", *BASELINE, "--min-mean", "0.8")
     assert outcome.code == 1

@@ -273,7 +273,7 @@ def _check_bounds(
 # --- Estimates ----------------------------------------------------------------------------------
 
 
-Widths = Callable[[float], Interval | None]
+IntervalAt = Callable[[float], Interval | None]
 """The interval of an estimate on so many times the samples, if they vary as those measured do."""
 
 
@@ -283,8 +283,8 @@ class _Estimate:
 
     value: float
     stderr: float | None
-    to_pass: Widths
-    to_fail: Widths
+    to_pass: IntervalAt
+    to_fail: IntervalAt
     n: int
     # -1 where less is better.
     sign: int = 1
@@ -332,10 +332,10 @@ class _Estimate:
         more, an estimate that is nearer to the bound by a quantile of its own error clears it, too.
         """
         direction = 1 if self.is_worse_than(bound) else -1
-        widths = self.to_fail if direction == 1 else self.to_pass
+        interval_at = self.to_fail if direction == 1 else self.to_pass
 
         def is_clear(size: float) -> bool:
-            interval = widths(size)
+            interval = interval_at(size)
             if interval is None:
                 return False
             return direction * (self.sign * bound - self._reach(interval, direction)) >= 0
@@ -390,6 +390,7 @@ def _estimate_means(
     """Estimate the mean without errored items, and, where there are some, with them."""
     table, items = run.table, measure.item_values(run)
     codes = sample_clusters(table, cluster)
+    maybe_count = measure.metric is not None and table.may_be_count(measure.metric)
     if measure.k is None:
         codes = codes[table.sample]
         counted = np.where(np.isnan(table.reward), pessimistic_value(items), items)
@@ -404,7 +405,6 @@ def _estimate_means(
             raise InvalidInput(f"{run.name} has no {measure.name} at all: there is no mean")
 
         def around(size: float) -> Interval | None:
-            maybe_count = measure.metric is not None and table.may_be_count(measure.metric)
             return moments.interval(confidence, maybe_count=maybe_count, size=size)
 
         mean = _Estimate(moments.mean, moments.stderr, around, around, moments.clusters)
@@ -472,7 +472,7 @@ def _judge(
         corrected=kind == "slice" and estimates[0].is_worse_than(bound),
         needed=needed,
         needed_if_equal=needed_if_equal,
-        needed_is_least=any(not estimate.stderr for estimate in estimates),
+        needed_is_least=needed is not None and any(not each.stderr for each in estimates),
     )
 
 

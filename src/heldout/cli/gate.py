@@ -207,7 +207,8 @@ def _describe_needed(check: Check) -> str:
     """Say how many samples would decide, and what that assumes."""
     samples = "samples of that slice" if check.kind == "slice" else "samples"
     if check.needed_is_least and check.needed is not None:
-        return f"at least {check.needed:,} {samples} would decide: as many if none varies in them"
+        least = f"at least {check.needed:,} {samples} would decide"
+        return f"{least}: nothing varies among these, and others may vary"
     estimate = _estimate_text(check, check.estimate)
     numbers = [(check.needed, f"if {estimate} is right")]
     if check.estimate != 0:

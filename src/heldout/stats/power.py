@@ -252,7 +252,7 @@ class DifferenceVariance:
         if not is_small(0.0):
             return None
         most = 1.0
-        while is_small(most) and most < USABLE_SAMPLES:
+        while is_small(most):
             most *= 2
         allowed = bisect(0.0, most, is_small)[0]
         needed = []
