@@ -194,7 +194,7 @@ def _is_asserted(text: str, target: str, location: str) -> bool:
         near = text[word.start() : word.start() + reach]
         if reference[0] not in tokens(word[0]) or tokens(near)[: len(reference)] != reference:
             continue
-        before = text[max(0, word.start() - 400) : word.start()]
+        before = text[max(0, word.start() - 200) : word.start()]
         is_right = not is_denied(before) and not (at_end and _CANDIDATES.search(before))
         if is_right or at_end:
             return is_right
@@ -203,7 +203,11 @@ def _is_asserted(text: str, target: str, location: str) -> bool:
 
 
 def _matches(text: str, target: str, location: str) -> float:
-    reference, prediction = _target_tokens(target), tokens(text)
+    reference = _target_tokens(target)
+    tail = text[-2 * len(target) - 40 :] if location == "end" else text
+    prediction = tokens(tail.partition(" ")[2]) if len(tail) < len(text) else []
+    if len(prediction) <= len(reference):  # the end of a long text mostly has all that counts
+        prediction = tokens(text)
     if location == "exact":
         return float(prediction == reference)
     part = prediction[: len(reference)] if location == "begin" else prediction[-len(reference) :]
@@ -265,9 +269,12 @@ def _squad_words(text: str) -> Counter[str]:
     """Count the words as SQuAD's script does: lower case, no ASCII punctuation, no articles."""
     plain = text.lower().translate(_NO_PUNCTUATION)
     words = plain.split()
-    if all(map(str.isalnum, words)):  # as most are: then an article is a whole word
-        return Counter(word for word in words if word not in _ARTICLES)
-    return Counter(_SQUAD_ARTICLES.sub(" ", plain).split())
+    if not all(map(str.isalnum, words)):  # few are not; of the others, an article is a whole word
+        words = _SQUAD_ARTICLES.sub(" ", plain).split()
+    counts = Counter(words)
+    for article in _ARTICLES:
+        del counts[article]
+    return counts
 
 
 def _rouge_words(text: str) -> list[str]:
