@@ -79,7 +79,7 @@ def describe_callable(
 def _identity_of(thing: Any) -> str | None:
     """Return what an object says itself that it is known by, as a rubric does, as JSON."""
     identify = getattr(thing, "identity", None)
-    if not callable(identify) or inspect.isclass(thing):
+    if not callable(identify) or inspect.isclass(thing) or inspect.ismodule(thing):
         return None
     try:
         inspect.signature(identify).bind()
@@ -124,11 +124,12 @@ class _Search:
             self.add_callable(value.func)
             self._add_bound(value)
             return
-        owner = getattr(value, "__self__", value)
+        owner = getattr(value, "__self__", None)
+        owner = value if owner is None or inspect.ismodule(owner) else owner
         if (identity := _identity_of(owner)) is not None:
             self.parts.append(f"{getattr(value, '__name__', '')} {identity}")
             return
-        if owner is not value and not inspect.ismodule(owner):  # a method: its class is part of it
+        if owner is not value:  # a method: its class is part of it
             self._add_owner(owner, changed)
         value = getattr(value, "__func__", value)
         if not inspect.isfunction(value):

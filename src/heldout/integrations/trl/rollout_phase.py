@@ -20,7 +20,7 @@ from typing import Any
 
 from heldout._fingerprint import describe_tokenizer
 from heldout.chat.reasoning import without_reasoning
-from heldout.config import Sampling
+from heldout.config import MAX_ERROR_RATE, Sampling
 from heldout.errors import InvalidInput
 from heldout.integrations.trl.engines import cut_at_end, make_generate
 from heldout.models.batch import Answered, Request
@@ -54,6 +54,7 @@ def in_rollout_phase(
     max_new: int | None = None,
     rows: int | None = None,
     timeout: float | None = 600.0,
+    max_error_rate: float | None = MAX_ERROR_RATE,
 ) -> RolloutPhaseBuilder:
     """Make the runner builder of a `PeriodicEval` for `build_rollout_func(evals=[…])`.
 
@@ -70,6 +71,7 @@ def in_rollout_phase(
             HELDOUT_EVAL_MAX_NEW overrides it.
         rows: Conversations in flight at once; by default 256 with vLLM and 32 without.
         timeout: Seconds for one sample, without waiting for the model.
+        max_error_rate: Above this share of errored samples an eval is a skip; 1 accepts any.
 
     Returns:
         The builder.
@@ -92,6 +94,7 @@ def in_rollout_phase(
         answer_filter=answer_filter,
         max_turns=turn_limit(max_turns),
         timeout=timeout,
+        max_error_rate=max_error_rate,
     )
     return RolloutPhaseBuilder(prototype, max_new, rows)
 
