@@ -566,7 +566,7 @@ def refuse(messages: list[Message]) -> str:
 
 
 @pytest.mark.parametrize("backend", ["asyncio"])
-def test_a_run_in_which_nothing_was_scored_is_replaced_by_the_next_one_of_its_name(
+def test_a_run_in_which_nothing_was_answered_is_replaced_by_the_next_one_of_its_name(
     run_eval: RunEval, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(SystemicFailure):
@@ -581,7 +581,7 @@ def test_a_run_in_which_nothing_was_scored_is_replaced_by_the_next_one_of_its_na
 
 
 @pytest.mark.parametrize("backend", ["asyncio"])
-def test_a_failed_run_with_a_score_or_a_writer_is_never_replaced(
+def test_a_failed_run_with_a_score_an_answer_or_a_writer_is_never_replaced(
     run_eval: RunEval, tmp_path: Path
 ) -> None:
     def one_down(messages: list[Message]) -> str:
@@ -592,6 +592,14 @@ def test_a_failed_run_with_a_score_or_a_writer_is_never_replaced(
     ways = r"EvalConfig\(resume=True\).*another experiment_name.*heldout rm .*run"
     with pytest.raises(RunExists, match=ways):
         run_eval(make_samples(3))
+
+    def broken(trajectory: Trajectory, sample: Sample) -> Score:
+        raise TypeError("broken")
+
+    with pytest.raises(SystemicFailure, match="rescore"):
+        run_eval(make_samples(3), broken, experiment_name="answered")
+    with pytest.raises(RunExists):
+        run_eval(make_samples(3), experiment_name="answered")
     with pytest.raises(SystemicFailure):
         run_eval(make_samples(3), endpoint=refuse, experiment_name="busy")
     held = JournalWriter(tmp_path / "busy" / "results.jsonl")

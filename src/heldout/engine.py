@@ -212,7 +212,9 @@ class Run:
 
     async def run(self) -> EvalReport:
         """Run all items and derive the report, which is saved; raise as `evaluate` does."""
-        resumes = self.dir.exists() and (self.config.resume or self.dir.holds_no_result())
+        resumes = self.dir.exists() and (
+            self.config.resume or self.dir.holds_no_result(failed_in_scoring)
+        )
         try:
             # First the lock, then everything else: no other process may come in between.
             self.journal = JournalWriter(self.dir.journal) if resumes else self.dir.claim()
@@ -258,7 +260,7 @@ class Run:
         if not self.config.resume:
             if has_results:  # of a process that came in between
                 raise self.dir.refusal()
-            log.warning("%s: replaced, as no item of the run there had a score", self.dir.path)
+            log.warning("%s: replaced, as no item of the run there had an answer", self.dir.path)
         if has_results:
             self.previous = self.dir.read_info()
             self.dir.check_resumable(self.previous, self.described, self.functions)

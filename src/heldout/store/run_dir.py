@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -266,13 +266,22 @@ class RunDir:
             f"heldout rm {shlex.quote(str(self.path))}"
         )
 
-    def holds_no_result(self) -> bool:
-        """Tell whether a run ended here without a result to keep: no score, and no saved turns."""
+    def holds_no_result(self, has_answer: Callable[[str], bool]) -> bool:
+        """Tell whether a run ended here without a result to keep.
+
+        Args:
+            has_answer: Tells of an item's error whether the item has an answer that could be
+                scored again.
+
+        Returns:
+            Whether there is no score, no such answer, and no saved turn.
+        """
         try:
             if self.read_info().status == "complete" or has_writer(self.journal):
                 return False
             return not self.has_saved_turns() and all(
-                record.error is not None for record in records(self.journal, Key)
+                record.error is not None and not has_answer(record.error)
+                for record in records(self.journal, Key)
             )
         except (RunDirectoryError, OSError):  # what cannot be read may well hold results
             return False
