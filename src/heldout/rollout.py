@@ -41,6 +41,7 @@ from heldout.environment import (
     SeesCompletions,
     check_environment_shape,
     check_messages,
+    reads_metadata,
 )
 from heldout.errors import (
     ContextFull,
@@ -261,8 +262,8 @@ class Attempt:
             stop = Stop("limit", "timeout") if self.timed_out else Stop("error")
             tokens = self.trace() if self.trace is not None else None
             self.trajectory = Trajectory(tuple(self.messages), stop, tokens=tokens)
-        if self.environment_factory is not None:
-            self.trajectory = replace(self.trajectory, in_environment=True)
+        if reads_metadata(self.environment_factory):
+            self.trajectory = replace(self.trajectory, reads_metadata=True)
         return self
 
     async def _was_cancelled(self) -> bool:
