@@ -275,12 +275,12 @@ def test_clause_07_samples_that_share_a_passage_are_one_cluster() -> None:
 
 
 def test_clause_07_tasks_of_an_environment_are_one_cluster_only_with_equal_metadata() -> None:
-    def attempts(in_environment: bool) -> list[EvalResult]:
+    def attempts(reads_metadata: bool) -> list[EvalResult]:
         return [
             EvalResult(
                 f"s{i}",
                 Sample(f"s{i}", {"question": "do it"}, metadata={"files": {"a": i // 2}}),
-                Trajectory((), in_environment=in_environment),
+                Trajectory((), reads_metadata=reads_metadata),
                 Score((reward(float(i < 10)),)),
             )
             for i in range(20)

@@ -33,6 +33,7 @@ from heldout._fingerprint import describe_callable
 from heldout._format import printable
 from heldout._progress import RunProgress, show_progress
 from heldout.config import EvalConfig, Sampling, config_to_dict
+from heldout.environment import reads_metadata
 from heldout.errors import (
     EvalFailed,
     FatalEndpointError,
@@ -167,6 +168,9 @@ class Run:
 
     What is done with an item is a subclass's to say: `run_item`.
     """
+
+    reads_metadata = False
+    """Whether samples that differ in metadata alone are different tasks, to an environment."""
 
     def __init__(
         self,
@@ -405,7 +409,7 @@ class Run:
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):
             content = self.ledger.admit(index, sample)
             if self.shows_progress and not self.progress.has_copies:
-                whole = self.functions.get("environment_factory") is not None
+                whole = self.reads_metadata
                 self.progress.has_copies = self.ledger.is_copy(sample, whole=whole)
             yield index, content
 
@@ -488,6 +492,7 @@ class Evaluation(Run):
         """Make a run that has not begun."""
         self.definition, self.endpoint = definition, endpoint
         factory = definition.environment_factory
+        self.reads_metadata = reads_metadata(factory)
         functions = {
             "score_fn": describe_callable(definition.score_fn),
             "prepare_messages": describe_callable(definition.prepare_messages),

@@ -11,7 +11,7 @@ item. `heldout.testing.check_environment` checks any environment against all of 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -80,6 +80,14 @@ class Environment(Protocol):
     def close(self) -> Awaitable[None] | None:
         """Free what the rollout held. Called exactly once, whatever happened."""
         ...
+
+
+def reads_metadata(environment_factory: Callable[..., Any] | None) -> bool:
+    """Tell whether environments may depend on the metadata of their samples.
+
+    A factory with the attribute `reads_metadata = False` says that its environments do not.
+    """
+    return environment_factory is not None and getattr(environment_factory, "reads_metadata", True)
 
 
 @runtime_checkable

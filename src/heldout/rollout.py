@@ -45,6 +45,7 @@ from heldout.environment import (
     check_has_snapshots,
     check_messages,
     read_snapshot,
+    reads_metadata,
 )
 from heldout.errors import (
     ContextFull,
@@ -288,8 +289,8 @@ class Attempt:
             stop = Stop("limit", "timeout") if self.timed_out else Stop("error")
             tokens = self.trace() if self.trace is not None else None
             self.trajectory = Trajectory(tuple(self.messages), stop, tokens=tokens)
-        if self.environment_factory is not None:
-            self.trajectory = replace(self.trajectory, in_environment=True)
+        if reads_metadata(self.environment_factory):
+            self.trajectory = replace(self.trajectory, reads_metadata=True)
         return self
 
     async def _was_cancelled(self) -> bool:

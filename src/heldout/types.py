@@ -355,7 +355,7 @@ class Trajectory:
     `outcome` is what the environment says of its final state, as plain JSON values, for score
     functions that judge the state and not the words; None where it says nothing. `model_turns` are
     the positions in `messages` of the model's own; None where that is every assistant's message.
-    `in_environment` says that an environment took part, which was made of the whole sample.
+    `reads_metadata` says that an environment took part that may depend on the sample's metadata.
     """
 
     messages: tuple[Message, ...]
@@ -365,7 +365,7 @@ class Trajectory:
     timing: Timing | None = None
     outcome: dict[str, Any] | None = None
     model_turns: tuple[int, ...] | None = None
-    in_environment: bool = False
+    reads_metadata: bool = False
 
     def __post_init__(self) -> None:
         if type(self.messages) is not tuple:

@@ -149,7 +149,7 @@ class TrajectoryHead(msgspec.Struct, gc=False):
     stop: StopHead
     usage: UsageHead | None = None
     timing: TimingHead | None = None
-    in_environment: bool = False
+    reads_metadata: bool = False
 
 
 class Row(Key, kw_only=True, gc=False):
@@ -163,7 +163,7 @@ class Row(Key, kw_only=True, gc=False):
     def cluster_hash(self) -> int:
         """Hash what samples of one cluster share."""
         return cluster_hash(
-            self.sample.content, self.sample.metadata, whole=self.trajectory.in_environment
+            self.sample.content, self.sample.metadata, whole=self.trajectory.reads_metadata
         )
 
 
@@ -218,7 +218,7 @@ def content_of(sample: Sample) -> int:
 
 def cluster_of(result: EvalResult) -> int:
     """Hash what results of one cluster share; of a sample that JSON cannot hold, its id."""
-    sample, whole = result.sample, result.trajectory.in_environment
+    sample, whole = result.sample, result.trajectory.reads_metadata
     try:
         text = encode(sample.metadata if whole else {}, "sample", sample.id)
         metadata = decode(text, dict[str, Any])

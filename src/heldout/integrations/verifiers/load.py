@@ -98,12 +98,17 @@ def from_verifiers(
         client = _refusing_client(vf)
     else:
         client = import_module("verifiers.clients").resolve_client(client)
+    make_environment = partial(
+        _environment, vf=vf, vf_env=vf_env, client=client, model=model, identity=identity
+    )
+    # A row is the whole task; of the metadata its environment sees the row's number alone.
+    make_environment.reads_metadata = False  # type: ignore[attr-defined]
     limits = [env.max_turns for env in members]
     return EvalDefinition(
         samples,
         partial(score_outcome, rubric=identity),
         _no_messages,
-        partial(_environment, vf=vf, vf_env=vf_env, client=client, model=model, identity=identity),
+        make_environment,
         max(limits) if min(limits) > 0 else None,
     )
 
