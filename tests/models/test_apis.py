@@ -14,7 +14,7 @@ import openai.types.responses
 import pytest
 
 from heldout import Message, Sample, Sampling, ToolSpec
-from heldout.environment import Reply
+from heldout.environment import Reply, make_snapshot
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError, TransientError
 from heldout.models.anthropic import DEFAULT_MAX_TOKENS, AnthropicEndpoint
 from heldout.models.http import ServerEndpoint
@@ -280,6 +280,7 @@ class Weather:
     """Answers the one call of a conversation, once so many conversations have got there."""
 
     tools = (ADD,)
+    env_kind, version = "weather", "1.0"
 
     def __init__(self, conversations: int = 1) -> None:
         self.waiting, self.all_called = conversations, anyio.Event()
@@ -296,7 +297,7 @@ class Weather:
         return Reply([Message("tool", "Sunny.", tool_call_id=c.id) for c in calls])
 
     def snapshot(self) -> dict[str, Any]:
-        return {}
+        return make_snapshot(self, {})
 
     def restore(self, snapshot: dict[str, Any]) -> None: ...
 
