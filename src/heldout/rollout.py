@@ -47,6 +47,7 @@ from heldout.environment import (
     read_snapshot,
 )
 from heldout.errors import (
+    UNREADABLE,
     ContextFull,
     EndpointError,
     EnvironmentFailed,
@@ -54,6 +55,7 @@ from heldout.errors import (
     InvalidInput,
     RenderMismatch,
     ResumeMismatch,
+    RunDirectoryError,
     ScoringFailed,
     SnapshotMismatch,
     printable_error,
@@ -549,7 +551,7 @@ class TurnFile:
         assert isinstance(environment, HasSnapshots)
         try:
             saved = msgspec.json.decode(read_whole(self.path), type=SavedTurns)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (FileNotFoundError, RunDirectoryError, *UNREADABLE):
             return False
         if (saved.format, saved.version) != (TURNS_FORMAT, TURNS_VERSION):
             return False

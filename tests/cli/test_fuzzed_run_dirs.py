@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from heldout import EvalReport
 from tests.cli.conftest import RUN, Heldout, Outcome
 from tests.fuzz_run_dirs import fuzz
 
@@ -81,6 +82,52 @@ def test_a_file_of_its_own_name_is_not_written_through_when_a_journal_is_repaire
         journal.write(b"damaged\n")
     assert heldout("repair", "six").code == 0
     assert theirs.read_text() == "theirs"
+
+
+def test_a_planted_temporary_file_is_not_written_through(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    theirs = Path("theirs")
+    theirs.write_text("theirs")
+    (RUN / f".run.json.{os.getpid()}.tmp").symlink_to(theirs.absolute())
+    with (RUN / "results.jsonl").open("ab") as journal:
+        journal.write(b"damaged\n")
+    assert heldout("repair", "six").code == 0
+    assert theirs.read_text() == "theirs"
+    assert not (RUN / "run.json").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["run.json", "results.jsonl"])
+def test_a_link_out_of_the_run_directory_is_not_read(
+    six: None, heldout: Heldout, name: str
+) -> None:
+    elsewhere = Path(name).absolute()
+    (RUN / name).rename(elsewhere)
+    (RUN / name).symlink_to(elsewhere)
+    (RUN / "summary.json").unlink()
+    for command in READ:
+        outcome = heldout(*command.split())
+        assert outcome.code == 2, command
+        assert outcome.err == f"Error: {RUN / name} is a symbolic link; it is not followed\n"
+
+
+@pytest.mark.parametrize("name", ["results.parquet", "summary.json"])
+def test_a_derived_file_that_is_a_link_is_passed_over_and_not_copied(
+    six: None, heldout: Heldout, name: str
+) -> None:
+    before = [heldout(*command.split()) for command in READ]
+    elsewhere = Path(name).absolute()
+    (RUN / name).rename(elsewhere)
+    (RUN / name).symlink_to(elsewhere)
+    assert [heldout(*command.split()) for command in READ] == before
+    EvalReport.load("six").save("copy")
+    assert not Path("copy", name).exists()
+
+
+def test_a_run_directory_may_be_a_link(six: None, heldout: Heldout) -> None:
+    RUN.rename("moved")
+    RUN.symlink_to(Path("moved").absolute())
+    assert [heldout(*command.split()).code for command in READ] == [0] * 3
 
 
 def test_json_holds_what_a_terminal_would_obey_as_escapes(

@@ -410,6 +410,45 @@ def test_a_link_to_somebody_elses_file_is_not_written_through(tmp_path: Path) ->
     assert theirs.read_text() == "no newline"
 
 
+def test_a_new_file_is_made_under_a_name_that_nobody_can_plant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs.txt"
+    theirs.write_text("theirs")
+    monkeypatch.setattr("secrets.token_hex", lambda size: "00" * size)
+    (tmp_path / f".run.json.{'00' * 8}.tmp").symlink_to(theirs)
+    with pytest.raises(RunDirectoryError, match="run.json: File exists"):
+        run_dir.replace_file(tmp_path / "run.json", b"{}")
+    assert theirs.read_text() == "theirs"
+
+
+def test_a_resumed_run_removes_what_a_killed_process_left_half_written(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    run_eval(make_samples(3))
+    run, theirs = tmp_path / "run", tmp_path / "theirs.txt"
+    theirs.write_text("theirs")
+    (run / f".run.json.{'ab' * 8}.tmp").write_text("{")
+    (run / f".results.parquet.{'cd' * 8}.tmp").write_text("PAR1")
+    kept = [f".run.json.{'ef' * 8}.tmp", ".run.json.mine.tmp", f".notes.{'ab' * 8}.tmp"]
+    (run / kept[0]).symlink_to(theirs)
+    for name in kept[1:]:
+        (run / name).write_text("mine")
+    run_eval(make_samples(3), resume=True)
+    assert sorted(p.name for p in run.iterdir() if p.suffix == ".tmp") == sorted(kept)
+    assert theirs.read_text() == "theirs"
+
+
+def test_turns_are_not_saved_through_a_link(run_eval: RunEval, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "turns").symlink_to(elsewhere)
+    with pytest.raises(RunDirectoryError, match="turns is a symbolic link"):
+        run_eval(make_samples(1), save_turns=True)
+    assert list(elsewhere.iterdir()) == []
+
+
 @pytest.mark.parametrize("content", [b"no newline", b"a line\nand more"])
 def test_a_file_that_is_no_journal_is_not_written_to(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "results.jsonl"

@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from io import BufferedReader
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -210,6 +211,22 @@ def storage_error(path: Path, problem: OSError, consequence: str = "") -> RunDir
     return kind(f"cannot write {path}: {problem.strerror}{consequence}")
 
 
+def link_error(path: Path) -> RunDirectoryError:
+    """Make the error of a link where a run directory has a file or folder of its own."""
+    return RunDirectoryError(f"{path} is a symbolic link; it is not followed")
+
+
+def temporary_name(path: Path) -> Path:
+    """Name a file to be written first and then renamed: nobody can have put a link there."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def open_to_append(path: Path) -> BufferedWriter:
+    """Open a file of a run directory, or make it; OSError where it is a link or a pipe."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.fdopen(os.open(path, flags, 0o644), "ab")
+
+
 def open_locked(path: Path, format: LineFormat, *, new: bool = False) -> int:
     """A file of our own (no link to somebody else's), which nobody else writes."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -219,7 +236,7 @@ def open_locked(path: Path, format: LineFormat, *, new: bool = False) -> int:
         if new and problem.errno == errno.EEXIST:
             raise
         if problem.errno == errno.ELOOP:
-            raise RunDirectoryError(f"{path} is a symbolic link; it is not followed") from None
+            raise link_error(path) from None
         raise storage_error(path, problem) from problem
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -276,13 +293,15 @@ def open_to_read(path: Path) -> BufferedReader:
     """Open an ordinary file, and nothing else: a pipe that nobody writes would block for ever.
 
     Every file of a run directory is opened here. Raises FileNotFoundError where there is none, and
-    RunDirectoryError where it is something else, or cannot be opened.
+    RunDirectoryError where it is something else, a link included, or cannot be opened.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise
     except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise link_error(path) from None
         raise RunDirectoryError(f"cannot read {path}: {problem.strerror}") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -376,8 +395,7 @@ def repair(path: Path, format: LineFormat, kind: type[Any]) -> list[int]:
             good.flush()
             os.fsync(good.fileno())
         if damaged:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-            with os.fdopen(os.open(path.with_suffix(".damaged"), flags, 0o644), "wb") as bad:
+            with open_to_append(path.with_suffix(".damaged")) as bad:
                 bad.writelines(line + b"\n" for line in damaged.values())
             repaired.replace(path)
     finally:

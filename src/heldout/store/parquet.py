@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from heldout.errors import RunDirectoryError
 from heldout.stats import Ints
-from heldout.store.jsonl import open_to_read, storage_error
+from heldout.store.jsonl import open_to_read, storage_error, temporary_name
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -148,9 +148,8 @@ class ParquetWriter:
             for name, kind in kinds.items()
         }
         footer = msgspec.json.encode(Footer(FORMAT, columns, sorted(plain), sorted(own))).decode()
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = temporary_name(path)
         try:
-            temporary.unlink(missing_ok=True)
             self._add_columns(kinds)
             selected = ", ".join(f"{self._columns[n]} AS {quote_name(names[n])}" for n in kinds)
             self._db.execute(

@@ -219,9 +219,11 @@ class EvalReport:
         target.make()
         if self.path is not None and self.selection is None:
             source = RunDir(self.path)
-            for file in (source.journal, source.run, source.columns, source.summary):
-                if file.exists():
-                    shutil.copyfile(file, target.path / file.name)
+            for file in (source.journal, source.run):
+                _copy_file(file, target.path / file.name)
+            for file in (source.columns, source.summary):
+                with suppress(FileNotFoundError, RunDirectoryError):  # derived: passed over
+                    _copy_file(file, target.path / file.name)
             return
         index: dict[str, int] = {}
         for result in self.results:
@@ -459,6 +461,11 @@ def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Sum
     info.columns_hash = columns_hash or None
     run.write_info(info)
     return summary
+
+
+def _copy_file(file: Path, target: Path) -> None:
+    with open_to_read(file) as source, target.open("xb") as copy:
+        shutil.copyfileobj(source, copy)
 
 
 def add_cost(usage: RunUsage, config: Mapping[str, Any]) -> RunUsage:
