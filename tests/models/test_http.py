@@ -37,6 +37,7 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
+from heldout.models import http
 from heldout.models.base import with_retries
 from heldout.models.http import HTTPEndpoint
 from heldout.types import Completion, Stop, ToolCall, Trajectory, Usage
@@ -116,6 +117,7 @@ def evaluated(
         experiment_name="run",
         output_dir=str(folder),
         progress=False,
+        max_error_rate=1,
         **settings,
     )
 
@@ -377,6 +379,11 @@ TRANSIENT: dict[str, Action] = {
     "half of a gzip": status(
         200, gzip.compress(b"{}" * 100)[:-9], headers={"content-encoding": "gzip"}
     ),
+    "a whole reply in a gzip without its end": status(
+        200,
+        gzip.compress(b'{"choices": [{"message": {"content": "4"}}]}')[:-8],
+        headers={"content-encoding": "gzip"},
+    ),
     "a compression that was not asked for": status(
         200, b"\x0b\x02", headers={"content-encoding": "br"}
     ),
@@ -482,6 +489,37 @@ def test_what_another_try_cannot_help_is_not_tried_again(
     assert reason in str(report.results[1].error)
     assert report.summary["n_errors"] == 1
     assert len(server.requests) == 4
+
+
+BLANKS = b" " * 2**24
+EVENT = b'data: {"choices": [{"delta": {"content": "xxxxxxxx"}}]}\n\n' * 1000
+TOO_LARGE: dict[str, Callable[[list[int]], Action]] = {
+    "a body": lambda sent: faulty.endless(sent=sent),
+    "a stream": lambda sent: faulty.endless(EVENT, sent=sent),
+    "a gzip": lambda sent: status(200, gzip.compress(BLANKS), headers={"content-encoding": "gzip"}),
+    "the body of an error": lambda sent: status(500, BLANKS),
+}
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_a_reply_above_the_limit_is_not_read_on_and_is_the_items_error(
+    run: Run, server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(http, "MAX_REPLY_BYTES", 1_000_000)
+    sent: list[int] = []
+    bad = TOO_LARGE[what](sent)
+    server.behave = lambda request: bad if request.text == "item 1" else REPEATED
+    report = run(evaluated(samples(3), server.url, tmp_path))
+    error = str(report.results[1].error)
+    assert "more than 1 MB" in error
+    assert "MAX_REPLY_BYTES" in error
+    assert report.summary["n_errors"] == 1
+    assert len(server.requests) == 3
+    assert sum(sent) < 20_000_000  # what fits into the buffers of sockets, which Linux lets grow
+
+
+def test_a_reply_is_64_megabytes_at_most_unless_set() -> None:
+    assert http.MAX_REPLY_BYTES == 64_000_000
 
 
 OPENAI = "This model's maximum context length is 8192 tokens. However, you requested 9000."

@@ -130,7 +130,8 @@ class AnthropicEndpoint(ServerEndpoint):
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
         reply: dict[str, Any] = {}
         blocks: dict[int, dict[str, Any]] = {}
-        inputs: defaultdict[int, str] = defaultdict(str)
+        # In parts: to add to a text copies it, which takes long for one of megabytes.
+        texts: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
         for event in events:
             match event:
                 case {"type": "message_start", "message": message}:
@@ -138,16 +139,18 @@ class AnthropicEndpoint(ServerEndpoint):
                 case {"type": "content_block_start", "index": index, "content_block": block}:
                     blocks[index] = block
                 case {"type": "content_block_delta", "index": index, "delta": delta}:
-                    for name in ("text", "thinking", "signature"):
+                    for name in ("text", "thinking", "signature", "partial_json"):
                         if name in delta:
-                            blocks[index][name] = blocks[index].get(name, "") + delta[name]
-                    inputs[index] += delta.get("partial_json", "")
+                            texts[index, name].append(delta[name])
                 case {"type": "message_delta"}:
                     reply |= event["delta"]
                     reply["usage"] = {**(reply.get("usage") or {}), **event.get("usage", {})}
                 case {"type": "message_stop"}:
-                    for index, text in inputs.items():
-                        if text:
+                    for (index, name), parts in texts.items():
+                        text = "".join(parts)
+                        if name != "partial_json":
+                            blocks[index][name] = blocks[index].get(name, "") + text
+                        elif text:
                             blocks[index]["input"] = _parse_input(text)
                     reply["content"] = [blocks[index] for index in sorted(blocks)]
                     return reply
