@@ -379,6 +379,8 @@ TRANSIENT: dict[str, Action] = {
     "half of a gzip": status(
         200, gzip.compress(b"{}" * 100)[:-9], headers={"content-encoding": "gzip"}
     ),
+    "more tokens than there can be": answer(usage={"prompt_tokens": 2**63, "completion_tokens": 1}),
+    "fewer tokens than none": answer(usage={"prompt_tokens": 5, "completion_tokens": -1}),
     "a whole reply in a gzip without its end": status(
         200,
         gzip.compress(b'{"choices": [{"message": {"content": "4"}}]}')[:-8],

@@ -29,11 +29,13 @@ from heldout.errors import (
     StorageFull,
     UnknownFormat,
 )
+from heldout.prices import Price
 from heldout.store import run_dir
 from heldout.store.journal import JournalWriter, Row, in_order, lines, repair, superseded
-from heldout.store.run_dir import RunDir, RunInfo
-from heldout.store.runs import find_run
-from tests.conftest import RunEval, make_samples
+from heldout.store.run_dir import RunDir, RunInfo, RunUsage
+from heldout.store.runs import find_run, read_entry
+from heldout.types import Completion, Usage
+from tests.conftest import RunEval, echo_number, make_samples
 
 
 def result(i: int, repeat: int = 0, reward: float = 1.0, error: str | None = None) -> EvalResult:
@@ -408,6 +410,48 @@ def test_a_link_to_somebody_elses_file_is_not_written_through(tmp_path: Path) ->
     with pytest.raises(RunDirectoryError, match="symbolic link"):
         repair(tmp_path / "results.jsonl")
     assert theirs.read_text() == "no newline"
+
+
+@pytest.mark.parametrize("tokens", [2**63, 10**400, 2**53 + 1, -1])
+def test_impossible_token_counts_in_a_journal_are_unknown(
+    run_eval: RunEval, tmp_path: Path, tokens: int
+) -> None:
+    async def with_usage(messages: list[Message]) -> Completion:
+        return Completion(Message("assistant", await echo_number(messages)), usage=Usage(5, 2))
+
+    run_eval(make_samples(3), endpoint=with_usage)
+    run = RunDir(tmp_path / "run")
+    written = run.journal.read_bytes()
+    assert written.count(b'"prompt_tokens":5') == 3
+    spoiled = b'"prompt_tokens":%d' % tokens
+    run.journal.write_bytes(written.replace(b'"prompt_tokens":5', spoiled, 1))
+    report = EvalReport.load(run.path)
+    assert report.summary["n"] == 3
+    assert sorted(str(r.trajectory.usage) for r in report.results) == [
+        "None",
+        "Usage(prompt_tokens=5, completion_tokens=2)",
+        "Usage(prompt_tokens=5, completion_tokens=2)",
+    ]
+    assert report.usage == RunUsage(2, 10, 4)
+    assert repair(run.journal) == []
+    assert run_eval(make_samples(3), endpoint=with_usage, resume=True).usage == RunUsage(2, 10, 4)
+
+
+@pytest.mark.parametrize("tokens", [10**400, -1])
+def test_an_impossible_sum_of_tokens_is_not_taken_from_a_summary(
+    run_eval: RunEval, tmp_path: Path, tokens: int
+) -> None:
+    report = run_eval(make_samples(2), price=Price(1.0, 1.0))
+    run = RunDir(tmp_path / "run")
+    content = json.loads(run.summary.read_bytes())
+    content["usage"] = {"n": 2, "prompt_tokens": tokens, "completion_tokens": 1}
+    run.summary.write_text(json.dumps(content))
+    info = run.read_info()
+    info.summary_hash = run_dir.hash_ends(run.summary)
+    run.write_info(info)
+    assert EvalReport.load(run.path).usage == report.usage == RunUsage()
+    assert EvalReport.load(run.path).summary == report.summary
+    assert read_entry(run.path).prompt_tokens is None
 
 
 def test_a_new_file_is_made_under_a_name_that_nobody_can_plant(

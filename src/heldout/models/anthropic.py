@@ -22,6 +22,7 @@ from heldout.config import Sampling
 from heldout.models.http import (
     Response,
     ServerEndpoint,
+    TokenCount,
     api_turn_of,
     arguments_text,
     parse_arguments,
@@ -36,10 +37,10 @@ DEFAULT_MAX_TOKENS = 16_384
 
 
 class _Usage(msgspec.Struct):
-    input_tokens: int
-    output_tokens: int
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
+    input_tokens: TokenCount
+    output_tokens: TokenCount
+    cache_creation_input_tokens: TokenCount | None = None
+    cache_read_input_tokens: TokenCount | None = None
 
     def total(self) -> Usage:
         cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)

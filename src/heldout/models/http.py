@@ -27,7 +27,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from io import BytesIO
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -51,12 +51,14 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
-from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
+from heldout.types import MOST_TOKENS, Completion, Message, ToolCall, ToolSpec, Usage
 
 PLACEHOLDER_LENGTH = 12
 """Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
 MAX_REPLY_BYTES = 64_000_000
 """Bytes of a reply, decompressed, that are read; a longer one is the item's error."""
+TokenCount = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+"""What a reply says of tokens; another number makes it malformed."""
 _MALFORMED = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError)
 """What reading a reply of an unexpected form raises."""
 
@@ -581,8 +583,8 @@ class _Choice(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: TokenCount | None = None
+    completion_tokens: TokenCount | None = None
 
 
 class _Reply(msgspec.Struct):

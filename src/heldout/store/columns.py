@@ -31,7 +31,7 @@ from heldout.store.error_counts import ErrorCount, count_errors
 from heldout.store.journal import Row, hash_ids, in_order, row_of
 from heldout.store.parquet import Kind, ParquetFile, ParquetWriter, hash_of_file
 from heldout.store.run_dir import RunDir, RunInfo, RunUsage
-from heldout.types import EvalResult
+from heldout.types import MOST_TOKENS, EvalResult
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
@@ -117,7 +117,7 @@ class Part:
             weighted.append(weight > 0)
             rewards.append(np.nan if row.error is not None else total / weight if weight else 0.0)
         stops = [row.trajectory.stop for row in rows]
-        usages = [row.trajectory.usage for row in rows]
+        usages = [u if u and u.is_possible() else None for u in (r.trajectory.usage for r in rows)]
         timings = [row.trajectory.timing for row in rows]
         ids = [row.sample.id for row in rows]
         fixed: dict[str, list[Any]] = {
@@ -516,12 +516,15 @@ def count_finish_reasons(report: EvalReport) -> dict[str, int]:
 
 
 def _add_tokens(usage: RunUsage, columns: Arrays) -> RunUsage:
-    """Add tokens to a usage; they are masked where they were not counted."""
-    prompt, completion = (columns[name] for name in TOKENS)
+    """Add tokens to a usage; they are masked where they were not counted, or cannot have been."""
+    # In floats, which are exact up to 2^53: a sum of integers could turn negative.
+    counts = np.ma.stack([columns[name] for name in TOKENS]).astype(np.float64)
+    known = np.ma.filled((counts >= 0) & (counts <= MOST_TOKENS), False).all(axis=0)
+    prompt, completion = np.ma.filled(counts, 0)[:, known].sum(axis=1)
     return RunUsage(
-        usage.n + int(np.ma.count(prompt)),
-        usage.prompt_tokens + int(np.ma.filled(prompt, 0).sum()),
-        usage.completion_tokens + int(np.ma.filled(completion, 0).sum()),
+        usage.n + int(known.sum()),
+        usage.prompt_tokens + int(prompt),
+        usage.completion_tokens + int(completion),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from struct import Struct
@@ -17,7 +18,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 
-from heldout.errors import UNREADABLE, InvalidInput
+from heldout.errors import UNREADABLE, DamagedJournal, InvalidInput
 from heldout.store import jsonl
 from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 
@@ -25,9 +26,31 @@ from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 from heldout.store.jsonl import has_writer as has_writer
 from heldout.store.jsonl import plain_value as plain_value
 from heldout.store.jsonl import storage_error as storage_error
-from heldout.types import EvalResult, Sample, Score, Trajectory
+from heldout.types import MOST_TOKENS, EvalResult, Sample, Score, Trajectory
 
-JOURNAL = LineFormat(
+T = TypeVar("T")
+
+
+class ResultFormat(LineFormat):
+    """The format of a journal, in which earlier versions stored impossible counts of tokens."""
+
+    __slots__ = ()
+
+    def decode(self, path: Path, number: int, line: bytes, kind: type[T]) -> T:
+        """Decode a line; impossible counts of tokens are unknown."""
+        try:
+            return super().decode(path, number, line, kind)
+        except DamagedJournal:
+            with suppress(InvalidInput, LookupError, TypeError, *UNREADABLE):
+                content = decode(line, dict[str, Any])
+                usage = msgspec.convert(content["trajectory"]["usage"], UsageHead)
+                if not usage.is_possible():
+                    content["trajectory"]["usage"] = None
+                    return msgspec.convert(content, kind)
+            raise
+
+
+JOURNAL = ResultFormat(
     "heldout.results",
     1,
     noun="journal",
@@ -133,6 +156,10 @@ class UsageHead(msgspec.Struct, gc=False):
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    def is_possible(self) -> bool:
+        """Tell whether these can be counts: earlier versions stored whatever a server said."""
+        return all(0 <= n <= MOST_TOKENS for n in (self.prompt_tokens, self.completion_tokens))
 
 
 class TimingHead(msgspec.Struct, gc=False):

@@ -149,6 +149,10 @@ class RunUsage(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
     cost: float | None = None
 
+    def is_possible(self) -> bool:
+        """Tell whether these can be sums of counts."""
+        return all(0 <= n < 2**63 for n in (self.n, self.prompt_tokens, self.completion_tokens))
+
 
 class SummaryFile(msgspec.Struct):
     """summary.json."""
@@ -255,7 +259,11 @@ class RunDir:
             raise
         except (FileNotFoundError, RunDirectoryError):
             return None
-        return file if is_own and file.version == SUMMARY_VERSION else None
+        if not is_own or file.version != SUMMARY_VERSION:
+            return None
+        if file.usage is not None and not file.usage.is_possible():
+            file.usage = None
+        return file
 
     # --- Entering ---
 
