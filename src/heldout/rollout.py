@@ -61,7 +61,7 @@ from heldout.errors import (
     printable_error,
 )
 from heldout.scoring.grades import as_score
-from heldout.store.jsonl import read_whole
+from heldout.store.jsonl import MAX_LINE_BYTES, read_whole
 from heldout.store.run_dir import replace_file
 from heldout.types import (
     Completion,
@@ -550,7 +550,7 @@ class TurnFile:
         """
         assert isinstance(environment, HasSnapshots)
         try:
-            saved = msgspec.json.decode(read_whole(self.path), type=SavedTurns)
+            saved = msgspec.json.decode(read_whole(self.path, MAX_LINE_BYTES), type=SavedTurns)
         except (FileNotFoundError, RunDirectoryError, *UNREADABLE):
             return False
         if (saved.format, saved.version) != (TURNS_FORMAT, TURNS_VERSION):

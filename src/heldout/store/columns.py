@@ -11,6 +11,7 @@ for the same results, so a run that was killed and resumed ends in the files of 
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -29,7 +30,7 @@ from heldout.stats import Ints
 from heldout.stats.summary import Batch, Summary, summarize_batch, summarize_groups
 from heldout.store.error_counts import ErrorCount, count_errors
 from heldout.store.journal import Row, hash_ids, in_order, row_of
-from heldout.store.parquet import Kind, ParquetFile, ParquetWriter, hash_of_file
+from heldout.store.parquet import FORMAT, Kind, ParquetFile, ParquetWriter, hash_of_file
 from heldout.store.run_dir import RunDir, RunInfo, RunUsage
 from heldout.types import MOST_TOKENS, EvalResult
 
@@ -342,21 +343,32 @@ def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> Parqu
 @contextmanager
 def current_parquet(run: RunDir, info: RunInfo | None = None) -> Iterator[ParquetFile | None]:
     """Open results.parquet; None where there is none that was made of the journal as it is now."""
-    if not has_current_parquet(run, info or run.read_info()):
-        yield None
-        return
-    with closing(ParquetFile(run.columns)) as file:
+    file = open_current_parquet(run, info or run.read_info())
+    with nullcontext() if file is None else closing(file):
         yield file
 
 
-def has_current_parquet(run: RunDir, info: RunInfo) -> bool:
-    """Tell whether results.parquet was made of the journal as it is now."""
+def open_current_parquet(
+    run: RunDir, info: RunInfo, copy: Path | None = None
+) -> ParquetFile | None:
+    """Open results.parquet, or a copy of it made there, as `current_parquet` does."""
     if not info.columns_hash or not run.derived_are_current(info):
-        return False
+        return None
     try:
-        return hash_of_file(run.columns) == info.columns_hash
+        # Its size first: a file of any other one need not be read to its end.
+        if not info.columns_hash.startswith(f"{FORMAT}:{run.columns.lstat().st_size}:"):
+            return None
+        if hash_of_file(run.columns) != info.columns_hash:
+            return None
+        if copy is not None:
+            shutil.copyfile(run.columns, copy)
+        file = ParquetFile(copy or run.columns)
     except (OSError, RunDirectoryError):
-        return False
+        return None
+    if not {*FIXED} - {"cluster_hash"} <= {*file.columns}:
+        file.close()
+        return None
+    return file
 
 
 # --- Every item as columns ------------------------------------------------------------------------
@@ -608,6 +620,8 @@ def _read_filled(source: Columns, names: Iterable[str]) -> Arrays:
     if "cluster_hash" not in source.columns:  # a file of an earlier version clusters by content
         stored["cluster_hash"] = "content"
     arrays = source.read(stored.values())
+    if any(a.dtype.kind in "biu" and np.ma.is_masked(a) for a in arrays.values()):
+        raise RunDirectoryError("results.parquet lacks values; without it the journal is read")
     return {name: np.ma.filled(arrays[column], np.nan) for name, column in stored.items()}
 
 

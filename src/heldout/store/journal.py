@@ -294,12 +294,18 @@ def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -
 
     `sample` is its sample as JSON, where the engine made the result: its types have checked what is
     in it. Any other result is read back, since one line that cannot be read would make the whole
-    journal damaged. Raises InvalidInput where it holds a value that JSON cannot, or cannot be read.
+    journal damaged. Raises InvalidInput where it holds a value that JSON cannot, cannot be read, or
+    is too long.
     """
     record = Record.of(index, result)
     if sample is not None:
         record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
     line = encode(record, RESULT, result.sample_id)
+    if len(line) > jsonl.MAX_LINE_BYTES:
+        raise InvalidInput(
+            f"{RESULT} {result.sample_id!r} has {len(line) / 1e6:,.0f} MB; a journal holds "
+            f"{jsonl.MAX_LINE_BYTES / 1e6:.0f} MB per result"
+        )
     if sample is None:
         try:
             decode(line, Record)
@@ -351,7 +357,7 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
         _, _, number, row = heapq.heappop(waiting)
         if isinstance(row, int):
             file.seek(row)
-            row = _decode_row(path, number, file.readline())
+            row = _decode_row(path, number, jsonl.read_line(file))
         return row
 
     with jsonl.open_to_read(path) as file:
@@ -383,6 +389,7 @@ _row_decoder = msgspec.json.Decoder(Row)
 
 
 def _decode_row(path: Path, number: int, line: bytes) -> Row:
+    JOURNAL.refuse_long(path, number, line)
     try:
         row = _row_decoder.decode(line)  # directly: it is a third of the time to derive a report
     except UNREADABLE:

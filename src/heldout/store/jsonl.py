@@ -14,6 +14,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from io import BufferedReader, BufferedWriter
@@ -34,6 +35,9 @@ from heldout.errors import (
 )
 
 T = TypeVar("T")
+
+MAX_HEADER_BYTES = 4096
+"""Bytes of a first line."""
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -104,10 +108,16 @@ class LineFormat:
 
     def decode(self, path: Path, number: int, line: bytes, kind: type[T]) -> T:
         """Decode a line; one that cannot be is DamagedJournal, with its number."""
+        self.refuse_long(path, number, line)
         try:
             return decode(line, kind)
         except InvalidInput as problem:
             raise self.damaged(path, number, f"not a readable {self.line} ({problem})") from None
+
+    def refuse_long(self, path: Path, number: int, line: bytes) -> None:
+        """Raise DamagedJournal where a line is too long to be one."""
+        if len(line) > MAX_LINE_BYTES:
+            raise self.damaged(path, number, f"longer than {MAX_LINE_BYTES / 1e6:.0f} MB")
 
     def damaged(self, path: Path, number: int, why: str) -> DamagedJournal:
         """Make the error of a line that cannot be read."""
@@ -128,7 +138,7 @@ class LineWriter:
         self._format = format
         self._fd = open_locked(path, format, new=new)
         try:
-            head = os.pread(self._fd, 4096, 0)
+            head = os.pread(self._fd, MAX_HEADER_BYTES, 0)
             if b"\n" in head:
                 format.check_header(path, head.partition(b"\n")[0])
             elif not format.header.startswith(head):
@@ -287,6 +297,10 @@ def _end_of_last_line(fd: int) -> int:
 
 BLOCK = 2**16
 """Bytes that are read at a time, and then to the end of the line."""
+MAX_LINE_BYTES = 2**28
+"""Bytes of a line; a longer one is damage, since a hole in a file may be of any size."""
+MAX_DOCUMENT_BYTES = 2**26
+"""Bytes of a file that is read as one JSON text."""
 
 
 def open_to_read(path: Path) -> BufferedReader:
@@ -309,15 +323,23 @@ def open_to_read(path: Path) -> BufferedReader:
     return os.fdopen(fd, "rb")
 
 
-def read_whole(path: Path) -> bytes:
-    """Read an ordinary file; raises as `open_to_read` does."""
+def read_whole(path: Path, most: int = MAX_DOCUMENT_BYTES) -> bytes:
+    """Read an ordinary file of so many bytes at most; raises as `open_to_read` does."""
     with open_to_read(path) as file:
-        return file.read()
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise RunDirectoryError(
+                f"{path} has {size / 1e6:,.0f} MB; of such a file {most / 1e6:,.0f} MB are read at "
+                "most"
+            )
+        return file.read(most)
 
 
-def read_document(path: Path, kind: type[T], format: str, version: int) -> T:
+def read_document(
+    path: Path, kind: type[T], format: str, version: int, most: int = MAX_DOCUMENT_BYTES
+) -> T:
     """Read a JSON file of this format, in a version up to this one; raises as `read_whole` does."""
-    raw = read_whole(path)
+    raw = read_whole(path, most)
     refuse_unknown(path, raw, format, version)
     try:
         return decode(raw, kind)
@@ -332,8 +354,8 @@ def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
     file, or has another header.
     """
     with open_to_read(path) as file:
-        header = file.readline()
-        if header.endswith(b"\n"):
+        header = file.readline(MAX_HEADER_BYTES)
+        if header.endswith(b"\n") or len(header) == MAX_HEADER_BYTES:
             format.check_header(path, header)
             yield from _whole_lines(file, 2, len(header))
 
@@ -341,13 +363,27 @@ def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
 def _whole_lines(
     file: BufferedReader, number: int = 1, offset: int = 0
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Read on, up to a line that is torn: its writer was killed, or is writing it now."""
-    while block := file.read(BLOCK) + file.readline():
-        *complete, _ = block.split(b"\n")
+    """Read on, up to a line that is torn: its writer was killed, or is writing it now.
+
+    A line that is too long is cut, to one byte more than a line may have: decoding refuses it.
+    """
+    while block := file.read(BLOCK) + read_line(file):
+        *complete, rest = block.split(b"\n")
         for line in complete:
             yield number, offset, line
             number += 1
             offset += len(line) + 1
+        if len(rest) > MAX_LINE_BYTES:
+            while (more := file.readline(BLOCK)) and not more.endswith(b"\n"):
+                pass
+            if more:
+                yield number, offset, rest[: MAX_LINE_BYTES + 1]
+            number, offset = number + 1, file.tell()
+
+
+def read_line(file: BufferedReader) -> bytes:
+    """Read to the end of a line, or one byte more than a line may have."""
+    return file.readline(MAX_LINE_BYTES + 1)
 
 
 def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> bool:
@@ -376,13 +412,18 @@ def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> bool:
 
 
 def repair(path: Path, format: LineFormat, kind: type[Any]) -> list[int]:
-    """Move lines that cannot be read to a file `.damaged` beside; returns their numbers."""
+    """Move lines that cannot be read to a file `.damaged` beside; returns their numbers.
+
+    Of a line that is too long to be one, only the beginning is kept.
+    """
     lock = open_locked(path, format)  # nobody else may write meanwhile
     repaired = path.with_suffix(".repaired")
-    damaged: dict[int, bytes] = {}
+    damaged: list[int] = []
     try:
         repaired.unlink(missing_ok=True)
-        with open_to_read(path) as file, repaired.open("xb") as good:
+        with ExitStack() as opened:
+            file = opened.enter_context(open_to_read(path))
+            good = opened.enter_context(repaired.open("xb"))
             good.write(format.header)
             for number, _, line in _whole_lines(file):
                 if number == 1 and refuse_unknown(path, line, format.name, format.version):
@@ -391,14 +432,15 @@ def repair(path: Path, format: LineFormat, kind: type[Any]) -> list[int]:
                     format.decode(path, number, line, kind)
                     good.write(line + b"\n")
                 except DamagedJournal:
-                    damaged[number] = line
+                    if not damaged:
+                        bad = opened.enter_context(open_to_append(path.with_suffix(".damaged")))
+                    damaged.append(number)
+                    bad.write(line + b"\n")
             good.flush()
             os.fsync(good.fileno())
         if damaged:
-            with open_to_append(path.with_suffix(".damaged")) as bad:
-                bad.writelines(line + b"\n" for line in damaged.values())
             repaired.replace(path)
     finally:
         repaired.unlink(missing_ok=True)
         os.close(lock)
-    return [*damaged]
+    return damaged

@@ -48,7 +48,7 @@ from heldout.store.journal import (
     decode_result,
     lines,
 )
-from heldout.store.jsonl import open_to_read
+from heldout.store.jsonl import open_to_read, read_line
 from heldout.store.run_dir import (
     SUMMARY_FORMAT,
     SUMMARY_VERSION,
@@ -122,7 +122,7 @@ class Results(Sequence[EvalResult]):
             self.run.refuse_replaced(self.info)
             for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
                 file.seek(offset)
-                yield decode_result(self.run.journal, number, file.readline())
+                yield decode_result(self.run.journal, number, read_line(file))
 
     def __repr__(self) -> str:
         return f"Results({str(self.run.path)!r})"

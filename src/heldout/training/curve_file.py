@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError, RunExists
-from heldout.store.jsonl import has_writer, read_whole
+from heldout.store.jsonl import MAX_LINE_BYTES, has_writer, read_whole
 from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
 from heldout.training.curve import (
     CurvePoint,
@@ -85,7 +85,7 @@ class CurveFile:
                 if read_points(self.run.curve):
                     # Nothing but skips of a training run that never got a result.
                     failed = self.run.path / "curve.failed.jsonl"
-                    replace_file(failed, read_whole(self.run.curve))
+                    replace_file(failed, read_whole(self.run.curve, MAX_LINE_BYTES))
                     writer.lines.clear()
 
     def _refuse_points(self) -> None:
