@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -207,6 +208,38 @@ def test_a_parquet_that_is_none_is_passed_over_though_its_hash_is_right(
     run.write_info(info)
     assert all_outcomes() == before
     assert [outcome.code for outcome in before[:-1]] == [0] * 3
+
+
+@pytest.mark.parametrize("name", ["run.json", "results.jsonl"])
+def test_a_disk_that_cannot_be_read_is_said_of_its_file(
+    six: None, heldout: Heldout, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (RUN / "summary.json").unlink()
+    open_file = os.open
+
+    def open_broken(path: Any, *more: Any, **options: Any) -> int:
+        is_broken = Path(path) == RUN / name
+        # Whose first page is never there, so that reading it is EIO.
+        return open_file("/proc/self/mem" if is_broken else path, *more, **options)
+
+    monkeypatch.setattr(os, "open", open_broken)
+    outcome = heldout("show", "six", "--json")
+    message = f"cannot read {RUN / name}: Input/output error"
+    assert (outcome.code, outcome.err) == (2, f"Error: {message}\n")
+    assert json.loads(outcome.out)["error"]["message"] == message
+
+
+def test_an_error_that_is_not_of_the_output_is_printed_as_json(
+    six: None, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(path: Path) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(EvalReport, "load", load)
+    outcome = heldout("show", "six", "--json")
+    assert outcome.code == 4
+    assert outcome.err == "Error: [Errno 5] Input/output error\n"
+    assert json.loads(outcome.out)["error"]["kind"] == "os_error"
 
 
 def test_json_holds_what_a_terminal_would_obey_as_escapes(

@@ -850,7 +850,37 @@ def echo(where: str) -> Action:
     return status(200, body)
 
 
+def escape(text: str) -> str:
+    return "".join(f"\\u{ord(character):04X}" for character in text)
+
+
+def echo_escaped(code: int, template: str, backslash: str = "\\") -> Action:
+    """A body in which the key has the place of KEY, with every character escaped."""
+
+    def body(request: Request) -> str:
+        key = request.headers["authorization"]
+        return template.replace("KEY", escape(key).replace("\\", backslash))
+
+    return status(code, body)
+
+
+def echo_in_parts(request: Request) -> bytes:
+    key = request.headers["authorization"]
+    parts = [{"choices": [{"delta": {"content": part}}]} for part in (key[:20], key[20:])]
+    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    return faulty.events(*parts, end, done=True)
+
+
+CALL = '{"choices": [{"message": {"tool_calls": [{"id": "1", "function": {"name": "f", '
 LEAKS: dict[str, Action] = {
+    "an escaped error message": echo_escaped(400, '{"error": {"message": "KEY"}}'),
+    "an escaped body that is no JSON": echo_escaped(400, "KEY"),
+    "an error in a stream": echo_escaped(200, 'data: {"error": {"message": "KEY"}}\n\n'),
+    "escaped content": echo_escaped(200, '{"choices": [{"message": {"content": "KEY"}}]}'),
+    "arguments that are escaped twice": echo_escaped(
+        200, CALL + '"arguments": "{\\"x\\": \\"KEY\\"}"}}]}}]}', "\\\\"
+    ),
+    "parts of a stream": status(200, echo_in_parts),
     "an error message": faulty.echo_key(400),
     "a body of text": status(400, lambda request: str(request.headers)),
     "a body where the cut goes through the key": status(
@@ -886,6 +916,7 @@ def test_a_key_that_comes_back_is_nowhere_to_be_found(
     assert "item 1" in left
     # Half a key is a leak too: what is cut must not be cut in the middle.
     assert key[:12] not in left
+    assert escape(key)[:60] not in left.replace("\\\\", "\\")
 
 
 @both_loops

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from functools import cache
 from io import BytesIO
 from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
@@ -175,7 +176,7 @@ class ServerEndpoint:
                 self._is_available = True
             if response.status != 200:
                 raise self._error_for(response)
-            return self._read(response, next_call)
+            return self._without_key(self._read(response, next_call))
         except TransientError as problem:
             if self._is_available or isinstance(problem, Unreachable):
                 raise
@@ -222,6 +223,16 @@ class ServerEndpoint:
         raise NotImplementedError
 
     # --- Replies ---
+
+    def _without_key(self, completion: Completion) -> Completion:
+        """Remove the key once more: a stream may have sent it in parts."""
+        if len(self._key) < PLACEHOLDER_LENGTH:
+            return completion
+        content = msgspec.json.encode(completion)
+        redacted = without_key(content, self._key)
+        if redacted == content:
+            return completion
+        return msgspec.json.decode(redacted, type=Completion)
 
     def _read(self, response: Response, next_call: int) -> Completion:
         """Read an answer with status 200, whole or as a stream."""
@@ -295,7 +306,7 @@ class ServerEndpoint:
         names = [] if isinstance(error, str) else [str(error.get(key)) for key in ("code", "type")]
         statuses = [int(n) if n.isdecimal() else STATUS_OF_ERROR.get(n, 0) for n in names]
         status = next(filter(None, statuses), default)
-        body = msgspec.json.encode({"error": error})
+        body = without_key(msgspec.json.encode({"error": error}), self._key)
         return self._error_for(Response(status, response.headers, body))
 
 
@@ -400,7 +411,7 @@ class Client:
         self, url: str, headers: Mapping[str, str], key: str, max_connections: int
     ) -> None:
         self._url, self._proxy = url, _find_proxy(url)
-        self._key = key.encode() if len(key) >= PLACEHOLDER_LENGTH else b""
+        self._key = key
         self._session = aiohttp.ClientSession(
             headers={
                 "content-type": "application/json",
@@ -427,12 +438,13 @@ class Client:
                 url, data=body, allow_redirects=False, proxy=self._proxy
             ) as response:
                 content = await self._read_body(response)
-                return Response(response.status, response.headers, self._without_key(content))
+                return Response(response.status, response.headers, without_key(content, self._key))
         except aiohttp.ClientConnectorError as problem:
             raise Unreachable(f"nothing answers at {url}: {problem.os_error}") from None
         except (aiohttp.ClientError, OSError) as problem:
             # It may quote the key, in a line that is not HTTP, and the address of the proxy.
-            reason = self._without_key(f"{type(problem).__name__}: {problem}".encode()).decode()
+            told = f"{type(problem).__name__}: {problem}".encode()
+            reason = without_key(told, self._key).decode()
             if self._proxy is not None and self._proxy.raw_password:
                 reason = reason.replace(self._proxy.raw_password, "[password]")
             raise TransientError(f"{url}: {reason}") from None
@@ -462,12 +474,32 @@ class Client:
             raise TransientError(f"{self._url} broke off its compressed answer")
         return b"".join(pieces)
 
-    def _without_key(self, content: bytes) -> bytes:
-        return content.replace(self._key, b"[key]") if self._key else content
-
     async def close(self) -> None:
         """Close the connections."""
         await self._session.close()
+
+
+def without_key(content: bytes, key: str) -> bytes:
+    """Remove a key from what a server sent, also where JSON has characters of it escaped.
+
+    It is done before anything is cut or decoded: half a key is a leak, too.
+    """
+    if len(key) < PLACEHOLDER_LENGTH:
+        return content
+    content = content.replace(key.encode(), b"[key]")
+    if b"\\u00" in content or b"\\/" in content:
+        content = _escaped_key(key).sub(b"[key]", content)
+    return content
+
+
+@cache
+def _escaped_key(key: str) -> re.Pattern[bytes]:
+    """Find a key any of whose characters may be escaped, as in a JSON text within another one."""
+    return re.compile(
+        b"".join(
+            rb"(?:\\{0,8}%b|\\{1,8}u00(?i:%02x))" % (re.escape(c.encode()), ord(c)) for c in key
+        )
+    )
 
 
 def _find_proxy(url: str) -> URL | None:

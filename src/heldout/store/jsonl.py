@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
-from io import BufferedReader, BufferedWriter
+from io import BufferedReader, BufferedWriter, FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -303,6 +303,28 @@ MAX_DOCUMENT_BYTES = 2**26
 """Bytes of a file that is read as one JSON text."""
 
 
+class RunFile(FileIO):
+    """A file of a run directory; where the disk cannot read it, RunDirectoryError names it."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        super().__init__(fd)
+        self._path = path
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        """Read into a buffer."""
+        try:
+            return super().readinto(buffer)
+        except OSError as problem:
+            raise RunDirectoryError(f"cannot read {self._path}: {problem.strerror}") from None
+
+    def readall(self) -> bytes:
+        """Read to the end."""
+        try:
+            return super().readall()
+        except OSError as problem:
+            raise RunDirectoryError(f"cannot read {self._path}: {problem.strerror}") from None
+
+
 def open_to_read(path: Path) -> BufferedReader:
     """Open an ordinary file, and nothing else: a pipe that nobody writes would block for ever.
 
@@ -320,7 +342,7 @@ def open_to_read(path: Path) -> BufferedReader:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise RunDirectoryError(f"{path} is not an ordinary file")
-    return os.fdopen(fd, "rb")
+    return BufferedReader(RunFile(fd, path), BLOCK)
 
 
 def read_whole(path: Path, most: int = MAX_DOCUMENT_BYTES) -> bytes:
