@@ -310,7 +310,8 @@ class DataBuffer:
         """
         path = Path(path)
         try:
-            state = read_document(path, BufferFile, FORMAT, VERSION, MAX_LINE_BYTES)
+            # The user's own path, which may be a link to the latest file.
+            state = read_document(path.resolve(), BufferFile, FORMAT, VERSION, MAX_LINE_BYTES)
         except FileNotFoundError:
             raise RunDirectoryError(f"there is no buffer at {path}; `save` makes one") from None
         buffer = cls(

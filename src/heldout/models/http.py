@@ -497,7 +497,7 @@ def _escaped_key(key: str) -> re.Pattern[bytes]:
     """Find a key any of whose characters may be escaped, as in a JSON text within another one."""
     return re.compile(
         b"".join(
-            rb"(?:\\{0,8}%b|\\{1,8}u00(?i:%02x))" % (re.escape(c.encode()), ord(c)) for c in key
+            rb"(?:\\{0,8}+%b|\\{1,8}+u00(?i:%02x))" % (re.escape(c.encode()), ord(c)) for c in key
         )
     )
 
