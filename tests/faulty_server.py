@@ -164,8 +164,10 @@ def hang(when: str = "before_headers") -> Action:
     return act
 
 
-def endless(chunk: bytes = b" " * 65536, *, pause: float = 0.0) -> Action:
-    """A body without end."""
+def endless(
+    chunk: bytes = b" " * 65536, *, pause: float = 0.0, sent: list[int] | None = None
+) -> Action:
+    """A body without end; `sent` notes the size of each piece that went out."""
 
     async def act(
         request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -174,6 +176,8 @@ def endless(chunk: bytes = b" " * 65536, *, pause: float = 0.0) -> Action:
         while True:  # until the client has closed, which `drain` raises
             writer.write(b"%x\r\n" % len(chunk) + chunk + b"\r\n")
             await writer.drain()
+            if sent is not None:
+                sent.append(len(chunk))
             await asyncio.sleep(pause)
 
     return act

@@ -592,3 +592,10 @@ def test_samples_are_given_out_evenly_over_many_epochs_and_restarts(tmp_path: Pa
         buffer.save(path)
         buffer = DataBuffer.load(path, make_samples(11))
     assert set(counts.values()) == {12}
+
+
+def test_a_saved_buffer_may_be_reached_by_a_link(tmp_path: Path) -> None:
+    samples = [Sample(f"s{i}", {}) for i in range(4)]
+    DataBuffer(samples, 0).save(tmp_path / "buffer-100.json")
+    (tmp_path / "latest.json").symlink_to("buffer-100.json")
+    assert DataBuffer.load(tmp_path / "latest.json", samples).epoch == 0

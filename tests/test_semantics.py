@@ -885,6 +885,19 @@ def test_clause_19_a_hostile_line_is_damage_not_a_crash(
         EvalReport.load(tmp_path / "run")
 
 
+def test_clause_19_a_link_out_of_the_run_directory_is_damage(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    from heldout.errors import RunDirectoryError
+
+    run_eval(make_samples(2))
+    journal = tmp_path / "run" / "results.jsonl"
+    journal.rename(tmp_path / "elsewhere")
+    journal.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunDirectoryError, match=r"results\.jsonl is a symbolic link"):
+        EvalReport.load(tmp_path / "run")
+
+
 def test_clause_19_a_report_has_no_parts_of_two_runs(tmp_path: Path) -> None:
     reports = {name: by_hand({"x": reward}) for name, reward in (("one", 0.0), ("other", 1.0))}
     for name, report in reports.items():

@@ -185,6 +185,11 @@ def test_evaluate_is_the_function_whatever_was_imported_before() -> None:
         (lambda: Message("assistant", "", api_turn=[]), "api_turn is a dict, got \\[\\]"),  # type: ignore[arg-type]
         (lambda: Stop(finish_reason=1), "a finish reason is a text, got 1"),  # type: ignore[arg-type]
         (lambda: Usage("many"), "prompt_tokens is a whole number, got 'many'"),  # type: ignore[arg-type]
+        (lambda: Usage(-1), r"prompt_tokens is from 0 to 2\^53, got -1"),
+        (
+            lambda: Usage(1, 2**53 + 1),
+            r"completion_tokens is from 0 to 2\^53, got 9007199254",
+        ),
         (lambda: Usage(1, 0.5), "completion_tokens is a whole number, got 0.5"),  # type: ignore[arg-type]
         (lambda: Metric("m", 1.0, metadata=[]), "metric 'm': metadata is a dict, got list"),  # type: ignore[arg-type]
         (lambda: Sample("a", {}, metadata=[]), "sample 'a': metadata is a dict, got list"),  # type: ignore[arg-type]

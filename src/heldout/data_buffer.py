@@ -27,7 +27,7 @@ import msgspec
 from heldout.datasets import copy_sample, distinct, ordered_by_id
 from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError
 from heldout.overlap import HeldOutPrompts
-from heldout.store.jsonl import read_document, storage_error
+from heldout.store.jsonl import MAX_LINE_BYTES, read_document, storage_error
 from heldout.store.resume import decode_sample, encode_sample
 from heldout.store.run_dir import replace_file
 from heldout.types import Sample, refuse_nonfinite
@@ -310,7 +310,8 @@ class DataBuffer:
         """
         path = Path(path)
         try:
-            state = read_document(path, BufferFile, FORMAT, VERSION)
+            # The user's own path, which may be a link to the latest file.
+            state = read_document(path.resolve(), BufferFile, FORMAT, VERSION, MAX_LINE_BYTES)
         except FileNotFoundError:
             raise RunDirectoryError(f"there is no buffer at {path}; `save` makes one") from None
         buffer = cls(

@@ -245,6 +245,7 @@ class Run:
     def _enter(self, resumes: bool) -> None:
         """Describe the run in its directory; refusals happen here."""
         if resumes:
+            self.dir.remove_leftovers()
             self._read_finished()
         self._check_samples()
         if not self.ledger.finished:
@@ -254,7 +255,7 @@ class Run:
             self.info.keep_origin(self.previous)
         self.dir.write_info(self.info)
         if self.config.save_turns:
-            self.dir.turns.mkdir(exist_ok=True)
+            self.dir.make_turns()
 
     def _read_finished(self) -> None:
         """Take over what a stopped run finished, if it belongs together with what is to come."""

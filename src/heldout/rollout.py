@@ -48,6 +48,7 @@ from heldout.environment import (
     reads_metadata,
 )
 from heldout.errors import (
+    UNREADABLE,
     ContextFull,
     EndpointError,
     EnvironmentFailed,
@@ -55,12 +56,13 @@ from heldout.errors import (
     InvalidInput,
     RenderMismatch,
     ResumeMismatch,
+    RunDirectoryError,
     ScoringFailed,
     SnapshotMismatch,
     printable_error,
 )
 from heldout.scoring.grades import as_score
-from heldout.store.jsonl import read_whole
+from heldout.store.jsonl import MAX_LINE_BYTES, read_whole
 from heldout.store.run_dir import replace_file
 from heldout.types import (
     Completion,
@@ -549,8 +551,8 @@ class TurnFile:
         """
         assert isinstance(environment, HasSnapshots)
         try:
-            saved = msgspec.json.decode(read_whole(self.path), type=SavedTurns)
-        except (FileNotFoundError, msgspec.MsgspecError):
+            saved = msgspec.json.decode(read_whole(self.path, MAX_LINE_BYTES), type=SavedTurns)
+        except (FileNotFoundError, RunDirectoryError, *UNREADABLE):
             return False
         if (saved.format, saved.version) != (TURNS_FORMAT, TURNS_VERSION):
             return False

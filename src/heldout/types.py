@@ -282,6 +282,10 @@ class Stop:
             raise InvalidInput(f"a finish reason is a text, got {self.finish_reason!r:.200}")
 
 
+MOST_TOKENS = 2**53
+"""Larger counts are none, and neither columns nor other languages' numbers would hold them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens that model turns took, as the endpoint reports them."""
@@ -290,14 +294,16 @@ class Usage:
     completion_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if type(self.prompt_tokens) is int and type(self.completion_tokens) is int:
-            return
         for name in ("prompt_tokens", "completion_tokens"):
             count = getattr(self, name)
-            try:
-                object.__setattr__(self, name, index(count))  # a NumPy integer, say
-            except TypeError:
-                raise InvalidInput(f"{name} is a whole number, got {count!r:.200}") from None
+            if type(count) is not int:
+                try:
+                    count = index(count)  # a NumPy integer, say
+                except TypeError:
+                    raise InvalidInput(f"{name} is a whole number, got {count!r:.200}") from None
+                object.__setattr__(self, name, count)
+            if not 0 <= count <= MOST_TOKENS:
+                raise InvalidInput(f"{name} is from 0 to 2^53, got {count}")
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

@@ -29,6 +29,7 @@ from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import RUN, START, Heldout, Outcome, calls, damage_line
+from tests.cli.test_compare import Page
 
 
 def save(*results: EvalResult, path: str = "outputs/evals/made", **config: object) -> None:
@@ -89,6 +90,20 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
         "command": info.command,
         "versions": info.versions,
     }
+
+
+@pytest.mark.parametrize("option", [("--failures", "9"), ("--passes", "9"), ("--sample", "q5")])
+def test_conversations_as_markdown_are_text_and_nothing_else(
+    finished: Outcome, heldout: Heldout, option: tuple[str, str]
+) -> None:
+    hostile = "<img src=x> @everyone **bold** | cell"
+    journal = RUN / "results.jsonl"
+    journal.write_bytes(re.sub(rb"say word\d", hostile.encode(), journal.read_bytes()))
+    out = heldout("show", "six", *option, "--markdown").out
+    page = Page(out)
+    assert {*page.tags} <= {"ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code", "span"}
+    assert hostile in "".join(page.texts)
+    assert "@everyone" not in out
 
 
 def test_show_as_markdown_is_the_same_table(finished: Outcome, heldout: Heldout) -> None:

@@ -37,6 +37,7 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
+from heldout.models import http
 from heldout.models.base import with_retries
 from heldout.models.http import HTTPEndpoint
 from heldout.types import Completion, Stop, ToolCall, Trajectory, Usage
@@ -379,6 +380,13 @@ TRANSIENT: dict[str, Action] = {
     "half of a gzip": status(
         200, gzip.compress(b"{}" * 100)[:-9], headers={"content-encoding": "gzip"}
     ),
+    "more tokens than there can be": answer(usage={"prompt_tokens": 2**63, "completion_tokens": 1}),
+    "fewer tokens than none": answer(usage={"prompt_tokens": 5, "completion_tokens": -1}),
+    "a whole reply in a gzip without its end": status(
+        200,
+        gzip.compress(b'{"choices": [{"message": {"content": "4"}}]}')[:-8],
+        headers={"content-encoding": "gzip"},
+    ),
     "a compression that was not asked for": status(
         200, b"\x0b\x02", headers={"content-encoding": "br"}
     ),
@@ -484,6 +492,37 @@ def test_what_another_try_cannot_help_is_not_tried_again(
     assert reason in str(report.results[1].error)
     assert report.summary["n_errors"] == 1
     assert len(server.requests) == 4
+
+
+BLANKS = b" " * 2**24
+EVENT = b'data: {"choices": [{"delta": {"content": "xxxxxxxx"}}]}\n\n' * 1000
+TOO_LARGE: dict[str, Callable[[list[int]], Action]] = {
+    "a body": lambda sent: faulty.endless(sent=sent),
+    "a stream": lambda sent: faulty.endless(EVENT, sent=sent),
+    "a gzip": lambda sent: status(200, gzip.compress(BLANKS), headers={"content-encoding": "gzip"}),
+    "the body of an error": lambda sent: status(500, BLANKS),
+}
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_a_reply_above_the_limit_is_not_read_on_and_is_the_items_error(
+    run: Run, server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(http, "MAX_REPLY_BYTES", 1_000_000)
+    sent: list[int] = []
+    bad = TOO_LARGE[what](sent)
+    server.behave = lambda request: bad if request.text == "item 1" else REPEATED
+    report = run(evaluated(samples(3), server.url, tmp_path))
+    error = str(report.results[1].error)
+    assert "more than 1 MB" in error
+    assert "MAX_REPLY_BYTES" in error
+    assert report.summary["n_errors"] == 1
+    assert len(server.requests) == 3
+    assert sum(sent) < 20_000_000  # what fits into the buffers of sockets, which Linux lets grow
+
+
+def test_a_reply_is_64_megabytes_at_most_unless_set() -> None:
+    assert http.MAX_REPLY_BYTES == 64_000_000
 
 
 OPENAI = "This model's maximum context length is 8192 tokens. However, you requested 9000."
@@ -812,7 +851,37 @@ def echo(where: str) -> Action:
     return status(200, body)
 
 
+def escape(text: str) -> str:
+    return "".join(f"\\u{ord(character):04X}" for character in text)
+
+
+def echo_escaped(code: int, template: str, backslash: str = "\\") -> Action:
+    """A body in which the key has the place of KEY, with every character escaped."""
+
+    def body(request: Request) -> str:
+        key = request.headers["authorization"]
+        return template.replace("KEY", escape(key).replace("\\", backslash))
+
+    return status(code, body)
+
+
+def echo_in_parts(request: Request) -> bytes:
+    key = request.headers["authorization"]
+    parts = [{"choices": [{"delta": {"content": part}}]} for part in (key[:20], key[20:])]
+    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    return faulty.events(*parts, end, done=True)
+
+
+CALL = '{"choices": [{"message": {"tool_calls": [{"id": "1", "function": {"name": "f", '
 LEAKS: dict[str, Action] = {
+    "an escaped error message": echo_escaped(400, '{"error": {"message": "KEY"}}'),
+    "an escaped body that is no JSON": echo_escaped(400, "KEY"),
+    "an error in a stream": echo_escaped(200, 'data: {"error": {"message": "KEY"}}\n\n'),
+    "escaped content": echo_escaped(200, '{"choices": [{"message": {"content": "KEY"}}]}'),
+    "arguments that are escaped twice": echo_escaped(
+        200, CALL + '"arguments": "{\\"x\\": \\"KEY\\"}"}}]}}]}', "\\\\"
+    ),
+    "parts of a stream": status(200, echo_in_parts),
     "an error message": faulty.echo_key(400),
     "a body of text": status(400, lambda request: str(request.headers)),
     "a body where the cut goes through the key": status(
@@ -848,6 +917,7 @@ def test_a_key_that_comes_back_is_nowhere_to_be_found(
     assert "item 1" in left
     # Half a key is a leak too: what is cut must not be cut in the middle.
     assert key[:12] not in left
+    assert escape(key)[:60] not in left.replace("\\\\", "\\")
 
 
 @both_loops

@@ -519,11 +519,13 @@ def test_a_parquet_file_of_other_columns_is_not_read_but_the_journal(tmp_path: P
     run = saved(tmp_path / "run", [cached, result("b")], repeats=1).run_dir
     assert run is not None
     info = run.read_info()
-    assert columns.has_current_parquet(run, info)
+    with columns.current_parquet(run, info) as file:
+        assert file is not None
     assert info.columns_hash is not None
     info.columns_hash = info.columns_hash.partition(":")[2]  # as without a version
     run.write_info(info)
     report = EvalReport.load(run.path)
-    assert not columns.has_current_parquet(run, info)
+    with columns.current_parquet(run, info) as file:
+        assert file is None
     assert table_of(report).cached.tolist() == [True, False]
     assert table_of(report).cached_turns.tolist() == [2, 0]

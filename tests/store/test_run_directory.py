@@ -29,11 +29,13 @@ from heldout.errors import (
     StorageFull,
     UnknownFormat,
 )
+from heldout.prices import Price
 from heldout.store import run_dir
 from heldout.store.journal import JournalWriter, Row, in_order, lines, repair, superseded
-from heldout.store.run_dir import RunDir, RunInfo
-from heldout.store.runs import find_run
-from tests.conftest import RunEval, make_samples
+from heldout.store.run_dir import RunDir, RunInfo, RunUsage
+from heldout.store.runs import find_run, read_entry
+from heldout.types import Completion, Usage
+from tests.conftest import RunEval, echo_number, make_samples
 
 
 def result(i: int, repeat: int = 0, reward: float = 1.0, error: str | None = None) -> EvalResult:
@@ -408,6 +410,87 @@ def test_a_link_to_somebody_elses_file_is_not_written_through(tmp_path: Path) ->
     with pytest.raises(RunDirectoryError, match="symbolic link"):
         repair(tmp_path / "results.jsonl")
     assert theirs.read_text() == "no newline"
+
+
+@pytest.mark.parametrize("tokens", [2**63, 10**400, 2**53 + 1, -1])
+def test_impossible_token_counts_in_a_journal_are_unknown(
+    run_eval: RunEval, tmp_path: Path, tokens: int
+) -> None:
+    async def with_usage(messages: list[Message]) -> Completion:
+        return Completion(Message("assistant", await echo_number(messages)), usage=Usage(5, 2))
+
+    run_eval(make_samples(3), endpoint=with_usage)
+    run = RunDir(tmp_path / "run")
+    written = run.journal.read_bytes()
+    assert written.count(b'"prompt_tokens":5') == 3
+    spoiled = b'"prompt_tokens":%d' % tokens
+    run.journal.write_bytes(written.replace(b'"prompt_tokens":5', spoiled, 1))
+    report = EvalReport.load(run.path)
+    assert report.summary["n"] == 3
+    assert sorted(str(r.trajectory.usage) for r in report.results) == [
+        "None",
+        "Usage(prompt_tokens=5, completion_tokens=2)",
+        "Usage(prompt_tokens=5, completion_tokens=2)",
+    ]
+    assert report.usage == RunUsage(2, 10, 4)
+    assert repair(run.journal) == []
+    assert run_eval(make_samples(3), endpoint=with_usage, resume=True).usage == RunUsage(2, 10, 4)
+
+
+@pytest.mark.parametrize("tokens", [10**400, -1])
+def test_an_impossible_sum_of_tokens_is_not_taken_from_a_summary(
+    run_eval: RunEval, tmp_path: Path, tokens: int
+) -> None:
+    report = run_eval(make_samples(2), price=Price(1.0, 1.0))
+    run = RunDir(tmp_path / "run")
+    content = json.loads(run.summary.read_bytes())
+    content["usage"] = {"n": 2, "prompt_tokens": tokens, "completion_tokens": 1}
+    run.summary.write_text(json.dumps(content))
+    info = run.read_info()
+    info.summary_hash = run_dir.hash_ends(run.summary)
+    run.write_info(info)
+    assert EvalReport.load(run.path).usage == report.usage == RunUsage()
+    assert EvalReport.load(run.path).summary == report.summary
+    assert read_entry(run.path).prompt_tokens is None
+
+
+def test_a_new_file_is_made_under_a_name_that_nobody_can_plant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs.txt"
+    theirs.write_text("theirs")
+    monkeypatch.setattr("secrets.token_hex", lambda size: "00" * size)
+    (tmp_path / f".run.json.{'00' * 8}.tmp").symlink_to(theirs)
+    with pytest.raises(RunDirectoryError, match="run.json: File exists"):
+        run_dir.replace_file(tmp_path / "run.json", b"{}")
+    assert theirs.read_text() == "theirs"
+
+
+def test_a_resumed_run_removes_what_a_killed_process_left_half_written(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    run_eval(make_samples(3))
+    run, theirs = tmp_path / "run", tmp_path / "theirs.txt"
+    theirs.write_text("theirs")
+    (run / f".run.json.{'ab' * 8}.tmp").write_text("{")
+    (run / f".results.parquet.{'cd' * 8}.tmp").write_text("PAR1")
+    kept = [f".run.json.{'ef' * 8}.tmp", ".run.json.mine.tmp", f".notes.{'ab' * 8}.tmp"]
+    (run / kept[0]).symlink_to(theirs)
+    for name in kept[1:]:
+        (run / name).write_text("mine")
+    run_eval(make_samples(3), resume=True)
+    assert sorted(p.name for p in run.iterdir() if p.suffix == ".tmp") == sorted(kept)
+    assert theirs.read_text() == "theirs"
+
+
+def test_turns_are_not_saved_through_a_link(run_eval: RunEval, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "turns").symlink_to(elsewhere)
+    with pytest.raises(RunDirectoryError, match="turns is a symbolic link"):
+        run_eval(make_samples(1), save_turns=True)
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"no newline", b"a line\nand more"])

@@ -117,6 +117,20 @@ def test_requests_of_other_sites_are_refused(pages: Pages, site: str) -> None:
     )
 
 
+def test_a_token_that_is_no_utf8_is_the_wrong_one(pages: Pages) -> None:
+    async def main() -> bytes:
+        async with running(pages) as address:
+            host = URL(address).authority
+            reader, writer = await asyncio.open_connection(*host.split(":"))
+            head = f"GET /api/runs HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer "
+            writer.write(head.encode() + b"\xff\r\n\r\n")
+            status = await reader.readline()
+            writer.close()
+            return status
+
+    assert asyncio.run(main()).split()[1] == b"401"
+
+
 @pytest.mark.parametrize(
     "headers",
     [

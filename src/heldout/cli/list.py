@@ -240,8 +240,11 @@ def remove_run(path: Path) -> list[str]:
         (path / name).unlink(missing_ok=True)
     for file in path.glob("*.damaged"):
         file.unlink()
+    RunDir(path).remove_leftovers()
     for name in ("steps", "turns"):
-        if (path / name).is_dir():
+        if (path / name).is_symlink():
+            (path / name).unlink()
+        elif (path / name).is_dir():
             shutil.rmtree(path / name)
     remaining = sorted(file.name for file in path.iterdir())
     for directory in (path, path.parent):

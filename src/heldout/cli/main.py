@@ -60,7 +60,7 @@ EXIT_CODES = {
     4: "could not run: there is no number to report",
     130: "interrupted; results so far are saved",
 }
-OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)
+OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF)
 """Errors of standard output: a full disk, or a stream that was closed."""
 
 
@@ -201,7 +201,7 @@ def _explain(problem: BaseException, arguments: list[str]) -> _Failure:
         case OSError() if problem.filename:  # it was named, or is in a run directory
             return _Failure(2, "os_error", f"cannot use {problem.filename}: {problem.strerror}")
         case OSError():
-            if problem.errno in OUTPUT_ERRORS:
+            if problem.errno in OUTPUT_ERRORS or (problem.errno == errno.EIO and _is_output_gone()):
                 forget_stdout()
                 text = f"cannot write the output: {problem.strerror}"
             return _Failure(4, "os_error", text)
@@ -240,6 +240,15 @@ def _print_refusal(failure: _Failure) -> None:
     if failure.kind == "internal_error":
         reason = "an internal error of heldout, which the log has"
     click.echo(f"### No verdict\n\n{escape_markdown(reason, longest=3000)}")
+
+
+def _is_output_gone() -> bool:
+    """Tell whether standard output is a terminal that was closed: a disk has the same error."""
+    try:
+        os.write(sys.stdout.fileno(), b"")
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def forget_stdout() -> None:

@@ -524,17 +524,27 @@ def _show_items(results: Sequence[EvalResult], report: EvalReport, format: str |
             reward = result.score.reward if result.ok else None
             print_json({**msgspec.to_builtins(result), "reward": reward})
         return
-    console = make_console()
     if not results:
         so_far = " so far" if report.summary.get("complete") is False else ""
         items = count(report.summary["n"], "item")
         passed = f"passed: reward ≥ {report.pass_threshold:g}"
-        console.print(f"There is none among {items}{so_far} ({passed}).")
-    for i, result in enumerate(results):
+        none = Line(f"There is none among {items}{so_far} ({passed}).")
+        print_report(Report([none]), markdown=format == "markdown")
+    repeats = [
+        f", repeat {r.repeat}" if r.repeat or report.config.get("repeats") != 1 else ""
+        for r in results
+    ]
+    if format == "markdown":
+        blocks: list[Block] = []
+        for result, repeat in zip(results, repeats, strict=True):
+            rows = [[label, shorten(text)] for label, text in _describe_result(result)]
+            blocks += [Line(name(result.sample_id), repeat), Table([Column(""), Column("")], rows)]
+        print_report(Report(blocks), markdown=True)
+        return
+    console = make_console()
+    for i, (result, repeat) in enumerate(zip(results, repeats, strict=True)):
         if i:
             console.print()
-        is_repeat = result.repeat or report.config.get("repeats") != 1
-        repeat = f", repeat {result.repeat}" if is_repeat else ""
         title = Line(Span("── ", "dim"), Span(result.sample_id, "bold"), repeat)
         console.print(render_line(title), soft_wrap=True)
         for label, text in _describe_result(result):

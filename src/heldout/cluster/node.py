@@ -33,6 +33,7 @@ from heldout.cluster._ray import check_fits, connected, describe_cluster, explai
 from heldout.cluster.travel import remove_folder, unpack_folder, zip_folder
 from heldout.cluster.worker import own_versions
 from heldout.errors import InvalidInput
+from heldout.store.jsonl import open_to_append
 from heldout.training.run_eval import reserve_name
 from heldout.training.worker.client import (
     LOG,
@@ -350,8 +351,8 @@ class _NodeProcess:
         call, self._news = self._news, None
         news = msgspec.json.decode(self._call(call), type=News)
         if news.log:
-            with self.log.open("a", encoding="utf-8") as log:
-                log.write(news.log)
+            with open_to_append(self.log) as log:
+                log.write(news.log.encode())
         if news.gone is not None:
             raise WorkerGone(f"{news.gone} (on node {self._welcome.node})")
         content = bytes(news.answer)

@@ -22,6 +22,7 @@ from heldout.config import Sampling
 from heldout.models.http import (
     Response,
     ServerEndpoint,
+    TokenCount,
     api_turn_of,
     arguments_text,
     parse_arguments,
@@ -36,10 +37,10 @@ DEFAULT_MAX_TOKENS = 16_384
 
 
 class _Usage(msgspec.Struct):
-    input_tokens: int
-    output_tokens: int
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
+    input_tokens: TokenCount
+    output_tokens: TokenCount
+    cache_creation_input_tokens: TokenCount | None = None
+    cache_read_input_tokens: TokenCount | None = None
 
     def total(self) -> Usage:
         cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
@@ -130,7 +131,8 @@ class AnthropicEndpoint(ServerEndpoint):
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
         reply: dict[str, Any] = {}
         blocks: dict[int, dict[str, Any]] = {}
-        inputs: defaultdict[int, str] = defaultdict(str)
+        # In parts: to add to a text copies it, which takes long for one of megabytes.
+        texts: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
         for event in events:
             match event:
                 case {"type": "message_start", "message": message}:
@@ -138,16 +140,18 @@ class AnthropicEndpoint(ServerEndpoint):
                 case {"type": "content_block_start", "index": index, "content_block": block}:
                     blocks[index] = block
                 case {"type": "content_block_delta", "index": index, "delta": delta}:
-                    for name in ("text", "thinking", "signature"):
+                    for name in ("text", "thinking", "signature", "partial_json"):
                         if name in delta:
-                            blocks[index][name] = blocks[index].get(name, "") + delta[name]
-                    inputs[index] += delta.get("partial_json", "")
+                            texts[index, name].append(delta[name])
                 case {"type": "message_delta"}:
                     reply |= event["delta"]
                     reply["usage"] = {**(reply.get("usage") or {}), **event.get("usage", {})}
                 case {"type": "message_stop"}:
-                    for index, text in inputs.items():
-                        if text:
+                    for (index, name), parts in texts.items():
+                        text = "".join(parts)
+                        if name != "partial_json":
+                            blocks[index][name] = blocks[index].get(name, "") + text
+                        elif text:
                             blocks[index]["input"] = _parse_input(text)
                     reply["content"] = [blocks[index] for index in sorted(blocks)]
                     return reply

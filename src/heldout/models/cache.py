@@ -25,7 +25,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -257,7 +257,8 @@ class CachedEndpoint:
         key = hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).digest()
         content = await self._try(partial(self._cache.get, key))
         if content is not None:
-            return replace(msgspec.json.decode(content, type=Completion), cached=True)
+            with suppress(msgspec.ValidationError):  # an earlier version may have stored it
+                return replace(msgspec.json.decode(content, type=Completion), cached=True)
         completion = await self._endpoint.complete(messages, sampling, tools)
         await self._try(partial(self._cache.put, key, msgspec.json.encode(completion)))
         return completion

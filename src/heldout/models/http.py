@@ -20,11 +20,15 @@ import os
 import re
 import time
 import urllib.request
+import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar, Self
+from functools import cache
+from io import BytesIO
+from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -48,10 +52,14 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
-from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
+from heldout.types import MOST_TOKENS, Completion, Message, ToolCall, ToolSpec, Usage
 
 PLACEHOLDER_LENGTH = 12
 """Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
+MAX_REPLY_BYTES = 64_000_000
+"""Bytes of a reply, decompressed, that are read; a longer one is the item's error."""
+TokenCount = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+"""What a reply says of tokens; another number makes it malformed."""
 _MALFORMED = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError)
 """What reading a reply of an unexpected form raises."""
 
@@ -168,7 +176,7 @@ class ServerEndpoint:
                 self._is_available = True
             if response.status != 200:
                 raise self._error_for(response)
-            return self._read(response, next_call)
+            return self._without_key(self._read(response, next_call))
         except TransientError as problem:
             if self._is_available or isinstance(problem, Unreachable):
                 raise
@@ -216,6 +224,16 @@ class ServerEndpoint:
 
     # --- Replies ---
 
+    def _without_key(self, completion: Completion) -> Completion:
+        """Remove the key once more: a stream may have sent it in parts."""
+        if len(self._key) < PLACEHOLDER_LENGTH:
+            return completion
+        content = msgspec.json.encode(completion)
+        redacted = without_key(content, self._key)
+        if redacted == content:
+            return completion
+        return msgspec.json.decode(redacted, type=Completion)
+
     def _read(self, response: Response, next_call: int) -> Completion:
         """Read an answer with status 200, whole or as a stream."""
         try:
@@ -240,7 +258,9 @@ class ServerEndpoint:
     def _events(self, response: Response) -> Iterator[dict[str, Any]]:
         """Decode the server-sent events that ended with an empty line."""
         data: list[bytes] = []
-        for line in response.body.splitlines():
+        # Line by line: a list of the lines of a long stream would take many times its memory.
+        body = response.body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        for line in (line.removesuffix(b"\n") for line in BytesIO(body)):
             if line.startswith(b"data:"):
                 data.append(line[5:].removeprefix(b" "))
             elif not line and data:
@@ -286,7 +306,7 @@ class ServerEndpoint:
         names = [] if isinstance(error, str) else [str(error.get(key)) for key in ("code", "type")]
         statuses = [int(n) if n.isdecimal() else STATUS_OF_ERROR.get(n, 0) for n in names]
         status = next(filter(None, statuses), default)
-        body = msgspec.json.encode({"error": error})
+        body = without_key(msgspec.json.encode({"error": error}), self._key)
         return self._error_for(Response(status, response.headers, body))
 
 
@@ -391,9 +411,14 @@ class Client:
         self, url: str, headers: Mapping[str, str], key: str, max_connections: int
     ) -> None:
         self._url, self._proxy = url, _find_proxy(url)
-        self._key = key.encode() if len(key) >= PLACEHOLDER_LENGTH else b""
+        self._key = key
         self._session = aiohttp.ClientSession(
-            headers={"content-type": "application/json", **headers},
+            headers={
+                "content-type": "application/json",
+                "accept-encoding": "gzip",
+                **headers,
+            },
+            auto_decompress=False,  # `_read_body` does it, and knows when to stop
             connector=aiohttp.TCPConnector(limit=max_connections),
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -405,29 +430,76 @@ class Client:
         Raises:
             Unreachable: If no connection could be made.
             TransientError: If the connection failed.
+            EndpointError: If the answer is larger than `MAX_REPLY_BYTES`.
         """
         url = self._url
         try:
             async with self._session.post(
                 url, data=body, allow_redirects=False, proxy=self._proxy
             ) as response:
-                content = await response.read()
-                return Response(response.status, response.headers, self._without_key(content))
+                content = await self._read_body(response)
+                return Response(response.status, response.headers, without_key(content, self._key))
         except aiohttp.ClientConnectorError as problem:
             raise Unreachable(f"nothing answers at {url}: {problem.os_error}") from None
         except (aiohttp.ClientError, OSError) as problem:
             # It may quote the key, in a line that is not HTTP, and the address of the proxy.
-            reason = self._without_key(f"{type(problem).__name__}: {problem}".encode()).decode()
+            told = f"{type(problem).__name__}: {problem}".encode()
+            reason = without_key(told, self._key).decode()
             if self._proxy is not None and self._proxy.raw_password:
                 reason = reason.replace(self._proxy.raw_password, "[password]")
             raise TransientError(f"{url}: {reason}") from None
 
-    def _without_key(self, content: bytes) -> bytes:
-        return content.replace(self._key, b"[key]") if self._key else content
+    async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
+        """Read a body, and decompress it, up to the limit."""
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", "gzip"):
+            raise TransientError(f"{self._url} compressed its answer as {encoding!r}, not as gzip")
+        unzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS) if encoding == "gzip" else None
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in response.content.iter_any():
+            if unzip is not None:
+                try:
+                    piece = unzip.decompress(piece, MAX_REPLY_BYTES - size + 1)
+                except zlib.error as problem:
+                    raise TransientError(f"{self._url}: not gzip: {problem}") from None
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_REPLY_BYTES:
+                raise EndpointError(
+                    f"{self._url} answered with more than {MAX_REPLY_BYTES / 1e6:g} MB "
+                    "(heldout.models.http.MAX_REPLY_BYTES), which is not read on"
+                )
+        if unzip is not None and pieces and not unzip.eof:
+            raise TransientError(f"{self._url} broke off its compressed answer")
+        return b"".join(pieces)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._session.close()
+
+
+def without_key(content: bytes, key: str) -> bytes:
+    """Remove a key from what a server sent, also where JSON has characters of it escaped.
+
+    It is done before anything is cut or decoded: half a key is a leak, too.
+    """
+    if len(key) < PLACEHOLDER_LENGTH:
+        return content
+    content = content.replace(key.encode(), b"[key]")
+    if b"\\u00" in content or b"\\/" in content:
+        content = _escaped_key(key).sub(b"[key]", content)
+    return content
+
+
+@cache
+def _escaped_key(key: str) -> re.Pattern[bytes]:
+    """Find a key any of whose characters may be escaped, as in a JSON text within another one."""
+    return re.compile(
+        b"".join(
+            rb"(?:\\{0,8}+%b|\\{1,8}+u00(?i:%02x))" % (re.escape(c.encode()), ord(c)) for c in key
+        )
+    )
 
 
 def _find_proxy(url: str) -> URL | None:
@@ -543,13 +615,17 @@ class _Choice(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: TokenCount | None = None
+    completion_tokens: TokenCount | None = None
 
 
 class _Reply(msgspec.Struct):
     choices: list[_Choice]
     usage: _Usage | None = None
+
+
+CALL_TEXTS = ("name", "arguments")
+"""Texts of a call that a stream sends in parts."""
 
 
 class HTTPEndpoint(ServerEndpoint):
@@ -582,7 +658,8 @@ class HTTPEndpoint(ServerEndpoint):
         return body
 
     def _join_events(self, events: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
-        message: dict[str, Any] = {}
+        # In parts: to add to a text copies it, which takes long for one of megabytes.
+        texts: defaultdict[str, list[str]] = defaultdict(list)
         calls: dict[int, dict[str, Any]] = {}
         finish_reason = usage = None
         for event in events:
@@ -592,12 +669,16 @@ class HTTPEndpoint(ServerEndpoint):
                 delta = choice.get("delta") or {}
                 for name in ("content", "refusal", "reasoning_content", "reasoning"):
                     if delta.get(name) is not None:
-                        message[name] = message.get(name, "") + delta[name]
+                        texts[name].append(delta[name])
                 for part in delta.get("tool_calls") or ():
                     _add_call_part(calls, part)
         if finish_reason is None:
             return None
-        message["tool_calls"] = [calls[index] for index in sorted(calls)]
+        message: dict[str, Any] = {name: "".join(parts) for name, parts in texts.items()}
+        message["tool_calls"] = [
+            {"id": calls[i]["id"], "function": {k: "".join(calls[i][k]) for k in CALL_TEXTS}}
+            for i in sorted(calls)
+        ]
         choice = {"message": message, "finish_reason": finish_reason}
         return {"choices": [choice], "usage": usage}
 
@@ -655,11 +736,10 @@ def _add_call_part(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> No
     index = part.get("index")
     if index is None:
         index = len(calls) - (part.get("id") is None)
-    call = calls.setdefault(index, {"id": None, "function": {"name": "", "arguments": ""}})
+    call = calls.setdefault(index, {"id": None, **{name: [] for name in CALL_TEXTS}})
     call["id"] = call["id"] or part.get("id")
-    for name, text in (part.get("function") or {}).items():
-        if name in call["function"]:
-            call["function"][name] += text or ""
+    for name in CALL_TEXTS:
+        call[name].append((part.get("function") or {}).get(name) or "")
 
 
 def _to_completion(reply: _Reply, next_call: int) -> Completion:

@@ -23,6 +23,7 @@ from heldout.errors import FatalEndpointError
 from heldout.models.http import (
     Response,
     ServerEndpoint,
+    TokenCount,
     api_turn_of,
     arguments_text,
     with_api_turn,
@@ -34,8 +35,8 @@ ENDED = ("response.completed", "response.incomplete", "response.failed")
 
 
 class _Usage(msgspec.Struct):
-    input_tokens: int
-    output_tokens: int
+    input_tokens: TokenCount
+    output_tokens: TokenCount
 
     def total(self) -> Usage:
         return Usage(self.input_tokens, self.output_tokens)

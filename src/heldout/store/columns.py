@@ -11,6 +11,7 @@ for the same results, so a run that was killed and resumed ends in the files of 
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -29,9 +30,9 @@ from heldout.stats import Ints
 from heldout.stats.summary import Batch, Summary, summarize_batch, summarize_groups
 from heldout.store.error_counts import ErrorCount, count_errors
 from heldout.store.journal import Row, hash_ids, in_order, row_of
-from heldout.store.parquet import Kind, ParquetFile, ParquetWriter, hash_of_file
+from heldout.store.parquet import FORMAT, Kind, ParquetFile, ParquetWriter, hash_of_file
 from heldout.store.run_dir import RunDir, RunInfo, RunUsage
-from heldout.types import EvalResult
+from heldout.types import MOST_TOKENS, EvalResult
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
@@ -117,7 +118,7 @@ class Part:
             weighted.append(weight > 0)
             rewards.append(np.nan if row.error is not None else total / weight if weight else 0.0)
         stops = [row.trajectory.stop for row in rows]
-        usages = [row.trajectory.usage for row in rows]
+        usages = [u if u and u.is_possible() else None for u in (r.trajectory.usage for r in rows)]
         timings = [row.trajectory.timing for row in rows]
         ids = [row.sample.id for row in rows]
         fixed: dict[str, list[Any]] = {
@@ -342,21 +343,32 @@ def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> Parqu
 @contextmanager
 def current_parquet(run: RunDir, info: RunInfo | None = None) -> Iterator[ParquetFile | None]:
     """Open results.parquet; None where there is none that was made of the journal as it is now."""
-    if not has_current_parquet(run, info or run.read_info()):
-        yield None
-        return
-    with closing(ParquetFile(run.columns)) as file:
+    file = open_current_parquet(run, info or run.read_info())
+    with nullcontext() if file is None else closing(file):
         yield file
 
 
-def has_current_parquet(run: RunDir, info: RunInfo) -> bool:
-    """Tell whether results.parquet was made of the journal as it is now."""
+def open_current_parquet(
+    run: RunDir, info: RunInfo, copy: Path | None = None
+) -> ParquetFile | None:
+    """Open results.parquet, or a copy of it made there, as `current_parquet` does."""
     if not info.columns_hash or not run.derived_are_current(info):
-        return False
+        return None
     try:
-        return hash_of_file(run.columns) == info.columns_hash
+        # Its size first: a file of any other one need not be read to its end.
+        if not info.columns_hash.startswith(f"{FORMAT}:{run.columns.lstat().st_size}:"):
+            return None
+        if hash_of_file(run.columns) != info.columns_hash:
+            return None
+        if copy is not None:
+            shutil.copyfile(run.columns, copy)
+        file = ParquetFile(copy or run.columns)
     except (OSError, RunDirectoryError):
-        return False
+        return None
+    if not {*FIXED} - {"cluster_hash"} <= {*file.columns}:
+        file.close()
+        return None
+    return file
 
 
 # --- Every item as columns ------------------------------------------------------------------------
@@ -516,12 +528,15 @@ def count_finish_reasons(report: EvalReport) -> dict[str, int]:
 
 
 def _add_tokens(usage: RunUsage, columns: Arrays) -> RunUsage:
-    """Add tokens to a usage; they are masked where they were not counted."""
-    prompt, completion = (columns[name] for name in TOKENS)
+    """Add tokens to a usage; they are masked where they were not counted, or cannot have been."""
+    # In floats, which are exact up to 2^53: a sum of integers could turn negative.
+    counts = np.ma.stack([columns[name] for name in TOKENS]).astype(np.float64)
+    known = np.ma.filled((counts >= 0) & (counts <= MOST_TOKENS), False).all(axis=0)
+    prompt, completion = np.ma.filled(counts, 0)[:, known].sum(axis=1)
     return RunUsage(
-        usage.n + int(np.ma.count(prompt)),
-        usage.prompt_tokens + int(np.ma.filled(prompt, 0).sum()),
-        usage.completion_tokens + int(np.ma.filled(completion, 0).sum()),
+        usage.n + int(known.sum()),
+        usage.prompt_tokens + int(prompt),
+        usage.completion_tokens + int(completion),
     )
 
 
@@ -605,6 +620,8 @@ def _read_filled(source: Columns, names: Iterable[str]) -> Arrays:
     if "cluster_hash" not in source.columns:  # a file of an earlier version clusters by content
         stored["cluster_hash"] = "content"
     arrays = source.read(stored.values())
+    if any(a.dtype.kind in "biu" and np.ma.is_masked(a) for a in arrays.values()):
+        raise RunDirectoryError("results.parquet lacks values; without it the journal is read")
     return {name: np.ma.filled(arrays[column], np.nan) for name, column in stored.items()}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from struct import Struct
@@ -17,7 +18,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 
-from heldout.errors import UNREADABLE, InvalidInput
+from heldout.errors import UNREADABLE, DamagedJournal, InvalidInput
 from heldout.store import jsonl
 from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 
@@ -25,9 +26,31 @@ from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 from heldout.store.jsonl import has_writer as has_writer
 from heldout.store.jsonl import plain_value as plain_value
 from heldout.store.jsonl import storage_error as storage_error
-from heldout.types import EvalResult, Sample, Score, Trajectory
+from heldout.types import MOST_TOKENS, EvalResult, Sample, Score, Trajectory
 
-JOURNAL = LineFormat(
+T = TypeVar("T")
+
+
+class ResultFormat(LineFormat):
+    """The format of a journal, in which earlier versions stored impossible counts of tokens."""
+
+    __slots__ = ()
+
+    def decode(self, path: Path, number: int, line: bytes, kind: type[T]) -> T:
+        """Decode a line; impossible counts of tokens are unknown."""
+        try:
+            return super().decode(path, number, line, kind)
+        except DamagedJournal:
+            with suppress(InvalidInput, LookupError, TypeError, *UNREADABLE):
+                content = decode(line, dict[str, Any])
+                usage = msgspec.convert(content["trajectory"]["usage"], UsageHead)
+                if not usage.is_possible():
+                    content["trajectory"]["usage"] = None
+                    return msgspec.convert(content, kind)
+            raise
+
+
+JOURNAL = ResultFormat(
     "heldout.results",
     1,
     noun="journal",
@@ -133,6 +156,10 @@ class UsageHead(msgspec.Struct, gc=False):
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    def is_possible(self) -> bool:
+        """Tell whether these can be counts: earlier versions stored whatever a server said."""
+        return all(0 <= n <= MOST_TOKENS for n in (self.prompt_tokens, self.completion_tokens))
 
 
 class TimingHead(msgspec.Struct, gc=False):
@@ -267,12 +294,18 @@ def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -
 
     `sample` is its sample as JSON, where the engine made the result: its types have checked what is
     in it. Any other result is read back, since one line that cannot be read would make the whole
-    journal damaged. Raises InvalidInput where it holds a value that JSON cannot, or cannot be read.
+    journal damaged. Raises InvalidInput where it holds a value that JSON cannot, cannot be read, or
+    is too long.
     """
     record = Record.of(index, result)
     if sample is not None:
         record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
     line = encode(record, RESULT, result.sample_id)
+    if len(line) > jsonl.MAX_LINE_BYTES:
+        raise InvalidInput(
+            f"{RESULT} {result.sample_id!r} has {len(line) / 1e6:,.0f} MB; a journal holds "
+            f"{jsonl.MAX_LINE_BYTES / 1e6:.0f} MB per result"
+        )
     if sample is None:
         try:
             decode(line, Record)
@@ -324,7 +357,7 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
         _, _, number, row = heapq.heappop(waiting)
         if isinstance(row, int):
             file.seek(row)
-            row = _decode_row(path, number, file.readline())
+            row = _decode_row(path, number, jsonl.read_line(file))
         return row
 
     with jsonl.open_to_read(path) as file:
@@ -356,6 +389,7 @@ _row_decoder = msgspec.json.Decoder(Row)
 
 
 def _decode_row(path: Path, number: int, line: bytes) -> Row:
+    JOURNAL.refuse_long(path, number, line)
     try:
         row = _row_decoder.decode(line)  # directly: it is a third of the time to derive a report
     except UNREADABLE:

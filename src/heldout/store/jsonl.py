@@ -10,12 +10,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
-from io import BufferedReader
+from io import BufferedReader, BufferedWriter, FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +35,9 @@ from heldout.errors import (
 )
 
 T = TypeVar("T")
+
+MAX_HEADER_BYTES = 4096
+"""Bytes of a first line."""
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -103,10 +108,16 @@ class LineFormat:
 
     def decode(self, path: Path, number: int, line: bytes, kind: type[T]) -> T:
         """Decode a line; one that cannot be is DamagedJournal, with its number."""
+        self.refuse_long(path, number, line)
         try:
             return decode(line, kind)
         except InvalidInput as problem:
             raise self.damaged(path, number, f"not a readable {self.line} ({problem})") from None
+
+    def refuse_long(self, path: Path, number: int, line: bytes) -> None:
+        """Raise DamagedJournal where a line is too long to be one."""
+        if len(line) > MAX_LINE_BYTES:
+            raise self.damaged(path, number, f"longer than {MAX_LINE_BYTES / 1e6:.0f} MB")
 
     def damaged(self, path: Path, number: int, why: str) -> DamagedJournal:
         """Make the error of a line that cannot be read."""
@@ -127,7 +138,7 @@ class LineWriter:
         self._format = format
         self._fd = open_locked(path, format, new=new)
         try:
-            head = os.pread(self._fd, 4096, 0)
+            head = os.pread(self._fd, MAX_HEADER_BYTES, 0)
             if b"\n" in head:
                 format.check_header(path, head.partition(b"\n")[0])
             elif not format.header.startswith(head):
@@ -210,6 +221,22 @@ def storage_error(path: Path, problem: OSError, consequence: str = "") -> RunDir
     return kind(f"cannot write {path}: {problem.strerror}{consequence}")
 
 
+def link_error(path: Path) -> RunDirectoryError:
+    """Make the error of a link where a run directory has a file or folder of its own."""
+    return RunDirectoryError(f"{path} is a symbolic link; it is not followed")
+
+
+def temporary_name(path: Path) -> Path:
+    """Name a file to be written first and then renamed: nobody can have put a link there."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def open_to_append(path: Path) -> BufferedWriter:
+    """Open a file of a run directory, or make it; OSError where it is a link or a pipe."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.fdopen(os.open(path, flags, 0o644), "ab")
+
+
 def open_locked(path: Path, format: LineFormat, *, new: bool = False) -> int:
     """A file of our own (no link to somebody else's), which nobody else writes."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -219,7 +246,7 @@ def open_locked(path: Path, format: LineFormat, *, new: bool = False) -> int:
         if new and problem.errno == errno.EEXIST:
             raise
         if problem.errno == errno.ELOOP:
-            raise RunDirectoryError(f"{path} is a symbolic link; it is not followed") from None
+            raise link_error(path) from None
         raise storage_error(path, problem) from problem
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -270,35 +297,71 @@ def _end_of_last_line(fd: int) -> int:
 
 BLOCK = 2**16
 """Bytes that are read at a time, and then to the end of the line."""
+MAX_LINE_BYTES = 2**28
+"""Bytes of a line; a longer one is damage, since a hole in a file may be of any size."""
+MAX_DOCUMENT_BYTES = 2**26
+"""Bytes of a file that is read as one JSON text."""
+
+
+class RunFile(FileIO):
+    """A file of a run directory; where the disk cannot read it, RunDirectoryError names it."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        super().__init__(fd)
+        self._path = path
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        """Read into a buffer."""
+        try:
+            return super().readinto(buffer)
+        except OSError as problem:
+            raise RunDirectoryError(f"cannot read {self._path}: {problem.strerror}") from None
+
+    def readall(self) -> bytes:
+        """Read to the end."""
+        try:
+            return super().readall()
+        except OSError as problem:
+            raise RunDirectoryError(f"cannot read {self._path}: {problem.strerror}") from None
 
 
 def open_to_read(path: Path) -> BufferedReader:
     """Open an ordinary file, and nothing else: a pipe that nobody writes would block for ever.
 
     Every file of a run directory is opened here. Raises FileNotFoundError where there is none, and
-    RunDirectoryError where it is something else, or cannot be opened.
+    RunDirectoryError where it is something else, a link included, or cannot be opened.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise
     except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise link_error(path) from None
         raise RunDirectoryError(f"cannot read {path}: {problem.strerror}") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise RunDirectoryError(f"{path} is not an ordinary file")
-    return os.fdopen(fd, "rb")
+    return BufferedReader(RunFile(fd, path), BLOCK)
 
 
-def read_whole(path: Path) -> bytes:
-    """Read an ordinary file; raises as `open_to_read` does."""
+def read_whole(path: Path, most: int = MAX_DOCUMENT_BYTES) -> bytes:
+    """Read an ordinary file of so many bytes at most; raises as `open_to_read` does."""
     with open_to_read(path) as file:
-        return file.read()
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise RunDirectoryError(
+                f"{path} has {size / 1e6:,.0f} MB; of such a file {most / 1e6:,.0f} MB are read at "
+                "most"
+            )
+        return file.read(most)
 
 
-def read_document(path: Path, kind: type[T], format: str, version: int) -> T:
+def read_document(
+    path: Path, kind: type[T], format: str, version: int, most: int = MAX_DOCUMENT_BYTES
+) -> T:
     """Read a JSON file of this format, in a version up to this one; raises as `read_whole` does."""
-    raw = read_whole(path)
+    raw = read_whole(path, most)
     refuse_unknown(path, raw, format, version)
     try:
         return decode(raw, kind)
@@ -313,8 +376,8 @@ def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
     file, or has another header.
     """
     with open_to_read(path) as file:
-        header = file.readline()
-        if header.endswith(b"\n"):
+        header = file.readline(MAX_HEADER_BYTES)
+        if header.endswith(b"\n") or len(header) == MAX_HEADER_BYTES:
             format.check_header(path, header)
             yield from _whole_lines(file, 2, len(header))
 
@@ -322,13 +385,27 @@ def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
 def _whole_lines(
     file: BufferedReader, number: int = 1, offset: int = 0
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Read on, up to a line that is torn: its writer was killed, or is writing it now."""
-    while block := file.read(BLOCK) + file.readline():
-        *complete, _ = block.split(b"\n")
+    """Read on, up to a line that is torn: its writer was killed, or is writing it now.
+
+    A line that is too long is cut, to one byte more than a line may have: decoding refuses it.
+    """
+    while block := file.read(BLOCK) + read_line(file):
+        *complete, rest = block.split(b"\n")
         for line in complete:
             yield number, offset, line
             number += 1
             offset += len(line) + 1
+        if len(rest) > MAX_LINE_BYTES:
+            while (more := file.readline(BLOCK)) and not more.endswith(b"\n"):
+                pass
+            if more:
+                yield number, offset, rest[: MAX_LINE_BYTES + 1]
+            number, offset = number + 1, file.tell()
+
+
+def read_line(file: BufferedReader) -> bytes:
+    """Read to the end of a line, or one byte more than a line may have."""
+    return file.readline(MAX_LINE_BYTES + 1)
 
 
 def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> bool:
@@ -357,13 +434,18 @@ def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> bool:
 
 
 def repair(path: Path, format: LineFormat, kind: type[Any]) -> list[int]:
-    """Move lines that cannot be read to a file `.damaged` beside; returns their numbers."""
+    """Move lines that cannot be read to a file `.damaged` beside; returns their numbers.
+
+    Of a line that is too long to be one, only the beginning is kept.
+    """
     lock = open_locked(path, format)  # nobody else may write meanwhile
     repaired = path.with_suffix(".repaired")
-    damaged: dict[int, bytes] = {}
+    damaged: list[int] = []
     try:
         repaired.unlink(missing_ok=True)
-        with open_to_read(path) as file, repaired.open("xb") as good:
+        with ExitStack() as opened:
+            file = opened.enter_context(open_to_read(path))
+            good = opened.enter_context(repaired.open("xb"))
             good.write(format.header)
             for number, _, line in _whole_lines(file):
                 if number == 1 and refuse_unknown(path, line, format.name, format.version):
@@ -372,15 +454,15 @@ def repair(path: Path, format: LineFormat, kind: type[Any]) -> list[int]:
                     format.decode(path, number, line, kind)
                     good.write(line + b"\n")
                 except DamagedJournal:
-                    damaged[number] = line
+                    if not damaged:
+                        bad = opened.enter_context(open_to_append(path.with_suffix(".damaged")))
+                    damaged.append(number)
+                    bad.write(line + b"\n")
             good.flush()
             os.fsync(good.fileno())
         if damaged:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-            with os.fdopen(os.open(path.with_suffix(".damaged"), flags, 0o644), "wb") as bad:
-                bad.writelines(line + b"\n" for line in damaged.values())
             repaired.replace(path)
     finally:
         repaired.unlink(missing_ok=True)
         os.close(lock)
-    return [*damaged]
+    return damaged

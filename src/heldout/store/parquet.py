@@ -11,16 +11,16 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 from numpy.typing import NDArray
 
-from heldout.errors import RunDirectoryError
+from heldout.errors import UNREADABLE, RunDirectoryError
 from heldout.stats import Ints
-from heldout.store.jsonl import open_to_read, storage_error
+from heldout.store.jsonl import open_to_read, storage_error, temporary_name
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -148,9 +148,8 @@ class ParquetWriter:
             for name, kind in kinds.items()
         }
         footer = msgspec.json.encode(Footer(FORMAT, columns, sorted(plain), sorted(own))).decode()
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = temporary_name(path)
         try:
-            temporary.unlink(missing_ok=True)
             self._add_columns(kinds)
             selected = ", ".join(f"{self._columns[n]} AS {quote_name(names[n])}" for n in kinds)
             self._db.execute(
@@ -208,17 +207,43 @@ class ParquetFile:
     """A file of `ParquetWriter`, open for reading."""
 
     def __init__(self, path: Path, db: DuckDBPyConnection | None = None) -> None:
-        """Open a file; `db` is the database that wrote it, which is closed with it."""
+        """Open a file; `db` is the database that wrote it, which is closed with it.
+
+        RunDirectoryError says that it is none of these files.
+        """
         self.path, self.db = path, db or connect()
         source = quote_path(path)
         self.source = f"read_parquet({source}, file_row_number = true, hive_partitioning = false)"
         """Reads the file in SQL; `file_row_number` is the number of each row."""
-        (footer,) = self.db.execute(
-            f"SELECT value FROM parquet_kv_metadata({source}) WHERE key = 'heldout'"
-        ).fetchall()
-        content = msgspec.json.decode(footer[0], type=Footer)
+        try:
+            content = self._read_footer(source)
+        except BaseException:
+            self.db.close()
+            raise
         self.columns, self.plain = content.columns, frozenset(content.plain)
         self.own = content.own
+
+    def _read_footer(self, source: str) -> Footer:
+        """Read what the file says of itself, and check that its columns are those."""
+        with self._reading():
+            footers = self.db.execute(
+                f"SELECT value FROM parquet_kv_metadata({source}) WHERE key = 'heldout'"
+            ).fetchall()
+            described = self.db.execute(f"DESCRIBE SELECT * FROM {self.source}").fetchall()
+        try:
+            content = msgspec.json.decode(footers[0][0] if footers else b"", type=Footer)
+        except UNREADABLE as problem:
+            raise self._damaged(problem) from None
+        types = {name: type for name, type, *_ in described}
+        for name, kind in content.columns.values():
+            if types.get(name) != SQL_TYPES[kind]:
+                raise self._damaged(f"no column {name!r} of {SQL_TYPES[kind]}")
+        return content
+
+    def _damaged(self, problem: object) -> RunDirectoryError:
+        return RunDirectoryError(
+            f"{self.path} is no file of results: {problem}; without it the journal is read"
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -228,7 +253,8 @@ class ParquetFile:
         """Read whole columns; they are masked where a row has no value."""
         columns = list(dict.fromkeys(names))
         selected = ", ".join(f"{self._quoted(name)} AS c{i}" for i, name in enumerate(columns))
-        arrays = self.db.execute(f"SELECT {selected} FROM {self.source}").fetchnumpy()
+        with self._reading():
+            arrays = self.db.execute(f"SELECT {selected} FROM {self.source}").fetchnumpy()
         return {name: arrays[f"c{i}"] for i, name in enumerate(columns)}
 
     def read_ids(self) -> NDArray[Any]:
@@ -238,17 +264,28 @@ class ParquetFile:
     def read_codes(self, name: str) -> tuple[Ints, list[Any]]:
         """Read a column as numbers into its values, -1 where a row has none; and these values."""
         column = self._quoted(name)
-        self.db.execute(
-            f"CREATE OR REPLACE TABLE labels AS SELECT {column} AS label, "
-            f"row_number() OVER (ORDER BY min(file_row_number)) - 1 AS code "
-            f"FROM {self.source} WHERE {column} IS NOT NULL GROUP BY 1"
-        )
-        values = self.db.execute("SELECT label FROM labels ORDER BY code").fetchall()
-        codes = self.db.execute(
-            f"SELECT coalesce(code, -1) AS code FROM {self.source} LEFT JOIN labels "
-            f"ON label = {column} ORDER BY file_row_number"
-        )
-        return codes.fetchnumpy()["code"], [value for (value,) in values]
+        with self._reading():
+            self.db.execute(
+                f"CREATE OR REPLACE TABLE labels AS SELECT {column} AS label, "
+                f"row_number() OVER (ORDER BY min(file_row_number)) - 1 AS code "
+                f"FROM {self.source} WHERE {column} IS NOT NULL GROUP BY 1"
+            )
+            values = self.db.execute("SELECT label FROM labels ORDER BY code").fetchall()
+            codes = self.db.execute(
+                f"SELECT coalesce(code, -1) AS code FROM {self.source} LEFT JOIN labels "
+                f"ON label = {column} ORDER BY file_row_number"
+            ).fetchnumpy()["code"]
+        return codes, [value for (value,) in values]
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what DuckDB raises into RunDirectoryError."""
+        import duckdb
+
+        try:
+            yield
+        except duckdb.Error as problem:
+            raise self._damaged(problem) from None
 
     def _quoted(self, name: str) -> str:
         return quote_name(self.columns[name][0])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplaced
+from heldout.store.jsonl import open_to_read
 from heldout.store.run_dir import COPIED, RunDir, now
 
 FILES = ("results.jsonl", "results.parquet", "summary.json", "curve.jsonl", "run.json")
@@ -95,6 +96,7 @@ def copy_run(run_dir: Path, url: str) -> None:
 
 def _put_whole(filesystem: Any, file: Path, target: str) -> None:
     """Write under another name and rename, where files appear before they are complete."""
+    open_to_read(file).close()  # which refuses a link to something else
     if "file" in filesystem.protocol or "local" in filesystem.protocol:
         folder, _, name = target.rpartition("/")
         temporary = f"{folder}/.{name}.tmp"

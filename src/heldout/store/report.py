@@ -48,7 +48,7 @@ from heldout.store.journal import (
     decode_result,
     lines,
 )
-from heldout.store.jsonl import open_to_read
+from heldout.store.jsonl import open_to_read, read_line
 from heldout.store.run_dir import (
     SUMMARY_FORMAT,
     SUMMARY_VERSION,
@@ -122,7 +122,7 @@ class Results(Sequence[EvalResult]):
             self.run.refuse_replaced(self.info)
             for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
                 file.seek(offset)
-                yield decode_result(self.run.journal, number, file.readline())
+                yield decode_result(self.run.journal, number, read_line(file))
 
     def __repr__(self) -> str:
         return f"Results({str(self.run.path)!r})"
@@ -219,9 +219,11 @@ class EvalReport:
         target.make()
         if self.path is not None and self.selection is None:
             source = RunDir(self.path)
-            for file in (source.journal, source.run, source.columns, source.summary):
-                if file.exists():
-                    shutil.copyfile(file, target.path / file.name)
+            for file in (source.journal, source.run):
+                _copy_file(file, target.path / file.name)
+            for file in (source.columns, source.summary):
+                with suppress(FileNotFoundError, RunDirectoryError):  # derived: passed over
+                    _copy_file(file, target.path / file.name)
             return
         index: dict[str, int] = {}
         for result in self.results:
@@ -459,6 +461,11 @@ def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Sum
     info.columns_hash = columns_hash or None
     run.write_info(info)
     return summary
+
+
+def _copy_file(file: Path, target: Path) -> None:
+    with open_to_read(file) as source, target.open("xb") as copy:
+        shutil.copyfileobj(source, copy)
 
 
 def add_cost(usage: RunUsage, config: Mapping[str, Any]) -> RunUsage:

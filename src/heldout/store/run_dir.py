@@ -36,7 +36,14 @@ from heldout.errors import (
     UnknownFormat,
 )
 from heldout.store.journal import JournalWriter, Key, records, storage_error
-from heldout.store.jsonl import has_writer, open_to_read, read_document, read_whole
+from heldout.store.jsonl import (
+    has_writer,
+    link_error,
+    open_to_read,
+    read_document,
+    read_whole,
+    temporary_name,
+)
 
 FORMAT = "heldout.run"
 VERSION = 1
@@ -45,6 +52,10 @@ SUMMARY_VERSION = 2
 """1 took samples of equal content for independent, and any metric that was always 1 for a rate."""
 
 HASHED_BYTES = 2**16
+LEFTOVER = re.compile(
+    r"\.(run\.json|summary\.json|results\.parquet|\d+-\d+\.json)\.[0-9a-f]{16}\.tmp"
+)
+"""What a killed process leaves of a file that it was writing (`temporary_name`)."""
 COPIED = ".copied"
 """In a copy of a run at a URL: when it was made. Who writes the original cannot be known here."""
 
@@ -137,6 +148,10 @@ class RunUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
+
+    def is_possible(self) -> bool:
+        """Tell whether these can be sums of counts."""
+        return all(0 <= n < 2**63 for n in (self.n, self.prompt_tokens, self.completion_tokens))
 
 
 class SummaryFile(msgspec.Struct):
@@ -244,7 +259,11 @@ class RunDir:
             raise
         except (FileNotFoundError, RunDirectoryError):
             return None
-        return file if is_own and file.version == SUMMARY_VERSION else None
+        if not is_own or file.version != SUMMARY_VERSION:
+            return None
+        if file.usage is not None and not file.usage.is_possible():
+            file.usage = None
+        return file
 
     # --- Entering ---
 
@@ -296,6 +315,21 @@ class RunDir:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise storage_error(self.path, problem) from problem
+
+    def make_turns(self) -> None:
+        """Make the folder of saved turns; RunDirectoryError where it is a link."""
+        if self.turns.is_symlink():
+            raise link_error(self.turns)
+        self.turns.mkdir(exist_ok=True)
+
+    def remove_leftovers(self) -> None:
+        """Remove half-written files of a killed process; for whoever holds the journal's lock."""
+        for directory in (self.path, self.turns):
+            if directory == self.turns and (not directory.is_dir() or directory.is_symlink()):
+                continue
+            for entry in os.scandir(directory):
+                if LEFTOVER.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    Path(entry.path).unlink(missing_ok=True)
 
     def remove_empty(self) -> None:
         """Take back a directory in which nothing came to pass."""
@@ -382,17 +416,20 @@ def unused_name(output_dir: Path) -> str:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write the whole file or leave the old one: never half."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(path)
+    is_made = False
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:  # which follows no link
+            is_made = True
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_directory(path.parent)
     except OSError as problem:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        if is_made:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
         raise storage_error(path, problem) from problem
 
 

@@ -16,7 +16,6 @@ files, extensions and settings was taken away.
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -34,7 +33,7 @@ from heldout.store.columns import (
     METRIC,
     Selection,
     as_text,
-    has_current_parquet,
+    open_current_parquet,
     parts_of,
     rows_of,
     write_parquet,
@@ -135,11 +134,11 @@ def _open_parquet(report: EvalReport, copy: Path) -> ParquetFile:
     """Open results.parquet, or one that is written where there is none."""
     if report.path is not None:
         run = RunDir(report.path)
-        if has_current_parquet(run, report.info or run.read_info()):
-            if not re.search(r"[*?[]", str(run.columns.absolute())):
-                return ParquetFile(run.columns)
-            shutil.copyfile(run.columns, copy)  # DuckDB would allow all that the pattern matches
-            return ParquetFile(copy)
+        # Of such a path, DuckDB would allow all that the pattern matches.
+        is_pattern = re.search(r"[*?[]", str(run.columns.absolute())) is not None
+        info = report.info or run.read_info()
+        if file := open_current_parquet(run, info, copy if is_pattern else None):
+            return file
     file = write_parquet(lambda: parts_of(rows_of(report)), copy)
     if file is None:
         raise InvalidInput(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError, RunExists
-from heldout.store.jsonl import has_writer
-from heldout.store.run_dir import RunDir, RunInfo, now
+from heldout.store.jsonl import MAX_LINE_BYTES, has_writer, read_whole
+from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
 from heldout.training.curve import (
     CurvePoint,
     CurveWriter,
@@ -80,11 +79,13 @@ class CurveFile:
         self.run.make()
         with self._lock:
             writer = self._open()
+            self.run.remove_leftovers()
             if not resume:
                 self._refuse_points()  # again: only who holds the lock knows that none was added
                 if read_points(self.run.curve):
                     # Nothing but skips of a training run that never got a result.
-                    shutil.copy(self.run.curve, self.run.path / "curve.failed.jsonl")
+                    failed = self.run.path / "curve.failed.jsonl"
+                    replace_file(failed, read_whole(self.run.curve, MAX_LINE_BYTES))
                     writer.lines.clear()
 
     def _refuse_points(self) -> None:

@@ -47,6 +47,7 @@ from heldout.stats.summary import Summary, has_mean
 from heldout.store.columns import PARQUET_FROM, summarize_results
 from heldout.store.error_counts import count_errors, explain_no_mean
 from heldout.store.journal import Record, plain_value
+from heldout.store.jsonl import link_error
 from heldout.store.report import EvalReport
 from heldout.store.resume import as_stored
 from heldout.store.run_dir import RunDir
@@ -517,6 +518,8 @@ def _evaluate(
 
 def reserve_name(folder: Path, name: str) -> str:
     """Create a directory of that name, numbered if another eval has it, and return its name."""
+    if folder.is_symlink():
+        raise link_error(folder)
     folder.mkdir(parents=True, exist_ok=True)
     names = numbered_names(name)
     while True:

@@ -98,7 +98,9 @@ class Viewer:
         if not request.path.startswith("/api/") or self._token is None:
             return None
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme == "Bearer" and hmac.compare_digest(given.encode(), self._token.encode()):
+        if scheme == "Bearer" and hmac.compare_digest(
+            given.encode("utf-8", "surrogateescape"), self._token.encode()
+        ):
             return None
         return _error(
             401, "the token is missing or old", "Open the address that `heldout view` printed."

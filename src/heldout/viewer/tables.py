@@ -33,7 +33,7 @@ from heldout.store.columns import (
     write_parquet,
 )
 from heldout.store.journal import decode_result, id_hash, in_order
-from heldout.store.jsonl import open_to_read
+from heldout.store.jsonl import open_to_read, read_line
 from heldout.store.parquet import ParquetFile
 from heldout.store.report import EvalReport, Results, repeats_of
 from heldout.store.run_dir import RunDir
@@ -302,7 +302,7 @@ class RunTable:
         with open_to_read(self.run.journal) as file:
             for item in items:
                 file.seek(int(self.offsets[item]))
-                yield decode_result(self.run.journal, item + 2, file.readline())
+                yield decode_result(self.run.journal, item + 2, read_line(file))
 
     def _search_journal(self, text: str) -> Mask:
         """Find the items whose question, conversation, target or error contains a text."""
@@ -311,7 +311,7 @@ class RunTable:
         candidates = []
         with open_to_read(self.run.journal) as file:
             begin = 0
-            while block := file.read(PIECE) + file.readline():
+            while block := file.read(PIECE) + read_line(file):
                 if needle in block.lower():
                     sizes = [len(line) + 1 for line in block.split(b"\n")]
                     starts = begin + np.cumsum([0, *sizes[:-1]])

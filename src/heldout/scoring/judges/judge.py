@@ -561,7 +561,9 @@ class VerdictCache:
     async def get(self, key: bytes) -> CachedReply | None:
         """Look up a reply; None where there is none, or the file cannot be read now."""
         content = self._memory.get(key) or await self._use_file(lambda file: file.get(key))
-        return None if content is None else msgspec.json.decode(content, type=CachedReply)
+        with suppress(msgspec.ValidationError):  # an earlier version may have stored it
+            return None if content is None else msgspec.json.decode(content, type=CachedReply)
+        return None
 
     async def put(self, key: bytes, reply: CachedReply) -> None:
         """Keep a reply; of those in memory the oldest go when there are too many."""

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from heldout.errors import HeldoutError, InvalidInput
+from heldout.store.jsonl import open_to_append
 from heldout.training.run_eval import Known, Measured, Task, describe
 from heldout.training.worker.messages import (
     INSIDE_WORKER,
@@ -406,7 +407,7 @@ class LocalProcess:
         command = [sys.executable, "-uP", "-X", "faulthandler", "-m", SERVER, *map(str, fds)]
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            with inherited, log.open("ab") as output:
+            with inherited, open_to_append(log) as output:
                 self._log_start = output.tell()
                 self._popen = subprocess.Popen(
                     command,
