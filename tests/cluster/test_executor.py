@@ -152,6 +152,7 @@ def test_items_that_time_out_or_cannot_be_stored_are_errors_as_in_a_local_run(ou
         endpoint=evals.late_answer,
         score_fn=evals.unstorable,
         timeout=1.0,
+        max_error_rate=1.0,
         executor=RayExecutor(workers=1),
     )
     errors = {result.sample_id: str(result.error) for result in report.results if result.error}
@@ -466,6 +467,8 @@ def test_more_than_the_cluster_has_is_refused_with_what_it_has(out: Path) -> Non
         run(evals.make_samples(2), out, executor=RayExecutor(gpus_per_worker=1))
     with pytest.raises(InvalidInput, match="1000 were asked for"):
         run(evals.make_samples(2), out, executor=RayExecutor(workers=1000))
+    with pytest.raises(InvalidInput, match="takes no CPU, GPU or other resource"):
+        run(evals.make_samples(2), out, executor=RayExecutor(cpus_per_worker=0))
 
 
 def test_a_function_that_cannot_travel_is_refused_before_anything_starts(out: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import anyio
 
 from heldout._aio import waker
+from heldout._checks import check_number, check_text
 from heldout.errors import EvalFailed, InvalidInput
 
 log = logging.getLogger("heldout")
@@ -187,6 +188,27 @@ def count_fitting(ray: Any, need: Mapping[str, float]) -> int:
     return fits
 
 
+def check_resources(resources: Any) -> None:
+    """Refuse custom resources that are no numbers by name.
+
+    Args:
+        resources: What one worker takes, besides CPUs and GPUs.
+
+    Raises:
+        InvalidInput: They are something else.
+    """
+    if not isinstance(resources, Mapping):
+        raise InvalidInput(f"resources are numbers by name, got {resources!r:.200}")
+    for name, amount in resources.items():
+        check_number(f"resource {name!r}", amount, low=0)
+
+
+def check_working_dir(folder: Any) -> None:
+    """Refuse what names no folder; None is that of the eval file."""
+    if not isinstance(folder, Path):
+        check_text("working_dir", folder, optional=True)
+
+
 def check_fits(ray: Any, need: Mapping[str, float], workers: int | None) -> None:
     """Refuse workers that the cluster has no room for.
 
@@ -196,8 +218,13 @@ def check_fits(ray: Any, need: Mapping[str, float], workers: int | None) -> None
         workers: How many are asked for; None is as many as there is room for.
 
     Raises:
-        InvalidInput: There are not so many CPUs, GPUs or other resources.
+        InvalidInput: There are not so many CPUs, GPUs or other resources, or a worker takes none.
     """
+    if not any(need.values()):
+        raise InvalidInput(
+            "a worker that takes no CPU, GPU or other resource would fit any number of times: "
+            "0 CPUs are for workers that take a GPU or a custom resource"
+        )
     room = count_fitting(ray, need)
     if room >= (workers or 1):
         return

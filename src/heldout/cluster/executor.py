@@ -34,11 +34,14 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from heldout._aio import Threads, unwrap_group
+from heldout._checks import check_count, check_number, check_text
 from heldout.cluster._ray import (
     ClusterLost,
     call,
     check_connected,
     check_fits,
+    check_resources,
+    check_working_dir,
     connected,
     count_fitting,
     explain_death,
@@ -114,6 +117,7 @@ class RayExecutor:
     gpus_per_worker: float | None = None
     """None is 1 for a model that workers load (hf:, smollm2) where the cluster has GPUs, else 0."""
     cpus_per_worker: float = 1.0
+    """0 only where a worker takes a GPU or another resource: else any number would fit."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """Custom resources of one worker."""
     working_dir: str | Path | None = None
@@ -125,12 +129,22 @@ class RayExecutor:
     the environment that `ray start` is called in."""
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise InvalidInput(f"workers is a whole number >= 1, got {self.workers!r}")
-        numbers = {"gpus_per_worker": self.gpus_per_worker or 0.0, **self.resources}
-        for name, value in (*numbers.items(), ("cpus_per_worker", self.cpus_per_worker)):
-            if not 0 <= value < math.inf:
-                raise InvalidInput(f"{name} is a number >= 0, got {value!r}")
+        check_text("address", self.address, optional=True)
+        check_count("workers", self.workers, low=1, optional=True)
+        check_number("gpus_per_worker", self.gpus_per_worker, low=0, optional=True)
+        check_number("cpus_per_worker", self.cpus_per_worker, low=0)
+        check_resources(self.resources)
+        check_working_dir(self.working_dir)
+        if not isinstance(self.pip, list | tuple):
+            raise InvalidInput(f"pip is a list of packages, got {self.pip!r:.200}")
+        for package in self.pip:
+            check_text("each of pip", package)
+        if not isinstance(self.environment, Mapping):
+            raise InvalidInput("environment has texts by name")
+        for name, value in self.environment.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                # Not the value: it may be a key.
+                raise InvalidInput(f"environment: {name!r} is text, got {type(value).__name__}")
 
     async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
         """Run an eval; `heldout.evaluate(…, executor=…)` calls it.

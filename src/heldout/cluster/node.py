@@ -14,7 +14,6 @@ import hashlib
 import io
 import itertools
 import logging
-import math
 import os
 import shutil
 import socket
@@ -29,10 +28,13 @@ from typing import Any
 
 import msgspec
 
+from heldout._checks import check_number, check_text
 from heldout.cluster._ray import (
     call,
     check_connected,
     check_fits,
+    check_resources,
+    check_working_dir,
     connected,
     describe_cluster,
     explain_death,
@@ -87,9 +89,12 @@ class RayNode:
     """The folder that travels to the node; by default that of the worker's file."""
 
     def __post_init__(self) -> None:
-        for name, value in (("num_gpus", self.num_gpus), ("num_cpus", self.num_cpus)):
-            if not 0 <= value < math.inf:
-                raise InvalidInput(f"{name} is a number >= 0, got {value!r}")
+        check_text("address", self.address, optional=True)
+        check_text("node", self.node, optional=True)
+        check_working_dir(self.working_dir)
+        for name in ("num_gpus", "num_cpus"):
+            check_number(name, getattr(self, name), low=0)
+        check_resources(self.resources)
 
     def start(
         self,
