@@ -1,14 +1,33 @@
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from heldout import EvalConfig, Sampling, base_config
+from heldout import EvalConfig, Message, Sample, Sampling, base_config, evaluate
+from heldout.cluster import RayExecutor, RayNode
 from heldout.config import config_to_dict, result_changing
 from heldout.errors import InvalidInput
+from heldout.prices import Price
+from heldout.types import Completion
+
+
+class EchoEndpoint:
+    """An endpoint object, for which any sampling will do."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "echo"}
+
+    async def complete(self, messages: Any, sampling: Sampling, tools: Any = ()) -> Completion:
+        return Completion(Message("assistant", "a"))
+
+    async def close(self) -> None:
+        pass
 
 
 @pytest.mark.parametrize(
@@ -61,6 +80,41 @@ def test_a_bad_value_is_refused_by_name_when_the_config_is_made(field: str, valu
 def test_bad_sampling_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(InvalidInput, match=f"sampling.{field}"):
         Sampling(**{field: value})
+
+
+STRANGE: list[Any] = [
+    *(None, True, 3, 0.5, -1, float("nan"), float("inf"), 10**400, "text", "", "\ud800", "a\0b"),
+    *(b"text", [], [None], ["a", 1], {}, {"a": 10**400}, {"input": None}, object(), Path("x")),
+]
+"""Values of which some are right for some field."""
+
+
+@pytest.mark.parametrize("owner", [EvalConfig, Sampling, Price, RayExecutor, RayNode])
+def test_any_value_of_any_field_is_refused_as_invalid_or_can_be_run(
+    owner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    needed: dict[str, Any] = {"input": 1.0, "output": 1.0} if owner is Price else {}
+    if owner is EvalConfig:
+        needed = {"endpoint": lambda messages: "a"}
+    for field, value in itertools.product(dataclasses.fields(owner), STRANGE):
+        try:
+            made = owner(**{**needed, field.name: value})
+        except InvalidInput:
+            continue
+        if owner is Price:
+            config = EvalConfig(price=made, **{"endpoint": lambda messages: "a"})
+        elif owner is Sampling:
+            config = EvalConfig(sampling=made, endpoint=EchoEndpoint())
+        elif owner is EvalConfig:
+            config = made
+        else:
+            continue  # what a cluster makes of it is another test's
+        if not config.cache:  # of a function there is none
+            name = config.experiment_name or f"run-{field.name}-{STRANGE.index(value)}"
+            config = replace(config, experiment_name=name, progress=False)
+            report = anyio.run(evaluate, [Sample("s", {"question": "q"})], config, lambda t, s: 1.0)
+            assert report.summary["n"] >= 1
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
+from heldout._checks import check_count, check_flag, check_number, check_text
 from heldout._providers import check_model_name, model_name
 from heldout.errors import InvalidInput
 from heldout.prices import Price, find_price
@@ -49,16 +51,14 @@ class Sampling:
         if self.extra_body is not None:
             _check_extra_body(self.extra_body)
             object.__setattr__(self, "extra_body", self.extra_body or None)
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        elif type(self.stop) is not tuple:
-            object.__setattr__(self, "stop", tuple(self.stop))
-        _check_number("sampling.temperature", self.temperature, low=0)
-        _check_number("sampling.top_p", self.top_p, low=0, high=1)
+        object.__setattr__(self, "stop", _texts("sampling.stop", self.stop))
+        check_number("sampling.temperature", self.temperature, low=0, optional=True)
+        check_number("sampling.top_p", self.top_p, low=0, high=1, optional=True)
         if self.top_p == 0:
             raise InvalidInput("sampling.top_p is above 0; for greedy set temperature=0")
-        _check_count("sampling.max_tokens", self.max_tokens, low=1)
-        _check_count("sampling.seed", self.seed, low=0)
+        check_count("sampling.max_tokens", self.max_tokens, low=1, optional=True)
+        check_count("sampling.seed", self.seed, low=0, optional=True)
+        check_flag("sampling.stream", self.stream)
 
     def for_item(self, sample_id: str, repeat: int) -> Sampling:
         """Give an item its own seed, if there is one, so that repeats are not copies."""
@@ -143,42 +143,51 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         if isinstance(self.price, dict):
-            object.__setattr__(self, "price", Price(**self.price))
-        if isinstance(self.output_dir, Path):
-            object.__setattr__(self, "output_dir", str(self.output_dir))
+            object.__setattr__(self, "price", Price.from_dict(self.price))
+        for path in ("output_dir", "cache"):
+            if isinstance(getattr(self, path), Path):
+                object.__setattr__(self, path, str(getattr(self, path)))
+        check_text("experiment_name", self.experiment_name, empty=True, optional=True)
         name = self.experiment_name
         if name is not None and not re.fullmatch(r"(\w[\w.+=@ -]*/)?\w[\w.+=@ -]*", name):
             raise InvalidInput(
                 f"experiment_name becomes a directory, or two (name/run): letters, digits and "
                 f". _ - + = @, starting with a letter or digit; got {name!r}"
             )
-        if not self.output_dir:
-            raise InvalidInput("output_dir is a path, got ''")
-        tags = (self.tags,) if isinstance(self.tags, str) else tuple(self.tags)
-        object.__setattr__(self, "tags", tags)
-        if not all(isinstance(tag, str) and tag for tag in tags):
-            raise InvalidInput(f"tags are words, got {self.tags!r}")
+        check_text("output_dir", self.output_dir)
+        if "\0" in self.output_dir:
+            raise InvalidInput(f"output_dir is a path, got {self.output_dir!r}")
+        object.__setattr__(self, "tags", _texts("tags", self.tags))
+        check_text("note", self.note, empty=True, optional=True)
         if not isinstance(self.sampling, Sampling):
-            raise InvalidInput(f"sampling is a heldout.Sampling, got {self.sampling!r}")
-        for count in ("max_concurrent", "repeats", "max_turns", "max_samples", "token_budget"):
-            _check_count(count, getattr(self, count), low=1)
-        _check_count("retries", self.retries, low=0)
-        _check_number("timeout", self.timeout, low=0)
+            raise InvalidInput(f"sampling is a heldout.Sampling, got {self.sampling!r:.200}")
+        if not isinstance(self.price, Price | None):
+            raise InvalidInput(f"price is a heldout.Price, got {self.price!r:.200}")
+        for count in ("max_concurrent", "repeats"):
+            check_count(count, getattr(self, count), low=1)
+        for count in ("max_turns", "max_samples", "token_budget"):
+            check_count(count, getattr(self, count), low=1, optional=True)
+        check_count("retries", self.retries, low=0)
+        check_number("timeout", self.timeout, low=0, optional=True)
         if self.timeout == 0:
             raise InvalidInput("timeout is above 0 seconds; None is without bound")
         if self.on_error not in ("zero", "raise"):
-            raise InvalidInput(f"on_error is 'zero' or 'raise', got {self.on_error!r}")
-        _check_number("max_error_rate", self.max_error_rate, low=0, high=1)
+            raise InvalidInput(f"on_error is 'zero' or 'raise', got {self.on_error!r:.200}")
+        check_number("max_error_rate", self.max_error_rate, low=0, high=1, optional=True)
         if self.on_error == "raise" and self.max_error_rate not in (None, 1, MAX_ERROR_RATE):
             raise InvalidInput(
                 "max_error_rate has no effect with on_error='raise', which stops at the first "
                 "error; set one of the two"
             )
-        _check_number("pass_threshold", self.pass_threshold)
+        check_number("pass_threshold", self.pass_threshold)
+        for flag in ("resume", "save_turns", "progress"):
+            check_flag(flag, getattr(self, flag))
         if self.resume and self.experiment_name is None:
             raise InvalidInput("resume=True needs the experiment_name of the run to go on with")
         if self.cache in ("true", "false", ""):  # of a command line or a file of settings
             object.__setattr__(self, "cache", self.cache == "true")
+        if not isinstance(self.cache, bool):
+            check_text("cache (True, False or the path of its file)", self.cache)
         check_endpoint(self.endpoint)
         if self.sampling.extra_body or self.sampling.stream:
             _check_is_server(self.endpoint)
@@ -241,21 +250,19 @@ def _check_extra_body(extra: Any) -> None:
         raise InvalidInput(f"sampling.extra_body is a dict of request fields, got {extra!r:.200}")
     try:
         json.dumps(extra, allow_nan=False)
-    except (TypeError, ValueError) as problem:
+        msgspec.json.encode(extra)  # as it is stored and sent: numbers of 64 bits
+    except (TypeError, ValueError, OverflowError, RecursionError) as problem:
         raise InvalidInput(f"sampling.extra_body is not valid JSON: {problem}") from None
 
 
-def _check_count(name: str, value: Any, *, low: int) -> None:
-    if value is not None and (not isinstance(value, int) or value < low):
-        raise InvalidInput(f"{name} is a whole number >= {low}, got {value!r}")
-
-
-def _check_number(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
-        bounds = f" from {low:g}" * (low > -math.inf) + f" to {high:g}" * (high < math.inf)
-        raise InvalidInput(f"{name} is a finite number{bounds}, got {value!r}")
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return texts as a tuple; one text is a tuple of one."""
+    if not isinstance(value, str | list | tuple | set | frozenset):
+        raise InvalidInput(f"{name} is a list of texts, got {value!r:.200}")
+    texts = (value,) if isinstance(value, str) else tuple(value)
+    for text in texts:
+        check_text(f"each of {name}", text)
+    return texts
 
 
 base_config = EvalConfig()

@@ -14,9 +14,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from heldout._checks import check_number
 from heldout.errors import InvalidInput
 
 PER = 1_000_000
@@ -34,9 +36,14 @@ class Price:
 
     def __post_init__(self) -> None:
         for name in ("input", "output"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise InvalidInput(f"price.{name} is a number >= 0 per million tokens: {value!r}")
+            check_number(f"price.{name}, per million tokens,", getattr(self, name), low=0)
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Price:
+        """Make a price of its two fields; InvalidInput where they are others."""
+        if plain.keys() != {"input", "output"}:
+            raise InvalidInput(f"price has input and output, got {plain!r:.200}")
+        return cls(**plain)
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Compute what tokens cost.

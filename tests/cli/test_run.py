@@ -222,6 +222,8 @@ def test_an_option_of_its_own_wins_over_set(write: Write, heldout: Heldout) -> N
         ("sampling.stop=[1]", "--set sampling.stop=[1]: Expected `str`, got `int`"),
         ("experiment_name=../up", "experiment_name becomes a directory"),
         ("endpoint=nobody", "model 'nobody' is not one of openai:MODEL"),
+        ("extra_body.a=1 extra_body.a.b=2", "--set extra_body.a.b: a is 1 already"),
+        ("price.input=-1", "price.input, per million tokens, is a finite number from 0, got -1"),
         ("endpoint=eval.py:f", "set a function in the eval file: config = EvalConfig("),
     ],
 )
@@ -229,7 +231,8 @@ def test_a_wrong_setting_is_refused_before_anything_runs(
     write: Write, heldout: Heldout, setting: str, said: str
 ) -> None:
     write()
-    outcome = heldout("run", "eval.py", "--set", setting)
+    given = [part for one in setting.split() for part in ("--set", one)]
+    outcome = heldout("run", "eval.py", *given)
     assert outcome.code == 2
     assert said in outcome.err
     assert "Traceback" not in outcome.err
@@ -640,6 +643,9 @@ def test_a_toml_file_has_settings_that_the_command_line_wins_over(
         ("a = ", "--config run.toml cannot be read: Invalid value"),
         ("epoch = 1", "--config epoch: there is no such setting"),
         ('epochs = "two"', "--config: epochs=two: Expected `int`, got `str`"),
+        ("sampling = 0.5", "sampling is a table, [sampling] with a line for each key, got 0.5"),
+        ('dataset = "x"', "dataset is a table, [dataset] with a line for each key, got 'x'"),
+        ("price = [1]", "price is a table, [price] with a line for each key, got [1]"),
     ],
 )
 def test_a_toml_file_that_is_wrong_is_refused(

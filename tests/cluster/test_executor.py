@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import signal
@@ -24,6 +25,8 @@ import pytest
 
 from heldout import EvalConfig, EvalReport, Sample, evaluate
 from heldout.cluster import RayExecutor, executor
+from heldout.cluster._ray import ClusterLost
+from heldout.cluster.worker import ItemWorker
 from heldout.errors import InvalidInput, SystemicFailure
 from tests.cluster import evals
 from tests.cluster.conftest import NODE
@@ -149,6 +152,7 @@ def test_items_that_time_out_or_cannot_be_stored_are_errors_as_in_a_local_run(ou
         endpoint=evals.late_answer,
         score_fn=evals.unstorable,
         timeout=1.0,
+        max_error_rate=1.0,
         executor=RayExecutor(workers=1),
     )
     errors = {result.sample_id: str(result.error) for result in report.results if result.error}
@@ -283,6 +287,96 @@ def test_a_driver_that_is_killed_is_resumed_without_repeating_an_item(
     assert keys_of(journal) == Counter((f"s{i}", 0) for i in range(100))
 
 
+@pytest.mark.parametrize("reconnects", [False, True])
+def test_a_connection_that_is_lost_ends_the_run_which_is_resumed_to_the_same_report(
+    cluster: Any, out: Path, reconnects: bool
+) -> None:
+    import ray
+
+    samples = evals.make_samples(300)
+    settings: dict[str, Any] = {"endpoint": evals.slow_answer, "max_concurrent": 6}
+    journal = out / "run" / "results.jsonl"
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(run, samples, out, **settings)
+        evals.wait_for(journal, 30)
+        ray.shutdown()
+        try:
+            if reconnects:
+                ray.init(cluster.address, logging_level=logging.WARNING, log_to_driver=False)
+            with pytest.raises(ClusterLost, match="connection to the cluster was lost"):
+                running.result(timeout=120)
+            assert ray.is_initialized() == reconnects  # no new cluster was started here
+        finally:
+            if not ray.is_initialized():
+                ray.init(cluster.address, logging_level=logging.WARNING, log_to_driver=False)
+    stopped = json.loads((out / "run" / "run.json").read_text())
+    assert stopped["status"] == "failed"
+    assert stopped["reason"].startswith("ClusterLost: the connection to the cluster was lost")
+    before = journal.read_text().splitlines()
+    resumed = run(samples, out, resume=True, **settings)
+    assert journal.read_text().splitlines()[: len(before)] == before
+    assert keys_of(journal) == Counter((f"s{i}", 0) for i in range(300))
+    whole = run(samples, out, experiment_name="whole", **settings)
+    assert resumed.path is not None
+    assert whole.path is not None
+    summaries = [(path / "summary.json").read_bytes() for path in (resumed.path, whole.path)]
+    assert summaries[0] == summaries[1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("submit is forgotten", "has not received items that it was sent"),
+        ("submit never returns", "has not received items that it was sent"),
+        ("collect never returns", "has not replied"),
+        ("items never end", "no item has ended"),
+    ],
+)
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_loses_a_call_is_replaced_and_its_items_are_run_again(
+    out: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
+    reason: str,
+) -> None:
+    once = tmp_path / "once"
+
+    class FaultyWorker(ItemWorker):
+        """Has the fault once: in the first of all workers that comes to it."""
+
+        def _is_faulty(self, kind: str) -> bool:
+            if not fault.startswith(kind):
+                return False
+            try:
+                once.touch(exist_ok=False)
+            except FileExistsError:
+                return False
+            return True
+
+        def submit(self, jobs: bytes) -> None:
+            if self._is_faulty("items"):
+                self._loop._wake = lambda function: None
+            elif self._is_faulty("submit"):
+                if fault == "submit never returns":
+                    threading.Event().wait()
+                return
+            super().submit(jobs)
+
+        def collect(self) -> bytes:
+            if self._is_faulty("collect"):
+                threading.Event().wait()
+            return super().collect()
+
+    monkeypatch.setattr(executor, "ItemWorker", FaultyWorker)
+    monkeypatch.setattr(executor, "LOST_SECONDS", 5.0)
+    report = run(evals.make_samples(40), out, max_concurrent=6, timeout=5.0)
+    assert reason in caplog.text
+    assert report.summary["n_scored"] == 40
+    assert keys_of(out / "run" / "results.jsonl") == Counter((f"s{i}", 0) for i in range(40))
+
+
 def test_a_worker_whose_model_is_another_one_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     pool = executor.WorkerPool.__new__(executor.WorkerPool)
     pool._hello, pool._copies = None, {}
@@ -373,6 +467,8 @@ def test_more_than_the_cluster_has_is_refused_with_what_it_has(out: Path) -> Non
         run(evals.make_samples(2), out, executor=RayExecutor(gpus_per_worker=1))
     with pytest.raises(InvalidInput, match="1000 were asked for"):
         run(evals.make_samples(2), out, executor=RayExecutor(workers=1000))
+    with pytest.raises(InvalidInput, match="takes no CPU, GPU or other resource"):
+        run(evals.make_samples(2), out, executor=RayExecutor(cpus_per_worker=0))
 
 
 def test_a_function_that_cannot_travel_is_refused_before_anything_starts(out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -110,6 +111,24 @@ def test_a_relay_that_dies_is_a_skip_and_takes_its_worker_along(
     gone = measure(worker, Network(3.0), make_task(tmp_path, "1"))
     assert gone.skipped is not None
     assert "the eval worker on the cluster is gone" in gone.skipped
+    assert measure(worker, Network(3.0), make_task(tmp_path, "1")).skipped is None
+
+
+def test_a_connection_that_is_lost_is_a_skip_and_the_next_eval_has_another_one(
+    worker: EvalWorker, cluster: Any, tmp_path: Path
+) -> None:
+    import ray
+
+    assert measure(worker, Network(3.0), make_task(tmp_path, "1")).skipped is None
+    ray.shutdown()
+    try:
+        gone = measure(worker, Network(3.0), make_task(tmp_path, "1"))
+        assert not ray.is_initialized()  # no cluster was started here
+    finally:
+        ray.init(cluster.address, logging_level=logging.WARNING, log_to_driver=False)
+    assert gone.skipped == (
+        "the eval worker on the cluster is gone: Ray was shut down in this process"
+    )
     assert measure(worker, Network(3.0), make_task(tmp_path, "1")).skipped is None
 
 

@@ -448,10 +448,14 @@ def test_workers_start_as_tasks_ask_for_them() -> None:
     lazy.close()
 
 
-def test_workers_do_not_get_what_looks_like_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_get_what_an_interpreter_needs_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     secret = ["OPENAI_API_KEY", "hf_token", "Client_Secret", "DB_PASSWORD", "TOKEN"]
-    secret += ["GOOGLE_APPLICATION_CREDENTIALS", "AWS_SECRET_ACCESS_KEY"]
-    plain = ["KEYBOARD", "TOKENIZERS_PARALLELISM", "HOME_FOLDER"]
+    secret += ["GOOGLE_APPLICATION_CREDENTIALS", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"]
+    secret += ["OPENAI_APIKEY", "DATABASE_URL", "SENTRY_DSN", "DOCKER_AUTH_CONFIG", "MYSQL_PWD"]
+    secret += ["SSH_AUTH_SOCK", "PYTHON_KEYRING_PASSWORD"]
+    plain = ["TZ", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONNODEBUGRANGES"]
     for name in secret + plain:
         monkeypatch.setenv(name, "value")
     alone = Pool(1)

@@ -234,13 +234,19 @@ def test_outside_a_repository_there_is_no_commit() -> None:
         (["sk-proj-0123456789abcdefghij"], ["[redacted]"]),
         (["x=hf_0123456789abcdefghij!"], ["x=[redacted]!"]),
         (["a", "valueOfAKey"], ["a", "[redacted]"]),
+        (
+            ["-T", "OPENAI_APIKEY=abc", "PGPASSWORD=abc"],
+            ["-T", "OPENAI_APIKEY=[redacted]", "PGPASSWORD=[redacted]"],
+        ),
+        (["/srv/project/eval.py"], ["/srv/project/eval.py"]),
         (["hf:/models/skills-and-tasks-of-the-year"], ["hf:/models/skills-and-tasks-of-the-year"]),
     ],
 )
 def test_no_key_of_a_command_line_is_kept(
     argument: list[str], kept: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MY_API_KEY", "valueOfAKey")
+    monkeypatch.setenv("MYAPIKEY", "valueOfAKey")
+    monkeypatch.setenv("PWD", "/srv/project")  # a working directory, no password
     assert redact_command(argument) == kept
 
 

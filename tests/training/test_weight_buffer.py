@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from heldout._memory import available_memory
 from heldout.errors import InvalidInput
 from heldout.training.worker import weight_buffer
 from heldout.training.worker.weight_buffer import (
@@ -242,10 +243,10 @@ def test_where_there_is_no_memory_it_is_refused_and_not_killed_later(
 ) -> None:
     before = read(buffer, Net())["scalar"]
     with monkeypatch.context() as patch:
-        patch.setattr(weight_buffer, "_available_memory", lambda: 2**20)
+        patch.setattr(weight_buffer, "available_memory", lambda: 2**20)
         with pytest.raises(InvalidInput, match=r"no room for 4 MiB .* 1 MiB of memory are"):
             buffer.write({"a": torch.ones(2**20)})
-    assert weight_buffer._available_memory() > 2**20
+    assert weight_buffer.available_memory() > 2**20
     assert read(buffer, Net())["scalar"] == before
 
 
@@ -298,3 +299,63 @@ def test_a_forked_child_leaves_it_alone(buffer: WeightBuffer) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     found = read_tensors(buffer.fd, layout)
     assert torch.equal(found["inner.weight"], model.inner.weight)
+
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("files", "available"),
+    [
+        ({}, 800 * MIB),
+        (  # version 2, in a container with a name space of its own
+            {
+                "/proc/self/cgroup": "0::/\n",
+                "/sys/fs/cgroup/memory.max": f"{512 * MIB}\n",
+                "/sys/fs/cgroup/memory.current": f"{300 * MIB}\n",
+                "/sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {100 * MIB}\n",
+            },
+            312 * MIB,
+        ),
+        (  # a job without a limit inside of a slice with one
+            {
+                "/proc/self/cgroup": "0::/slurm/job\n",
+                "/sys/fs/cgroup/slurm/job/memory.max": "max\n",
+                "/sys/fs/cgroup/slurm/job/memory.current": "0\n",
+                "/sys/fs/cgroup/slurm/memory.max": f"{64 * MIB}\n",
+                "/sys/fs/cgroup/slurm/memory.current": "0\n",
+            },
+            64 * MIB,
+        ),
+        (  # version 1 in Docker: the path is the host's
+            {
+                "/proc/self/cgroup": "5:cpu,cpuacct:/docker/1\n4:memory:/docker/1\n0::/docker/1\n",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes": f"{128 * MIB}\n",
+                "/sys/fs/cgroup/memory/memory.usage_in_bytes": f"{130 * MIB}\n",
+                "/sys/fs/cgroup/memory/memory.stat": f"total_inactive_file {10 * MIB}\n",
+            },
+            8 * MIB,
+        ),
+        (  # no limit, as version 1 writes it
+            {
+                "/proc/self/cgroup": "4:memory:/\n",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "/sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n",
+            },
+            800 * MIB,
+        ),
+        (  # full
+            {
+                "/proc/self/cgroup": "0::/\n",
+                "/sys/fs/cgroup/memory.max": "100\n",
+                "/sys/fs/cgroup/memory.current": "200\n",
+            },
+            0,
+        ),
+    ],
+)
+def test_the_memory_that_is_left_is_the_smallest_of_machine_and_container(
+    files: dict[str, str], available: int
+) -> None:
+    files = {"/proc/meminfo": "MemTotal: 9999999 kB\nMemAvailable: 819200 kB\n", **files}
+    assert available_memory(files.get) == available

@@ -37,11 +37,13 @@ class Answer(NamedTuple):
 
 
 @asynccontextmanager
-async def running(pages: Pages, token: str | None = TOKEN) -> AsyncIterator[str]:
+async def running(
+    pages: Pages, token: str | None = TOKEN, code: str | None = None
+) -> AsyncIterator[str]:
     """The server on a free port; gives its address."""
     bound = bind("127.0.0.1", 0)
     port = bound.getsockname()[1]
-    viewer = Viewer(pages, token=token, hosts=frozenset({f"127.0.0.1:{port}"}))
+    viewer = Viewer(pages, token=token, hosts=frozenset({f"127.0.0.1:{port}"}), code=code)
     runner = web.AppRunner(viewer.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.SockSite(runner, bound).start()
@@ -320,6 +322,67 @@ def test_a_new_point_reaches_the_page(tmp_path: Path, monkeypatch: pytest.Monkey
     assert b'event: changed\ndata: {"name":"grpo-shop"' in first
     assert b"event: changed" in second
     assert first.split(b"\n")[0] != second.split(b"\n")[0]
+
+
+# --- The browser's link -------------------------------------------------------------------------
+
+
+async def exchange(pages: Pages, *codes: str) -> list[int]:
+    """Ask for the token with codes, then for data with the token that came; the statuses."""
+    async with running(pages, code="a-code") as address, ClientSession() as session:
+        statuses, token = [], "none"
+        for code in codes:
+            headers = {"Authorization": f"Code {code}"}
+            async with session.get(f"{address}/api/token", headers=headers) as response:
+                statuses.append(response.status)
+                if response.ok:
+                    token = (await response.json())["token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        async with session.get(f"{address}/api/runs", headers=headers) as response:
+            return [*statuses, response.status]
+
+
+@pytest.mark.parametrize(
+    ("codes", "statuses"),
+    [
+        (["a-code"], [200, 200]),
+        (["another", "ü", "a-code"], [401, 401, 200, 200]),
+        # Somebody was faster than the browser: then nobody is answered any more.
+        (["a-code", "a-code"], [200, 401, 401]),
+    ],
+)
+def test_the_code_of_the_browsers_link_is_good_for_the_token_once(
+    pages: Pages, codes: list[str], statuses: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert asyncio.run(exchange(pages, *codes)) == statuses
+    assert ("was used twice" in caplog.text) == (codes == ["a-code", "a-code"])
+
+
+def test_an_old_code_is_refused(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CODE_SECONDS", -1.0)
+    assert asyncio.run(exchange(pages, "a-code")) == [401, 401]
+
+
+def test_the_browser_is_started_without_the_token(pages: Pages) -> None:
+    opened: list[str] = []
+
+    async def run() -> None:
+        ready = asyncio.Event()
+
+        def open_browser(address: str) -> None:
+            opened.append(address)
+            ready.set()
+
+        call = serve(pages, port=0, on_ready=opened.append, open_browser=open_browser)
+        task = asyncio.create_task(call)
+        await ready.wait()
+        task.cancel()
+
+    asyncio.run(run())
+    printed, given = opened
+    address, _, token = printed.partition("#token=")
+    assert given.startswith(f"{address}#code=")
+    assert token not in given
 
 
 # --- Serving ------------------------------------------------------------------------------------

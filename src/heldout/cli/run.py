@@ -357,9 +357,16 @@ def read_settings_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"--config {path} cannot be read: {problem}") from None
-    dataset = tables.pop("dataset", {})
-    for part in ("sampling", "price"):
-        tables |= {f"{part}.{key}": value for key, value in tables.pop(part, {}).items()}
+    parts = {part: tables.pop(part, {}) for part in ("dataset", "sampling", "price")}
+    for part, table in parts.items():
+        if not isinstance(table, dict):
+            raise InvalidInput(
+                f"--config {path}: {part} is a table, [{part}] with a line for each key, "
+                f"got {table!r:.200}"
+            )
+    dataset = parts.pop("dataset")
+    for part, table in parts.items():
+        tables |= {f"{part}.{key}": value for key, value in table.items()}
     return tables, dataset
 
 
@@ -388,6 +395,10 @@ def apply_settings(
             target, (*outer, last) = extra_body, match[1].split(".")
             for part in outer:
                 target = target.setdefault(part, {})
+                if not isinstance(target, dict):
+                    raise InvalidInput(
+                        f"--set {name}: {part} is {target!r:.200} already, and has no fields"
+                    )
             target[last] = parse_value(text)
             values[EXTRA_BODY] = extra_body
         else:

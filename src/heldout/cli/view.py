@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import webbrowser
 from pathlib import Path
 
 import click
@@ -79,13 +80,15 @@ def command(
     def show(address: str) -> None:
         click.echo(printable(f"Serving {', '.join(map(str, pages.roots))} at {address}"))
         click.echo("Ctrl-C ends it.")
-        if not no_browser:
-            import webbrowser
-
-            webbrowser.open(address)
 
     server = serve(
-        pages, host=host, port=port, token=not no_token, allow_hosts=allow_hosts, on_ready=show
+        pages,
+        host=host,
+        port=port,
+        token=not no_token,
+        allow_hosts=allow_hosts,
+        on_ready=show,
+        open_browser=None if no_browser else webbrowser.open,
     )
     try:
         asyncio.run(server)

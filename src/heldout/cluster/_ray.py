@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import math
 import os
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,12 +18,14 @@ from typing import Any
 import anyio
 
 from heldout._aio import waker
+from heldout._checks import check_number, check_text
 from heldout.errors import EvalFailed, InvalidInput
 
 log = logging.getLogger("heldout")
 
 PROBE_SECONDS = 5.0
 CONNECT_TRIES = 3
+SHUTDOWN_SECONDS = 30.0
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """What a gRPC client sends first. A gRPC server answers with a SETTINGS frame, whose type is 4."""
 
@@ -88,7 +93,17 @@ def connected(address: str | None) -> Iterator[Any]:
     try:
         yield ray
     finally:
-        ray.shutdown()
+        _disconnect(ray)
+
+
+def _disconnect(ray: Any) -> None:
+    """Shut Ray down; where its head does not answer, that would never end."""
+    shutdown = threading.Thread(target=ray.shutdown, name="heldout-ray", daemon=True)
+    shutdown.start()
+    shutdown.join(SHUTDOWN_SECONDS)
+    if shutdown.is_alive():
+        log.warning("Ray has not disconnected from its cluster in %g s", SHUTDOWN_SECONDS)
+        atexit.unregister(ray.shutdown)
 
 
 def _initialize(ray: Any, address: str, options: Mapping[str, Any]) -> None:
@@ -173,6 +188,27 @@ def count_fitting(ray: Any, need: Mapping[str, float]) -> int:
     return fits
 
 
+def check_resources(resources: Any) -> None:
+    """Refuse custom resources that are no numbers by name.
+
+    Args:
+        resources: What one worker takes, besides CPUs and GPUs.
+
+    Raises:
+        InvalidInput: They are something else.
+    """
+    if not isinstance(resources, Mapping):
+        raise InvalidInput(f"resources are numbers by name, got {resources!r:.200}")
+    for name, amount in resources.items():
+        check_number(f"resource {name!r}", amount, low=0)
+
+
+def check_working_dir(folder: Any) -> None:
+    """Refuse what names no folder; None is that of the eval file."""
+    if not isinstance(folder, Path):
+        check_text("working_dir", folder, optional=True)
+
+
 def check_fits(ray: Any, need: Mapping[str, float], workers: int | None) -> None:
     """Refuse workers that the cluster has no room for.
 
@@ -182,8 +218,13 @@ def check_fits(ray: Any, need: Mapping[str, float], workers: int | None) -> None
         workers: How many are asked for; None is as many as there is room for.
 
     Raises:
-        InvalidInput: There are not so many CPUs, GPUs or other resources.
+        InvalidInput: There are not so many CPUs, GPUs or other resources, or a worker takes none.
     """
+    if not any(need.values()):
+        raise InvalidInput(
+            "a worker that takes no CPU, GPU or other resource would fit any number of times: "
+            "0 CPUs are for workers that take a GPU or a custom resource"
+        )
     room = count_fitting(ray, need)
     if room >= (workers or 1):
         return
@@ -210,23 +251,68 @@ def describe_cluster(ray: Any) -> str:
     return f"{len(nodes)} node{'s' * (len(nodes) != 1)} ({'; '.join(parts)}{more})"
 
 
-async def get(ref: Any) -> Any:
+# --- Calls, and the connection they go over -----------------------------------------------------
+
+
+def call(ray: Any, method: Any, *arguments: Any) -> Any:
+    """Call a method of an actor, on the connection that there is.
+
+    Args:
+        ray: The module.
+        method: The method of the actor's handle.
+        *arguments: Its arguments.
+
+    Returns:
+        The call's ObjectRef.
+
+    Raises:
+        ConnectionError: There is no connection, or another one than the actor's.
+        RayError: Ray refuses the call.
+    """
+    check_connected(ray)
+    try:
+        return method.remote(*arguments)
+    except ray.exceptions.RayError:
+        raise
+    except Exception as problem:  # Ray has no class for an actor of another connection
+        raise ConnectionError(f"the call could not be made: {problem}") from problem
+
+
+def check_connected(ray: Any) -> None:
+    """Raise ConnectionError without a connection: most calls would start a new cluster here."""
+    if not ray.is_initialized():
+        raise ConnectionError("Ray was shut down in this process")
+
+
+def name_session(ray: Any) -> str:
+    """Return what no other connection of this process has: where it goes, and its job there."""
+    check_connected(ray)
+    context = ray.get_runtime_context()
+    return f"{context.gcs_address} {context.get_node_id()} {context.get_job_id()}"
+
+
+async def get(ref: Any, seconds: float = math.inf) -> Any:
     """Wait for what a call to an actor returns, under asyncio or trio.
 
     Args:
         ref: The call's ObjectRef.
+        seconds: How long.
 
     Returns:
         What it returned.
 
     Raises:
+        TimeoutError: It has not returned. After `ray.shutdown()` none does.
         Exception: What it raised, or that its actor has died.
     """
     done, wake = anyio.Event(), waker()
     future = ref.future()
     notify: Callable[[Any], None] = lambda _: wake(done.set)  # noqa: E731
     future.add_done_callback(notify)
-    await done.wait()
+    with anyio.move_on_after(seconds):
+        await done.wait()
+    if not done.is_set():
+        raise TimeoutError(f"it has not replied for {seconds:g} s")
     return future.result()
 
 

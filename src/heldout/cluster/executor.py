@@ -10,6 +10,10 @@ and the report are those of a local run.
 A worker that dies takes down what it was running, and which item was to blame cannot be seen. Its
 items are run again by others, spread out. An item that was there at two deaths runs alone from then
 on: if its worker dies a third time, it is that item's error, and nobody else's.
+
+Ray does not say that a connection is lost: replies to what was called before `ray.shutdown()` never
+come. So nothing here waits without end. The cluster is asked for its nodes all the time, and a
+worker must say that it has received its items, reply, and finish items within their timeout.
 """
 
 from __future__ import annotations
@@ -26,29 +30,35 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
-from heldout._aio import unwrap_group
+from heldout._aio import Threads, unwrap_group
+from heldout._checks import check_count, check_number, check_text
 from heldout.cluster._ray import (
     ClusterLost,
+    call,
+    check_connected,
     check_fits,
+    check_resources,
+    check_working_dir,
     connected,
     count_fitting,
     explain_death,
     get,
     import_ray,
+    name_session,
 )
 from heldout.cluster.copies import describe_copies, name_difference
 from heldout.cluster.travel import pack_functions, zip_folder
 from heldout.cluster.worker import (
+    COLLECT_SECONDS,
     STOP_SECONDS,
     Finished,
     Hello,
     ItemWorker,
     Job,
-    decode_finished,
+    decode_collected,
     encode,
     make_spec,
     own_versions,
@@ -72,7 +82,17 @@ MAX_DEATHS = 3
 MAX_FAILED_STARTS = 3
 """Workers that die before they are ready, in a row, after which none is started any more."""
 LOOK_SECONDS = 2.0
-"""How often it is looked whether nodes have joined."""
+"""How often the cluster is asked for its nodes."""
+CONNECTION_SECONDS = 45.0
+"""How long it may take to answer. Ray itself kills a driver that has not reached the head for a
+minute."""
+ROOM_SECONDS = 600.0
+"""How long a cluster that has lost its nodes may have no room for any worker."""
+LOST_SECONDS = 120.0
+"""How long a message to a worker may take, and a worker that holds up its own threads, as a
+regular expression does that never ends: this comes on top of the item's timeout."""
+ITEM_SECONDS = 600.0
+"""An item's timeout, as far as replies of workers go, where it has none."""
 TOGETHER_SECONDS = 5.0
 """How long the first worker that is ready waits for the others, so that all get their share."""
 START_SECONDS = 60.0
@@ -97,6 +117,7 @@ class RayExecutor:
     gpus_per_worker: float | None = None
     """None is 1 for a model that workers load (hf:, smollm2) where the cluster has GPUs, else 0."""
     cpus_per_worker: float = 1.0
+    """0 only where a worker takes a GPU or another resource: else any number would fit."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """Custom resources of one worker."""
     working_dir: str | Path | None = None
@@ -108,12 +129,22 @@ class RayExecutor:
     the environment that `ray start` is called in."""
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise InvalidInput(f"workers is a whole number >= 1, got {self.workers!r}")
-        numbers = {"gpus_per_worker": self.gpus_per_worker or 0.0, **self.resources}
-        for name, value in (*numbers.items(), ("cpus_per_worker", self.cpus_per_worker)):
-            if not 0 <= value < math.inf:
-                raise InvalidInput(f"{name} is a number >= 0, got {value!r}")
+        check_text("address", self.address, optional=True)
+        check_count("workers", self.workers, low=1, optional=True)
+        check_number("gpus_per_worker", self.gpus_per_worker, low=0, optional=True)
+        check_number("cpus_per_worker", self.cpus_per_worker, low=0)
+        check_resources(self.resources)
+        check_working_dir(self.working_dir)
+        if not isinstance(self.pip, list | tuple):
+            raise InvalidInput(f"pip is a list of packages, got {self.pip!r:.200}")
+        for package in self.pip:
+            check_text("each of pip", package)
+        if not isinstance(self.environment, Mapping):
+            raise InvalidInput("environment has texts by name")
+        for name, value in self.environment.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                # Not the value: it may be a key.
+                raise InvalidInput(f"environment: {name!r} is text, got {type(value).__name__}")
 
     async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
         """Run an eval; `heldout.evaluate(…, executor=…)` calls it.
@@ -201,11 +232,17 @@ class _Job:
 class _Worker:
     """An actor, and what it is running."""
 
-    actor: Any
     started_at: float
+    actor: Any = None
     hello: Hello | None = None
     """Set once it is ready."""
     jobs: dict[int, _Job] = field(default_factory=dict)
+    sent: int = 0
+    """Items that it was ever sent."""
+    unconfirmed: deque[tuple[int, float]] = field(default_factory=deque)
+    """`sent` after each message that it has not said to have received, and when that was."""
+    progressed_at: float = 0.0
+    """When an item of its last ended, or the first was sent."""
 
     @property
     def is_ready(self) -> bool:
@@ -218,6 +255,36 @@ class _Worker:
     @property
     def name(self) -> str:
         return "a worker" if self.hello is None else f"worker {self.hello.pid} on {self.hello.node}"
+
+    def note_sent(self, count: int) -> None:
+        """Note that items were sent, which are among `jobs` already."""
+        now = time.monotonic()
+        if len(self.jobs) == count:
+            self.progressed_at = now
+        self.sent += count
+        self.unconfirmed.append((self.sent, now))
+
+    def check_alive(self, received: int, timeout: float | None) -> None:
+        """Check that nothing was lost, after a reply.
+
+        Args:
+            received: Items that it says to have been sent.
+            timeout: Of an item.
+
+        Raises:
+            TimeoutError: Something was.
+        """
+        now = time.monotonic()
+        while self.unconfirmed and self.unconfirmed[0][0] <= received:
+            self.unconfirmed.popleft()
+        if self.unconfirmed and now - self.unconfirmed[0][1] > LOST_SECONDS:
+            raise TimeoutError(
+                f"it has not received items that it was sent {LOST_SECONDS:g} s before"
+            )
+        if self.jobs and timeout is not None and now - self.progressed_at > timeout + LOST_SECONDS:
+            raise TimeoutError(
+                f"no item has ended for {timeout + LOST_SECONDS:g} s, and each may take {timeout:g}"
+            )
 
 
 class WorkerPool:
@@ -246,7 +313,12 @@ class WorkerPool:
         """
         self._copies = copies
         self._ray, self._executor, self._need, self._spec = ray, executor, dict(need), spec
-        self._max_concurrent = config.max_concurrent
+        self._max_concurrent, self._timeout = config.max_concurrent, config.timeout
+        self._session = name_session(ray)
+        self._is_lost = False
+        """Whether the connection is."""
+        self._threads = Threads()
+        """For calls to Ray that block: the connection may be lost meanwhile."""
         self._archive = None if archive is None else ray.put(archive)
         self._workers: list[_Worker] = []
         self._wanted = 0
@@ -290,7 +362,7 @@ class WorkerPool:
                 for _ in range(wanted):
                     self._start_worker()
                 self._group.start_soon(self._hand_out)
-                self._group.start_soon(self._look_for_nodes)
+                self._group.start_soon(self._watch_cluster)
                 await self._first_ready.wait()
                 with anyio.move_on_after(TOGETHER_SECONDS):
                     while not all(worker.is_ready for worker in self._workers):
@@ -305,6 +377,7 @@ class WorkerPool:
         finally:
             with anyio.CancelScope(shield=True):
                 await self._stop_workers()
+            self._threads.close()
 
     async def run_item(self, item: Item) -> Outcome:
         """Have a worker run an item.
@@ -339,8 +412,9 @@ class WorkerPool:
             for worker, jobs in self._assign().items():
                 for batch in _batches(jobs):
                     content = b"[" + b",".join(job.content for job in batch) + b"]"
-                    with suppress(ConnectionError):  # which `collect` notices, too
-                        worker.actor.submit.remote(content)
+                    worker.note_sent(len(batch))
+                    with suppress(ConnectionError):  # noticed as a message that was lost
+                        call(self._ray, worker.actor.submit, content)
 
     def _assign(self) -> dict[_Worker, list[_Job]]:
         """Give waiting items to the workers with the least to do."""
@@ -374,6 +448,11 @@ class WorkerPool:
     # --- Workers ---
 
     def _start_worker(self) -> None:
+        worker = _Worker(time.monotonic())
+        self._workers.append(worker)
+        self._group.start_soon(self._serve, worker)
+
+    def _make_actor(self) -> Any:
         executor = self._executor
         runtime_env: dict[str, Any] = {}
         if executor.pip:
@@ -381,27 +460,25 @@ class WorkerPool:
         if executor.environment:
             runtime_env["env_vars"] = dict(executor.environment)
         custom = {n: amount for n, amount in self._need.items() if n not in ("CPU", "GPU")}
-        actor = (
-            self._ray.remote(ItemWorker)
-            .options(
-                num_cpus=self._need["CPU"],
-                num_gpus=self._need["GPU"],
-                resources=custom,
-                runtime_env=runtime_env or None,
-                max_concurrency=4,
-                max_restarts=0,
-                max_task_retries=0,
-            )
-            .remote(self._spec, self._archive)
+        actor_class = self._ray.remote(ItemWorker).options(
+            num_cpus=self._need["CPU"],
+            num_gpus=self._need["GPU"],
+            resources=custom,
+            runtime_env=runtime_env or None,
+            max_concurrency=4,
+            max_restarts=0,
+            max_task_retries=0,
         )
-        worker = _Worker(actor, time.monotonic())
-        self._workers.append(worker)
-        self._group.start_soon(self._serve, worker)
+        return call(self._ray, actor_class, self._spec, self._archive)
 
     async def _serve(self, worker: _Worker) -> None:
         """Take a worker from its start to its death."""
+        lost = self._ray.exceptions.RayError, ConnectionError, TimeoutError, msgspec.MsgspecError
         try:
-            hello = msgspec.json.decode(await get(worker.actor.start.remote()), type=Hello)
+            worker.actor = await self._threads.run(self._make_actor)
+            # Without end: it may wait for room, and load a large model.
+            reply = await get(call(self._ray, worker.actor.start))
+            hello = msgspec.json.decode(reply, type=Hello)
             if not self._accept(hello):
                 self._drop(worker)
                 return
@@ -409,14 +486,19 @@ class WorkerPool:
             self._failed_starts = 0
             self._work.set()
             self._first_ready.set()
+            patience = COLLECT_SECONDS + (self._timeout or ITEM_SECONDS) + LOST_SECONDS
             while True:
-                for finished in decode_finished(await get(worker.actor.collect.remote())):
+                reply = await get(call(self._ray, worker.actor.collect), patience)
+                collected = decode_collected(reply)
+                for finished in collected.finished:
                     job = worker.jobs.pop(finished.number, None)
                     if job is not None:
                         job.outcome = _outcome_of(finished)
                         job.done.set()
+                        worker.progressed_at = time.monotonic()
+                worker.check_alive(collected.received, self._timeout)
                 self._work.set()
-        except (self._ray.exceptions.RayError, ConnectionError, msgspec.MsgspecError) as problem:
+        except lost as problem:
             self._bury(worker, problem)
 
     def _accept(self, hello: Hello) -> bool:
@@ -442,7 +524,7 @@ class WorkerPool:
         """Go on without a worker that cannot run the eval; another one could not either."""
         self._workers.remove(worker)
         self._unusable += 1
-        self._ray.kill(worker.actor)
+        self._group.start_soon(self._kill, worker)
         if self._workers:
             log.warning("%s; it is not used", self._start_problem)
         else:
@@ -451,12 +533,11 @@ class WorkerPool:
     def _bury(self, worker: _Worker, problem: BaseException) -> None:
         """Give the items of a worker that has died to others, and start another one."""
         reason = explain_death(problem)
-        self._workers.remove(worker)
-        with suppress(self._ray.exceptions.RayError, ValueError):
-            self._ray.kill(worker.actor)  # what is no death, but cannot be talked to
-        if not self._ray.is_initialized():
-            self._fail(ClusterLost(f"the connection to the cluster was lost: {reason}"))
+        if isinstance(problem, ConnectionError) or not self._ray.is_initialized():
+            self._lose_connection(reason)
             return
+        self._workers.remove(worker)
+        self._group.start_soon(self._kill, worker)  # what is no death, but cannot be talked to
         if worker.is_ready:
             log.warning(
                 "%s died with %s items in flight: %s", worker.name, len(worker.jobs), reason
@@ -492,35 +573,79 @@ class WorkerPool:
         """End the run: nothing can be run any more."""
         self._failure = self._failure or failure
         self._first_ready.set()
-        for job in (*self._waiting, *self._suspects):
-            job.done.set()
+        for jobs in (self._waiting, self._suspects, *(w.jobs.values() for w in self._workers)):
+            for job in jobs:
+                job.done.set()
 
-    async def _look_for_nodes(self) -> None:
-        """Start more workers where nodes have joined, unless their number is fixed."""
-        while True:
+    def _lose_connection(self, reason: str) -> None:
+        self._is_lost = True
+        self._fail(
+            ClusterLost(
+                f"the connection to the cluster was lost: {reason}. What has finished is saved; "
+                "connect again and resume the run"
+            )
+        )
+
+    async def _watch_cluster(self) -> None:
+        """Notice when the connection is lost, and when nodes have joined."""
+        answered_at = had_room_at = time.monotonic()
+        while not self._is_lost:
             await anyio.sleep(LOOK_SECONDS)
             self._work.set()  # a worker that takes long to start gives up its share
-            if self._executor.workers is None:
+            reason = f"the cluster has not answered for {CONNECTION_SECONDS:g} s"
+            with anyio.move_on_after(CONNECTION_SECONDS):
                 try:
-                    room = await anyio.to_thread.run_sync(count_fitting, self._ray, self._need)
-                except (self._ray.exceptions.RayError, ConnectionError):
-                    continue  # those who talk to workers notice it, too
-                self._wanted = max(self._wanted, room)
-                if self._failed_starts < MAX_FAILED_STARTS:
-                    for _ in range(self._wanted - self._unusable - len(self._workers)):
-                        self._start_worker()
+                    room = await self._threads.run(self._count_room)
+                except ConnectionError as problem:
+                    self._lose_connection(explain_death(problem))
+                except self._ray.exceptions.RayError as problem:
+                    reason = explain_death(problem)
+                else:
+                    answered_at = time.monotonic()
+                    if room or any(worker.is_ready for worker in self._workers):
+                        had_room_at = answered_at
+                    self._start_workers_for(room)
+            now = time.monotonic()
+            if now - answered_at >= CONNECTION_SECONDS:
+                self._lose_connection(reason)
+            elif now - had_room_at >= ROOM_SECONDS:
+                self._fail(
+                    ClusterLost(f"the cluster has had no room for a worker for {ROOM_SECONDS:g} s")
+                )
+
+    def _count_room(self) -> int:
+        if name_session(self._ray) != self._session:
+            raise ConnectionError("this process has connected to Ray anew")
+        return count_fitting(self._ray, self._need)
+
+    def _start_workers_for(self, room: int) -> None:
+        """Start more workers where nodes have joined, unless their number is fixed."""
+        if self._executor.workers is None and self._failed_starts < MAX_FAILED_STARTS:
+            self._wanted = max(self._wanted, room)
+            for _ in range(self._wanted - self._unusable - len(self._workers)):
+                self._start_worker()
 
     async def _stop_workers(self) -> None:
-        if not self._ray.is_initialized():
-            return
-        ends = [worker.actor.stop.remote() for worker in self._workers if worker.is_ready]
+        """End all workers, so that environments close; without a connection Ray ends them."""
+        ready = [worker for worker in self._workers if worker.is_ready]
         with anyio.move_on_after(STOP_SECONDS + 5):
-            for end in ends:
-                with suppress(self._ray.exceptions.RayError, ConnectionError):
-                    await get(end)
-        for worker in self._workers:
+            with suppress(self._ray.exceptions.RayError, ConnectionError):
+                if not self._is_lost:
+                    for end in [call(self._ray, worker.actor.stop) for worker in ready]:
+                        with suppress(self._ray.exceptions.RayError):
+                            await get(end)
+        with anyio.move_on_after(STOP_SECONDS):
+            for worker in self._workers:
+                await self._kill(worker)
+
+    async def _kill(self, worker: _Worker) -> None:
+        def kill() -> None:
+            check_connected(self._ray)
+            self._ray.kill(worker.actor)
+
+        if worker.actor is not None and not self._is_lost:
             with suppress(self._ray.exceptions.RayError, ConnectionError, ValueError):
-                self._ray.kill(worker.actor)
+                await self._threads.run(kill)
 
 
 def _batches(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:

@@ -14,7 +14,6 @@ import hashlib
 import io
 import itertools
 import logging
-import math
 import os
 import shutil
 import socket
@@ -22,14 +21,24 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 
-from heldout.cluster._ray import check_fits, connected, describe_cluster, explain_death
+from heldout._checks import check_number, check_text
+from heldout.cluster._ray import (
+    call,
+    check_connected,
+    check_fits,
+    check_resources,
+    check_working_dir,
+    connected,
+    describe_cluster,
+    explain_death,
+)
 from heldout.cluster.travel import remove_folder, unpack_folder, zip_folder
 from heldout.cluster.worker import own_versions
 from heldout.errors import InvalidInput
@@ -61,6 +70,8 @@ from heldout.training.worker.weight_buffer import WeightBuffer, create_memory, f
 log = logging.getLogger("heldout")
 
 STEPS = "steps"
+CALL_SECONDS = 600.0
+"""How long the node may take to start, to take over weights, and to hand over conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +90,12 @@ class RayNode:
     """The folder that travels to the node; by default that of the worker's file."""
 
     def __post_init__(self) -> None:
-        for name, value in (("num_gpus", self.num_gpus), ("num_cpus", self.num_cpus)):
-            if not 0 <= value < math.inf:
-                raise InvalidInput(f"{name} is a number >= 0, got {value!r}")
+        check_text("address", self.address, optional=True)
+        check_text("node", self.node, optional=True)
+        check_working_dir(self.working_dir)
+        for name in ("num_gpus", "num_cpus"):
+            check_number(name, getattr(self, name), low=0)
+        check_resources(self.resources)
 
     def start(
         self,
@@ -282,7 +296,7 @@ class _NodeProcess:
             self._ray = self._stack.enter_context(connected(node.address))
             self._actor = self._make_actor(node)
             archive = None if folder is None else zip_folder(folder)
-            hello = self._call(self._actor.start.remote(archive, dict(environment), len(buffers)))
+            hello = self._call(self._actor.start, archive, dict(environment), len(buffers))
         except BaseException:
             self.end(0.0)
             raise
@@ -314,9 +328,18 @@ class _NodeProcess:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=False)
         return self._ray.remote(Relay).options(**options).remote()
 
-    def _call(self, ref: Any) -> Any:
+    def _call(self, method: Any, *arguments: Any) -> Any:
+        with self._reporting_loss():
+            return self._ray.get(call(self._ray, method, *arguments), timeout=CALL_SECONDS)
+
+    @contextmanager
+    def _reporting_loss(self) -> Iterator[None]:
         try:
-            return self._ray.get(ref)
+            yield
+        except self._ray.exceptions.GetTimeoutError:
+            raise WorkerGone(
+                f"the eval worker on the cluster has not replied for {CALL_SECONDS:g} s"
+            ) from None
         except (self._ray.exceptions.RayError, ConnectionError) as problem:
             raise WorkerGone(f"the eval worker on the cluster {_why(problem)}") from None
 
@@ -334,22 +357,26 @@ class _NodeProcess:
             case Load():
                 content = self._buffers[message.buffer].content()
                 digest = hashlib.sha256(content).hexdigest()
-                ref = self._ray.put(content)
-                self._call(self._actor.load.remote(message.buffer, ref, digest))
+                with self._reporting_loss():
+                    check_connected(self._ray)
+                    ref = self._ray.put(content)
+                self._call(self._actor.load, message.buffer, ref, digest)
             case Measure():
                 self._run_dirs[message.number] = Path(message.run_dir), message.step
                 message = msgspec.structs.replace(message, run_dir=self._welcome.run_dir)
-        self._call(self._actor.send.remote(encode(message)))
+        self._call(self._actor.send, encode(message))
 
     def receive(self, number: int) -> Answer | None:
         """The next answer, if one comes soon and is to the request of this number."""
-        if self._news is None:
-            self._news = self._actor.receive.remote()
-        ready, _ = self._ray.wait([self._news], timeout=2 * POLL_SECONDS)
-        if not ready:
-            return None
-        call, self._news = self._news, None
-        news = msgspec.json.decode(self._call(call), type=News)
+        with self._reporting_loss():
+            if self._news is None:
+                self._news = call(self._ray, self._actor.receive)
+            check_connected(self._ray)
+            ready, _ = self._ray.wait([self._news], timeout=2 * POLL_SECONDS)
+            if not ready:
+                return None
+            content, self._news = self._ray.get(self._news), None
+        news = msgspec.json.decode(content, type=News)
         if news.log:
             with open_to_append(self.log) as log:
                 log.write(news.log.encode())
@@ -369,7 +396,7 @@ class _NodeProcess:
         if run is None or answer.number not in self._run_dirs:
             return answer
         run_dir, step = self._run_dirs.pop(answer.number)
-        packed = self._call(self._actor.take_run.remote(PurePosixPath(run).name))
+        packed = self._call(self._actor.take_run, PurePosixPath(run).name)
         name = reserve_name(run_dir / STEPS, f"{step:08d}")
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             archive.extractall(run_dir / STEPS / name)
@@ -381,7 +408,8 @@ class _NodeProcess:
         actor, self._actor = getattr(self, "_actor", None), None
         if actor is not None:
             with suppress(self._ray.exceptions.RayError, ConnectionError, ValueError):
-                self._ray.wait([actor.end.remote(patience)], timeout=patience + 5.0)
+                end = call(self._ray, actor.end, patience)
+                self._ray.wait([end], timeout=patience + 5.0)
                 self._ray.kill(actor)
         self._stack.close()
 

@@ -93,9 +93,17 @@ class Finished(msgspec.Struct, array_like=True):
     message: str = ""
 
 
+class Collected(msgspec.Struct, array_like=True):
+    """What has happened on a worker since it was last asked."""
+
+    received: int
+    """Items that it was ever sent, so that the driver notices where some were lost on the way."""
+    finished: list[Finished]
+
+
 encode = msgspec.json.Encoder(enc_hook=plain_value).encode
 decode_jobs = msgspec.json.Decoder(list[Job]).decode
-decode_finished = msgspec.json.Decoder(list[Finished]).decode
+decode_collected = msgspec.json.Decoder(Collected).decode
 
 
 def own_versions() -> dict[str, str]:
@@ -153,9 +161,10 @@ class ItemWorker:
         """Wait for results.
 
         Returns:
-            A list of `Finished`, of which there are none after a few seconds without any.
+            A `Collected`, with none of them after a few seconds without any.
         """
-        return b"[" + b",".join(self._loop.collect()) + b"]"
+        finished = b",".join(self._loop.collect())
+        return b"[%d,[%b]]" % (self._loop.received, finished)
 
     def stop(self) -> None:
         """Cancel what is in flight, so that environments close, and close the endpoint."""
@@ -177,8 +186,10 @@ class _ItemLoop:
     def __init__(self, definition: EvalDefinition, config: EvalConfig, endpoint: Endpoint) -> None:
         self._definition, self._config, self._endpoint = definition, config, endpoint
         self._progress = RunProgress(config.repeats)  # the driver shows its own
+        self.received = 0
         self._arrived: deque[Job] = deque()
         self._finished: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._counting = threading.Lock()
         self._stopping = False
         self._is_running = threading.Event()
         self._wake: Callable[[Callable[[], object]], None]
@@ -194,6 +205,8 @@ class _ItemLoop:
     def submit(self, jobs: list[Job]) -> None:
         self._arrived.extend(jobs)
         self._wake(self._notify)
+        with self._counting:
+            self.received += len(jobs)
 
     def collect(self) -> list[bytes]:
         batch: list[bytes] = []
@@ -280,4 +293,4 @@ def make_spec(config: EvalConfig, references: dict[str, Reference], max_concurre
     return encode(WorkerSpec(config, references, max_concurrent))
 
 
-__all__ = ["Finished", "Hello", "ItemWorker", "Job", "WorkerSpec", "make_spec"]
+__all__ = ["Collected", "Finished", "Hello", "ItemWorker", "Job", "WorkerSpec", "make_spec"]

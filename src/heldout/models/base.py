@@ -159,7 +159,8 @@ async def with_retries(
         except TransientError as problem:
             if attempt == retries:
                 raise
-            wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2**attempt) * _jitter.uniform(0.5, 1.0)
+            doublings = min(attempt, 10)  # the longest wait is reached; 2**1024 is no float
+            wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2**doublings) * _jitter.uniform(0.5, 1.0)
             # A wait that the server asks for is honoured; the attempt's timeout bounds it.
             await sleep(max(wait, problem.retry_after or 0.0))
     raise AssertionError("unreachable")

@@ -19,11 +19,10 @@ from urllib.parse import urlsplit
 import msgspec
 import sniffio
 
+from heldout._secrets import environment_secrets
 from heldout.errors import ContextFull, FatalEndpointError, InvalidInput
 from heldout.models.http import PLACEHOLDER_LENGTH, HTTPEndpoint, Response
 
-SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-"""How names of variables with secrets end."""
 ADDRESSES = ("_API_BASE", "_BASE_URL", "_ENDPOINT", "_URL")
 """How names of variables with addresses end; the provider's name is before it."""
 
@@ -110,7 +109,6 @@ def _public_address(address: str) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    for name, value in os.environ.items():
-        if name.upper().endswith(SECRETS) and len(value) >= PLACEHOLDER_LENGTH:
-            text = text.replace(value, "[key]")
+    for value in environment_secrets(PLACEHOLDER_LENGTH):
+        text = text.replace(value, "[key]")
     return text

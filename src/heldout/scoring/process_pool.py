@@ -7,8 +7,8 @@
 A worker is a fresh interpreter. A thread of this process sends it one task at a time and kills it
 when the task's time is up. Unlike the workers of `multiprocessing` (and of pebble) it does not
 import the caller's script, and the kernel kills it with this process. Messages are msgpack of plain
-values: nothing is unpickled. A worker is no sandbox, but it does not see environment variables that
-look like secrets. Outside Linux, its memory is not limited.
+values: nothing is unpickled. A worker is no sandbox, but of the environment variables it sees only
+those that Python and its libraries need, and no secrets. Outside Linux, its memory is not limited.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import Any
 import msgspec
 
 from heldout._aio import wait_for
+from heldout._secrets import is_secret_name
 from heldout.errors import (
     InvalidInput,
     TaskFailed,
@@ -205,9 +206,19 @@ class _Worker:
         return result
 
 
+_NEEDED = re.compile(
+    r"PATH|HOME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|TEMP|TMP|VIRTUAL_ENV|CONDA_PREFIX|SYSTEMROOT"
+    r"|PYTHON\w+|LD_LIBRARY_PATH|LD_PRELOAD|DYLD_\w+|XDG_CACHE_HOME|COVERAGE_\w+|COV_CORE_\w+"
+)
+"""What an interpreter and its libraries need. No list of secrets would ever be complete."""
+
+
 def _worker_environment() -> dict[str, str]:
-    secret = re.compile(r"(.*_)?(KEY|TOKEN|SECRET|PASSWORD)|.*CREDENTIAL.*", re.IGNORECASE)
-    visible = {name: value for name, value in os.environ.items() if not secret.fullmatch(name)}
+    visible = {
+        name: value
+        for name, value in os.environ.items()
+        if _NEEDED.fullmatch(name) and not is_secret_name(name)
+    }
     return visible | {
         # The search path of this process; the working directory only where that is part of it.
         "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),

@@ -27,6 +27,13 @@ import msgspec
 
 import heldout
 from heldout._format import cut
+from heldout._secrets import (
+    LOOKS_LIKE_KEY,
+    REDACTED,
+    URL_PASSWORD,
+    environment_secrets,
+    is_secret_name,
+)
 from heldout.config import result_changing
 from heldout.errors import (
     ResumeMismatch,
@@ -471,20 +478,8 @@ RECORDED_IF_IMPORTED = (
 """Packages, by the name of their module, that can change a result."""
 GIT_SECONDS = 2.0
 """Time that git may take: a repository on a slow disk must not hold up an eval."""
-REDACTED = "[redacted]"
 ARGUMENT_CHARACTERS = 1000
 """Characters of an argument that are kept: `python -c` has a whole program in one."""
-
-_SECRET_NAME = re.compile(
-    r"\w[._-]key$|apikey$"
-    r"|(?:^|[._-])(?:token|secret|password|passwd|pwd|authorization|auth|credentials?)$",
-    re.IGNORECASE,
-)
-_SECRET_VALUE = re.compile(
-    r"\b(?:(?:sk|pk|rk|hf|gh[pousr]|github_pat|glpat|xox[abp]|gsk|tgp|r8|nvapi)[-_]|AKIA|AIza)"
-    r"[A-Za-z0-9_-]{16,}|\bBearer\s+\S+|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"
-)
-_URL_PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def package_versions() -> dict[str, str]:
@@ -540,18 +535,16 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
     That is the value of an option or setting named like a key, what looks like a key, a password in
     a URL, and what a variable such as OPENAI_API_KEY holds.
     """
-    secrets_set = [
-        value for name, value in os.environ.items() if len(value) >= 8 and _SECRET_NAME.search(name)
-    ]
+    secrets_set = environment_secrets()
     redacted: list[str] = []
     for i, argument in enumerate(arguments):
         name, equals, _ = argument.partition("=")
-        if equals and _SECRET_NAME.search(name):
+        if equals and is_secret_name(name):
             argument = f"{name}={REDACTED}"
-        elif i and arguments[i - 1].startswith("-") and _SECRET_NAME.search(arguments[i - 1]):
+        elif i and arguments[i - 1].startswith("-") and is_secret_name(arguments[i - 1]):
             argument = REDACTED
         for value in secrets_set:
             argument = argument.replace(value, REDACTED)
-        argument = _SECRET_VALUE.sub(REDACTED, argument)
-        redacted.append(cut(_URL_PASSWORD.sub(REDACTED, argument), ARGUMENT_CHARACTERS))
+        argument = LOOKS_LIKE_KEY.sub(REDACTED, argument)
+        redacted.append(cut(URL_PASSWORD.sub(REDACTED, argument), ARGUMENT_CHARACTERS))
     return redacted

@@ -11,7 +11,6 @@ import base64
 import gzip
 import hashlib
 import html
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -21,6 +20,7 @@ from typing import Any
 import msgspec
 
 import heldout
+from heldout._secrets import IS_KEY, REDACTED
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.viewer.assets import BUNDLE, read_assets
 from heldout.viewer.notebook import render_block
@@ -32,16 +32,8 @@ MOST_BYTES = 20_000_000
 CONVERSATIONS = 1_000
 """Conversations of a run that are inside by default: those that failed first."""
 STEP_PAIRS = 300
-REDACTED = "[redacted]"
 
 Answers = dict[str, Any]
-
-SECRETS = re.compile(
-    r"sk-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{40,}"
-    r"|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}|xox[abprs]-[0-9A-Za-z-]{10,}|glpat-[\w-]{20}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}"
-)
-"""Keys of model providers, code hosts and clouds, by their prefixes."""
 
 
 def export_runs(
@@ -200,7 +192,7 @@ def _redact(value: Any, keys: frozenset[str]) -> Any:
 
 
 def _refuse_secrets(data: bytes) -> None:
-    texts = [match[0] for match in SECRETS.finditer(data.decode("utf-8", "replace"))]
+    texts = [match[0] for match in IS_KEY.finditer(data.decode("utf-8", "replace"))]
     if texts:
         shown = ", ".join(dict.fromkeys(f"{text[:6]}…{text[-2:]}" for text in texts[:5]))
         raise InvalidInput(

@@ -13,6 +13,7 @@ import inspect
 import logging
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -51,6 +52,8 @@ HEADERS = {
 }
 POLL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 15.0
+CODE_SECONDS = 120.0
+"""How long a browser may take to start."""
 
 
 class Viewer:
@@ -60,16 +63,22 @@ class Viewer:
         pages: What there is to see.
         token: What requests have to bring; None for no token.
         hosts: Names that the Host header may have.
+        code: What the token is given for, once.
     """
 
-    def __init__(self, pages: Pages, *, token: str | None, hosts: frozenset[str]) -> None:
-        self._pages, self._token, self._hosts = pages, token, hosts
+    def __init__(
+        self, pages: Pages, *, token: str | None, hosts: frozenset[str], code: str | None = None
+    ) -> None:
+        self._pages, self._token, self._hosts, self._code = pages, token, hosts, code
+        self._code_ends = time.monotonic() + CODE_SECONDS
+        self._code_is_used = False
         self._assets = read_assets()
         self._workers = asyncio.Semaphore(2)
 
     def app(self) -> web.Application:
         """Make the application that aiohttp runs."""
         app = web.Application(middlewares=[self._guard])
+        app.router.add_get("/api/token", self._exchange)
         app.router.add_get("/api/events", self._events)
         app.router.add_get("/api/{page}", self._answer)
         app.router.add_get("/{path:.*}", self._asset)
@@ -97,6 +106,8 @@ class Viewer:
             return _error(403, "requests of other sites are not answered")
         if not request.path.startswith("/api/") or self._token is None:
             return None
+        if request.path == "/api/token":  # which asks for the code instead
+            return None
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme == "Bearer" and hmac.compare_digest(
             given.encode("utf-8", "surrogateescape"), self._token.encode()
@@ -105,6 +116,31 @@ class Viewer:
         return _error(
             401, "the token is missing or old", "Open the address that `heldout view` printed."
         )
+
+    async def _exchange(self, request: web.Request) -> web.Response:
+        """Give the token for the code, once: other users see the code in the browser's arguments.
+
+        Whoever was faster than the browser has the token. Then the browser comes second, and
+        nobody has it any more.
+        """
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if (
+            self._code is None
+            or scheme != "Code"
+            or not hmac.compare_digest(given.encode(), self._code.encode())
+            or time.monotonic() > self._code_ends
+        ):
+            return _error(401, "the link is old", "Open the address that `heldout view` printed.")
+        if self._code_is_used:
+            self._token = secrets.token_urlsafe(18)
+            log.warning(
+                "the link that was given to the browser was used twice: someone else may have "
+                "read it, so nobody is answered any more. Start `heldout view --no-browser`, and "
+                "open the address it prints"
+            )
+            return _error(401, "the link was used before", "The terminal says what to do.")
+        self._code_is_used = True
+        return _respond(msgspec.json.encode({"token": self._token}))
 
     async def _asset(self, request: web.Request) -> web.Response:
         asset = self._assets.get(request.match_info["path"] or "index.html")
@@ -235,6 +271,7 @@ async def serve(
     token: bool = True,
     allow_hosts: tuple[str, ...] = (),
     on_ready: Callable[[str], None],
+    open_browser: Callable[[str], object] | None = None,
 ) -> None:
     """Serve until cancelled.
 
@@ -245,6 +282,7 @@ async def serve(
         token: Whether requests need a token.
         allow_hosts: Further names that the Host header may have.
         on_ready: Called with the address to open.
+        open_browser: Called with an address that opens it once, and may be seen by others.
     """
     bound = bind(host, port)
     actual = bound.getsockname()[1]
@@ -253,13 +291,17 @@ async def serve(
         n.lower() for n in allow_hosts
     }
     secret = secrets.token_urlsafe(18) if token else None
-    viewer = Viewer(pages, token=secret, hosts=hosts)
+    code = secrets.token_urlsafe(18) if token and open_browser else None
+    viewer = Viewer(pages, token=secret, hosts=hosts, code=code)
     runner = web.AppRunner(viewer.app(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     site = web.SockSite(runner, bound)
     await site.start()
     shown = allow_hosts[0] if allow_hosts else f"[{host}]" if ":" in host else host
-    on_ready(f"http://{shown}:{actual}/" + (f"#token={secret}" if secret else ""))
+    address = f"http://{shown}:{actual}/"
+    on_ready(address + (f"#token={secret}" if secret else ""))
+    if open_browser is not None:
+        open_browser(address + (f"#code={code}" if code else ""))
     try:
         await asyncio.Event().wait()
     finally:

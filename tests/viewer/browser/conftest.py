@@ -57,7 +57,8 @@ class Server:
     def __init__(self, *roots: Path) -> None:
         self._ready = threading.Event()
         self._roots = roots
-        self.address = ""
+        self.address = self.link = ""
+        """What is printed, and what the browser is started with."""
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
         assert self._ready.wait(30)
@@ -66,13 +67,19 @@ class Server:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._end = asyncio.Event()
-        task = asyncio.create_task(serve(Pages(self._roots), port=8800, on_ready=self._on_ready))
+        call = serve(
+            Pages(self._roots), port=8800, on_ready=self._on_ready, open_browser=self._open
+        )
+        task = asyncio.create_task(call)
         await self._end.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     def _on_ready(self, address: str) -> None:
         self.address = address
+
+    def _open(self, link: str) -> None:
+        self.link = link
         self._ready.set()
 
     def close(self) -> None:

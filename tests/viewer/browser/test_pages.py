@@ -113,6 +113,20 @@ def test_the_token_leaves_the_address_and_is_kept(open_page: Open) -> None:
     see(page, "the token is missing or old")
 
 
+def test_the_link_that_the_browser_is_started_with_opens_the_page_once(
+    browser: Browser, folder: Path
+) -> None:
+    server = Server(folder)  # its own, as the link is good for a time only
+    page = browser.new_page()
+    page.goto(server.link)
+    see(page, "of 9 runs")
+    assert "code" not in page.url
+    page.reload()
+    see(page, "of 9 runs")
+    page.close()
+    server.close()
+
+
 # --- Runs ---------------------------------------------------------------------------------------
 
 

@@ -20,11 +20,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from heldout._memory import available_memory
 from heldout.errors import InvalidInput
 from heldout.weights import (
     Copy,
@@ -287,16 +287,10 @@ def _allocate(fd: int, size: int) -> None:
     if sys.platform != "linux":
         os.ftruncate(fd, size)
         return
-    missing, available = size - os.fstat(fd).st_size, _available_memory()
+    missing, available = size - os.fstat(fd).st_size, available_memory()
     if missing > available:
         raise InvalidInput(
             f"there is no room for {size / 2**20:,.0f} MiB of weights in shared memory: "
             f"{available / 2**20:,.0f} MiB of memory are available"
         )
     os.posix_fallocate(fd, 0, size)
-
-
-def _available_memory() -> int:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return int(fields["MemAvailable"].split()[0]) * 1024

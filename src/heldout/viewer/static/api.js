@@ -24,12 +24,18 @@ export const stored = {
 /** What an export has inside: answers by request, or null where there is a server. */
 let embedded = null;
 
-/** Take the token out of the address, where the command line put it, and keep it for this port. */
-export function takeToken() {
-  const match = /^#token=([\w-]+)(.*)$/.exec(location.hash);
+/** Take the token out of the address, or get it for the code there, and keep it for this port. */
+export async function takeToken() {
+  const match = /^#(token|code)=([\w-]+)(.*)$/.exec(location.hash);
   if (!match) return;
-  stored.set(TOKEN, match[1]);
-  history.replaceState(null, "", location.pathname + location.search + "#" + (match[2] || "/runs"));
+  history.replaceState(null, "", location.pathname + location.search + "#" + (match[3] || "/runs"));
+  if (match[1] === "token") {
+    stored.set(TOKEN, match[2]);
+    return;
+  }
+  const response = await fetch("api/token", { headers: { Authorization: `Code ${match[2]}` } });
+  // Refused, the page says what every request of it says.
+  if (response.ok) stored.set(TOKEN, (await response.json()).token);
 }
 
 /** @param {Record<string, unknown>} answers */

@@ -103,7 +103,7 @@ async function readEmbedded(element) {
 
 const theme = stored.get(THEME);
 if (theme) document.documentElement.dataset.theme = theme;
-takeToken();
+await takeToken();
 const data = document.getElementById("data");
 if (data) await readEmbedded(data);
 render(html`<${App} />`, document.getElementById("app"));
