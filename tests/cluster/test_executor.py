@@ -377,6 +377,16 @@ def test_a_worker_that_loses_a_call_is_replaced_and_its_items_are_run_again(
     assert keys_of(out / "run" / "results.jsonl") == Counter((f"s{i}", 0) for i in range(40))
 
 
+def test_a_worker_that_gets_more_items_at_once_than_a_message_holds_is_not_taken_for_hung() -> None:
+    worker = executor._Worker(0.0)
+    for number, sample in enumerate(evals.make_samples(executor.SUBMIT_ITEMS + 1)):
+        item = executor.Item(number, sample, 0, b"")
+        worker.assign(executor._Job(number, item, b"", anyio.Event()))
+    worker.note_sent(executor.SUBMIT_ITEMS)
+    worker.note_sent(1)
+    worker.check_alive(executor.SUBMIT_ITEMS + 1, timeout=60.0)
+
+
 def test_a_worker_whose_model_is_another_one_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     pool = executor.WorkerPool.__new__(executor.WorkerPool)
     pool._hello, pool._copies = None, {}

@@ -151,5 +151,5 @@ def test_a_node_that_is_not_there_is_a_skip_that_says_what_is(cluster: Any, tmp_
 def test_a_file_outside_of_the_folder_that_travels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is outside of"):
         RayNode(working_dir=tmp_path).start(POLICY, {}, [], tmp_path / "worker.log")
-    with pytest.raises(InvalidInput, match="num_gpus is a number"):
+    with pytest.raises(InvalidInput, match="num_gpus is a finite number from 0"):
         RayNode(num_gpus=-1)

@@ -242,7 +242,7 @@ class _Worker:
     unconfirmed: deque[tuple[int, float]] = field(default_factory=deque)
     """`sent` after each message that it has not said to have received, and when that was."""
     progressed_at: float = 0.0
-    """When an item of its last ended, or the first was sent."""
+    """When an item of its last ended, or it got the first one."""
 
     @property
     def is_ready(self) -> bool:
@@ -256,13 +256,16 @@ class _Worker:
     def name(self) -> str:
         return "a worker" if self.hello is None else f"worker {self.hello.pid} on {self.hello.node}"
 
+    def assign(self, job: _Job) -> None:
+        """Add an item to those that it runs."""
+        if not self.jobs:
+            self.progressed_at = time.monotonic()
+        self.jobs[job.number] = job
+
     def note_sent(self, count: int) -> None:
-        """Note that items were sent, which are among `jobs` already."""
-        now = time.monotonic()
-        if len(self.jobs) == count:
-            self.progressed_at = now
+        """Note that a message with items is on its way."""
         self.sent += count
-        self.unconfirmed.append((self.sent, now))
+        self.unconfirmed.append((self.sent, time.monotonic()))
 
     def check_alive(self, received: int, timeout: float | None) -> None:
         """Check that nothing was lost, after a reply.
@@ -413,7 +416,8 @@ class WorkerPool:
                 for batch in _batches(jobs):
                     content = b"[" + b",".join(job.content for job in batch) + b"]"
                     worker.note_sent(len(batch))
-                    with suppress(ConnectionError):  # noticed as a message that was lost
+                    # What is not sent is noticed as what was lost on the way.
+                    with suppress(self._ray.exceptions.RayError, ConnectionError):
                         call(self._ray, worker.actor.submit, content)
 
     def _assign(self) -> dict[_Worker, list[_Job]]:
@@ -423,7 +427,7 @@ class WorkerPool:
         for worker in ready:
             if self._suspects and not worker.jobs:
                 job = self._suspects.popleft()
-                worker.jobs[job.number] = job
+                worker.assign(job)
                 assigned[worker] = [job]
         ready = [worker for worker in ready if not worker.runs_suspect]
         if self._suspects and ready:
@@ -435,7 +439,7 @@ class WorkerPool:
             if len(worker.jobs) >= share:
                 break
             job = self._waiting.popleft()
-            worker.jobs[job.number] = job
+            worker.assign(job)
             assigned.setdefault(worker, []).append(job)
         return assigned
 
@@ -627,13 +631,17 @@ class WorkerPool:
 
     async def _stop_workers(self) -> None:
         """End all workers, so that environments close; without a connection Ray ends them."""
-        ready = [worker for worker in self._workers if worker.is_ready]
+        if self._is_lost:
+            return
+        ends = []
+        with suppress(self._ray.exceptions.RayError, ConnectionError):
+            for worker in self._workers:
+                if worker.is_ready:
+                    ends.append(call(self._ray, worker.actor.stop))
         with anyio.move_on_after(STOP_SECONDS + 5):
-            with suppress(self._ray.exceptions.RayError, ConnectionError):
-                if not self._is_lost:
-                    for end in [call(self._ray, worker.actor.stop) for worker in ready]:
-                        with suppress(self._ray.exceptions.RayError):
-                            await get(end)
+            for end in ends:
+                with suppress(self._ray.exceptions.RayError, ConnectionError):
+                    await get(end)
         with anyio.move_on_after(STOP_SECONDS):
             for worker in self._workers:
                 await self._kill(worker)
