@@ -32,7 +32,7 @@ def report(quick: list[str]) -> None:
     say("graders")
     times = child(sys.executable, __file__, "--case", "graders", *quick)
     for name, value in times.items():
-        target = 100.0 if name.startswith(("grade_choice", "grade_number", *TEXTS)) else None
+        target = 60.0 if name.startswith(("grade_choice", "grade_number", *TEXTS)) else None
         if name.startswith("a schema check"):
             target = 5.0
         emit(name, value, "µs an item", target=target)
