@@ -60,7 +60,7 @@ def describe_callable(
     if function is None:
         return None
     function = getattr(function, _KNOWN_AS, function)
-    content = _identity_of(function)
+    content = identity_of(function)
     if content is not None:
         known = json.loads(content)
         name = known.get("name", type(function).__qualname__)
@@ -76,7 +76,7 @@ def describe_callable(
     return description
 
 
-def _identity_of(thing: Any) -> str | None:
+def identity_of(thing: Any) -> str | None:
     """Return what an object says itself that it is known by, as a rubric does, as JSON."""
     identify = getattr(thing, "identity", None)
     if not callable(identify) or inspect.isclass(thing) or inspect.ismodule(thing):
@@ -126,7 +126,7 @@ class _Search:
             return
         owner = getattr(value, "__self__", None)
         owner = value if owner is None or inspect.ismodule(owner) else owner
-        if (identity := _identity_of(owner)) is not None:
+        if (identity := identity_of(owner)) is not None:
             self.parts.append(f"{getattr(value, '__name__', '')} {identity}")
             return
         if owner is not value:  # a method: its class is part of it

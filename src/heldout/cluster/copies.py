@@ -14,14 +14,13 @@ import ast
 import functools
 import hashlib
 import inspect
-import json
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from heldout._fingerprint import _Search
+from heldout._fingerprint import _Search, identity_of
 
 CODE = "its code, or a constant that it uses"
 _CHANGES = {
@@ -96,13 +95,11 @@ class _CopySearch(_Search):
 
     def add_object(self, value: Any) -> None:
         inner = value.func if isinstance(value, functools.partial) else value
-        identity = None if inspect.isclass(inner) else getattr(inner, "identity", None)
-        if not callable(identity):
+        identity = identity_of(inner)
+        if identity is None:
             self.add_callable(value)
             return
-        self.parts.append(
-            json.dumps(identity(), sort_keys=True, default=lambda v: type(v).__qualname__)
-        )
+        self.parts.append(identity)
         for part in getattr(inner, "parts", ()):  # of a rubric
             self.add_object(part.function)
 

@@ -362,13 +362,13 @@ async def agenerate_rollouts(
 
     It takes and returns what `generate_rollouts` does. Cancelled, it closes the environments first.
     """
+    definition: EvalDefinition | None = None
     if isinstance(samples, EvalDefinition) or score_fn is not None:
         definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
         samples, score_fn = list(definition.samples), definition.score_fn
         prepare_messages = definition.prepare_messages
         environment_factory = definition.environment_factory
-        max_turns = turn_limit(max_turns, definition)
-    turns = turn_limit(max_turns)
+    turns = turn_limit(max_turns, definition)
     _check_samples(samples)
     config = EvalConfig(
         endpoint=endpoint,
