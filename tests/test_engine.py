@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -858,6 +859,27 @@ def test_resuming_a_complete_run_mends_what_is_derived_and_changes_nothing_else(
     (report.path / "summary.json").write_text('{"mean": 0.123}')
     run_eval(make_samples(6), resume=True)
     assert {file.name: file.read_bytes() for file in report.path.iterdir()} == before
+
+
+def test_a_resumed_journal_of_the_same_size_is_the_one_the_run_was_finished_with(
+    run_eval: RunEval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = SimpleNamespace(perf_counter=lambda: 0.0)  # so that no time makes a line longer
+    monkeypatch.setattr("heldout.rollout.time", stopped)
+    answers = iter("abcd")
+
+    def answer(messages: list[Message]) -> str:
+        return next(answers)
+
+    report = run_eval(make_samples(3), endpoint=answer)
+    assert report.path is not None
+    journal = report.path / "results.jsonl"
+    size = journal.stat().st_size
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    again = run_eval(make_samples(3), endpoint=answer, resume=True)
+    assert journal.stat().st_size == size
+    assert again.summary == EvalReport.load(report.path).summary == report.summary
+    assert "complete" not in again.summary
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -304,7 +304,9 @@ class Run:
         if (
             before is not None
             and before.status == "complete"
+            and self.journal.written == 0
             and before.journal_bytes == self.info.journal_bytes
+            and before.journal_hash in (None, self.info.journal_hash)  # None: of an older version
             and before.config.get("pass_threshold") == self.config.pass_threshold
         ):
             self.dir.write_info(before)  # there was nothing left to do: then no byte changes

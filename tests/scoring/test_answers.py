@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -172,7 +173,7 @@ def test_no_text_breaks_the_reading(text: str) -> None:
 
 @given(st.text(max_size=60), st.sampled_from("ABCDE"))
 def test_whatever_stands_before_it_the_last_stated_answer_is_read(before: str, letter: str) -> None:
-    plain = visible(before.replace("`", "").replace("~", ""))
+    plain = visible(re.sub("[`~<◁[]", "", before))  # nothing that opens code or reasoning
     assert stated_answer(f"{plain}\n\nCorrection.\n**Final answer:** {letter}") == letter
 
 
