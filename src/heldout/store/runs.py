@@ -334,10 +334,11 @@ def describe_model(config: dict[str, Any]) -> str | None:
 def _walk(directory: Path, depth: int) -> Iterator[Path]:
     """Yield the run directories below a directory; what a run has inside is not searched."""
     try:
-        children = sorted(entry.path for entry in os.scandir(directory) if entry.is_dir())
+        # Not `os.scandir`, whose `is_dir` raises for a link to itself.
+        children = sorted(child for child in directory.iterdir() if child.is_dir())
     except OSError:
         return
-    for child in map(Path, children):
+    for child in children:
         if holds_run(child):
             yield child
             # Runs of one name, where a run of that name was made without a time.

@@ -41,7 +41,7 @@ from heldout.cli.show import in_order as order_slices
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
 from heldout.store.columns import as_text
 from heldout.store.journal import decode_result, has_writer, lines
-from heldout.store.jsonl import open_to_read
+from heldout.store.jsonl import count_lines, open_to_read
 from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.store.runs import describe_model, holds_run, list_history, read_entry
@@ -492,8 +492,7 @@ def _count_lines(path: Path) -> int:
     """Count the lines of a run's journal, without its header."""
     try:
         with open_to_read(RunDir(path).journal) as file:
-            pieces = iter(lambda: file.read(1 << 20), b"")
-            return max(0, sum(piece.count(b"\n") for piece in pieces) - 1)
+            return max(0, count_lines(file) - 1)
     except (OSError, RunDirectoryError):
         return 0
 
