@@ -16,9 +16,19 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+WARM = (
+    *("aiohttp", "anyio._backends._asyncio", "duckdb", "gymnasium", "numpy", "rich.table", "torch"),
+    *("heldout.cli.agent", "heldout.cli.compare", "heldout.cli.list", "heldout.cli.rescore"),
+    *("heldout.cli.run", "heldout.cli.show", "heldout.cli.sql", "heldout.cli.view"),
+    *("heldout.engine", "heldout.models.http", "heldout.models.cache", "heldout.rescoring"),
+    *("heldout.store.sql", "heldout.training", "heldout.viewer.export", "heldout.viewer.server"),
+)
+"""What this process imports so that its children need not."""
 GRACE_SECONDS = 10.0
 """How long processes that a killed one had started may take to notice."""
 LOOK_SECONDS = 0.005
@@ -43,6 +53,12 @@ class Ended:
         return f"exit code {self.code} after {self.seconds:.1f} s\n{self.out[-500:]}{self.err[-3000:]}"
 
 
+@cache
+def _warm_up() -> None:
+    for name in WARM:
+        import_module(name)
+
+
 class Child:
     """A fork that calls a function in a folder and ends with what it returns.
 
@@ -59,6 +75,7 @@ class Child:
         *,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        _warm_up()
         if threading.active_count() > 1:
             raise RuntimeError("a process with threads cannot be forked safely")
         number = len(list(folder.glob(".out-*")))

@@ -11,7 +11,7 @@ from torture import run_dirs
 from torture.children import Child
 from torture.trials import Fault, Finding, Journal, Trial, scratch
 
-PART, CASE = "fuzz", "spoiled directory: 2 commands and 3 pages each"
+PART, CASE = "fuzz", "a spoiled run directory, read by a command and a page"
 COUNT, SEED = 10_000, 1
 BATCH = 100
 """Directories that one process reads, so that it does not grow."""

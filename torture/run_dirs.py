@@ -57,7 +57,7 @@ OUTSIDE = "outside"
 SECRET = "what is outside is nobody's business"
 OWNED = "owned"
 """A file that is there once code in a file was run."""
-COMMANDS_PER_CASE, PAGES_PER_CASE = 2, 3
+COMMANDS_PER_CASE, PAGES_PER_CASE = 1, 1
 HOST = "127.0.0.1:8765"
 
 EVAL = """
@@ -112,7 +112,7 @@ rows?name=run&limit=50 | rows?name=run&where=failed&sort=-reward&limit=50&cols=t
 rows?name=run&where=topic:t1&sort=seconds&offset=2&limit=3 | record?name=run&id=q1&repeat=1
 rows?name=run&where=answer~x&limit=5 | pair?a=run&b=good&id=q1 | compare?a=good&b=run
 compare?a=run&b=good&by=topic&metric=correct&allow=incomplete&allow=samples
-flips?a=good&b=run | history?name=run&id=q1 | run?name=good | curve?name=run | run?name=..%2Foutside
+flips?a=good&b=run | history?name=run&id=q1 | curve?name=run | run?name=..%2Foutside
 events?name=run
 """
 CURVE_PAGES = """
