@@ -14,9 +14,10 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -256,11 +257,20 @@ MODES = [
 ]
 
 
-class _Attacks:
-    """The trials of one mode, in copies of a folder that is prepared once."""
+class Attacks:
+    """The trials of one mode, in copies of a folder that is prepared once.
 
-    def __init__(self, mode: Mode, folder: Path, url: str) -> None:
-        self.mode, self.folder = mode, folder
+    Args:
+        mode: What is killed.
+        folder: Where.
+        url: The address of a server, where it needs one.
+        disturb: Called with a seed in each process of a trial, before anything else.
+    """
+
+    def __init__(
+        self, mode: Mode, folder: Path, url: str, disturb: Callable[[str], None] | None = None
+    ) -> None:
+        self.mode, self.folder, self._disturb = mode, folder, disturb
         os.environ["TORTURE_URL"] = url
         os.environ["HELDOUT_CACHE"] = "cache"
         self._start = folder / "start"
@@ -297,6 +307,14 @@ class _Attacks:
                 break
             time.sleep(0.005)
 
+    def _disturbed(self, call: Call, folder: Path) -> Child:
+        def begin() -> int | None:
+            if self._disturb is not None:
+                self._disturb(f"{folder}:{time.monotonic()}")
+            return call()
+
+        return Child(begin, folder)
+
     def kill_one(self, number: int) -> Finding:
         """Kill it once, or twice, and finish it."""
         rng = random.Random(f"{SEED}:{self.mode.name}:{number}")
@@ -310,7 +328,7 @@ class _Attacks:
         else:
             finding.marks.append("done before the kill")
         if rng.random() < 0.3 and not of_reader:
-            child = Child(self.mode.finish, folder)
+            child = self._disturbed(self.mode.finish, folder)
             self._await_begin(child)
             time.sleep(rng.random() * self.took)
             if self._end(child, "killed again", finding).code == -signal.SIGKILL:
@@ -319,7 +337,7 @@ class _Attacks:
         return finding
 
     def _attack(self, folder: Path, seconds: float, finding: Finding, *, of_reader: bool) -> bool:
-        child = Child(self.mode.attack, folder)
+        child = self._disturbed(self.mode.attack, folder)
         beside = Child(self.mode.beside, folder) if self.mode.beside else None
         self._await_begin(child)
         time.sleep(seconds)
@@ -356,7 +374,7 @@ class _Attacks:
         if mode.after_kill is not None:
             checked = run_child(mode.after_kill, folder, seconds=mode.seconds)
             self._blame(checked, "right after the kill", finding, codes=(0,))
-        ended = run_child(mode.finish, folder, seconds=mode.seconds)
+        ended = self._disturbed(mode.finish, folder).wait(mode.seconds)
         self._blame(ended, "finishing", finding, codes=(0,))
         try:
             facts = ask_child(mode.facts, folder, seconds=mode.seconds)
@@ -376,24 +394,27 @@ class _Attacks:
 
 def make_trials(scale: float, journal: Journal) -> Iterator[Trial]:
     """Yield the trials of all modes."""
-    count = max(1, round(COUNT * scale))
-    for mode in MODES:
-        with scratch("kills") as folder:
-            attacks: list[_Attacks] = []
-            if mode.starts_server:
-                with serving(folder / "server") as url:
-                    yield from _of_mode(mode, folder, url, count, attacks)
-            else:
-                yield from _of_mode(mode, folder, "", count, attacks)
+    return trials_of(PART, MODES, max(1, round(COUNT * scale)))
 
 
-def _of_mode(
-    mode: Mode, folder: Path, url: str, count: int, attacks: list[_Attacks]
+def trials_of(
+    part: str, modes: Iterable[Mode], count: int, disturb: Callable[[str], None] | None = None
 ) -> Iterator[Trial]:
-    def run(number: int) -> Finding:
-        if not attacks:
-            attacks.append(_Attacks(mode, folder / "mode", url))
-        return attacks[0].kill_one(number)
+    """Yield so many trials of each mode; what they need is made when the first of them runs."""
+    for mode in modes:
+        with scratch(part) as folder, ExitStack() as stack:
 
-    for number in range(count):
-        yield Trial(PART, mode.name, number, partial(run, number))
+            @cache
+            def make_attacks(mode: Mode, folder: Path, stack: ExitStack) -> Attacks:
+                url = stack.enter_context(serving(folder / "server")) if mode.starts_server else ""
+                return Attacks(mode, folder / "mode", url, disturb)
+
+            for number in range(count):
+
+                def run(
+                    number: int = number,
+                    make: Callable[[], Attacks] = partial(make_attacks, mode, folder, stack),
+                ) -> Finding:
+                    return make().kill_one(number)
+
+                yield Trial(part, mode.name, number, run)
