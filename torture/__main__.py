@@ -45,9 +45,15 @@ def main() -> None:
         journal.forget(names)
     if not given.report:
         # Before anything is imported: a process with threads cannot be forked.
-        os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", RAY_USAGE_STATS_ENABLED="0")
+        os.environ.update(
+            OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", RAY_USAGE_STATS_ENABLED="0"
+        )
         for name in names:
-            run_trials(import_module(PARTS[name]).make_trials(given.scale, journal), journal, retry=given.retry)
+            run_trials(
+                import_module(PARTS[name]).make_trials(given.scale, journal),
+                journal,
+                retry=given.retry,
+            )
     text = table(journal, PARTS)
     print(text)
     write_page(f"{text}\n\n{origin(journal, 'make torture')}")

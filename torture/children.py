@@ -50,7 +50,9 @@ class Ended:
         return self.code is None
 
     def explain(self) -> str:
-        return f"exit code {self.code} after {self.seconds:.1f} s\n{self.out[-500:]}{self.err[-3000:]}"
+        return (
+            f"exit code {self.code} after {self.seconds:.1f} s\n{self.out[-500:]}{self.err[-3000:]}"
+        )
 
 
 @cache

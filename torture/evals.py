@@ -10,20 +10,22 @@ import anyio
 from heldout import EvalConfig, Message, Metric, Sample, Score, Trajectory
 
 COUNT = 40
+SLOW = 1000
+"""Samples that take a moment; further ones take none."""
 
 
 async def answer(messages: list[Message]) -> str:
     """The last word, or another one for each seventh."""
     word = messages[-1].text.split()[-1]
     number = int(word.removeprefix("word"))
-    if number < COUNT:
-        await anyio.sleep(0.004 * (1 + number % 5))
+    if number < SLOW:
+        await anyio.sleep(0.004 * (1 + number % 5) * (30 if "slowly" in messages[-1].text else 1))
     return "another" if number % 7 == 3 else word
 
 
-def load_dataset(count: int = COUNT) -> list[Sample]:
+def load_dataset(count: int = COUNT, how: str = "") -> list[Sample]:
     return [
-        Sample(f"q{i}", {"question": f"say word{i}"}, f"word{i}", {"topic": f"topic {i % 3}"})
+        Sample(f"q{i}", {"question": f"say {how} word{i}"}, f"word{i}", {"topic": f"topic {i % 3}"})
         for i in range(count)
     ]
 

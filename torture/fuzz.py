@@ -31,7 +31,11 @@ def make_trials(scale: float, journal: Journal) -> Iterator[Trial]:
 
 def _find(number: int, batch: range, found: dict[int, Finding], journal: Journal) -> Finding:
     if number not in found:
-        left = [n for n in batch if n >= number and (n == number or (PART, CASE, n) not in journal.lines)]
+        left = [
+            n
+            for n in batch
+            if n >= number and (n == number or (PART, CASE, n) not in journal.lines)
+        ]
         found.update(_read_batch(left))
     return found[number]
 
@@ -61,7 +65,9 @@ def _read_batch(numbers: list[int]) -> dict[int, Finding]:
                 found[number] = Finding([Fault(kind, f"case {SEED}:{number}: {ended.explain()}")])
                 break
             text = file.read_text()
-            faults = [] if text == NONE else [Fault(_kind_of(p), p) for p in text.split("\n\ncase ")]
+            faults = (
+                [] if text == NONE else [Fault(_kind_of(p), p) for p in text.split("\n\ncase ")]
+            )
             found[number] = Finding(faults)
     return found
 

@@ -95,7 +95,8 @@ GARBAGE = [b'{"sample": "half a li', b"\x00\xff\x00", b"[" * 5000, b'{"format": 
 
 def _prepare_damaged() -> None:
     _prepare_eval()
-    heldout("run", "eval.py", "--name", "run", "-T", "count=2000", "--set", "repeats=1")
+    more = ["-T", "count=2000", "--set", "repeats=1", "--max-concurrent", "100"]
+    heldout("run", "eval.py", "--name", "run", *more)
     [journal] = Path("outputs/evals/run").glob("*/results.jsonl")
     header, *lines = journal.read_bytes().splitlines(keepends=True)
     for i, bad in enumerate(GARBAGE):
@@ -104,7 +105,10 @@ def _prepare_damaged() -> None:
 
 
 def facts_of_run(name: str) -> dict[str, Any]:
-    """The items, the report and the summary of the only run of a name."""
+    """The items, the report and the summary of the only run of a name.
+
+    Which turns came from a cache is left out: those of an item that was killed do, later.
+    """
     from heldout.store.report import EvalReport
 
     [path] = [file.parent for file in Path("outputs/evals", name).glob("*/run.json")]
@@ -117,7 +121,11 @@ def facts_of_run(name: str) -> dict[str, Any]:
     return {
         "keys": keys,
         "status": report.status,
-        "summary": json.loads((path / "summary.json").read_text()),
+        "summary": {
+            name: value
+            for name, value in json.loads((path / "summary.json").read_text())["summary"].items()
+            if "cached" not in name
+        },
         "rows": [
             [r.sample_id, r.repeat, r.score.reward, r.trajectory.answer, r.error]
             for r in report.results
@@ -130,38 +138,47 @@ def _stable_columns(path: Path) -> bytes:
     """The columns that say what was measured, not how long it took."""
     import duckdb
 
-    query = f"SELECT * FROM '{path / 'results.parquet'}'"
-    relation = duckdb.sql(query)
-    names = [name for name in relation.columns if "second" not in name and "timing" not in name]
-    return repr(relation.select(*[f'"{name}"' for name in names]).fetchall()).encode()
+    table = duckdb.sql(f"SELECT * FROM '{path / 'results.parquet'}'")
+    left_out = ("second", "timing", "cached")
+    names = [name for name in table.columns if not any(word in name for word in left_out)]
+    return repr(table.select(*[f'"{name}"' for name in names]).fetchall()).encode()
 
 
 def _facts_with_damaged() -> dict[str, Any]:
     [damaged] = Path("outputs/evals/run").glob("*/results.damaged")
-    lines = {line for line in damaged.read_bytes().splitlines()}
+    lines = set(damaged.read_bytes().splitlines())
     missing = [repr(bad[:40]) for bad in GARBAGE if bad not in lines]
     return {**facts_of_run("run"), "damaged lines that are gone": missing}
 
 
-def _cached(*more: str) -> int:
-    return heldout("run", "eval.py", "--model", f"openai:m@{os.environ['TORTURE_URL']}", "--cache", *more)
+def cached_run(*more: str) -> int:
+    return heldout(
+        "run", "eval.py", "--model", f"openai:m@{os.environ['TORTURE_URL']}", "--cache", *more
+    )
 
 
 def _finish_cached() -> int:
-    code = _cached("--name", "run", "--resume")
-    return code or _cached("--name", "again")
+    code = cached_run("--name", "run", "--resume")
+    return code or cached_run("--name", "again")
 
 
 def _facts_cached() -> dict[str, Any]:
-    again = facts_of_run("again")
-    return {**facts_of_run("run"), "cached": again["summary"].get("n_cached"), "again": again["rows"]}
+    from heldout.store.report import EvalReport
+
+    cached = EvalReport.load("again").summary.get("n_cached")
+    return {**facts_of_run("run"), "cached": cached, "again": facts_of_run("again")["rows"]}
 
 
 def _read_on() -> int:
     """Read a run that grows, until it is finished."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        for arguments in ("show run --json", "sql run from/**/results", "list --json", "show run --failures 3"):
+        for arguments in (
+            "show run --json",
+            "sql run from/**/results",
+            "list --json",
+            "show run --failures 3",
+        ):
             code = heldout(*(part.replace("/**/", " ") for part in arguments.split()))
             if code not in (0, 2, 4):  # 2: it is not there yet
                 return code
@@ -221,7 +238,7 @@ MODES = [
     Mode(
         "run --cache",
         _prepare_eval,
-        partial(_cached, "--name", "run"),
+        partial(cached_run, "--name", "run"),
         _finish_cached,
         _facts_cached,
         starts_server=True,
@@ -241,7 +258,9 @@ MODES = [
         partial(heldout, "repair", "run"),
         _facts_with_damaged,
     ),
-    Mode("a run that show, sql and list read", _prepare_eval, _run, _resume, _facts, beside=_read_on),
+    Mode(
+        "a run that show, sql and list read", _prepare_eval, _run, _resume, _facts, beside=_read_on
+    ),
     Mode("agent", _prepare_eval, _agent, _finish_agent, _facts),
     *(
         Mode(
@@ -276,7 +295,7 @@ class Attacks:
         self._start = folder / "start"
         self._start.mkdir(parents=True)
         self._run(mode.prepare, self._start)
-        whole = self._fresh("whole")
+        whole = self.fresh("whole")
         begun = time.monotonic()
         child = Child(mode.attack, whole)
         self._await_begin(child)
@@ -294,7 +313,8 @@ class Attacks:
         if ended.code != 0:
             raise RuntimeError(f"prepared: {ended.explain()}")
 
-    def _fresh(self, name: str) -> Path:
+    def fresh(self, name: str) -> Path:
+        """Copy what was prepared."""
         path = self.folder / name
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(self._start, path)
@@ -321,7 +341,7 @@ class Attacks:
         finding, moment = Finding(), rng.random()
         of_reader = self.mode.beside is not None and number % 2 == 1
         for _ in range(6):
-            folder = self._fresh("trial")
+            folder = self.fresh("trial")
             if self._attack(folder, moment * self.took, finding, of_reader=of_reader):
                 break
             moment *= 0.6  # it was done before: that is no kill
@@ -344,12 +364,12 @@ class Attacks:
         if beside is not None and of_reader:
             killed = self._end(beside, "the reader", finding)
             ended = child.wait(self.mode.seconds)
-            self._blame(ended, "the run beside a killed reader", finding, codes=(0,))
+            self.blame(ended, "the run beside a killed reader", finding)
         else:
             killed = self._end(child, "the victim", finding)
             if beside is not None:
                 read = beside.wait(self.mode.seconds)
-                self._blame(read, "readers", finding, codes=(0,))
+                self.blame(read, "readers", finding)
         return killed.code == -signal.SIGKILL
 
     def _end(self, child: Child, what: str, finding: Finding) -> Ended:
@@ -361,25 +381,30 @@ class Attacks:
             finding.add("hang", f"{what}: its processes outlive it")
         return ended
 
-    def _blame(self, ended: Ended, what: str, finding: Finding, codes: tuple[int, ...]) -> None:
+    def blame(self, ended: Ended, what: str, finding: Finding) -> None:
+        """Add what is wrong with the end of a process that should have succeeded."""
         if ended.hung:
             finding.add("hang", f"{what}: {ended.explain()}")
         elif "Traceback" in ended.err:
             finding.add("traceback", f"{what}: {ended.explain()}")
-        elif ended.code not in codes:
+        elif ended.code != 0:
             finding.add("other", f"{what}: {ended.explain()}")
 
     def _judge(self, folder: Path, finding: Finding) -> None:
         mode = self.mode
         if mode.after_kill is not None:
             checked = run_child(mode.after_kill, folder, seconds=mode.seconds)
-            self._blame(checked, "right after the kill", finding, codes=(0,))
+            self.blame(checked, "right after the kill", finding)
         ended = self._disturbed(mode.finish, folder).wait(mode.seconds)
-        self._blame(ended, "finishing", finding, codes=(0,))
+        self.blame(ended, "finishing", finding)
+        self.compare(folder, finding)
+
+    def compare(self, folder: Path, finding: Finding) -> None:
+        """Compare the facts with those of a run that nobody disturbed."""
         try:
-            facts = ask_child(mode.facts, folder, seconds=mode.seconds)
+            facts = ask_child(self.mode.facts, folder, seconds=self.mode.seconds)
         except RuntimeError as problem:
-            finding.add("lost", f"there is nothing to compare: {problem}\n{ended.explain()}")
+            finding.add("lost", f"there is nothing to compare: {problem}")
             return
         keys, expected = facts.get("keys", {}), self.expected.get("keys", {})
         if lost := sorted(expected.keys() - keys.keys()):
@@ -409,12 +434,10 @@ def trials_of(
                 url = stack.enter_context(serving(folder / "server")) if mode.starts_server else ""
                 return Attacks(mode, folder / "mode", url, disturb)
 
+            start = partial(make_attacks, mode, folder, stack)
             for number in range(count):
+                yield Trial(part, mode.name, number, partial(_kill_one, start, number))
 
-                def run(
-                    number: int = number,
-                    make: Callable[[], Attacks] = partial(make_attacks, mode, folder, stack),
-                ) -> Finding:
-                    return make().kill_one(number)
 
-                yield Trial(part, mode.name, number, run)
+def _kill_one(start: Callable[[], Attacks], number: int) -> Finding:
+    return start().kill_one(number)

@@ -1,10 +1,11 @@
-"""A small training run with evals on the way, to be killed and gone on with from its checkpoints."""
+"""A small training run with evals on the way, which goes on from its checkpoints after a kill."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from heldout.training import (
 from heldout.training.dispatcher import pending_evals
 from heldout.vector.training import EvalEvery
 
-STEPS, EVERY, SAMPLES = 24, 3, 16
+STEPS, EVERY, SAMPLES = 12, 3, 8
 STEP_SECONDS, PROMPT_SECONDS = 0.01, 0.002
 WAYS = ("inline", "in the background", "in a worker", "of an agent")
 BEGUN = "training has begun"
@@ -109,7 +110,7 @@ def _train_agent(model: Any, optimizer: Any) -> None:
             return model(torch.as_tensor(observations)).argmax(-1).numpy()
 
     evals = EvalEvery(
-        2 * EVERY,
+        EVERY,
         lambda: gymnasium.make("CartPole-v1"),
         act,
         episodes=6,
@@ -146,9 +147,13 @@ def _step(model: Any, optimizer: Any) -> None:
 # --- Checkpoints --------------------------------------------------------------------------------
 
 
+def _checkpoints() -> Path:
+    return Path(os.environ.get("TORTURE_CHECKPOINTS", "checkpoints"))
+
+
 def _save(step: int, model: Any, optimizer: Any) -> Path:
     """Save a checkpoint, whole or not at all."""
-    folder = Path("checkpoints")
+    folder = _checkpoints()
     folder.mkdir(exist_ok=True)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
     torch.save({**state, "random": torch.get_rng_state()}, folder / "unfinished")
@@ -156,7 +161,7 @@ def _save(step: int, model: Any, optimizer: Any) -> Path:
 
 
 def _load(model: Any, optimizer: Any) -> tuple[int, Path]:
-    saved = sorted(Path("checkpoints").glob("*.pt"))
+    saved = sorted(_checkpoints().glob("*.pt"))
     if not saved:
         return 0, _save(0, model, optimizer)
     state = torch.load(saved[-1], weights_only=True)
@@ -173,7 +178,9 @@ def facts() -> dict[str, Any]:
     points = current_points(read_points(OUT / "curve.jsonl"))
     info = json.loads((OUT / "run.json").read_text())
     return {
-        "keys": {str(p.step): sum(q.step == p.step for q in points) for p in points if p.has_result},
+        "keys": {
+            str(p.step): sum(q.step == p.step for q in points) for p in points if p.has_result
+        },
         "weights": hashlib.sha256(weights).hexdigest(),
         "points": [
             [p.step, p.weights, p.reward, p.n, [[o.id, o.reward] for o in p.outcomes], p.skipped]
