@@ -12,13 +12,13 @@ from typing import Any
 
 import duckdb
 import pytest
+from torture.run_dirs import fuzz
 
 from heldout import EvalReport
 from heldout.store.parquet import hash_of_file
 from heldout.store.run_dir import RunDir
 from heldout.viewer.pages import Pages
 from tests.cli.conftest import RUN, START, Heldout, Outcome
-from torture.run_dirs import fuzz
 
 READ = ["show six", "compare six other", "gate six --baseline other --no-worse-than 0.9"]
 
