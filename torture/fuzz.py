@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,8 @@ COUNT, SEED = 10_000, 1
 BATCH = 100
 """Directories that one process reads, so that it does not grow."""
 BATCH_SECONDS = 1200.0
+MEMORY = 3 * 2**30
+"""Bytes that reading may take; above that it is a traceback."""
 NONE = "none"
 
 
@@ -52,6 +55,7 @@ def _read_batch(numbers: list[int]) -> dict[int, Finding]:
             runs.mkdir()
             run_dirs.prepare(runs)
             os.chdir(runs)
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             for number in numbers:
                 problems = run_dirs.try_case(number, SEED)
                 (log / f"{number}").write_text("\n\n".join(problems) or NONE)

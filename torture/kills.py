@@ -138,7 +138,7 @@ def _stable_columns(path: Path) -> bytes:
     """The columns that say what was measured, not how long it took."""
     import duckdb
 
-    table = duckdb.sql(f"SELECT * FROM '{path / 'results.parquet'}'")
+    table = duckdb.from_parquet(str(path / "results.parquet"))
     left_out = ("second", "timing", "cached")
     names = [name for name in table.columns if not any(word in name for word in left_out)]
     return repr(table.select(*[f'"{name}"' for name in names]).fetchall()).encode()

@@ -174,7 +174,13 @@ def make_curve(path: Path, odd: str = "") -> None:
     for step in (0, 50, 100, 150):
         outcomes = tuple(Outcome(f"q{i}{odd}", float((i + step) % 3 > 0)) for i in range(8))
         skip = step == 100
-        summary = {"n": 8, "n_errors": 0, "mean": 0.5, "mean_scored": 0.5, "ci_low": 0.1}
+        summary: dict[str, int | float | bool | None] = {
+            "n": 8,
+            "n_errors": 0,
+            "mean": 0.5,
+            "mean_scored": 0.5,
+            "ci_low": 0.1,
+        }
         summary |= {"ci_high": 0.9, "pass_rate": 0.5, "metric_correct": 0.5, f"metric_{odd}x": 1.0}
         name = f"steps/{step:08d}"
         writer.append(
@@ -377,13 +383,16 @@ class _Touches:
         return os.mkdir, (OWNED,)
 
 
-EXTRA = ("results.damaged", "results.repaired", ".results.parquet.tmp", "curve.damaged")
-EXTRA += ("curve.repaired", "stop", "pending.json", "curve.jsonl", "verdicts.db", "steps")
+EXTRA = (
+    *("results.damaged", "results.repaired", ".results.parquet.tmp", "curve.damaged"),
+    *("curve.repaired", "stop", "pending.json", "curve.jsonl", "verdicts.db", "steps"),
+)
 
 
 def spoil(rng: random.Random, run: Path) -> str:
     """Returns what was done."""
-    files = sorted(path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
+    ordinary = (path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
+    files = sorted(path for path in ordinary if path.stat().st_size < 2**24)  # no hole
     special = rng.random() < 0.25
     if special or not files:
         path = run / rng.choice(EXTRA) if rng.random() < 0.3 else rng.choice([*files, run])
