@@ -7,6 +7,7 @@ a clean beginning; what looks at results is a fork, too.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ WARM = (
 GRACE_SECONDS = 10.0
 """How long processes that a killed one had started may take to notice."""
 LOOK_SECONDS = 0.005
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class Child:
         code = 70
         try:
             os.setsid()
+            if sys.platform == "linux":  # it ends with this process, however that ends
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             for path, fd in ((self._out, 1), (self._err, 2)):
                 file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 os.dup2(file, fd)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from torture import evals
 from torture.children import Child, Ended, run_child
-from torture.kills import Attacks, Mode, facts_of_run, heldout
+from torture.kills import Attacks, Mode, facts_of_run, heldout, journal_lines
 from torture.trials import Finding, Journal, Trial, scratch
 
 PART, COUNT, SEED = "ray", 10, 11
@@ -150,16 +150,15 @@ def _drive(address: str, *more: str, lose_connection: Callable[[], bool] | None 
     return heldout("run", "eval.py", "--name", "run", *given, *more)
 
 
-def _lines(folder: Path) -> int:
-    journals = [*folder.glob("outputs/evals/run/*/results.jsonl")]
-    return journals[0].read_bytes().count(b"\n") if journals else 0
+def _has_lines(folder: Path, lines: int) -> bool:
+    return journal_lines(folder) >= lines
 
 
 def _await_lines(folder: Path, lines: int) -> bool:
     deadline = time.monotonic() + SECONDS
-    while _lines(folder) < lines and time.monotonic() < deadline:
+    while not _has_lines(folder, lines) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return _lines(folder) >= lines
+    return _has_lines(folder, lines)
 
 
 CASES = ("worker killed", "node lost", "head lost", "driver killed", "connection lost")
@@ -183,7 +182,7 @@ def _lose(case: str, number: int, start: Callable[[], Attacks]) -> Finding:
     rng = random.Random(f"{SEED}:{case}:{number}")
     folder, moment = attacks.fresh("trial"), rng.randrange(10, 60)
     with nodes(folder / "cluster") as cluster:
-        enough = partial(lambda: _lines(folder) >= moment)
+        enough = partial(_has_lines, folder, moment)
         losing = enough if case == "connection lost" else None
         driver = Child(partial(_drive, cluster.address, lose_connection=losing), folder)
         if not _await_lines(folder, moment):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 from collections.abc import Iterator
@@ -19,7 +20,6 @@ BATCH = 100
 BATCH_SECONDS = 1200.0
 MEMORY = 3 * 2**30
 """Bytes that reading may take; above that it is a traceback."""
-NONE = "none"
 
 
 def make_trials(scale: float, journal: Journal) -> Iterator[Trial]:
@@ -58,7 +58,7 @@ def _read_batch(numbers: list[int]) -> dict[int, Finding]:
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             for number in numbers:
                 problems = run_dirs.try_case(number, SEED)
-                (log / f"{number}").write_text("\n\n".join(problems) or NONE)
+                (log / f"{number}").write_text(json.dumps(problems))
 
         child = Child(read, folder)
         ended = child.wait(BATCH_SECONDS)
@@ -68,11 +68,8 @@ def _read_batch(numbers: list[int]) -> dict[int, Finding]:
                 kind = "hang" if ended.hung or "Timeout (" in ended.err else "traceback"
                 found[number] = Finding([Fault(kind, f"case {SEED}:{number}: {ended.explain()}")])
                 break
-            text = file.read_text()
-            faults = (
-                [] if text == NONE else [Fault(_kind_of(p), p) for p in text.split("\n\ncase ")]
-            )
-            found[number] = Finding(faults)
+            problems = json.loads(file.read_text())
+            found[number] = Finding([Fault(_kind_of(problem), problem) for problem in problems])
     return found
 
 

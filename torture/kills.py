@@ -62,7 +62,7 @@ class Mode:
 
 
 def heldout(*arguments: str) -> int:
-    """Run a command; 0 if it exited with 0 or 4, as of a run without a report yet."""
+    """Run a command of heldout in this process, and return its exit code."""
     return run_cli([*arguments])
 
 
@@ -74,14 +74,15 @@ def _prepare_half() -> None:
     _prepare_eval()
     child = Child(partial(heldout, "run", "eval.py", "--name", "run"), Path.cwd())
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and _count_lines() < 30:
+    while time.monotonic() < deadline and journal_lines(Path()) < 30:
         time.sleep(0.002)
     child.kill()
     child.wait(10)
 
 
-def _count_lines() -> int:
-    journals = [*Path("outputs/evals/run").glob("*/results.jsonl")]
+def journal_lines(folder: Path) -> int:
+    """Count the lines in the journal of the run, the header included."""
+    journals = [*folder.glob("outputs/evals/run/*/results.jsonl")]
     return journals[0].read_bytes().count(b"\n") if journals else 0
 
 
