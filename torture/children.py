@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 WARM = (
-    *("aiohttp", "anyio._backends._asyncio", "duckdb", "gymnasium", "numpy", "rich.table", "torch"),
+    *("aiohttp", "anyio._backends._asyncio", "duckdb", "gymnasium", "numpy", "rich.table"),
+    "torch._dynamo",  # which optimizers import
     *("heldout.cli.agent", "heldout.cli.compare", "heldout.cli.list", "heldout.cli.rescore"),
     *("heldout.cli.run", "heldout.cli.show", "heldout.cli.sql", "heldout.cli.view"),
     *("heldout.engine", "heldout.models.http", "heldout.models.cache", "heldout.rescoring"),

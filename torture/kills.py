@@ -50,6 +50,8 @@ class Mode:
     """What must be the same. Under "keys": how often each item is there."""
     after_kill: Call | None = None
     """What must hold right after the kill: it returns 0."""
+    marks: Callable[[], list[str]] | None = None
+    """What is worth counting, right after the kill."""
     beside: Call | None = None
     """What runs at the same time; every other kill is of this one."""
     announces: bool = False
@@ -270,6 +272,7 @@ MODES = [
             partial(training.train, how),
             partial(training.train, how),
             training.facts,
+            marks=training.marks,
             announces=True,
         )
         for how in training.WAYS
@@ -396,6 +399,8 @@ class Attacks:
         if mode.after_kill is not None:
             checked = run_child(mode.after_kill, folder, seconds=mode.seconds)
             self.blame(checked, "right after the kill", finding)
+        if mode.marks is not None:
+            finding.marks += ask_child(mode.marks, folder, seconds=mode.seconds)
         ended = self._disturbed(mode.finish, folder).wait(mode.seconds)
         self.blame(ended, "finishing", finding)
         self.compare(folder, finding)

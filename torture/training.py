@@ -171,6 +171,12 @@ def _load(model: Any, optimizer: Any) -> tuple[int, Path]:
     return int(state["step"]), saved[-1].absolute()
 
 
+def marks() -> list[str]:
+    """Whether evals were in flight when it was killed."""
+    is_in_flight = (OUT / "curve.jsonl").exists() and pending_evals(OUT)
+    return ["with evals in flight"] if is_in_flight else []
+
+
 def facts() -> dict[str, Any]:
     """The weights that training ended in, and the curve."""
     state = torch.load(Path("checkpoints", f"{STEPS:06}.pt"), weights_only=True)
