@@ -256,7 +256,7 @@ class EvalEvery:
 
     def end(self) -> None:
         """Say that training has ended, without another evaluation."""
-        if self._evals.history:
+        if self.points:
             self._evals.curve.mark_complete()
 
     @property
