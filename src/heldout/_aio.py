@@ -111,7 +111,7 @@ class Threads:
         """Call a function in a thread, and wait for it; cancelled, the thread is given up on."""
         self._closed = False
         done, wake = anyio.Event(), waker()
-        outcome: list[Outcome] = []
+        outcome: list[CallOutcome] = []
         call = functools.partial(_thread_context().run, function, *args)
 
         def job() -> None:
@@ -146,11 +146,11 @@ def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         del job  # and with it the messages and the answer
 
 
-Outcome = tuple[Any, BaseException | None]
+CallOutcome = tuple[Any, BaseException | None]
 """What a call in another thread returned, or raised."""
 
 
-def capture(call: Callable[[], object], catch: type[BaseException]) -> Outcome:
+def capture(call: Callable[[], object], catch: type[BaseException]) -> CallOutcome:
     """Call a function, and keep what it returns, or what it raises of a kind."""
     try:
         return call(), None
@@ -158,7 +158,7 @@ def capture(call: Callable[[], object], catch: type[BaseException]) -> Outcome:
         return None, raised
 
 
-def take(outcome: list[Outcome]) -> Any:
+def take(outcome: list[CallOutcome]) -> Any:
     """Return or raise what a call came to, and forget it."""
     value, problem = outcome.pop()
     try:
@@ -266,7 +266,7 @@ def run_in_loop_thread(
     what is no Exception as `Stray`.
     """
     calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-    outcome: list[Outcome] = []
+    outcome: list[CallOutcome] = []
     cancel: list[Callable[[], None]] = []
     given_up = False
 
@@ -274,7 +274,7 @@ def run_in_loop_thread(
         wake = waker()
 
         async def here(function: Callable[[], Any]) -> Any:
-            done, answer = anyio.Event(), list[Outcome]()
+            done, answer = anyio.Event(), list[CallOutcome]()
 
             def call() -> None:
                 answer.append(capture(function, Exception))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 CGROUPS = "/sys/fs/cgroup"
-Read = Callable[[str], str | None]
+ReadFile = Callable[[str], str | None]
 
 
 def _read_file(path: str) -> str | None:
@@ -16,7 +16,7 @@ def _read_file(path: str) -> str | None:
         return None
 
 
-def available_memory(read: Read = _read_file) -> int:
+def available_memory(read: ReadFile = _read_file) -> int:
     """Count the bytes that can be taken before the kernel kills a process (Linux).
 
     `/proc/meminfo` is of the machine. A container, a systemd unit or a Slurm job has a control
@@ -33,7 +33,7 @@ def available_memory(read: Read = _read_file) -> int:
     return max(0, min([available, *_group_rooms(read)]))
 
 
-def _group_rooms(read: Read) -> Iterator[int]:
+def _group_rooms(read: ReadFile) -> Iterator[int]:
     """Yield what is left in each control group that this process is in."""
     for line in (read("/proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -53,7 +53,7 @@ def _group_rooms(read: Read) -> Iterator[int]:
                 yield room
 
 
-def _room(read: Read, folder: str, limit_file: str, usage_file: str, cache: str) -> int | None:
+def _room(read: ReadFile, folder: str, limit_file: str, usage_file: str, cache: str) -> int | None:
     limit, usage = ((read(f"{folder}/{name}") or "").strip() for name in (limit_file, usage_file))
     if not limit.isdigit() or not usage.isdigit():  # "max", or no limit at all
         return None

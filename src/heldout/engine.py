@@ -1,10 +1,10 @@
 """evaluate(): samples x config x score function -> EvalReport.
 
 A fixed pool of workers pulls items from one iterator, so a stream of a million samples is never
-held. One item reads top to bottom: `Run._work` pulls it, `Evaluation.run_item` makes the attempt
-(rollout.py), `Run._record` writes its one journal line, scored or errored. The report is derived
-from the journal, which is why a run that was killed and resumed gives the report of one that was
-not. The clauses named here are those of docs/semantics.md.
+held. One item reads top to bottom: `EvalRun._work` pulls it, `Evaluation.run_item` makes the
+attempt (rollout.py), `EvalRun._record` writes its one journal line, scored or errored. The report
+is derived from the journal, which is why a run that was killed and resumed gives the report of one
+that was not. The clauses named here are those of docs/semantics.md.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Item:
     """The sample as JSON, as its line of the journal has it."""
 
 
-Outcome = tuple[EvalResult, BaseException | None]
+AttemptOutcome = tuple[EvalResult, BaseException | None]
 """A result, and what was raised where it errored."""
 
 
@@ -163,7 +163,7 @@ class Executor(Protocol):
         ...
 
 
-class Run:
+class EvalRun:
     """Takes every item to a line of the journal, and the journal to a report.
 
     What is done with an item is a subclass's to say: `run_item`.
@@ -210,7 +210,7 @@ class Run:
         self._parquet_from = parquet_from
         self._yielded_at = time.perf_counter()
 
-    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[Outcome]:
+    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[AttemptOutcome]:
         """Run one item; a timeout may be set on the worker's cancel scope."""
         raise NotImplementedError
 
@@ -481,7 +481,7 @@ class Run:
                 ) from problem
 
 
-class Evaluation(Run):
+class Evaluation(EvalRun):
     """A run in which an endpoint answers: what `evaluate` makes."""
 
     def __init__(
@@ -506,7 +506,7 @@ class Evaluation(Run):
             definition.samples, config, described, functions, parquet_from=parquet_from
         )
 
-    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[Outcome]:
+    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[AttemptOutcome]:
         """Roll out and score one item. Whatever goes wrong becomes its error (clause 5)."""
         return attempt_item(
             item,
@@ -536,7 +536,7 @@ async def attempt_item(
     *,
     turn_file: TurnFile | None = None,
     clock: Callable[[], float] = anyio.current_time,
-) -> Outcome:
+) -> AttemptOutcome:
     """Roll out and score one item, in whatever process it runs."""
     sample = item.sample
     assert config.max_turns is not None  # whoever makes the run has asked `turn_limit`

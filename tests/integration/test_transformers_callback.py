@@ -569,7 +569,7 @@ def test_a_best_metric_that_would_never_come_is_refused_before_training(
 
 
 def test_a_name_that_heldout_does_not_have_is_an_error_of_the_trainer() -> None:
-    answered = ours._Answered({}, ["heldout"])
+    answered = ours._TrainerMetrics({}, ["heldout"])
     assert answered["eval_heldout_reward"] != answered["eval_heldout_reward"]  # NaN
     assert answered.get("eval_heldout_reward") is None
     with pytest.raises(KeyError):

@@ -21,20 +21,20 @@ from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Ints
 from heldout.store.columns import Labels
 
-Kind = Literal["samples", "scorer", "environment", "threshold", "incomplete", "cached"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+DifferenceKind = Literal["samples", "scorer", "environment", "threshold", "incomplete", "cached"]
+DIFFERENCE_KINDS: tuple[DifferenceKind, ...] = get_args(DifferenceKind)
 
 IDS_SHOWN = 3
 PARTS_SHOWN = 8
 
 # What a report of episodes says in its config, where others have functions.
-_EPISODE_SETTINGS: dict[str, Kind] = {
+_EPISODE_SETTINGS: dict[str, DifferenceKind] = {
     "success_is": "scorer",
     "reward": "scorer",
     "env": "environment",
     "max_steps": "environment",
 }
-_FUNCTIONS: dict[str, Kind] = {"score_fn": "scorer", "environment_factory": "environment"}
+_FUNCTIONS: dict[str, DifferenceKind] = {"score_fn": "scorer", "environment_factory": "environment"}
 # Reported elsewhere, or nothing that a reader could act on.
 _NOT_SETTINGS = {*_EPISODE_SETTINGS, "kind", "num_envs", "seeded", "notes", "samples", "label", "n"}
 
@@ -48,7 +48,7 @@ class Mismatch:
         text: What differs, for the message of a refusal.
     """
 
-    kind: Kind
+    kind: DifferenceKind
     text: str
 
 
@@ -100,8 +100,8 @@ def find_mismatches(
 
 def refuse_mismatches(mismatches: Iterable[Mismatch], allow: Collection[str], what: str) -> None:
     """Raise NotComparable for what is not allowed; `what` begins the message."""
-    if unknown := [kind for kind in allow if kind not in KINDS]:
-        raise InvalidInput(f"allow takes some of {', '.join(KINDS)}; got {unknown[0]!r}")
+    if unknown := [kind for kind in allow if kind not in DIFFERENCE_KINDS]:
+        raise InvalidInput(f"allow takes some of {', '.join(DIFFERENCE_KINDS)}; got {unknown[0]!r}")
     refused = [mismatch for mismatch in mismatches if mismatch.kind not in allow]
     if refused:
         texts = "; ".join(f"{mismatch.kind}: {mismatch.text}" for mismatch in refused)

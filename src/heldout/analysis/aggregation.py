@@ -74,7 +74,7 @@ class ScoreMatrix:
     errored: int
     allowed: tuple[Mismatch, ...] = ()
     may_differ: bool = False
-    layout: Layout | None = field(default=None, repr=False)
+    layout: RunTaskLayout | None = field(default=None, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -123,7 +123,7 @@ def score_matrix(
             "or a metric by its name"
         )
     layout = _lay_out(reports, runs, tasks)
-    check = _Check(allow, metric)
+    check = _DifferenceCheck(allow, metric)
     check.compare_runs(layout)
     values: dict[str, Floats] = {}
     scores = np.full((len(layout.runs), len(layout.tasks)), np.nan)
@@ -159,18 +159,18 @@ def score_matrix(
 
 # --- Which results are of which run and task ----------------------------------------------------
 
-Cell = tuple[LoadedRun, Ints]
+RunTaskRows = tuple[LoadedRun, Ints]
 """A report, and the rows of its table that are of one run and one task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class RunTaskLayout:
     """Which results are of which run and which task."""
 
     runs: tuple[str, ...]
     tasks: tuple[str, ...]
     # By (index of the run, index of the task).
-    cells: dict[tuple[int, int], Cell]
+    cells: dict[tuple[int, int], RunTaskRows]
     # Metadata keys; runs that are told apart by one have no sample ids in common.
     runs_key: str | None = None
     tasks_key: str | None = None
@@ -195,7 +195,7 @@ class Layout:
         return [] if self.tasks_key is None else [self.tasks_key]
 
 
-def _lay_out(reports: Reports, runs: str | None, tasks: str | None) -> Layout:
+def _lay_out(reports: Reports, runs: str | None, tasks: str | None) -> RunTaskLayout:
     if isinstance(reports, Mapping):
         if runs is not None or tasks is not None:
             raise InvalidInput("the mapping says which task a report is of: leave out the keys")
@@ -264,7 +264,7 @@ def _by_environment(runs: list[LoadedRun]) -> dict[str, list[LoadedRun]]:
     return groups
 
 
-def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> Layout:
+def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> RunTaskLayout:
     """Make a report a cell; the first reports of all tasks are the first run, and so on."""
     cells = {
         (i, task): (run, np.arange(len(run.table)))
@@ -273,12 +273,12 @@ def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> Layout:
     }
     most = max(len(reports) for reports in tasks.values())
     runs = tuple(f"run {number}" for number in range(1, most + 1))
-    return Layout(runs, _make_distinct(tasks), cells)
+    return RunTaskLayout(runs, _make_distinct(tasks), cells)
 
 
 def _by_keys(
     loaded: list[LoadedRun], runs_key: str | None, tasks_key: str | None, *, single_task: str
-) -> Layout:
+) -> RunTaskLayout:
     """Divide results by task, and by run where one report holds several."""
     run_codes = [np.full(run.table.samples, i) for i, run in enumerate(loaded)]
     runs = tuple(run.name for run in loaded)
@@ -288,12 +288,12 @@ def _by_keys(
     tasks: tuple[str, ...] = (single_task,)
     if tasks_key is not None:
         task_codes, tasks = _index_values(loaded, tasks_key)
-    cells: dict[tuple[int, int], Cell] = {}
+    cells: dict[tuple[int, int], RunTaskRows] = {}
     for run, of_run, of_task in zip(loaded, run_codes, task_codes, strict=True):
         codes = (of_run * len(tasks) + of_task)[run.table.sample]
         for code, rows in places_by_code(codes):
             cells[divmod(code, len(tasks))] = run, rows
-    return Layout(runs, tasks, cells, runs_key, tasks_key)
+    return RunTaskLayout(runs, tasks, cells, runs_key, tasks_key)
 
 
 def _index_values(loaded: Sequence[LoadedRun], key: str) -> tuple[list[Ints], tuple[str, ...]]:
@@ -310,7 +310,7 @@ def _index_values(loaded: Sequence[LoadedRun], key: str) -> tuple[list[Ints], tu
 # --- What keeps runs from being aggregated ------------------------------------------------------
 
 
-class _Check:
+class _DifferenceCheck:
     """Refuses the first difference that is not allowed, and keeps those that are."""
 
     def __init__(self, allow: Collection[str], metric: str) -> None:
@@ -320,7 +320,7 @@ class _Check:
         self.may_differ = False
         self._compared: set[tuple[str, str]] = set()
 
-    def compare_runs(self, layout: Layout) -> None:
+    def compare_runs(self, layout: RunTaskLayout) -> None:
         """Compare the runs of each task with the first."""
         for t, task in enumerate(layout.tasks):
             first, *others = (layout.cells[r, t] for r in range(len(layout.runs)))
@@ -332,7 +332,7 @@ class _Check:
                     names = f"run {layout.runs[0]!r} and run {name!r}"
                     self._compare_content(first, other, names, task)
 
-    def compare_sides(self, ours: Layout, theirs: Layout) -> None:
+    def compare_sides(self, ours: RunTaskLayout, theirs: RunTaskLayout) -> None:
         """Compare the first runs of both sides, task by task."""
         identities = {_identify(report) for report in ours.reports}
         for report in theirs.reports:
@@ -370,7 +370,7 @@ class _Check:
         kept = [difference for difference in differences if difference.kind not in ignored]
         self._accept(kept, f"{a.name} and {b.name} cannot be {verb}")
 
-    def _compare_content(self, a: Cell, b: Cell, names: str, task: str) -> None:
+    def _compare_content(self, a: RunTaskRows, b: RunTaskRows, names: str, task: str) -> None:
         """Compare samples without ids: as many, of the same inputs and targets."""
         content_a, content_b = (
             np.sort(run.table.content[np.unique(run.table.sample[rows])]) for run, rows in (a, b)
@@ -459,7 +459,7 @@ def aggregate(
         raise InvalidInput(f"seed is 0 or more; got {seed!r}")
     if not np.isfinite(optimum):
         raise InvalidInput(f"optimum is a finite number, the best score there is; got {optimum!r}")
-    check = _Check(allow, matrix.metric)
+    check = _DifferenceCheck(allow, matrix.metric)
     estimates = {
         name: bootstrap(matrix.scores, name, seed=seed, repetitions=repetitions, optimum=optimum)
         for name in get_args(Statistic)

@@ -54,17 +54,17 @@ from heldout.cluster.travel import pack_functions, zip_folder
 from heldout.cluster.worker import (
     COLLECT_SECONDS,
     STOP_SECONDS,
-    Finished,
-    Hello,
+    FinishedItem,
+    ItemRequest,
     ItemWorker,
-    Job,
+    WorkerInfo,
     decode_collected,
     encode,
     make_spec,
     own_versions,
 )
 from heldout.config import EvalConfig
-from heldout.engine import Evaluation, Item, Outcome, error_result
+from heldout.engine import AttemptOutcome, Evaluation, Item, error_result
 from heldout.errors import (
     EvalFailed,
     FatalEndpointError,
@@ -202,7 +202,7 @@ class _ClusterEvaluation(Evaluation):
         super().__init__(definition, config, pool)  # type: ignore[arg-type] # for `describe` alone
         self._pool = pool
 
-    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
+    async def run_item(self, item: Item, timer: anyio.CancelScope) -> AttemptOutcome:
         result, problem = await self._pool.run_item(item)
         self.progress.add_turn(result.trajectory.usage)
         return result, problem
@@ -212,7 +212,7 @@ class _ClusterEvaluation(Evaluation):
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _PendingItem:
     """An item until it has a result."""
 
     number: int
@@ -221,7 +221,7 @@ class _Job:
     done: anyio.Event
     deaths: int = 0
     """Of workers, while they were running it."""
-    outcome: Outcome | None = None
+    outcome: AttemptOutcome | None = None
 
     @property
     def is_suspect(self) -> bool:
@@ -229,14 +229,14 @@ class _Job:
 
 
 @dataclass(slots=True, eq=False)
-class _Worker:
+class _RayWorker:
     """An actor, and what it is running."""
 
     started_at: float
     actor: Any = None
-    hello: Hello | None = None
+    hello: WorkerInfo | None = None
     """Set once it is ready."""
-    jobs: dict[int, _Job] = field(default_factory=dict)
+    jobs: dict[int, _PendingItem] = field(default_factory=dict)
     sent: int = 0
     """Items that it was ever sent."""
     unconfirmed: deque[tuple[int, float]] = field(default_factory=deque)
@@ -256,7 +256,7 @@ class _Worker:
     def name(self) -> str:
         return "a worker" if self.hello is None else f"worker {self.hello.pid} on {self.hello.node}"
 
-    def assign(self, job: _Job) -> None:
+    def assign(self, job: _PendingItem) -> None:
         """Add an item to those that it runs."""
         if not self.jobs:
             self.progressed_at = time.monotonic()
@@ -323,19 +323,19 @@ class WorkerPool:
         self._threads = Threads()
         """For calls to Ray that block: the connection may be lost meanwhile."""
         self._archive = None if archive is None else ray.put(archive)
-        self._workers: list[_Worker] = []
+        self._workers: list[_RayWorker] = []
         self._wanted = 0
         self._unusable = 0
         """Workers that could not run the eval, so that there are fewer."""
         self._failed_starts = 0
         self._start_problem = ""
-        self._waiting: deque[_Job] = deque()
-        self._suspects: deque[_Job] = deque()
+        self._waiting: deque[_PendingItem] = deque()
+        self._suspects: deque[_PendingItem] = deque()
         self._numbers = itertools.count()
         self._work = anyio.Event()
         """Set where there may be something to hand out."""
         self._first_ready = anyio.Event()
-        self._hello: Hello | None = None
+        self._hello: WorkerInfo | None = None
         """Of the first worker that was ready; the others must have the same model."""
         self._failure: EvalFailed | InvalidInput | None = None
         self._group: TaskGroup
@@ -382,7 +382,7 @@ class WorkerPool:
                 await self._stop_workers()
             self._threads.close()
 
-    async def run_item(self, item: Item) -> Outcome:
+    async def run_item(self, item: Item) -> AttemptOutcome:
         """Have a worker run an item.
 
         Args:
@@ -395,8 +395,8 @@ class WorkerPool:
             ClusterLost: There is no worker any more.
         """
         number = next(self._numbers)
-        content = encode(Job(number, item.index, item.repeat, msgspec.Raw(item.content)))
-        job = _Job(number, item, content, anyio.Event())
+        content = encode(ItemRequest(number, item.index, item.repeat, msgspec.Raw(item.content)))
+        job = _PendingItem(number, item, content, anyio.Event())
         self._waiting.append(job)
         self._work.set()
         if self._failure is None:
@@ -420,9 +420,9 @@ class WorkerPool:
                     with suppress(self._ray.exceptions.RayError, ConnectionError):
                         call(self._ray, worker.actor.submit, content)
 
-    def _assign(self) -> dict[_Worker, list[_Job]]:
+    def _assign(self) -> dict[_RayWorker, list[_PendingItem]]:
         """Give waiting items to the workers with the least to do."""
-        assigned: dict[_Worker, list[_Job]] = {}
+        assigned: dict[_RayWorker, list[_PendingItem]] = {}
         ready = [worker for worker in self._workers if worker.is_ready]
         for worker in ready:
             if self._suspects and not worker.jobs:
@@ -452,7 +452,7 @@ class WorkerPool:
     # --- Workers ---
 
     def _start_worker(self) -> None:
-        worker = _Worker(time.monotonic())
+        worker = _RayWorker(time.monotonic())
         self._workers.append(worker)
         self._group.start_soon(self._serve, worker)
 
@@ -475,14 +475,14 @@ class WorkerPool:
         )
         return call(self._ray, actor_class, self._spec, self._archive)
 
-    async def _serve(self, worker: _Worker) -> None:
+    async def _serve(self, worker: _RayWorker) -> None:
         """Take a worker from its start to its death."""
         lost = self._ray.exceptions.RayError, ConnectionError, TimeoutError, msgspec.MsgspecError
         try:
             worker.actor = await self._threads.run(self._make_actor)
             # Without end: it may wait for room, and load a large model.
             reply = await get(call(self._ray, worker.actor.start))
-            hello = msgspec.json.decode(reply, type=Hello)
+            hello = msgspec.json.decode(reply, type=WorkerInfo)
             if not self._accept(hello):
                 self._drop(worker)
                 return
@@ -505,7 +505,7 @@ class WorkerPool:
         except lost as problem:
             self._bury(worker, problem)
 
-    def _accept(self, hello: Hello) -> bool:
+    def _accept(self, hello: WorkerInfo) -> bool:
         """Tell whether a worker can be used: its functions and its model are the right ones."""
         for package, version in own_versions().items():
             if hello.versions.get(package) != version:
@@ -524,7 +524,7 @@ class WorkerPool:
             self._start_problem = f"the worker on {hello.node} cannot run the eval: {problem}"
         return problem is None
 
-    def _drop(self, worker: _Worker) -> None:
+    def _drop(self, worker: _RayWorker) -> None:
         """Go on without a worker that cannot run the eval; another one could not either."""
         self._workers.remove(worker)
         self._unusable += 1
@@ -534,7 +534,7 @@ class WorkerPool:
         else:
             self._fail(InvalidInput(self._start_problem))
 
-    def _bury(self, worker: _Worker, problem: BaseException) -> None:
+    def _bury(self, worker: _RayWorker, problem: BaseException) -> None:
         """Give the items of a worker that has died to others, and start another one."""
         reason = explain_death(problem)
         if isinstance(problem, ConnectionError) or not self._ray.is_initialized():
@@ -646,7 +646,7 @@ class WorkerPool:
             for worker in self._workers:
                 await self._kill(worker)
 
-    async def _kill(self, worker: _Worker) -> None:
+    async def _kill(self, worker: _RayWorker) -> None:
         def kill() -> None:
             check_connected(self._ray)
             self._ray.kill(worker.actor)
@@ -656,11 +656,11 @@ class WorkerPool:
                 await self._threads.run(kill)
 
 
-def _batches(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:
+def _batches(jobs: Sequence[_PendingItem]) -> list[Sequence[_PendingItem]]:
     return [jobs[start : start + SUBMIT_ITEMS] for start in range(0, len(jobs), SUBMIT_ITEMS)]
 
 
-def _outcome_of(finished: Finished) -> Outcome:
+def _outcome_of(finished: FinishedItem) -> AttemptOutcome:
     """Return a result with what stands for what was raised at the worker."""
     result = finished.record.result()
     match finished.kind:

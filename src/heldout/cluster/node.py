@@ -55,12 +55,12 @@ from heldout.training.worker.client import (
     worker_environment,
 )
 from heldout.training.worker.messages import (
-    Answer,
-    Begin,
-    Ended,
-    Load,
-    Measure,
-    Message,
+    CallFunction,
+    EvalDone,
+    EvaluateModel,
+    LoadWeights,
+    WorkerMessage,
+    WorkerReply,
     decode_answer,
     decode_request,
     encode,
@@ -343,10 +343,10 @@ class _NodeProcess:
         except (self._ray.exceptions.RayError, ConnectionError) as problem:
             raise WorkerGone(f"the eval worker on the cluster {_why(problem)}") from None
 
-    def send(self, message: Message) -> None:
+    def send(self, message: WorkerMessage) -> None:
         """Send a request, with paths as they are on the node; weights go before theirs."""
         match message:
-            case Begin():
+            case CallFunction():
                 folder = self._welcome.folder
                 spec = self._spec
                 if spec.rpartition(":")[0].endswith(".py"):
@@ -354,19 +354,19 @@ class _NodeProcess:
                 message = msgspec.structs.replace(
                     message, spec=spec, path=[folder], log=str(self.log)
                 )
-            case Load():
+            case LoadWeights():
                 content = self._buffers[message.buffer].content()
                 digest = hashlib.sha256(content).hexdigest()
                 with self._reporting_loss():
                     check_connected(self._ray)
                     ref = self._ray.put(content)
                 self._call(self._actor.load, message.buffer, ref, digest)
-            case Measure():
+            case EvaluateModel():
                 self._run_dirs[message.number] = Path(message.run_dir), message.step
                 message = msgspec.structs.replace(message, run_dir=self._welcome.run_dir)
         self._call(self._actor.send, encode(message))
 
-    def receive(self, number: int) -> Answer | None:
+    def receive(self, number: int) -> WorkerReply | None:
         """The next answer, if one comes soon and is to the request of this number."""
         with self._reporting_loss():
             if self._news is None:
@@ -388,9 +388,9 @@ class _NodeProcess:
         answer = decode_answer(content)
         if answer.number != number:
             return None
-        return self._bring_home(answer) if isinstance(answer, Ended) else answer
+        return self._bring_home(answer) if isinstance(answer, EvalDone) else answer
 
-    def _bring_home(self, answer: Ended) -> Ended:
+    def _bring_home(self, answer: EvalDone) -> EvalDone:
         """Save the conversations of an eval where the training run has its own."""
         run = answer.measured.run
         if run is None or answer.number not in self._run_dirs:

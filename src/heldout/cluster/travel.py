@@ -32,7 +32,7 @@ SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "outputs"})
 PARTS = ("score_fn", "prepare_messages", "environment_factory")
 
 
-class Reference(msgspec.Struct, frozen=True):
+class ImportPath(msgspec.Struct, frozen=True):
     """A name that a worker can look up."""
 
     source: str
@@ -44,7 +44,7 @@ class Reference(msgspec.Struct, frozen=True):
 class Luggage(msgspec.Struct, frozen=True):
     """The functions of an eval as references, and the folder that they are in."""
 
-    references: dict[str, Reference]
+    references: dict[str, ImportPath]
     """By what they are to the eval: score_fn, endpoint, …"""
     folder: Path | None
     """What travels; None where everything is of installed packages."""
@@ -76,7 +76,7 @@ def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> Lug
         files = [_own_file(module) for _, module, _ in homes.values()]
         folder = next((file.parent for file in files if file is not None), None)
     references = {
-        role: Reference(_source_of(role, module, folder), name)
+        role: ImportPath(_source_of(role, module, folder), name)
         for role, (_, module, name) in homes.items()
     }
     return Luggage(references, folder)
@@ -244,7 +244,7 @@ def remove_folder() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def load_reference(reference: Reference, folder: Path | None) -> Any:
+def load_reference(reference: ImportPath, folder: Path | None) -> Any:
     """Look an object up by its name.
 
     Args:

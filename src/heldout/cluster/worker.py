@@ -25,7 +25,7 @@ import heldout
 from heldout._aio import contain_exits, waker
 from heldout._progress import RunProgress
 from heldout.cluster.copies import describe_copies
-from heldout.cluster.travel import Reference, load_reference, remove_folder, unpack_folder
+from heldout.cluster.travel import ImportPath, load_reference, remove_folder, unpack_folder
 from heldout.config import EvalConfig
 from heldout.engine import Item, attempt_item, error_result
 from heldout.errors import (
@@ -47,7 +47,7 @@ COLLECT_RESULTS = 1000
 STOP_SECONDS = 15.0
 """How long environments may take to close when the run is stopped."""
 
-Kind = Literal["fatal", "fatal in scoring", "unreachable", "other"]
+FailureKind = Literal["fatal", "fatal in scoring", "unreachable", "other"]
 
 
 class WorkerSpec(msgspec.Struct):
@@ -55,12 +55,12 @@ class WorkerSpec(msgspec.Struct):
 
     config: EvalConfig
     """Its endpoint is a string; where the eval has another one, `references` does."""
-    references: dict[str, Reference]
+    references: dict[str, ImportPath]
     max_concurrent: int
     """Of this worker."""
 
 
-class Hello(msgspec.Struct):
+class WorkerInfo(msgspec.Struct):
     """What a worker is, once it is ready."""
 
     node: str
@@ -74,7 +74,7 @@ class Hello(msgspec.Struct):
     """Why it cannot run the eval."""
 
 
-class Job(msgspec.Struct, array_like=True):
+class ItemRequest(msgspec.Struct, array_like=True):
     """One item for a worker."""
 
     number: int
@@ -83,12 +83,12 @@ class Job(msgspec.Struct, array_like=True):
     sample: msgspec.Raw
 
 
-class Finished(msgspec.Struct, array_like=True):
+class FinishedItem(msgspec.Struct, array_like=True):
     """One item from a worker."""
 
     number: int
     record: Record
-    kind: Kind | None = None
+    kind: FailureKind | None = None
     """What kind of problem it had, as far as that matters to the run."""
     message: str = ""
 
@@ -98,11 +98,11 @@ class Collected(msgspec.Struct, array_like=True):
 
     received: int
     """Items that it was ever sent, so that the driver notices where some were lost on the way."""
-    finished: list[Finished]
+    finished: list[FinishedItem]
 
 
 encode = msgspec.json.Encoder(enc_hook=plain_value).encode
-decode_jobs = msgspec.json.Decoder(list[Job]).decode
+decode_jobs = msgspec.json.Decoder(list[ItemRequest]).decode
 decode_collected = msgspec.json.Decoder(Collected).decode
 
 
@@ -131,9 +131,9 @@ class ItemWorker:
         """Load the eval file and open the endpoint.
 
         Returns:
-            A `Hello`.
+            A `WorkerInfo`.
         """
-        hello = Hello(socket.gethostname(), os.getpid(), own_versions())
+        hello = WorkerInfo(socket.gethostname(), os.getpid(), own_versions())
         try:
             spec = msgspec.json.decode(self._spec, type=WorkerSpec)
             folder = unpack_folder(self._archive) if self._archive is not None else None
@@ -153,7 +153,7 @@ class ItemWorker:
         """Begin to run items.
 
         Args:
-            jobs: A list of `Job`.
+            jobs: A list of `ItemRequest`.
         """
         self._loop.submit(decode_jobs(jobs))
 
@@ -187,7 +187,7 @@ class _ItemLoop:
         self._definition, self._config, self._endpoint = definition, config, endpoint
         self._progress = RunProgress(config.repeats)  # the driver shows its own
         self.received = 0
-        self._arrived: deque[Job] = deque()
+        self._arrived: deque[ItemRequest] = deque()
         self._finished: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._counting = threading.Lock()
         self._stopping = False
@@ -202,7 +202,7 @@ class _ItemLoop:
         self._thread.start()
         self._is_running.wait()
 
-    def submit(self, jobs: list[Job]) -> None:
+    def submit(self, jobs: list[ItemRequest]) -> None:
         self._arrived.extend(jobs)
         self._wake(self._notify)
         with self._counting:
@@ -246,7 +246,7 @@ class _ItemLoop:
             with anyio.CancelScope(shield=True):
                 await self._endpoint.close()
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: ItemRequest) -> None:
         content = bytes(job.sample)
         item = Item(job.index, decode_sample(content), job.repeat, content)
         with anyio.CancelScope() as timer:
@@ -264,10 +264,10 @@ class _ItemLoop:
         self._finished.put(encode((job.number, msgspec.Raw(line.rstrip()), kind, message)))
 
 
-def _classify(problem: BaseException | None) -> tuple[Kind | None, str]:
+def _classify(problem: BaseException | None) -> tuple[FailureKind | None, str]:
     if problem is None:
         return None, ""
-    kind: Kind = "other"
+    kind: FailureKind = "other"
     if isinstance(problem, FatalEndpointError):
         kind = "fatal"
     elif isinstance(root_of(problem), FatalEndpointError):
@@ -277,7 +277,7 @@ def _classify(problem: BaseException | None) -> tuple[Kind | None, str]:
     return kind, printable_error(problem)[:2000]
 
 
-def make_spec(config: EvalConfig, references: dict[str, Reference], max_concurrent: int) -> bytes:
+def make_spec(config: EvalConfig, references: dict[str, ImportPath], max_concurrent: int) -> bytes:
     """Encode what workers are to run.
 
     Args:
@@ -293,4 +293,12 @@ def make_spec(config: EvalConfig, references: dict[str, Reference], max_concurre
     return encode(WorkerSpec(config, references, max_concurrent))
 
 
-__all__ = ["Collected", "Finished", "Hello", "ItemWorker", "Job", "WorkerSpec", "make_spec"]
+__all__ = [
+    "Collected",
+    "FinishedItem",
+    "ItemRequest",
+    "ItemWorker",
+    "WorkerInfo",
+    "WorkerSpec",
+    "make_spec",
+]

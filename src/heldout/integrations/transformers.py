@@ -87,7 +87,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         self._model: Any = None
         self._logged = {periodic.label: len(periodic.history) for periodic in evals}
         """How many points of its history were there before, or have been logged."""
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _PendingLog] = {}
         """The last row of each eval."""
         self._finished = False
         self._stopped = False
@@ -261,7 +261,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             )
         # One more step would be trained before `on_step_end` is asked again.
         self._stop_if_requested(state, trainer.control)
-        return _Answered(metrics, self._names.values())
+        return _TrainerMetrics(metrics, self._names.values())
 
     # --- Evals ---
 
@@ -307,7 +307,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         log_known: bool = True,
     ) -> dict[str, float]:
         """What is new, as a row for the log: the same one in every process."""
-        made: dict[str, _Row] = {}
+        made: dict[str, _PendingLog] = {}
         shared = False
         cadenced = getattr(run, "func", run) is PeriodicEval.maybe_run
         for periodic in evals:
@@ -325,16 +325,16 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                     made[periodic.label] = self._row(point)
             self._logged[periodic.label] = len(periodic.history)
         if shared:
-            made = agree(current_ranks(), made, dict[str, _Row])
+            made = agree(current_ranks(), made, dict[str, _PendingLog])
         self._rows |= made
         return {key: value for row in made.values() for key, value in row.fields.items()}
 
-    def _row(self, point: CurvePoint) -> _Row:
+    def _row(self, point: CurvePoint) -> _PendingLog:
         if point.summary is None:
             cut = point.weights is None  # not even begun: max_overhead left no time for it
         else:
             cut = point.partial is not None or point.asked < point.of
-        return _Row(point.step, log_fields(point, self._names[point.label]), cut)
+        return _PendingLog(point.step, log_fields(point, self._names[point.label]), cut)
 
     def _stop_if_requested(self, state: Any, control: Any) -> None:
         asked = [(periodic, periodic.stop_requested_here) for periodic in self._on]
@@ -490,7 +490,7 @@ def _flags_kept(control: Any) -> Iterator[None]:
         control.should_log, control.should_evaluate = flags
 
 
-class _Row(msgspec.Struct):
+class _PendingLog(msgspec.Struct):
     step: int
     fields: dict[str, float]
     cut: bool = False
@@ -504,7 +504,7 @@ class _Replaced:
         self.by = by
 
 
-class _Answered(dict[str, float]):
+class _TrainerMetrics(dict[str, float]):
     """Metrics for the trainer, with NaN for those of heldout's that a skip has left out.
 
     NaN is never better and in no log. A KeyError would end the training.

@@ -36,11 +36,11 @@ class Request:
 
 Answered = Completion | Message | str | Exception | None
 """A turn; the error of this request; None if time ran out before the turn was complete."""
-Answer = Callable[[Sequence[Request]], Sequence[Answered]]
+AnswerBatchFn = Callable[[Sequence[Request]], Sequence[Answered]]
 
 
 @dataclass(eq=False, slots=True)
-class _Turn:
+class _PendingTurn:
     key: tuple[int, int]
     """Index and repeat: batches are sorted by it."""
     request: Request
@@ -55,14 +55,14 @@ class BatchEndpoint:
         over: Set when time has run out and no attempt can go on.
     """
 
-    def __init__(self, answer: Answer, here: Here, *, items: int, rows: int) -> None:
+    def __init__(self, answer: AnswerBatchFn, here: Here, *, items: int, rows: int) -> None:
         """Prepare for one eval of `items` attempts, of which `rows` are in flight at once.
 
         `answer` answers a batch, in the order of its requests; `here` runs it in its own thread.
         """
         self._answer, self._here, self._rows = answer, here, rows
         self._items = self._left = items
-        self._waiting: list[_Turn] = []
+        self._waiting: list[_PendingTurn] = []
         self._unanswered = 0
         self._batch_ready = anyio.Event()
         self.over = anyio.Event()
@@ -124,7 +124,7 @@ class BatchEndpoint:
         sampling: Sampling,
         tools: Sequence[ToolSpec],
     ) -> Completion:
-        turn = _Turn(key, Request(tuple(messages), sampling, tuple(tools)), anyio.Event())
+        turn = _PendingTurn(key, Request(tuple(messages), sampling, tuple(tools)), anyio.Event())
         self._waiting.append(turn)
         self._check_batch()
         try:

@@ -192,7 +192,7 @@ def examine(render: Render, decode: Decode | None = None) -> Examination:
 
 # --- One of them --------------------------------------------------------------------------------
 
-_Ids = Callable[[Sequence[Message], bool], list[int]]
+_RenderIds = Callable[[Sequence[Message], bool], list[int]]
 """Renders messages behind the opening of a conversation, with or without a generation prompt."""
 
 
@@ -236,7 +236,9 @@ def _without_reasoning(turn: Message) -> Message:
     return replace(turn, content=turn.text.removeprefix(_REASONING))
 
 
-def _render_turn(ids: _Ids, turn: Message, reply: Sequence[Message]) -> tuple[list[int], list[int]]:
+def _render_turn(
+    ids: _RenderIds, turn: Message, reply: Sequence[Message]
+) -> tuple[list[int], list[int]]:
     """Return what the template renders for a model's turn, and the token that ends it."""
     prompt, final = ids([], True), ids([turn], False)
     turn_ids = final[common_prefix(prompt, final) :]

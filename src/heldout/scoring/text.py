@@ -29,7 +29,7 @@ from heldout.scoring.answers import (
 )
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
-Read = Literal["stated", "whole"]
+AnswerScope = Literal["stated", "whole"]
 Location = Literal["end", "begin", "any", "exact"]
 Targets = str | int | Sequence[str | int]
 
@@ -115,7 +115,7 @@ def _check(
 
 
 @grader(version=6, check=_check)
-def grade_exact(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
+def grade_exact(answer: str | None, target: Targets, *, read: AnswerScope = "stated") -> Grade:
     """Grade an answer that has to be the target, character for character.
 
     The stated answer counts (a box, tag, key or `####`, else a label, else a sentence `the answer
@@ -143,7 +143,7 @@ def _is_same(text: str, target: str) -> float:
 
 @grader(version=6, check=_check)
 def grade_match(
-    answer: str | None, target: Targets, *, location: Location = "end", read: Read = "stated"
+    answer: str | None, target: Targets, *, location: Location = "end", read: AnswerScope = "stated"
 ) -> Grade:
     """Grade an answer that has to end with the target, as whole normalised words.
 
@@ -216,7 +216,7 @@ def _matches(text: str, target: str, location: str) -> float:
 
 @grader(version=6, check=_check)
 def grade_includes(
-    answer: str | None, target: Targets, *, read: Read = "whole", at_most: int | None = None
+    answer: str | None, target: Targets, *, read: AnswerScope = "whole", at_most: int | None = None
 ) -> Grade:
     """Grade an answer in which the target has to stand somewhere, as whole normalised words.
 
@@ -283,7 +283,7 @@ def _rouge_words(text: str) -> list[str]:
 
 
 @grader(version=6, check=_check)
-def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
+def grade_f1(answer: str | None, target: Targets, *, read: AnswerScope = "stated") -> Grade:
     """Grade the words that answer and target share: the F1 of SQuAD's script, on every pair.
 
     Words are lower-cased, without ASCII punctuation and the articles a, an and the. Two texts
@@ -319,7 +319,7 @@ def _f1(common: int, prediction: int, reference: int) -> float:
 
 
 @grader(version=6, check=_check)
-def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") -> Grade:
+def grade_rouge_l(answer: str | None, target: Targets, *, read: AnswerScope = "whole") -> Grade:
     """Grade the words that answer and target share in order: rouge-score's ROUGE-L F-measure.
 
     Words are runs of a to z and 0 to 9 in lower case, without stemming, as in the rouge-score
@@ -370,7 +370,7 @@ def common_length(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
 
 
 def _best(
-    answer: str | None, target: Targets, read: Read, compare: Callable[[str, str], float]
+    answer: str | None, target: Targets, read: AnswerScope, compare: Callable[[str, str], float]
 ) -> Grade:
     """Grade with the target that suits best."""
     references = _targets(target)
@@ -392,7 +392,7 @@ def _targets(target: Any) -> list[str]:
     return references
 
 
-def _read(answer: str | None, read: Read) -> tuple[str | None, str]:
+def _read(answer: str | None, read: AnswerScope) -> tuple[str | None, str]:
     """Return what is graded, or why there is nothing."""
     _check(read=read)
     text = visible_answer(answer)

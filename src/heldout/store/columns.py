@@ -29,8 +29,8 @@ from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Ints
 from heldout.stats.summary import Batch, Summary, summarize_batch, summarize_groups
 from heldout.store.error_counts import ErrorCount, count_errors
-from heldout.store.journal import Row, hash_ids, in_order, row_of
-from heldout.store.parquet import FORMAT, Kind, ParquetFile, ParquetWriter, hash_of_file
+from heldout.store.journal import RecordRow, hash_ids, in_order, row_of
+from heldout.store.parquet import FORMAT, ColumnType, ParquetFile, ParquetWriter, hash_of_file
 from heldout.store.run_dir import RunDir, RunInfo, RunUsage
 from heldout.types import MOST_TOKENS, EvalResult
 
@@ -41,7 +41,7 @@ Hashes = NDArray[np.uint64]
 Arrays = dict[str, NDArray[Any]]
 """Columns by name."""
 
-FIXED: dict[str, Kind] = {
+FIXED: dict[str, ColumnType] = {
     "sample_id": "string",
     "repeat": "int",
     "index": "int",
@@ -87,10 +87,10 @@ MAX_COLUMNS = 512
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
-class Part:
+class ColumnChunk:
     """Some results in dataset order, as columns."""
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows: list[RecordRow]) -> None:
         self._metadata = [
             {**row.sample.metadata, **row.metadata} if row.metadata else row.sample.metadata
             for row in rows
@@ -149,14 +149,14 @@ class Part:
         return [metadata.get(key) for metadata in self._metadata]
 
 
-def parts_of(rows: Iterable[Row]) -> Iterator[Part]:
+def parts_of(rows: Iterable[RecordRow]) -> Iterator[ColumnChunk]:
     """Turn rows into columns, `BATCH` of them at a time."""
     rows = iter(rows)
     while batch := list(islice(rows, BATCH)):
-        yield Part(batch)
+        yield ColumnChunk(batch)
 
 
-def kind_of(values: Iterable[Any]) -> Kind | None:
+def kind_of(values: Iterable[Any]) -> ColumnType | None:
     """Find what all of these values can be stored as; None where there is none but None."""
     types = {*map(type, values)} - {type(None)}
     if not types:
@@ -172,14 +172,14 @@ def kind_of(values: Iterable[Any]) -> Kind | None:
     return "json"
 
 
-def merge_kinds(a: Kind | None, b: Kind | None) -> Kind | None:
+def merge_kinds(a: ColumnType | None, b: ColumnType | None) -> ColumnType | None:
     """Find what values of two kinds can be stored as."""
     if a == b or a is None or b is None:
         return a or b
     return "double" if {a, b} == {"int", "double"} else "json"
 
 
-def as_array(values: list[Any], kind: Kind) -> NDArray[Any]:
+def as_array(values: list[Any], kind: ColumnType) -> NDArray[Any]:
     """Make an array that DuckDB takes for a column of this kind; None where there is no value."""
     if kind == "json":
         values = [None if value is None else _as_json(value) for value in values]
@@ -216,7 +216,7 @@ class MemoryColumns:
         self.plain: set[str] = set()
         self.usage = RunUsage()
 
-    def add(self, part: Part) -> None:
+    def add(self, part: ColumnChunk) -> None:
         """Append results."""
         self.usage = _add_tokens(self.usage, part.columns)
         self._arrays.append({name: part.columns[name] for name in self._names} | part.metrics)
@@ -247,7 +247,7 @@ class MemoryColumns:
         return label(self.read([name])[name].tolist() if values is None else values)
 
 
-Columns = ParquetFile | MemoryColumns
+ColumnSource = ParquetFile | MemoryColumns
 
 
 def label(values: Sequence[Any]) -> tuple[Ints, list[Any]]:
@@ -300,13 +300,15 @@ def derive(
     return summarize_batch(batch, pass_threshold), usage, hash_of_file(run.columns)
 
 
-def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> ParquetFile | None:
+def write_parquet(
+    read_parts: Callable[[], Iterable[ColumnChunk]], path: Path
+) -> ParquetFile | None:
     """Write results, which are read in dataset order, as a Parquet file; returns it, open.
 
     They are read once more where a key turns out to have values of several kinds. Without results,
     or with too many columns, there is no file.
     """
-    kinds: dict[str, Kind | None] = dict(FIXED)
+    kinds: dict[str, ColumnType | None] = dict(FIXED)
     """None where no result has had a value."""
     plain, own = set[str](), set[str]()
     is_settled = False
@@ -399,7 +401,7 @@ class Labels:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Table(Batch):
+class ResultTable(Batch):
     """Every item of a run as columns: dataset order, the repeats of a sample side by side."""
 
     content: Hashes
@@ -454,7 +456,7 @@ class Selection:
 
 def table_of(
     report: EvalReport, keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
-) -> Table:
+) -> ResultTable:
     """Give all items of a report, finished or not, with the values of metadata keys.
 
     Repeats of a sample have the same value of each of `keys`, or are refused (InvalidInput); they
@@ -540,7 +542,7 @@ def _add_tokens(usage: RunUsage, columns: Arrays) -> RunUsage:
     )
 
 
-def rows_of(report: EvalReport) -> Iterator[Row]:
+def rows_of(report: EvalReport) -> Iterator[RecordRow]:
     """Read the results of a report as rows, in dataset order."""
     run = report.run_dir
     if run is None:
@@ -553,7 +555,7 @@ def rows_of(report: EvalReport) -> Iterator[Row]:
 
 def table_of_results(
     results: Iterable[EvalResult], keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
-) -> Table:
+) -> ResultTable:
     """Give results in memory as a table; samples are in the order in which they first come."""
     columns = MemoryColumns("sample_id", keys=[*keys, *item_keys])
     for part in parts_of(_rows_of_results(results)):
@@ -561,20 +563,20 @@ def table_of_results(
     return _make_table(columns, keys, item_keys, "this report", columns.read_ids)
 
 
-def _rows_of_results(results: Iterable[EvalResult]) -> list[Row]:
+def _rows_of_results(results: Iterable[EvalResult]) -> list[RecordRow]:
     numbers: dict[str, int] = {}
     rows = [row_of(numbers.setdefault(r.sample_id, len(numbers)), r) for r in results]
     return sorted(rows, key=lambda row: (row.index, row.repeat))
 
 
 def _make_table(
-    source: Columns,
+    source: ColumnSource,
     keys: Sequence[str],
     item_keys: Sequence[str],
     where: object,
     read_ids: Callable[[], NDArray[Any]],
     selection: Selection | None = None,
-) -> Table:
+) -> ResultTable:
     names = {key: column_name(key, source.columns, where) for key in (*keys, *item_keys)}
     columns = _read_filled(source, TABLE)
     labels = {key: Labels(*source.read_codes(name)) for key, name in names.items()}
@@ -591,7 +593,7 @@ def _make_table(
         return (ids if selection is None else selection.pick(ids))[first].tolist()  # type: ignore[no-any-return]
 
     content = columns["content"][first].view(np.uint64)
-    table = Table(
+    table = ResultTable(
         sample=sample,
         cluster=_number_clusters(sample, columns["cluster_hash"]),
         reward=columns["reward"],
@@ -613,7 +615,7 @@ def _make_table(
     return table
 
 
-def _read_filled(source: Columns, names: Iterable[str]) -> Arrays:
+def _read_filled(source: ColumnSource, names: Iterable[str]) -> Arrays:
     """Read columns, and those of the metrics, with NaN where there is no value."""
     metrics = sorted(name for name in source.columns if name.startswith(METRIC))
     stored = {name: name for name in (*names, *metrics)}
@@ -659,7 +661,7 @@ def _refuse_twice(index: Ints, repeat: Ints, id_hash: Ints, where: object) -> No
         )
 
 
-def _check_same_in_repeats(key: str, labels: Labels, table: Table) -> None:
+def _check_same_in_repeats(key: str, labels: Labels, table: ResultTable) -> None:
     different = np.flatnonzero(labels.codes != table.keys[key].codes[table.sample])
     if len(different):
         item = int(different[0])
@@ -730,7 +732,7 @@ def slice_summaries(
     return {key: slices[key] for key in ordered}, summarize_batch(table, pass_threshold)
 
 
-def make_table_batch(table: Table, clusters: Ints | None = None) -> Batch:
+def make_table_batch(table: ResultTable, clusters: Ints | None = None) -> Batch:
     """Give what a summary of a table needs, with other clusters, one for each sample, if given."""
     return table if clusters is None else replace(table, cluster=clusters[table.sample])
 

@@ -25,9 +25,9 @@ from heldout.store.jsonl import open_to_read, storage_error, temporary_name
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-Kind = Literal["string", "double", "int", "bool", "json"]
+ColumnType = Literal["string", "double", "int", "bool", "json"]
 """What a column holds; "json", texts of values that are no texts, is read as "string"."""
-SQL_TYPES: dict[Kind, str] = {
+SQL_TYPES: dict[ColumnType, str] = {
     "string": "VARCHAR",
     "double": "DOUBLE",
     "int": "BIGINT",
@@ -46,7 +46,7 @@ class Footer(msgspec.Struct):
     """What a file says of itself."""
 
     version: int
-    columns: dict[str, tuple[str, Kind]]
+    columns: dict[str, tuple[str, ColumnType]]
     """By name: its name in the file, and its kind."""
     plain: list[str]
     """Metrics that may be counts."""
@@ -124,7 +124,9 @@ class ParquetWriter:
         """How many columns there are: none before the first rows."""
         return len(self._columns)
 
-    def add(self, kinds: Mapping[str, Kind | None], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def add(
+        self, kinds: Mapping[str, ColumnType | None], arrays: Mapping[str, NDArray[Any]]
+    ) -> None:
         """Append rows, by column and with its kind; a column without an array has no values."""
         import duckdb
 
@@ -137,13 +139,13 @@ class ParquetWriter:
             raise RunDirectoryError(f"cannot write results.parquet: {problem}{KEPT}") from problem
 
     def write(
-        self, path: Path, kinds: Mapping[str, Kind], plain: Iterable[str], own: Iterable[str]
+        self, path: Path, kinds: Mapping[str, ColumnType], plain: Iterable[str], own: Iterable[str]
     ) -> ParquetFile:
         """Write the file, or leave the one that is there; returns it, open for reading."""
         import duckdb
 
         names = dict(zip(kinds, unique_names(kinds), strict=True))
-        columns: dict[str, tuple[str, Kind]] = {
+        columns: dict[str, tuple[str, ColumnType]] = {
             name: (names[name], "string" if kind == "json" else kind)
             for name, kind in kinds.items()
         }
@@ -172,7 +174,7 @@ class ParquetWriter:
             return ParquetFile(path)
         return ParquetFile(path, self._db)
 
-    def _add_columns(self, kinds: Mapping[str, Kind | None]) -> None:
+    def _add_columns(self, kinds: Mapping[str, ColumnType | None]) -> None:
         """Add the columns of these kinds that are not there yet."""
         added = []
         for name, kind in kinds.items():

@@ -44,7 +44,7 @@ from heldout.store.error_counts import ErrorCount, list_errors
 from heldout.store.journal import (
     JOURNAL,
     JournalWriter,
-    Key,
+    RecordKey,
     decode_result,
     lines,
 )
@@ -87,7 +87,7 @@ class Results(Sequence[EvalResult]):
         if self._places is None:
             keys = array("q")  # eight bytes a number: a million results are 24 MB
             for number, offset, line in lines(self.run.journal):
-                key = JOURNAL.decode(self.run.journal, number, line, Key)
+                key = JOURNAL.decode(self.run.journal, number, line, RecordKey)
                 keys.extend((key.index, key.repeat, offset))
             index, repeat, offsets = np.array(keys, dtype=np.int64).reshape(-1, 3).T
             order = np.lexsort((offsets, repeat, index))

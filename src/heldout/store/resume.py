@@ -22,7 +22,7 @@ from heldout.store.jsonl import encode
 from heldout.types import Sample, Score, refuse_nonfinite
 
 
-class Finished(msgspec.Struct):
+class FinishedRecord(msgspec.Struct):
     """What a resumed run needs of a record."""
 
     index: Place
@@ -133,7 +133,7 @@ class Ledger:
 
     def read_journal(self, path: Path) -> Iterator[tuple[int, float]]:
         """Take over what a stopped run finished: (index, reward) of each item."""
-        for record in records(path, Finished):
+        for record in records(path, FinishedRecord):
             sample = record.sample
             new = self._db.execute(
                 "INSERT OR IGNORE INTO kept VALUES (?, ?, ?)",

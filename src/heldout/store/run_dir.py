@@ -42,7 +42,7 @@ from heldout.errors import (
     RunReplaced,
     UnknownFormat,
 )
-from heldout.store.journal import JournalWriter, Key, records, storage_error
+from heldout.store.journal import JournalWriter, RecordKey, records, storage_error
 from heldout.store.jsonl import (
     has_writer,
     link_error,
@@ -66,7 +66,7 @@ LEFTOVER = re.compile(
 COPIED = ".copied"
 """In a copy of a run at a URL: when it was made. Who writes the original cannot be known here."""
 
-Status = Literal["running", "complete", "interrupted", "failed"]
+RunStatus = Literal["running", "complete", "interrupted", "failed"]
 
 
 class GitState(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class RunInfo(msgspec.Struct):
 
     format: str
     version: int
-    status: Status
+    status: RunStatus
     config: dict[str, Any]
     functions: dict[str, Any]
     """Name and source fingerprint of the functions whose change would change results."""
@@ -307,7 +307,7 @@ class RunDir:
                 return False
             return not self.has_saved_turns() and all(
                 record.error is not None and not has_answer(record.error)
-                for record in records(self.journal, Key)
+                for record in records(self.journal, RecordKey)
             )
         except (RunDirectoryError, OSError):  # what cannot be read may well hold results
             return False

@@ -38,8 +38,8 @@ LISTED_DEPTH = 3
 TAIL_BYTES = 2**20
 """Bytes at the end of a curve file that are searched for its last result."""
 
-Kind = Literal["run", "curve", "episodes"]
-Status = Literal["running", "finished", "failed", "interrupted", "damaged"]
+RunKind = Literal["run", "curve", "episodes"]
+ListedStatus = Literal["running", "finished", "failed", "interrupted", "damaged"]
 
 
 # --- Names --------------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ class RunEntry:
 
     name: str
     path: Path
-    kind: Kind
-    status: Status
+    kind: RunKind
+    status: ListedStatus
     model: str | None = None
     mean: float | None = None
     ci_low: float | None = None
@@ -277,7 +277,7 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
     """Read what a list says of the run in a directory; `name` is what to call it, else its path."""
     name = str(path) if name is None else name
     run = RunDir(path)
-    kind: Kind = "curve" if run.curve.exists() else "run"
+    kind: RunKind = "curve" if run.curve.exists() else "run"
     try:
         info = run.read_info()
     except (HeldoutError, OSError) as problem:
@@ -346,7 +346,7 @@ def _walk(directory: Path, depth: int) -> Iterator[Path]:
             yield from _walk(child, depth - 1)
 
 
-def _status_of(run: RunDir, info: RunInfo) -> Status:
+def _status_of(run: RunDir, info: RunInfo) -> ListedStatus:
     if info.status == "complete":
         return "finished"
     if info.status != "running":

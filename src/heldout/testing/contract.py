@@ -54,7 +54,7 @@ def check_environment(factory: EnvironmentMaker, *, turns: Sequence[str | Messag
         ContractViolation: With everything that is wrong.
         InvalidInput: If `turns` are no model turns.
     """
-    check = _Check(factory, [_as_turn(turn) for turn in turns])
+    check = _ContractCheck(factory, [_as_turn(turn) for turn in turns])
     anyio.run(check.run)
     if check.violations:
         raise ContractViolation(check.violations)
@@ -98,7 +98,7 @@ def _copy_json(name: str, value: Any) -> Any:
     return copied
 
 
-class _Check:
+class _ContractCheck:
     """One run of all checks."""
 
     def __init__(self, factory: EnvironmentMaker, turns: list[Message]) -> None:
@@ -114,12 +114,12 @@ class _Check:
             self.violations[str(violation)] = None
 
     @asynccontextmanager
-    async def _make(self, closed: str) -> AsyncIterator[_Episode]:
+    async def _make(self, closed: str) -> AsyncIterator[_CheckedEpisode]:
         """Make an environment, and close it at the end; `closed` says when that is."""
         environment = await _call("factory", self._factory)
         await _call("factory", check_environment_shape, environment)
         try:
-            yield _Episode(environment)
+            yield _CheckedEpisode(environment)
         finally:
             with self._list_violation():
                 await _call(f"close {closed}", environment.close)
@@ -259,7 +259,7 @@ class _Check:
         return True
 
 
-class _Episode:
+class _CheckedEpisode:
     """An environment and the conversation with it; every step is checked."""
 
     def __init__(self, environment: Any) -> None:

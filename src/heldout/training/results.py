@@ -20,7 +20,7 @@ from heldout.training.curve import CurvePoint, check_step, outcomes_of
 
 log = logging.getLogger("heldout")
 
-Result = CurvePoint | EvalReport | Mapping[str, float]
+EvaluatorResult = CurvePoint | EvalReport | Mapping[str, float]
 """What an evaluator returns."""
 
 NOT_FINISHED = "scheduled, not finished"

@@ -436,7 +436,7 @@ last call took, counted from the last request."""
 
 
 @dataclass(eq=False, slots=True)
-class _Request:
+class _GenerateRequest:
     ids: list[int]
     max_tokens: int
     ready: anyio.Event
@@ -450,13 +450,13 @@ class _BatchedEngine:
         self, call: Callable[[list[list[int]], list[int]], Awaitable[Any]], conversations: int
     ) -> None:
         self._call = call
-        self._waiting: list[_Request] = []
+        self._waiting: list[_GenerateRequest] = []
         self._conversations = conversations
         self._any_waiting, self._all_waiting = anyio.Event(), anyio.Event()
         self._wait = 0.002
 
     async def generate(self, ids: list[int], max_tokens: int) -> Generated:
-        request = _Request(ids, max_tokens, anyio.Event())
+        request = _GenerateRequest(ids, max_tokens, anyio.Event())
         self._waiting.append(request)
         self._notify()
         try:

@@ -38,7 +38,7 @@ KEPT_MODELS = 4
 """Models whose decoders are cached from one eval to the next."""
 
 KeepGoing = Callable[[], bool]
-Answer = Callable[[Sequence[Request], KeepGoing], Sequence[Answered]]
+StoppableBatchFn = Callable[[Sequence[Request], KeepGoing], Sequence[Answered]]
 AnswerFilter = Callable[[str], str]
 
 
@@ -46,7 +46,7 @@ AnswerFilter = Callable[[str], str]
 class Runner:
     """How the policy is run on samples, and scored."""
 
-    answer: Answer
+    answer: StoppableBatchFn
     """Answers a batch, in the trainer's thread. Calls `keep_going` now and then, which also counts
     as progress; returns None for what it has not answered when that returns False."""
     score_fn: ScoreFn

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput
+from heldout.stats.intervals import Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 IDLE = -1
@@ -42,7 +41,7 @@ class Slots(NamedTuple):  # made anew at every step, so it has to be made quickl
         return not (self.episode >= 0).any()
 
 
-class Ended(NamedTuple):
+class EndedEpisodes(NamedTuple):
     """Episodes that a step ended, one entry each."""
 
     slots: Ints
@@ -81,7 +80,7 @@ def advance(
     *,
     max_steps: int | None = None,
     rests: bool = False,
-) -> tuple[Slots, Ended | None]:
+) -> tuple[Slots, EndedEpisodes | None]:
     """Take in one step of all environments.
 
     `max_steps` truncates an episode that has had so many. `rests` is for environments whose step
@@ -106,7 +105,7 @@ def advance(
 
     ends = np.flatnonzero(over)
     following = _assign(slots.episode[ends] + len(slots.episode), slots.requested)
-    ended = Ended(
+    ended = EndedEpisodes(
         ends,
         slots.episode[ends],
         ret[ends],

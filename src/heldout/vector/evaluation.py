@@ -22,14 +22,14 @@ from heldout.isolation import held_by, isolated
 from heldout.vector.drivers import (
     NORMALISED_TWICE,
     Driver,
-    Step,
+    VectorStep,
     as_numpy,
     check_actions,
     make_driver,
 )
 from heldout.vector.episodes import (
     Bools,
-    Ended,
+    EndedEpisodes,
     Slots,
     advance,
     begin,
@@ -119,7 +119,7 @@ def evaluate_env(
         if file is not None:
             file.several = max(num_envs, driver.num_envs) > 1
             stack.enter_context(file)
-        evaluation = _Evaluation(driver, episodes, int(seed), max_steps, success)
+        evaluation = _EpisodeEvaluation(driver, episodes, int(seed), max_steps, success)
         evaluation.play(policy_fn, file)
         evaluation.check_seeding()
     return evaluation.report()
@@ -157,7 +157,7 @@ def _closing(driver: Driver) -> Iterator[None]:
             add_note(f"closing the environments failed: {type(problem).__name__}: {problem}")
 
 
-class _Evaluation:
+class _EpisodeEvaluation:
     """Episodes that are played in the environments of one driver."""
 
     def __init__(
@@ -223,14 +223,14 @@ class _Evaluation:
             return FailedEpisode(int(slots.episode[self._driver.failed]), in_flight)
         return FailedEpisode(in_flight[0] if len(in_flight) == 1 else None, in_flight)
 
-    def _restart(self, ended: Ended) -> None:
+    def _restart(self, ended: EndedEpisodes) -> None:
         goes_on = ended.following >= 0
         following = ended.following[goes_on].tolist()
         if following:
             seeds = [episode_seed(self._seed, episode) for episode in following]
             self._driver.restart(ended.slots[goes_on].tolist(), seeds)
 
-    def _record(self, ended: Ended) -> None:
+    def _record(self, ended: EndedEpisodes) -> None:
         columns = [column.tolist() for column in ended[:6]]
         for slot, episode, ret, steps, terminated, truncated in zip(*columns, strict=True):
             self._judged = episode
@@ -353,7 +353,7 @@ class _Replay:
         self._steps: list[tuple[Any, bool, int]] = []
         """Actions, whether an episode ended, and a checksum of what came of it."""
 
-    def add(self, actions: Any, step: Step, ended: bool) -> bool:
+    def add(self, actions: Any, step: VectorStep, ended: bool) -> bool:
         """Add a step; return whether the next one is to be added too."""
         self._steps.append((actions, ended, self._checksum_step(step, ended)))
         return not ended and len(self._steps) < REPLAYED
@@ -365,7 +365,7 @@ class _Replay:
             for actions, ended, checksum in self._steps
         )
 
-    def _checksum_step(self, step: Step, ended: bool) -> int:
+    def _checksum_step(self, step: VectorStep, ended: bool) -> int:
         # Where an episode ended, the observation may belong to the next one.
         return _checksum((*step, None if ended else self._driver.observe()))
 
@@ -445,7 +445,7 @@ class _TrajectoryFile:
         self,
         slots: Slots,
         actions: Any,
-        step: Step,
+        step: VectorStep,
         info: Callable[[int], Mapping[str, Any]],
         max_steps: int | None,
     ) -> None:

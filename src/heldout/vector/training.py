@@ -161,7 +161,7 @@ class EvalEvery:
         self._make_evals: Callable[..., PeriodicEval] = partial(
             PeriodicEval,
             [episode_sample(i, episode_seed(int(seed), i)) for i in range(episodes)],
-            _Builder(runner),
+            _EpisodeRunnerBuilder(runner),
             every_steps=int(every_steps),
             heartbeat_fn=heartbeat_fn,
             model_getter=_model_getter(policy_fn, model),
@@ -306,7 +306,7 @@ class EvalEvery:
 
 
 @dataclass(frozen=True, slots=True)
-class _Builder:
+class _EpisodeRunnerBuilder:
     """A runner builder for `PeriodicEval`: the policy is played as it is."""
 
     prototype: EpisodeRunner

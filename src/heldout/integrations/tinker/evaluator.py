@@ -31,7 +31,7 @@ from heldout.integrations.tinker.endpoint import TinkerEndpoint, stop_sequences,
 from heldout.integrations.tinker.loops import (
     PASSED_OVER,
     Cadence,
-    Step,
+    LoopStep,
     fail,
     may_have_result,
     running_step,
@@ -189,9 +189,9 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         if get_async_eval_dispatcher() is None:
             self._enter_run_dir()
 
-    def _next_step(self) -> Step | None:
+    def _next_step(self) -> LoopStep | None:
         if self._given_step is not None:
-            return Step(self._given_step(), "given")
+            return LoopStep(self._given_step(), "given")
         return running_step() if self._cadence is None else self._cadence.next_step()
 
     def _claim_name(self, client: Any) -> None:
@@ -212,7 +212,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     # --- One eval ---
 
     async def measure(
-        self, client: Any, step: Step, *, final: bool = False, saved_at: str | None = None
+        self, client: Any, step: LoopStep, *, final: bool = False, saved_at: str | None = None
     ) -> dict[str, float]:
         """Measure weights of a known step, here or on the dispatcher in use."""
         if saved_at is None and self._log_path is not None:
@@ -297,7 +297,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     async def _point(
         self,
         client: Any,
-        step: Step | None,
+        step: LoopStep | None,
         directory: Path | None,
         *,
         final: bool = False,

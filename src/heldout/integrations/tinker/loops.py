@@ -51,7 +51,7 @@ The RL loops do not, and need not be counted; that of DPO adds its last step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoopStep:
     """A training step, and how it is known."""
 
     number: int
@@ -83,12 +83,12 @@ class Cadence:
             return None
         return -(-self.start // self.every) * self.every
 
-    def next_step(self) -> Step | None:
+    def next_step(self) -> LoopStep | None:
         """The step that the call in progress is about; None where it is not known."""
         calls, self.calls = self.calls, self.calls + 1
         step = running_step()
         if step is None and self.counted and self.first is not None:
-            step = Step(self.first + calls * self.every, "count")
+            step = LoopStep(self.first + calls * self.every, "count")
         return step
 
     def missed(self, previous: int | None, step: int) -> list[int]:
@@ -104,16 +104,16 @@ def is_counted(config_type: type) -> bool:
     return any(base.__module__ in COUNTED for base in config_type.__mro__)
 
 
-def running_step() -> Step | None:
+def running_step() -> LoopStep | None:
     """The step that the running task or its trace scope names."""
     task = asyncio.current_task()
     name = re.fullmatch(r"eval_.*_iteration_(\d+)", task.get_name(), re.S) if task else None
     if name is not None:
-        return Step(int(name[1]), "task")
+        return LoopStep(int(name[1]), "task")
     # Scopes of many kinds have a step; the one around an evaluator has its name, too.
     attributes = getattr(trace.trace_context.get(None), "attributes", None) or {}
     if "evaluator_name" in attributes and "step" in attributes:
-        return Step(attributes["step"], "trace")
+        return LoopStep(attributes["step"], "trace")
     return None
 
 
@@ -203,7 +203,7 @@ class AsyncBuilder:
 class AsyncEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     """An evaluator that is scheduled where the loop calls it, if the step is known."""
 
-    def __init__(self, evaluator: Any, next_step: Callable[[], Step | None]) -> None:
+    def __init__(self, evaluator: Any, next_step: Callable[[], LoopStep | None]) -> None:
         self._evaluator, self._next_step = evaluator, next_step
 
     async def __call__(self, sampling_client: Any) -> Any:
@@ -450,7 +450,7 @@ def _schedule_supervised(run_evals: Any) -> Any:
     async def replacement(evaluators: list[Any], training_client: Any, step: int) -> Any:
         if current_training() is not None:
             evaluators = [
-                AsyncEvaluator(evaluator, lambda: Step(step, "given"))
+                AsyncEvaluator(evaluator, lambda: LoopStep(step, "given"))
                 if _is_schedulable(evaluator)
                 else evaluator
                 for evaluator in evaluators

@@ -115,7 +115,7 @@ def _row(sample: Sample, position: int, prompt: Sequence[Message]) -> dict[str, 
 
 
 @dataclass(slots=True)
-class _Episode:
+class _VerifiersEpisode:
     """A heldout rollout as it runs inside verifiers' loop."""
 
     sample: Sample
@@ -150,7 +150,7 @@ def _environment_class(vf: Any, base: Any) -> Any:
         async def setup_state(self, state: Any) -> Any:
             sample = self.heldout_samples[state["info"]["sample_id"]]
             with _errors_converted(vf, sample, "prepare_messages"):
-                episode = _Episode(sample, self.heldout_prepare(sample))
+                episode = _VerifiersEpisode(sample, self.heldout_prepare(sample))
             state["heldout"] = episode
             if self.heldout_environment_factory is not None:
                 with _errors_converted(vf, sample, "environment"):
