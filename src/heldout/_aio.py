@@ -130,7 +130,7 @@ class Threads:
             ).start()
         jobs.put(job)
         await done.wait()
-        return take(outcome)
+        return unwrap_outcome(outcome)
 
     def close(self) -> None:
         """End the threads that are idle; those that are not end with their call."""
@@ -158,7 +158,7 @@ def capture(call: Callable[[], object], catch: type[BaseException]) -> CallOutco
         return None, raised
 
 
-def take(outcome: list[CallOutcome]) -> Any:
+def unwrap_outcome(outcome: list[CallOutcome]) -> Any:
     """Return or raise what a call came to, and forget it."""
     value, problem = outcome.pop()
     try:
@@ -191,11 +191,11 @@ in_user_code: ContextVar[object | None] = ContextVar("heldout_in_user_code", def
 """The attempt whose functions are being called, also in every task that they start."""
 
 
-class Stray(Exception):
+class ContainedExit(Exception):
     """Stands for what was raised and is no Exception: it would end the event loop, or this one."""
 
     @classmethod
-    def of(cls, problem: BaseException) -> Stray:
+    def of(cls, problem: BaseException) -> ContainedExit:
         """Make the exception, with what it stands for as its cause."""
         stray = cls(f"{type(problem).__name__}: {printable_error(problem)}")
         stray.__cause__ = problem
@@ -231,13 +231,13 @@ async def _contain(coro: Coroutine[Any, Any, T]) -> T:
     try:
         return await coro
     except SystemExit as problem:
-        raise Stray.of(problem)  # noqa: B904 - it has its cause
+        raise ContainedExit.of(problem)  # noqa: B904 - it has its cause
 
 
 # --- Two threads --------------------------------------------------------------------------------
 
 
-class Here(Protocol):
+class CallerThread(Protocol):
     """Has a function called in the thread that `run_in_loop_thread` was called in."""
 
     async def __call__(self, function: Callable[[], T]) -> T:
@@ -250,7 +250,7 @@ class Abandoned(Exception):
 
 
 def run_in_loop_thread(
-    main: Callable[[Here], Awaitable[T]],
+    main: Callable[[CallerThread], Awaitable[T]],
     *,
     keep_going: Callable[[], bool] | None = None,
     every: float = 0.5,
@@ -263,7 +263,7 @@ def run_in_loop_thread(
 
     Once `keep_going`, asked `every` so many seconds, says no, `main` is cancelled and the result is
     None; what then takes longer than `grace` is `Abandoned`. What `main` raises is raised here, and
-    what is no Exception as `Stray`.
+    what is no Exception as `ContainedExit`.
     """
     calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
     outcome: list[CallOutcome] = []
@@ -273,7 +273,7 @@ def run_in_loop_thread(
     async def enter() -> None:
         wake = waker()
 
-        async def here(function: Callable[[], Any]) -> Any:
+        async def caller_thread(function: Callable[[], Any]) -> Any:
             done, answer = anyio.Event(), list[CallOutcome]()
 
             def call() -> None:
@@ -282,13 +282,13 @@ def run_in_loop_thread(
 
             calls.put(call)
             await done.wait()
-            return take(answer)
+            return unwrap_outcome(answer)
 
         with anyio.CancelScope() as scope:
             cancel.append(lambda: wake(scope.cancel))
             if given_up:
                 scope.cancel()
-            outcome.append((await main(here), None))
+            outcome.append((await main(caller_thread), None))
             # Not once the loop has closed: it waits for threads that something else has blocked.
             calls.put(None)
 
@@ -301,7 +301,7 @@ def run_in_loop_thread(
             if not outcome:
                 problem = unwrap_group(raised)
                 is_exit = not isinstance(problem, Exception)
-                outcome.append((None, Stray.of(problem) if is_exit else problem))
+                outcome.append((None, ContainedExit.of(problem) if is_exit else problem))
         finally:
             calls.put(None)
 
@@ -321,7 +321,7 @@ def run_in_loop_thread(
         thread.join(grace)
     if not outcome:
         raise Abandoned(f"what was cancelled had not ended {grace:g} s later: something blocks it")
-    return cast("T | None", take(outcome))
+    return cast("T | None", unwrap_outcome(outcome))
 
 
 def unwrap_group(problem: BaseException) -> BaseException:

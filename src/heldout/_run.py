@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-from heldout._aio import Here, run_in_loop_thread
+from heldout._aio import CallerThread, run_in_loop_thread
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.engine import Executor, evaluate
 from heldout.errors import HeldoutError, InvalidInput
@@ -82,7 +82,7 @@ def run(
     with run_directory(config.output_dir, name, resume=config.resume) as path:
         run_name = str(path.relative_to(config.output_dir))
 
-        async def main(here: Here) -> EvalReport:
+        async def main(caller_thread: CallerThread) -> EvalReport:
             run_config = replace(config, experiment_name=run_name)
             return await evaluate(definition, run_config, executor=executor)
 

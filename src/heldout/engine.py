@@ -28,7 +28,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from heldout._aio import Stray, capture, contain_exits, current_clock, take, waker
+from heldout._aio import ContainedExit, capture, contain_exits, current_clock, unwrap_outcome, waker
 from heldout._fingerprint import describe_callable
 from heldout._format import printable
 from heldout._progress import RunProgress, show_progress
@@ -47,7 +47,7 @@ from heldout.errors import (
     printable_error,
 )
 from heldout.models import Endpoint, open_endpoint
-from heldout.models.base import Complete, taking_part, with_retries
+from heldout.models.base import Complete, bind_attempt, with_retries
 from heldout.models.cache import CachedEndpoint
 from heldout.prices import Price
 from heldout.rollout import (
@@ -365,7 +365,7 @@ class EvalRun:
             failure = group
             while isinstance(failure, BaseExceptionGroup):
                 failure = failure.exceptions[0]
-        if isinstance(failure, Stray):
+        if isinstance(failure, ContainedExit):
             failure = failure.__cause__
         if failure is not None:
             raise failure  # out here, so that it is as if there were no group
@@ -383,7 +383,7 @@ class EvalRun:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was, too
                 self._record(*late)
         except (KeyboardInterrupt, SystemExit) as problem:
-            raise Stray.of(problem) from problem  # asyncio would end the loop with it
+            raise ContainedExit.of(problem) from problem  # asyncio would end the loop with it
 
     async def _work_until_late(
         self, items: Iterator[Item]
@@ -540,7 +540,7 @@ async def attempt_item(
     """Roll out and score one item, in whatever process it runs."""
     sample = item.sample
     assert config.max_turns is not None  # whoever makes the run has asked `turn_limit`
-    with taking_part(endpoint, item.index, item.repeat) as complete:
+    with bind_attempt(endpoint, item.index, item.repeat) as complete:
         attempt = EndpointAttempt(
             sample,
             None,
@@ -620,7 +620,7 @@ async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> 
                 await done.wait()
             except (KeyboardInterrupt, anyio.get_cancelled_exc_class()) as raised:
                 interruption = raised
-    take(outcome)
+    unwrap_outcome(outcome)
     if interruption is not None:
         raise interruption
 

@@ -248,12 +248,12 @@ def modules_of(model: Any) -> list[Any]:
 
 def held_by(function: Any) -> tuple[list[Any], list[Any]]:
     """Find the torch modules and the random generators that a function, as a policy, can reach."""
-    torch, values = _torch(), list(reached(function))
+    torch, values = _torch(), list(reachable_objects(function))
     modules = [] if torch is None else [v for v in values if issubclass(type(v), torch.nn.Module)]
     return modules_of(modules), [value for value in values if _is_generator(value, torch)]
 
 
-def reached(function: Any) -> Iterator[Any]:
+def reachable_objects(function: Any) -> Iterator[Any]:
     """Search what a function or object closes over, is bound to or reads by name from modules.
 
     Containers of more than a thousand values are data and are not searched.

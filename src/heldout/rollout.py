@@ -30,7 +30,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
-from heldout._aio import Stray, in_user_code, settle, unwrap_group
+from heldout._aio import ContainedExit, in_user_code, settle, unwrap_group
 from heldout._fingerprint import version_of
 from heldout.chat.finish_reasons import LENGTH
 from heldout.chat.messages import messages_of
@@ -601,7 +601,7 @@ def root_of(problem: BaseException | None) -> BaseException | None:
 def _unwrap(problem: BaseException) -> BaseException:
     """Return what was raised, out of the groups and tasks that it came through."""
     problem = unwrap_group(problem)
-    if isinstance(problem, Stray) and problem.__cause__ is not None:
+    if isinstance(problem, ContainedExit) and problem.__cause__ is not None:
         return problem.__cause__
     return problem
 

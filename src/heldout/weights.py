@@ -184,7 +184,7 @@ def readable(tensor: Any) -> Any:
     return tensor.detach().resolve_conj().resolve_neg()
 
 
-def why_not_whole(model: Any) -> str | None:
+def explain_sharding(model: Any) -> str | None:
     """Say why this process has only a part of the weights; None if it has all of them."""
     way = None
     for module in modules_of(model):

@@ -49,7 +49,7 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class ClusterOptions:
     """Where a run goes, as the command line says."""
 
     on: str | None
@@ -106,13 +106,13 @@ class Elsewhere:
 
 
 def cluster_options(command: Command) -> Command:
-    """Add the options, which are the fields of `Elsewhere`."""
+    """Add the options, which are the fields of `ClusterOptions`."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
 
 
-def run_as_job(elsewhere: Elsewhere, file: Path) -> None:
+def run_as_job(cluster: ClusterOptions, file: Path) -> None:
     """Run this command on a cluster instead, and end with its exit code."""
     from heldout.cluster.remote import submit
 
@@ -121,9 +121,7 @@ def run_as_job(elsewhere: Elsewhere, file: Path) -> None:
     context = click.get_current_context()
     command = ["python", "-m", "heldout", "run", file.name, *_given_options(context)]
     folder, printed = file.resolve().parent, list[str]()
-    code = submit(
-        command, folder, elsewhere.remote, gpu_id=elsewhere.gpu_id, print_json=printed.append
-    )
+    code = submit(command, folder, cluster.remote, gpu_id=cluster.gpu_id, print_json=printed.append)
     if code == 130:
         raise click.exceptions.Abort
     if context.params["as_json"] and not any(printed):

@@ -174,15 +174,15 @@ class RayExecutor:
             "endpoint": None if isinstance(config.endpoint, str) else config.endpoint,
         }
         folder = None if self.working_dir is None else Path(self.working_dir)
-        luggage = pack_functions(functions, folder)
-        archive = None if luggage.folder is None else zip_folder(luggage.folder)
+        packed = pack_functions(functions, folder)
+        archive = None if packed.folder is None else zip_folder(packed.folder)
         with connected(self.address) as ray:
             need = self._need(ray, config)
             check_fits(ray, need, self.workers)
             wanted = self.workers or count_fitting(ray, need)
             share = math.ceil(config.max_concurrent / wanted)
-            spec = make_spec(config, luggage.references, share)
-            copies = describe_copies(functions, luggage.folder)
+            spec = make_spec(config, packed.references, share)
+            copies = describe_copies(functions, packed.folder)
             pool = WorkerPool(ray, self, config, need, spec, archive, copies)
             async with pool.running(wanted):
                 return await _ClusterEvaluation(definition, config, pool).run()
@@ -234,7 +234,7 @@ class _RayWorker:
 
     started_at: float
     actor: Any = None
-    hello: WorkerInfo | None = None
+    info: WorkerInfo | None = None
     """Set once it is ready."""
     jobs: dict[int, _PendingItem] = field(default_factory=dict)
     sent: int = 0
@@ -246,7 +246,7 @@ class _RayWorker:
 
     @property
     def is_ready(self) -> bool:
-        return self.hello is not None
+        return self.info is not None
 
     @property
     def runs_suspect(self) -> bool:
@@ -254,7 +254,7 @@ class _RayWorker:
 
     @property
     def name(self) -> str:
-        return "a worker" if self.hello is None else f"worker {self.hello.pid} on {self.hello.node}"
+        return "a worker" if self.info is None else f"worker {self.info.pid} on {self.info.node}"
 
     def assign(self, job: _PendingItem) -> None:
         """Add an item to those that it runs."""
@@ -335,15 +335,15 @@ class WorkerPool:
         self._work = anyio.Event()
         """Set where there may be something to hand out."""
         self._first_ready = anyio.Event()
-        self._hello: WorkerInfo | None = None
+        self._first_info: WorkerInfo | None = None
         """Of the first worker that was ready; the others must have the same model."""
         self._failure: EvalFailed | InvalidInput | None = None
         self._group: TaskGroup
 
     def describe(self) -> dict[str, Any]:
         """Describe the model as the workers see it, which are those who ask it."""
-        assert self._hello is not None
-        return self._hello.endpoint
+        assert self._first_info is not None
+        return self._first_info.endpoint
 
     @asynccontextmanager
     async def running(self, wanted: int) -> AsyncIterator[None]:
@@ -482,11 +482,11 @@ class WorkerPool:
             worker.actor = await self._threads.run(self._make_actor)
             # Without end: it may wait for room, and load a large model.
             reply = await get(call(self._ray, worker.actor.start))
-            hello = msgspec.json.decode(reply, type=WorkerInfo)
-            if not self._accept(hello):
+            info = msgspec.json.decode(reply, type=WorkerInfo)
+            if not self._accept(info):
                 self._drop(worker)
                 return
-            worker.hello = hello
+            worker.info = info
             self._failed_starts = 0
             self._work.set()
             self._first_ready.set()
@@ -503,25 +503,25 @@ class WorkerPool:
                 worker.check_alive(collected.received, self._timeout)
                 self._work.set()
         except lost as problem:
-            self._bury(worker, problem)
+            self._replace_dead_worker(worker, problem)
 
-    def _accept(self, hello: WorkerInfo) -> bool:
+    def _accept(self, info: WorkerInfo) -> bool:
         """Tell whether a worker can be used: its functions and its model are the right ones."""
         for package, version in own_versions().items():
-            if hello.versions.get(package) != version:
+            if info.versions.get(package) != version:
                 log.warning(
                     "worker %s on %s runs %s %s, this process %s",
-                    hello.pid, hello.node, package, hello.versions.get(package), version,
+                    info.pid, info.node, package, info.versions.get(package), version,
                 )  # fmt: skip
-        problem = hello.problem or name_difference(self._copies, hello.functions)
-        if problem is None and self._hello is None:
-            self._hello = hello
-        elif problem is None and self._hello is not None:
-            first = self._hello
-            if hello.endpoint != first.endpoint:
-                problem = f"its model is not that of {first.node}: {hello.endpoint}"
+        problem = info.problem or name_difference(self._copies, info.functions)
+        if problem is None and self._first_info is None:
+            self._first_info = info
+        elif problem is None and self._first_info is not None:
+            first = self._first_info
+            if info.endpoint != first.endpoint:
+                problem = f"its model is not that of {first.node}: {info.endpoint}"
         if problem is not None:
-            self._start_problem = f"the worker on {hello.node} cannot run the eval: {problem}"
+            self._start_problem = f"the worker on {info.node} cannot run the eval: {problem}"
         return problem is None
 
     def _drop(self, worker: _RayWorker) -> None:
@@ -534,7 +534,7 @@ class WorkerPool:
         else:
             self._fail(InvalidInput(self._start_problem))
 
-    def _bury(self, worker: _RayWorker, problem: BaseException) -> None:
+    def _replace_dead_worker(self, worker: _RayWorker, problem: BaseException) -> None:
         """Give the items of a worker that has died to others, and start another one."""
         reason = explain_death(problem)
         if isinstance(problem, ConnectionError) or not self._ray.is_initialized():

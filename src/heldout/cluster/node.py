@@ -152,7 +152,7 @@ class RayNode:
         )
 
 
-class Welcome(msgspec.Struct):
+class RelayInfo(msgspec.Struct):
     """What a relay is, once its worker's process has started."""
 
     node: str
@@ -163,7 +163,7 @@ class Welcome(msgspec.Struct):
     """Where its evals save what is to come home."""
 
 
-class News(msgspec.Struct):
+class RelayUpdate(msgspec.Struct):
     """What has happened on the node since it was last asked."""
 
     answer: msgspec.Raw = msgspec.Raw(b"null")
@@ -188,7 +188,7 @@ class Relay:
             slots: How many snapshots there may be at once.
 
         Returns:
-            A `Welcome`.
+            A `RelayInfo`.
         """
         folder = Path.cwd() if archive is None else unpack_folder(archive)
         self._run_dir = Path(tempfile.mkdtemp(prefix="heldout-node-"))
@@ -197,10 +197,8 @@ class Relay:
         self._process = LocalProcess(worker_environment(os.environ, environment), self._memory, log)
         self._log_read = 0
         pid = self._process.pid
-        welcome = Welcome(
-            socket.gethostname(), pid, own_versions(), str(folder), str(self._run_dir)
-        )
-        return encode(welcome)
+        info = RelayInfo(socket.gethostname(), pid, own_versions(), str(folder), str(self._run_dir))
+        return encode(info)
 
     def load(self, slot: int, content: Any, sha256: str) -> None:
         """Take over the weights of a snapshot.
@@ -226,21 +224,21 @@ class Relay:
         """Wait a moment for an answer.
 
         Returns:
-            `News`.
+            `RelayUpdate`.
         """
-        news = News()
+        update = RelayUpdate()
         try:
             content = self._process.receive_bytes()
             if content is not None:
-                news.answer = msgspec.Raw(content)
+                update.answer = msgspec.Raw(content)
         except WorkerGone as problem:
-            news.gone = str(problem)
+            update.gone = str(problem)
         with (self._run_dir / LOG).open("rb") as log:
             log.seek(self._log_read)
             printed = log.read(2**20)
             self._log_read += len(printed)
-            news.log = printed.decode("utf-8", "backslashreplace")
-        return encode(news)
+            update.log = printed.decode("utf-8", "backslashreplace")
+        return encode(update)
 
     def take_run(self, name: str) -> bytes:
         """Hand over the files of a run that was saved here, and remove them.
@@ -296,20 +294,20 @@ class _NodeProcess:
             self._ray = self._stack.enter_context(connected(node.address))
             self._actor = self._make_actor(node)
             archive = None if folder is None else zip_folder(folder)
-            hello = self._call(self._actor.start, archive, dict(environment), len(buffers))
+            info = self._call(self._actor.start, archive, dict(environment), len(buffers))
         except BaseException:
             self.end(0.0)
             raise
-        self._welcome = msgspec.json.decode(hello, type=Welcome)
-        self.pid = self._welcome.pid
+        self._info = msgspec.json.decode(info, type=RelayInfo)
+        self.pid = self._info.pid
         for package, version in own_versions().items():
-            if self._welcome.versions.get(package) != version:
+            if self._info.versions.get(package) != version:
                 self._warn_version(package, version)
 
     def _warn_version(self, package: str, version: str) -> None:
-        welcome = self._welcome
-        other = welcome.versions.get(package)
-        log.warning("%s runs %s %s, the training %s", welcome.node, package, other, version)
+        info = self._info
+        other = info.versions.get(package)
+        log.warning("%s runs %s %s, the training %s", info.node, package, other, version)
 
     def _make_actor(self, node: RayNode) -> Any:
         need = {"CPU": node.num_cpus, "GPU": node.num_gpus, **node.resources}
@@ -347,7 +345,7 @@ class _NodeProcess:
         """Send a request, with paths as they are on the node; weights go before theirs."""
         match message:
             case CallFunction():
-                folder = self._welcome.folder
+                folder = self._info.folder
                 spec = self._spec
                 if spec.rpartition(":")[0].endswith(".py"):
                     spec = f"{folder}/{spec}"
@@ -363,7 +361,7 @@ class _NodeProcess:
                 self._call(self._actor.load, message.buffer, ref, digest)
             case EvaluateModel():
                 self._run_dirs[message.number] = Path(message.run_dir), message.step
-                message = msgspec.structs.replace(message, run_dir=self._welcome.run_dir)
+                message = msgspec.structs.replace(message, run_dir=self._info.run_dir)
         self._call(self._actor.send, encode(message))
 
     def receive(self, number: int) -> WorkerReply | None:
@@ -376,21 +374,21 @@ class _NodeProcess:
             if not ready:
                 return None
             content, self._news = self._ray.get(self._news), None
-        news = msgspec.json.decode(content, type=News)
-        if news.log:
+        update = msgspec.json.decode(content, type=RelayUpdate)
+        if update.log:
             with open_to_append(self.log) as log:
-                log.write(news.log.encode())
-        if news.gone is not None:
-            raise WorkerGone(f"{news.gone} (on node {self._welcome.node})")
-        content = bytes(news.answer)
+                log.write(update.log.encode())
+        if update.gone is not None:
+            raise WorkerGone(f"{update.gone} (on node {self._info.node})")
+        content = bytes(update.answer)
         if content == b"null":
             return None
         answer = decode_answer(content)
         if answer.number != number:
             return None
-        return self._bring_home(answer) if isinstance(answer, EvalDone) else answer
+        return self._fetch_run(answer) if isinstance(answer, EvalDone) else answer
 
-    def _bring_home(self, answer: EvalDone) -> EvalDone:
+    def _fetch_run(self, answer: EvalDone) -> EvalDone:
         """Save the conversations of an eval where the training run has its own."""
         run = answer.measured.run
         if run is None or answer.number not in self._run_dirs:

@@ -535,7 +535,7 @@ class _RemoteJob:
                 async for text in self._tail(packer, SILENT_SECONDS):
                     *lines, rest = (rest + text).split("\n")
                     for line in lines:
-                        receiver.take(line)
+                        receiver.feed(line)
                 receiver.unpack()
                 return
             except (EvalFailed, RuntimeError, OSError, ClientError) as problem:
@@ -563,7 +563,7 @@ class Receiver:
         self._digest = hashlib.sha256()
         self._sent_digest = ""
 
-    def take(self, line: str) -> None:
+    def feed(self, line: str) -> None:
         """Take a line of output; one that is not part of the archive is passed over."""
         if line.startswith(CONTENT):
             content = base64.b64decode(line.removeprefix(CONTENT))

@@ -41,7 +41,7 @@ class ImportPath(msgspec.Struct, frozen=True):
     """The name in it, with dots for attributes."""
 
 
-class Luggage(msgspec.Struct, frozen=True):
+class PackedFunctions(msgspec.Struct, frozen=True):
     """The functions of an eval as references, and the folder that they are in."""
 
     references: dict[str, ImportPath]
@@ -53,7 +53,7 @@ class Luggage(msgspec.Struct, frozen=True):
 # --- On the driver ------------------------------------------------------------------------------
 
 
-def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> Luggage:
+def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> PackedFunctions:
     """Find names by which workers can look functions up.
 
     Args:
@@ -68,7 +68,7 @@ def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> Lug
             folder.
     """
     homes = {
-        role: (value, *_find_home(role, value))
+        role: (value, *_find_definition(role, value))
         for role, value in functions.items()
         if value is not None
     }
@@ -79,10 +79,10 @@ def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> Lug
         role: ImportPath(_source_of(role, module, folder), name)
         for role, (_, module, name) in homes.items()
     }
-    return Luggage(references, folder)
+    return PackedFunctions(references, folder)
 
 
-def _find_home(role: str, value: Any) -> tuple[ModuleType, str]:
+def _find_definition(role: str, value: Any) -> tuple[ModuleType, str]:
     """Find the module and the name in it that give this very object."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     name = getattr(value, "__qualname__", "")
@@ -94,7 +94,7 @@ def _find_home(role: str, value: Any) -> tuple[ModuleType, str]:
             return module, name
     owner = getattr(value, "__self__", None)
     if owner is not None and not isinstance(owner, ModuleType):  # a bound method
-        module, name = _find_home(role, owner)
+        module, name = _find_definition(role, owner)
         return module, f"{name}.{value.__name__}"
     described = getattr(value, "__qualname__", None) or f"a {type(value).__qualname__}"
     raise InvalidInput(

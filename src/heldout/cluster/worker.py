@@ -133,21 +133,21 @@ class ItemWorker:
         Returns:
             A `WorkerInfo`.
         """
-        hello = WorkerInfo(socket.gethostname(), os.getpid(), own_versions())
+        info = WorkerInfo(socket.gethostname(), os.getpid(), own_versions())
         try:
             spec = msgspec.json.decode(self._spec, type=WorkerSpec)
             folder = unpack_folder(self._archive) if self._archive is not None else None
             self._archive = None
             loaded = {role: load_reference(r, folder) for role, r in spec.references.items()}
-            hello.functions = describe_copies(loaded, folder)
+            info.functions = describe_copies(loaded, folder)
             definition, endpoint = _open(spec, loaded)
-            hello.endpoint = endpoint.describe()
+            info.endpoint = endpoint.describe()
         except (HeldoutError, msgspec.MsgspecError) as problem:
-            hello.problem = printable_error(problem)
+            info.problem = printable_error(problem)
         else:
             self._loop = _ItemLoop(definition, spec.config, endpoint)
             self._loop.start()
-        return encode(hello)
+        return encode(info)
 
     def submit(self, jobs: bytes) -> None:
         """Begin to run items.

@@ -52,7 +52,7 @@ Complete = Callable[[Sequence[Message], Sampling, Sequence[ToolSpec]], Awaitable
 """Takes one model turn, as `Endpoint.complete` does."""
 
 
-def taking_part(endpoint: Endpoint, index: int, repeat: int) -> AbstractContextManager[Complete]:
+def bind_attempt(endpoint: Endpoint, index: int, repeat: int) -> AbstractContextManager[Complete]:
     """Give the function that answers one attempt of a sample, for as long as the attempt runs.
 
     An endpoint that treats each attempt on its own has a method `item(index, repeat)` for it.

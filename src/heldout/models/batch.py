@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from heldout._aio import Here
+from heldout._aio import CallerThread
 from heldout.config import Sampling
 from heldout.errors import EndpointError, printable_error
 from heldout.models.base import Complete
@@ -55,12 +55,15 @@ class BatchEndpoint:
         over: Set when time has run out and no attempt can go on.
     """
 
-    def __init__(self, answer: AnswerBatchFn, here: Here, *, items: int, rows: int) -> None:
+    def __init__(
+        self, answer: AnswerBatchFn, caller_thread: CallerThread, *, items: int, rows: int
+    ) -> None:
         """Prepare for one eval of `items` attempts, of which `rows` are in flight at once.
 
-        `answer` answers a batch, in the order of its requests; `here` runs it in its own thread.
+        `answer` answers a batch, in the order of its requests; `caller_thread` runs it
+        in the thread that the model belongs to.
         """
-        self._answer, self._here, self._rows = answer, here, rows
+        self._answer, self._caller_thread, self._rows = answer, caller_thread, rows
         self._items = self._left = items
         self._waiting: list[_PendingTurn] = []
         self._unanswered = 0
@@ -78,7 +81,7 @@ class BatchEndpoint:
 
     @contextmanager
     def item(self, index: int, repeat: int) -> Iterator[Complete]:
-        """Give the function that answers one attempt; see `taking_part`."""
+        """Give the function that answers one attempt; see `bind_attempt`."""
         try:
             yield partial(self._take_turn, (index, repeat))
         finally:
@@ -104,7 +107,7 @@ class BatchEndpoint:
                 continue
             requests = [turn.request for turn in turns]
             try:
-                answers = list(await self._here(partial(self._answer, requests)))
+                answers = list(await self._caller_thread(partial(self._answer, requests)))
                 if len(answers) != len(turns):
                     raise EndpointError(f"{len(turns)} requests got {len(answers)} answers")
             except Exception as problem:  # noqa: BLE001 - the error of every request in the batch

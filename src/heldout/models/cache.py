@@ -223,7 +223,7 @@ class CachedEndpoint:
 
     @contextmanager
     def item(self, index: int, repeat: int) -> Iterator[Complete]:
-        """Give the function that answers one attempt; see `taking_part`."""
+        """Give the function that answers one attempt; see `bind_attempt`."""
         yield partial(self._take_turn, index, repeat)
 
     async def complete(

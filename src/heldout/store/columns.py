@@ -99,7 +99,7 @@ class ColumnChunk:
         """The metadata keys of these results."""
         self.own = set[str]().union(*(row.metadata for row in rows if row.metadata))
         """Those that results add to those of their samples: what came out."""
-        self.plain: set[str] = set()
+        self.possible_counts: set[str] = set()
         """Metrics that some item has neither as a rate nor with a weight: they may be counts."""
         metrics: dict[str, list[float]] = {}
         rewards, weighted = [], []
@@ -114,7 +114,7 @@ class ColumnChunk:
                     total += metric.value * metric.weight
                     weight += metric.weight
                 elif not metric.rate:
-                    self.plain.add(metric.name)
+                    self.possible_counts.add(metric.name)
             weighted.append(weight > 0)
             rewards.append(np.nan if row.error is not None else total / weight if weight else 0.0)
         stops = [row.trajectory.stop for row in rows]
@@ -213,7 +213,7 @@ class MemoryColumns:
         self._arrays: list[Arrays] = [{name: as_array([], FIXED[name]) for name in self._names}]
         self._values: dict[str, list[Any]] = {METADATA + key: [] for key in keys}
         self.columns = dict[str, Any](FIXED)
-        self.plain: set[str] = set()
+        self.possible_counts: set[str] = set()
         self.usage = RunUsage()
 
     def add(self, part: ColumnChunk) -> None:
@@ -221,7 +221,7 @@ class MemoryColumns:
         self.usage = _add_tokens(self.usage, part.columns)
         self._arrays.append({name: part.columns[name] for name in self._names} | part.metrics)
         self.columns |= part.metrics | dict.fromkeys(METADATA + key for key in sorted(part.keys))
-        self.plain |= part.plain
+        self.possible_counts |= part.possible_counts
         for name, values in self._values.items():
             values += part.values(name.removeprefix(METADATA))
 
@@ -295,7 +295,7 @@ def derive(
         columns["cached"],
         columns["cached_turns"],
         _metrics_in(columns),
-        file.plain,
+        file.possible_counts,
     )
     return summarize_batch(batch, pass_threshold), usage, hash_of_file(run.columns)
 
@@ -310,7 +310,7 @@ def write_parquet(
     """
     kinds: dict[str, ColumnType | None] = dict(FIXED)
     """None where no result has had a value."""
-    plain, own = set[str](), set[str]()
+    possible_counts, own = set[str](), set[str]()
     is_settled = False
     while not is_settled:
         is_settled = True
@@ -319,7 +319,7 @@ def write_parquet(
                 if len({*kinds, *(METADATA + key for key in part.keys)}) > MAX_COLUMNS:
                     path.unlink(missing_ok=True)
                     return None
-                plain, own = plain | part.plain, own | part.own
+                possible_counts, own = possible_counts | part.possible_counts, own | part.own
                 kinds |= dict.fromkeys(part.metrics, "double")
                 metadata = {METADATA + key: part.values(key) for key in part.keys}
                 for name, values in metadata.items():
@@ -337,7 +337,7 @@ def write_parquet(
             if is_settled and len(writer):
                 names = sorted([*kinds][len(FIXED) :], key=lambda n: (not n.startswith(METRIC), n))
                 ordered = {name: kinds[name] or "string" for name in (*FIXED, *names)}
-                return writer.write(path, ordered, plain, own)
+                return writer.write(path, ordered, possible_counts, own)
     path.unlink(missing_ok=True)
     return None
 
@@ -602,7 +602,7 @@ def _make_table(
         cached=columns["cached"],
         cached_turns=columns["cached_turns"],
         metrics=_metrics_in(columns),
-        plain=frozenset(source.plain),
+        possible_counts=frozenset(source.possible_counts),
         content=content,
         id_hash=hashes[first].view(np.uint64),
         repeat=repeat,

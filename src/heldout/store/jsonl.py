@@ -200,7 +200,7 @@ class LineWriter:
         except OSError as problem:
             raise storage_error(self.path, problem) from problem
 
-    def let_go(self) -> None:
+    def close_in_child(self) -> None:
         """Close without a word to the disk: for a forked child, whose file this is not."""
         if self._fd >= 0:
             os.close(self._fd)

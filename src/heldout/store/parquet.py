@@ -48,7 +48,7 @@ class Footer(msgspec.Struct):
     version: int
     columns: dict[str, tuple[str, ColumnType]]
     """By name: its name in the file, and its kind."""
-    plain: list[str]
+    possible_counts: list[str] = msgspec.field(name="plain")
     """Metrics that may be counts."""
     own: list[str]
     """Metadata keys that results add to those of their samples."""
@@ -139,7 +139,11 @@ class ParquetWriter:
             raise RunDirectoryError(f"cannot write results.parquet: {problem}{KEPT}") from problem
 
     def write(
-        self, path: Path, kinds: Mapping[str, ColumnType], plain: Iterable[str], own: Iterable[str]
+        self,
+        path: Path,
+        kinds: Mapping[str, ColumnType],
+        possible_counts: Iterable[str],
+        own: Iterable[str],
     ) -> ParquetFile:
         """Write the file, or leave the one that is there; returns it, open for reading."""
         import duckdb
@@ -149,7 +153,9 @@ class ParquetWriter:
             name: (names[name], "string" if kind == "json" else kind)
             for name, kind in kinds.items()
         }
-        footer = msgspec.json.encode(Footer(FORMAT, columns, sorted(plain), sorted(own))).decode()
+        footer = msgspec.json.encode(
+            Footer(FORMAT, columns, sorted(possible_counts), sorted(own))
+        ).decode()
         temporary = temporary_name(path)
         try:
             self._add_columns(kinds)
@@ -222,7 +228,7 @@ class ParquetFile:
         except BaseException:
             self.db.close()
             raise
-        self.columns, self.plain = content.columns, frozenset(content.plain)
+        self.columns, self.possible_counts = content.columns, frozenset(content.possible_counts)
         self.own = content.own
 
     def _read_footer(self, source: str) -> Footer:

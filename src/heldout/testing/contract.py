@@ -138,7 +138,7 @@ class _ContractCheck:
                 with self._list_violation():
                     async with self._make(f"after {name}") as episode:
                         await episode.open()
-                        await episode.take(turn, name)
+                        await episode.play_turn(turn, name)
                         await episode.outcome(f"after {name}")
             with self._list_violation():
                 await self._check_episodes(tools)
@@ -164,7 +164,7 @@ class _ContractCheck:
             async with self._make("after an episode") as episode:
                 await episode.open()
                 for turn in self._turns:
-                    await episode.take(turn)
+                    await episode.play_turn(turn)
                 records.append((episode.conversation, await episode.outcome("after an episode")))
                 if episode.tools() != tools:
                     raise _Violation("tools: changed during an episode; a policy gets them once")
@@ -232,7 +232,7 @@ class _ContractCheck:
         ):
             await original.open()
             for turn in self._turns[:turns_done]:
-                await original.take(turn)
+                await original.play_turn(turn)
             if original.is_over and turns_done:
                 return False
             snapshot = await original.snapshot(where)
@@ -245,8 +245,8 @@ class _ContractCheck:
                 )
             restored.conversation = list(original.conversation)
             for turn in self._turns[turns_done:]:
-                await original.take(turn)
-                await restored.take(turn)
+                await original.play_turn(turn)
+                await restored.play_turn(turn)
             end = "after an episode"
             if original.conversation != restored.conversation:
                 raise _Violation(
@@ -275,7 +275,7 @@ class _CheckedEpisode:
             raise _Violation(str(problem)) from problem
         self.conversation += opening
 
-    async def take(self, turn: Message, name: str | None = None) -> None:
+    async def play_turn(self, turn: Message, name: str | None = None) -> None:
         """Take one model turn, unless the episode is over."""
         if self.is_over:
             return

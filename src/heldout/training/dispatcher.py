@@ -406,7 +406,7 @@ class AsyncEvalDispatcher:
             InvalidInput: An argument is invalid.
         """
         job = self._new_job(evaluator, step, name, weights, saved_at)
-        self._wait(self._joining(job, is_plain=True))
+        self._wait(self._queue_when_free(job, is_sync=True))
         return job
 
     async def aschedule(self, evaluator: Evaluator, *, step: int, **options: Any) -> Scheduled:
@@ -421,7 +421,7 @@ class AsyncEvalDispatcher:
             The scheduled eval.
         """
         job = self._new_job(evaluator, step, **options)
-        await self._await(self._joining(job))
+        await self._await(self._queue_when_free(job))
         return job
 
     def schedule_again(self, evaluator: Evaluator, pending: CurvePoint) -> Scheduled:
@@ -440,7 +440,7 @@ class AsyncEvalDispatcher:
             )
         job = self._job(evaluator, skip_of(pending, NOT_FINISHED, retry=True), self._file)
         job.again = True
-        self._wait(self._joining(job, is_plain=True))
+        self._wait(self._queue_when_free(job, is_sync=True))
         return job
 
     def schedule_on(
@@ -472,7 +472,7 @@ class AsyncEvalDispatcher:
         job = self._job(evaluator, pending, file, snapshot)
         job.evaluator, job.deadline = partial(evaluator, job), deadline
         job.is_judged = True
-        self._wait(self._joining(job, is_plain=True))
+        self._wait(self._queue_when_free(job, is_sync=True))
         return job
 
     def _new_job(
@@ -536,7 +536,7 @@ class AsyncEvalDispatcher:
 
     # --- Joining the queue ---
 
-    def _joining(self, job: EvalJob, *, is_plain: bool = False) -> Waits:
+    def _queue_when_free(self, job: EvalJob, *, is_sync: bool = False) -> Waits:
         """Queue a job once there is a slot; without one, it is a skip."""
         if not self._is_ours("schedule"):
             job._done = True
@@ -548,10 +548,10 @@ class AsyncEvalDispatcher:
         while True:
             seen = self._changes
             with self._changed:
-                reason = self._find_place(job, dropped)
+                reason = self._try_to_queue(job, dropped)
             if reason != WAIT:
                 break
-            if is_plain and self._loop.is_here:
+            if is_sync and self._loop.is_here:
                 reason = (
                     f"{len(self._pending())} evals were pending, and a plain call cannot wait in "
                     "the event loop that they run in (if you schedule it yourself, use "
@@ -566,7 +566,7 @@ class AsyncEvalDispatcher:
             self._skip(other, f"replaced by the eval of step {step} (when_full)")
         self._start_next()
 
-    def _find_place(self, job: EvalJob, dropped: list[tuple[EvalJob, int]]) -> str | None:
+    def _try_to_queue(self, job: EvalJob, dropped: list[tuple[EvalJob, int]]) -> str | None:
         """Queue a job, holding the lock, with its snapshot and its write-ahead line.
 
         Returns:

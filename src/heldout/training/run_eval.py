@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from heldout._aio import Abandoned, Here, run_in_loop_thread
+from heldout._aio import Abandoned, CallerThread, run_in_loop_thread
 from heldout.config import EvalConfig
 from heldout.datasets import distinct
 from heldout.engine import Evaluation
@@ -452,8 +452,8 @@ def _evaluate(
             return [missing if turn is None else turn for turn in answers]
         return answers
 
-    async def main(here: Here) -> EvalReport | str:
-        endpoint = BatchEndpoint(answer, here, items=items, rows=rows)
+    async def main(caller_thread: CallerThread) -> EvalReport | str:
+        endpoint = BatchEndpoint(answer, caller_thread, items=items, rows=rows)
         endpoints.append(endpoint)
         config = EvalConfig(
             endpoint=endpoint,

@@ -32,7 +32,7 @@ from heldout.scoring.rubric import Rubric
 from heldout.store.report import EvalReport
 from heldout.training.settings import DEFAULT_MAX_NEW, Settings
 from heldout.types import Message, Sample, Score, Trajectory
-from heldout.weights import why_not_whole
+from heldout.weights import explain_sharding
 
 KEPT_MODELS = 4
 """Models whose decoders are cached from one eval to the next."""
@@ -351,7 +351,7 @@ def live_model(
         return chat, Decoder(model, tokenizer, rows=rows, graphs=graphs)
 
     def bind(model: Any) -> dict[str, Any]:
-        if (reason := why_not_whole(model)) is not None:
+        if (reason := explain_sharding(model)) is not None:
             raise InvalidInput(reason)
         with finding:
             chat, decoder = prepare(model)

@@ -31,7 +31,15 @@ from typing import Any
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, modules_put_back, thread_local_capture_mode
-from heldout.weights import Copy, checked_copy, fingerprint, numbers, totals, why_not_whole, writes
+from heldout.weights import (
+    Copy,
+    checked_copy,
+    explain_sharding,
+    fingerprint,
+    numbers,
+    totals,
+    writes,
+)
 
 
 class WeightSnapshot:
@@ -549,7 +557,7 @@ def _check(model: Any) -> None:
 
     if not isinstance(model, torch.nn.Module):
         raise InvalidInput(f"model is a torch module, got {type(model).__name__}")
-    if why := why_not_whole(model):
+    if why := explain_sharding(model):
         raise InvalidInput(why)
     for kind, name in {type(module): name for name, module in model.named_modules()}.items():
         if issubclass(kind, torch.jit.ScriptModule):

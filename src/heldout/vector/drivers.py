@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.errors import EnvironmentFailed, InvalidInput
-from heldout.isolation import reached
+from heldout.isolation import reachable_objects
 from heldout.vector.episodes import Bools
 
 UNSEEDED = (
@@ -122,7 +122,7 @@ def check_make_env(make_env: Callable[[], Any]) -> None:
 
 def _refuse_existing(make_env: Callable[[], Any], stack: ExitStack) -> Callable[[], Any]:
     """Return a `make_env` that refuses what existed before; what is new is closed by the stack."""
-    known = list(reached(make_env))  # kept: no new object can have the id of one of these
+    known = list(reachable_objects(make_env))  # kept: no new object can have the id of one of these
 
     def make_new() -> Any:
         env = make_env()

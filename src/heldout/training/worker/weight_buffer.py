@@ -31,10 +31,10 @@ from heldout.weights import (
     Named,
     adapter_states,
     checked_copy,
+    explain_sharding,
     named_tensors,
     readable,
     totals,
-    why_not_whole,
 )
 
 ALIGNMENT = 64
@@ -123,7 +123,7 @@ class WeightBuffer:
         import torch
 
         self._layout = None
-        if (reason := why_not_whole(model)) is not None:
+        if (reason := explain_sharding(model)) is not None:
             raise InvalidInput(reason)
         with torch.inference_mode(False), torch.no_grad():
             layout, copied, frozen, end = _plan_layout(model, self._copy)
