@@ -17,16 +17,13 @@ def _read_file(path: str) -> str | None:
 
 
 def available_memory(read: ReadFile = _read_file) -> int:
-    """Count the bytes that can be taken before the kernel kills a process (Linux).
+    """Return the bytes that can be allocated before the kernel kills a process (Linux).
 
     `/proc/meminfo` is of the machine. A container, a systemd unit or a Slurm job has a control
     group with a limit of its own, and so may each group around it: the smallest counts.
 
     Args:
         read: Returns the content of a file, or None.
-
-    Returns:
-        How many there are.
     """
     meminfo = dict(line.split(":", 1) for line in (read("/proc/meminfo") or "").splitlines())
     available = int(meminfo["MemAvailable"].split()[0]) * 1024
@@ -34,7 +31,7 @@ def available_memory(read: ReadFile = _read_file) -> int:
 
 
 def _group_rooms(read: ReadFile) -> Iterator[int]:
-    """Yield what is left in each control group that this process is in."""
+    """Yield the memory left in each control group of this process."""
     for line in (read("/proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2

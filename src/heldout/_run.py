@@ -67,9 +67,6 @@ def run(
             `max_tokens=64`, `resume=True` (to go on with the latest run of that name, if there is
             one), …
 
-    Returns:
-        The report.
-
     Raises:
         InvalidInput: An argument, a setting or a sample is refused.
         RunDirectoryError: The run directory cannot be used.

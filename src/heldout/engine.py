@@ -83,7 +83,7 @@ log = logging.getLogger("heldout")
 SYNC_SECONDS = 1.0
 YIELD_SECONDS = 0.005
 UNREACHABLE_LIMIT = 10
-"""The run ends early after so many items without any answer, if none got one."""
+"""The run ends early after this many items without any answer, if none got one."""
 
 
 async def evaluate(
@@ -95,7 +95,7 @@ async def evaluate(
     *,
     executor: Executor | None = None,
 ) -> EvalReport:
-    """Run every sample and score what came of it, into `<output_dir>/<experiment_name>/`.
+    """Run and score every sample, into `<output_dir>/<experiment_name>/`.
 
     Cancelled or interrupted, it leaves a run that `resume=True` goes on with.
 
@@ -156,7 +156,7 @@ AttemptOutcome = tuple[EvalResult, BaseException | None]
 
 
 class Executor(Protocol):
-    """Runs the items of an eval elsewhere than in this process."""
+    """Runs the items of an eval outside this process."""
 
     async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
         """Run an eval as `evaluate` does."""
@@ -164,9 +164,9 @@ class Executor(Protocol):
 
 
 class EvalRun:
-    """Takes every item to a line of the journal, and the journal to a report.
+    """Runs every item, records it in the journal, and derives the report from that.
 
-    What is done with an item is a subclass's to say: `run_item`.
+    Subclasses define how an item is run: `run_item`.
     """
 
     reads_metadata = False
@@ -199,7 +199,7 @@ class EvalRun:
         """Items so far, those of an earlier attempt at this run included."""
         self.errors_in_scoring = 0
         self.unreachable: int | None = 0
-        """Items that got no answer at all, while none has; None once one has."""
+        """Items without any answer so far; None once an item has got one."""
         self.exhausted = False
         """Whether the last sample has been pulled."""
         self.previous: RunInfo | None = None
@@ -258,7 +258,7 @@ class EvalRun:
             self.dir.make_turns()
 
     def _read_finished(self) -> None:
-        """Take over what a stopped run finished, if it belongs together with what is to come."""
+        """Read what a stopped run finished, if the resumed run may continue it."""
         for index, reward in self.ledger.read_journal(self.dir.journal):
             self.progress.add(index, reward)
         has_results = self.ledger.finished or self.dir.has_saved_turns()
@@ -274,7 +274,7 @@ class EvalRun:
             self.ledger = Ledger()
 
     def _check_samples(self) -> None:
-        """Refuse bad samples before anything runs, where all are at hand."""
+        """Refuse bad samples before anything runs, unless they are a stream."""
         limit = self.config.max_samples
         if isinstance(self.samples, Sequence):
             for _ in self._admit_samples():
@@ -313,7 +313,7 @@ class EvalRun:
         shutil.rmtree(self.dir.turns, ignore_errors=True)
 
     def _stop(self, problem: BaseException) -> None:
-        """Leave behind a run that says what happened and can be resumed."""
+        """Record why the run stopped, so that it can be resumed."""
         if self.item_count == 0 and not self.ledger.finished:
             self.dir.remove_empty()  # there was not even a first sample
             return
@@ -332,7 +332,7 @@ class EvalRun:
             self.dir.write_info(info)
 
     def _check_errors(self) -> None:
-        """Refuse to report a mean where there is none to be had (clause 3)."""
+        """Refuse to report a mean where there is none (clause 3)."""
         errors, limit = self.progress.errors, self.config.max_error_rate
         if has_mean(self.item_count, errors, limit):
             return
@@ -388,7 +388,7 @@ class EvalRun:
     async def _work_until_late(
         self, items: Iterator[Item]
     ) -> tuple[Item, EvalResult, BaseException | None] | None:
-        """Run items to the last, or to one that times out, which is returned."""
+        """Run items until none is left, or until one times out, which is returned."""
         late = None
         # One for many items, until one has timed out: to open it takes a tenth of an item.
         with anyio.CancelScope() as timer:
@@ -417,7 +417,7 @@ class EvalRun:
             yield index, content
 
     def _items(self) -> Iterator[Item]:
-        """Yield what is left to do. All workers pull from this one generator."""
+        """Yield the items that are left. All workers pull from this one generator."""
         if isinstance(self.samples, Sequence):  # all are admitted already
             contents: Iterable[tuple[int, bytes]] = enumerate(
                 map(encode_sample, islice(self.samples, self.config.max_samples))
@@ -439,7 +439,7 @@ class EvalRun:
         return TurnFile(path, self.info.id or "", decode_sample(item.content))
 
     def _record(self, item: Item, result: EvalResult, problem: BaseException | None) -> None:
-        """Write the item's line, count it, and end the run where going on makes no sense."""
+        """Write the item's line, count it, and end the run if no further item can succeed."""
         if isinstance(problem, ResumeMismatch):
             raise problem  # without a line: its saved turns are kept for the right environment
         try:
@@ -521,7 +521,7 @@ class Evaluation(EvalRun):
 
 
 def error_result(item: Item, error: str) -> EvalResult:
-    """Make the result of an item of which nothing but its error is left."""
+    """Make the result of an item that has only an error."""
     trajectory = Trajectory((), Stop("error"))
     return EvalResult(item.sample.id, item.sample, trajectory, repeat=item.repeat, error=error)
 
@@ -598,7 +598,7 @@ class EndpointAttempt(Attempt):
 
 
 async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> None:
-    """Run in a thread and wait for it, even if cancelled: it must not write after we are gone.
+    """Run in a thread and wait for it even if cancelled: it must not write after this returns.
 
     anyio's shield does not hold off asyncio's own `task.cancel()`, which is what Ctrl-C does there.
     """

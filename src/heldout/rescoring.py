@@ -45,9 +45,6 @@ async def rescore(
             threshold from which an item passes, is the parent's. Without a name it is
             PARENT-rescored.
 
-    Returns:
-        The report of the new run.
-
     Raises:
         InvalidInput: There are no trajectories to score, or no score function.
         RunDirectoryError: The run is not finished, or the new one cannot be made.
@@ -128,7 +125,7 @@ class _Rescoring(EvalRun):
         self.by_repeat: dict[int, EvalResult] = {}
 
     def _samples(self) -> Iterator[Sample]:
-        """Hold the results of one sample at a time: a worker takes its item as it is pulled."""
+        """Yield samples, with one sample's results in memory at a time."""
         for _, results in groupby(self.parent.results, key=attrgetter("sample_id")):
             self.by_repeat = {result.repeat: result for result in results}
             yield self.by_repeat[0].sample

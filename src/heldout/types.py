@@ -283,7 +283,7 @@ class Stop:
 
 
 MOST_TOKENS = 2**53
-"""Larger counts are none, and neither columns nor other languages' numbers would hold them."""
+"""Larger counts are not token counts, and would fit neither columns nor JavaScript numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ def readable(tensor: Any) -> Any:
 
 
 def explain_sharding(model: Any) -> str | None:
-    """Say why this process has only a part of the weights; None if it has all of them."""
+    """Explain why this process has only part of the weights; None if it has all of them."""
     way = None
     for module in modules_of(model):
         if type(module).__name__ == "FullyShardedDataParallel":

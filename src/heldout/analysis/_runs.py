@@ -130,10 +130,10 @@ def read_table(results: ReportOrResults, cluster: str | None) -> ResultTable:
 
 
 def refuse_selected(results: ReportOrResults, name: str = "this report") -> None:
-    """Refuse results that were selected by outcome: what they say is of the selection alone.
+    """Refuse results selected by outcome: they only describe the selection.
 
     That is a report that `where` picked so, and one that holds fewer results than it was made with.
-    Of a plain list of results nobody can tell.
+    For a plain list of results this cannot be known.
 
     Args:
         results: A report, or results.
@@ -161,7 +161,7 @@ def refuse_selected(results: ReportOrResults, name: str = "this report") -> None
 
 
 def outcome_selection(results: ReportOrResults) -> Selection | None:
-    """Return how results were selected by what came out; None where nothing says that they were."""
+    """Return how results were selected by outcome; None if they were not, as far as is known."""
     if not isinstance(results, EvalReport | StoredResults) or results.selection is None:
         return None
     return results.selection if results.selection.by_outcome else None
@@ -183,7 +183,7 @@ def sample_clusters(table: ResultTable, key: str | None) -> Ints:
 
 
 def clusters_if_any(table: ResultTable, key: str | None) -> Ints | None:
-    """Number the cluster of each sample; None where each stands alone."""
+    """Number the cluster of each sample; None if every sample is independent."""
     if key is None and not has_duplicates(table.sample_cluster):
         return None
     return sample_clusters(table, key)
@@ -284,14 +284,14 @@ def group_means(groups: Ints, values: Floats, count: int) -> Floats:
 
 
 def within_unit(*values: Floats) -> bool:
-    """Tell whether all values lie between 0 and 1; NaN counts for nothing."""
+    """Return whether all values lie between 0 and 1; NaN is ignored."""
     return all(
         bool(((v >= -UNIT_ROUNDING) & (v <= 1 + UNIT_ROUNDING))[~np.isnan(v)].all()) for v in values
     )
 
 
 def is_binary(*values: Floats) -> bool:
-    """Tell whether all values are 0 or 1; NaN counts for nothing."""
+    """Return whether all values are 0 or 1; NaN is ignored."""
     return all(bool(((v == 0) | (v == 1))[~np.isnan(v)].all()) for v in values)
 
 

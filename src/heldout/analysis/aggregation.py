@@ -1,4 +1,4 @@
-"""Several training runs on several tasks, in one number that few lucky runs do not make.
+"""Several training runs on several tasks in one number, robust to a few lucky runs.
 
     aggregate(score_matrix([seed_0, seed_1, seed_2], tasks="game", metric="return"))
 
@@ -109,9 +109,6 @@ def score_matrix(
         metric: "reward", "passed" or the name of a metric.
         allow: What may differ between runs of one task: some of "samples", "scorer",
             "environment", "threshold", "incomplete".
-
-    Returns:
-        The matrix.
 
     Raises:
         InvalidInput: A run has no results on a task, or arguments contradict each other.
@@ -239,7 +236,7 @@ def _identify(report: EvalReport) -> object:
 
 
 def _make_distinct(names: Iterable[object]) -> tuple[str, ...]:
-    """Add a number to names that come again, such that no other name has it."""
+    """Number repeated names, so that every name is unique."""
     texts = [str(name) for name in names]
     distinct: dict[str, None] = {}
     for position, name in enumerate(texts, start=1):
@@ -265,7 +262,7 @@ def _by_environment(runs: list[LoadedRun]) -> dict[str, list[LoadedRun]]:
 
 
 def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> RunTaskLayout:
-    """Make a report a cell; the first reports of all tasks are the first run, and so on."""
+    """Make each report a cell; the first reports of all tasks form the first run, and so on."""
     cells = {
         (i, task): (run, np.arange(len(run.table)))
         for task, reports in enumerate(tasks.values())
@@ -371,7 +368,7 @@ class _DifferenceCheck:
         self._accept(kept, f"{a.name} and {b.name} cannot be {verb}")
 
     def _compare_content(self, a: RunTaskRows, b: RunTaskRows, names: str, task: str) -> None:
-        """Compare samples without ids: as many, of the same inputs and targets."""
+        """Compare samples without ids: the same number, with the same inputs and targets."""
         content_a, content_b = (
             np.sort(run.table.content[np.unique(run.table.sample[rows])]) for run, rows in (a, b)
         )
@@ -447,9 +444,6 @@ def aggregate(
         seed: Of the resampling; the same seed gives the same intervals.
         repetitions: Number of resamples.
         allow: What may differ between the two sides, as in `score_matrix`.
-
-    Returns:
-        The estimates.
 
     Raises:
         InvalidInput: An argument is out of range, or the sides have other tasks or metrics.

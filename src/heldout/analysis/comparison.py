@@ -109,7 +109,7 @@ class Change:
 
 
 class Changes(Sequence[Change]):
-    """Changes made on access: of a million samples many may flip, and ids are slow to read."""
+    """Changes, built on access: many of a million samples may flip, and ids are slow to read."""
 
     def __init__(self, table: ResultTable, indices: Ints, a: Floats, b: Floats) -> None:
         self._table, self._indices, self._a, self._b = table, indices, a, b
@@ -259,9 +259,6 @@ def compare(
         pass_threshold: The reward that passes; None takes that of A.
         confidence: Of all intervals.
 
-    Returns:
-        The comparison.
-
     Raises:
         NotComparable: Something differs that is not allowed to.
         InvalidInput: There is nothing to compare, or an argument makes no sense.
@@ -347,7 +344,7 @@ def _make_comparison(
 
 
 def make_side(run: LoadedRun, compared: int) -> Side:
-    """Describe a run of which so many samples are compared."""
+    """Describe a run and how many of its samples are compared."""
     samples = run.table.samples
     return Side(
         name=run.name,
@@ -362,7 +359,7 @@ def make_side(run: LoadedRun, compared: int) -> Side:
 
 
 def _distinguish_names(a: LoadedRun, b: LoadedRun) -> tuple[LoadedRun, LoadedRun]:
-    """Call two runs of one name by their paths, or A and B."""
+    """Name two runs that share a name by their paths, or A and B."""
     if a.name != b.name:
         return a, b
     names = str(a.report.path or "A"), str(b.report.path or "B")

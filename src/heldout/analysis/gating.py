@@ -113,7 +113,7 @@ class Check:
 
     @property
     def disputed(self) -> bool:
-        """Whether the outcome would be another one with errored items counted."""
+        """Whether counting errored items would change the outcome."""
         if self.scored is None or self.with_errors is None:
             return self.with_errors is not None
         return self.scored.outcome != self.with_errors.outcome
@@ -254,7 +254,7 @@ def _check_bounds(
     *,
     in_unit: bool,
 ) -> None:
-    """Refuse what is no number, and what no value between 0 and 1 could be beyond: 2 for 2%."""
+    """Refuse bounds that are not numbers, or that no value in [0, 1] could exceed: 2 for 2%."""
     for name, loss in losses.items():
         if loss is not None and not 0 <= loss < math.inf:
             raise InvalidInput(f"{name} is the loss that is tolerated, at least 0; got {loss!r}")
@@ -274,7 +274,8 @@ def _check_bounds(
 
 
 IntervalAt = Callable[[float], Interval | None]
-"""The interval of an estimate on so many times the samples, if they vary as those measured do."""
+"""The interval of an estimate on a multiple of the samples, if those vary like the ones
+measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +353,7 @@ class _BoundEstimate:
 def _estimate_difference(
     difference: Difference, sign: int, confidence: float, *, of: int = 1
 ) -> _BoundEstimate:
-    """Estimate a difference, which fails as one of so many that were looked at."""
+    """Estimate a difference; failing is corrected for the number of differences tested."""
 
     def estimate(difference: Difference, n: int) -> _BoundEstimate:
         return _BoundEstimate(
@@ -375,7 +376,7 @@ def _estimate_difference(
 
 
 def _without_difference(difference: PairedDifference) -> PairedDifference:
-    """Return the comparison of two runs that differ as much, but as often either way."""
+    """Return the comparison of two runs that differ as much, but symmetrically."""
     evidence, stderr = difference.evidence, difference.stderr
     if evidence.won is not None:
         either = (evidence.won + evidence.lost) / 2
@@ -477,7 +478,7 @@ def _judge(
 
 
 def _most_needed(estimates: Sequence[_BoundEstimate], bound: float) -> int | None:
-    """Return the samples that decide by all estimates; None where no number is known to."""
+    """Return the samples that decide every estimate; None if no known number does."""
     counts = [estimate.needed_samples(bound) for estimate in estimates]
     known = [count for count in counts if count is not None]
     same_side = len({estimate.is_worse_than(bound) for estimate in estimates}) == 1

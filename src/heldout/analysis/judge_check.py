@@ -85,9 +85,6 @@ def read_labels(path: str | Path, kind: JudgeTask) -> list[LabelledAnswer]:
         path: JSON lines.
         kind: What the judge is asked.
 
-    Returns:
-        The labelled answers.
-
     Raises:
         InvalidInput: The file cannot be read, or lines are wrong; the message names them.
     """
@@ -176,7 +173,7 @@ def _parse_criteria(row: Mapping[str, Any]) -> tuple[Criterion, ...]:
 
 @dataclass(frozen=True, slots=True)
 class JudgeDraw:
-    """What the judge said of an answer, asked once.
+    """What the judge said about an answer in one draw.
 
     Attributes:
         verdict: The verdict; None if there is none.
@@ -198,7 +195,7 @@ class JudgeDraw:
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """A labelled answer with what the judge said of it, once per repeat."""
+    """A labelled answer with the judge's verdict in each repeat."""
 
     item: LabelledAnswer
     draws: tuple[JudgeDraw, ...]

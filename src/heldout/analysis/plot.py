@@ -41,9 +41,6 @@ def plot_comparison(
         order: Labels of the slices in the order to draw them; None: as in the comparison.
         format: The format of the picture.
 
-    Returns:
-        The picture.
-
     Raises:
         InvalidInput: There are too many slices.
     """

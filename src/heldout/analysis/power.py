@@ -128,9 +128,6 @@ def plan(
         correlation: Of the samples' expected scores in this run and the next, where there is no
             second run; None takes 0, which is cautious.
 
-    Returns:
-        The plan.
-
     Raises:
         NotComparable: The two runs differ in what is not allowed.
         InvalidInput: Nothing varies, or an argument makes no sense.
@@ -299,7 +296,7 @@ def _design_effect(
 ) -> tuple[float, int | None]:
     """Return how many times more samples clusters take (L. Kish 1965), and the clusters, if any.
 
-    Fewer they never take: that would be a chance of this run.
+    It is at least 1: less would be chance in this run.
     """
     table = base.run.table
     codes = clusters_if_any(table, cluster)

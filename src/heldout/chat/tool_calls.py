@@ -137,7 +137,7 @@ _FORMATS = {
 
 
 class _Tags(NamedTuple):
-    """How arguments stand in tags instead of JSON."""
+    """How arguments are written in tags instead of JSON."""
 
     open: re.Pattern[str]
     close: re.Pattern[str]
@@ -261,7 +261,7 @@ class _Parser:
         return True
 
     def _read_json(self, form: _MarkedFormat, start: int) -> tuple[list[Any], str]:
-        """Read the JSON at `position`: no values if it, or what follows, is wrong; and its text."""
+        """Read the JSON at `position`: its values, none if malformed, and its text."""
         values, json_end = _json_values(self.text, self.position)
         self.position = json_end
         if values and not form.closes:

@@ -50,7 +50,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Where a run goes, as the command line says."""
+    """Where to run, as given on the command line."""
 
     on: str | None
     workers: int | None
@@ -99,7 +99,7 @@ class ClusterOptions:
             check_target(self.copy_to)
 
     def copy(self, run_dir: Path | None) -> None:
-        """Copy a run that is done to where it is wanted, too."""
+        """Copy a finished run to `copy_to`, if given."""
         if self.copy_to is not None and run_dir is not None:
             copy_run(run_dir, self.copy_to)
             click.echo(printable(f"Copied to {self.copy_to}"), err=True)
@@ -131,7 +131,7 @@ def run_as_job(cluster: ClusterOptions, file: Path) -> None:
 
 
 def _given_options(context: click.Context) -> list[str]:
-    """Write down again the options that the command line has, but those of this machine."""
+    """Return the options given on the command line, without those that concern this machine."""
     words: list[str] = []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")

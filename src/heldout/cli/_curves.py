@@ -193,7 +193,7 @@ def describe_point(point: CurvePoint) -> str:
 
 
 def format_n(point: CurvePoint) -> str:
-    """Return what the numbers are of: "20 of 32 of 64" are of those asked for, of all."""
+    """Return the denominator: "20 of 32 of 64" is scored, requested, and in the held-out set."""
     if point.number("n") is None:  # skipped, or from an evaluator that does not say
         return "–"
     counts = [point.n]

@@ -3,9 +3,9 @@
     report = await evaluate(samples, config, score_fn, executor=RayExecutor("auto", workers=4))
 
 The engine runs here, in the driver, as it does without a cluster: it pulls an item from the samples
-when one of `max_concurrent` is done, and it alone writes the journal. Only what is done with an
-item is elsewhere. So nothing is queued ahead of `max_concurrent`, and resuming, errors, progress
-and the report are those of a local run.
+when one of `max_concurrent` is done, and it alone writes the journal. Only the attempts themselves
+run on workers. So nothing is queued ahead of `max_concurrent`, and resuming, errors, progress and
+the report are those of a local run.
 
 A worker that dies takes down what it was running, and which item was to blame cannot be seen. Its
 items are run again by others, spread out. An item that was there at two deaths runs alone from then
@@ -78,9 +78,9 @@ from heldout.store.report import EvalReport
 log = logging.getLogger("heldout")
 
 MAX_DEATHS = 3
-"""Deaths of workers that an item is there at before it is to blame."""
+"""Worker deaths during an item after which the item is blamed."""
 MAX_FAILED_STARTS = 3
-"""Workers that die before they are ready, in a row, after which none is started any more."""
+"""Consecutive workers that die before they are ready, after which no more are started."""
 LOOK_SECONDS = 2.0
 """How often the cluster is asked for its nodes."""
 CONNECTION_SECONDS = 45.0
@@ -89,10 +89,10 @@ minute."""
 ROOM_SECONDS = 600.0
 """How long a cluster that has lost its nodes may have no room for any worker."""
 LOST_SECONDS = 120.0
-"""How long a message to a worker may take, and a worker that holds up its own threads, as a
-regular expression does that never ends: this comes on top of the item's timeout."""
+"""How long, on top of the item's timeout, a worker may be silent: a message takes time, and a
+runaway regular expression blocks its threads."""
 ITEM_SECONDS = 600.0
-"""An item's timeout, as far as replies of workers go, where it has none."""
+"""The timeout assumed for an item that has none, when judging whether a worker is alive."""
 TOGETHER_SECONDS = 5.0
 """How long the first worker that is ready waits for the others, so that all get their share."""
 START_SECONDS = 60.0
@@ -121,7 +121,7 @@ class RayExecutor:
     resources: Mapping[str, float] = field(default_factory=dict)
     """Custom resources of one worker."""
     working_dir: str | Path | None = None
-    """The folder that travels to the workers; by default that of the eval file."""
+    """The folder sent to the workers; by default that of the eval file."""
     pip: Sequence[str] = ()
     """Packages to install for the workers."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -157,9 +157,9 @@ class RayExecutor:
             The report, as it is saved.
 
         Raises:
-            InvalidInput: A function cannot travel, there is no cluster at the address, it has no
-                room for the workers, or none of them can run the eval.
-            EvalFailed: As for `evaluate`; the cluster was lost on the way.
+            InvalidInput: A function cannot be sent to workers, there is no cluster at the address,
+                it has no room for the workers, or none of them can run the eval.
+            EvalFailed: As for `evaluate`; or the cluster was lost during the run.
         """
         if config.save_turns:
             raise InvalidInput(
@@ -238,11 +238,11 @@ class _RayWorker:
     """Set once it is ready."""
     jobs: dict[int, _PendingItem] = field(default_factory=dict)
     sent: int = 0
-    """Items that it was ever sent."""
+    """Total items sent to it."""
     unconfirmed: deque[tuple[int, float]] = field(default_factory=deque)
-    """`sent` after each message that it has not said to have received, and when that was."""
+    """For each unacknowledged message: the value of `sent` after it, and when it was sent."""
     progressed_at: float = 0.0
-    """When an item of its last ended, or it got the first one."""
+    """When it last finished an item, or got its first."""
 
     @property
     def is_ready(self) -> bool:
@@ -271,11 +271,11 @@ class _RayWorker:
         """Check that nothing was lost, after a reply.
 
         Args:
-            received: Items that it says to have been sent.
+            received: Items that it reports to have received.
             timeout: Of an item.
 
         Raises:
-            TimeoutError: Something was.
+            TimeoutError: An item or a message was lost.
         """
         now = time.monotonic()
         while self.unconfirmed and self.unconfirmed[0][0] <= received:
@@ -310,30 +310,30 @@ class WorkerPool:
             executor: How many workers, and of what kind.
             config: How the eval is run.
             need: What one worker takes.
-            spec: What they are to run.
-            archive: The folder that travels to them.
-            copies: The functions as this process has them, which theirs must be like.
+            spec: What the workers run.
+            archive: The folder sent to them.
+            copies: This process's functions, which theirs must equal.
         """
         self._copies = copies
         self._ray, self._executor, self._need, self._spec = ray, executor, dict(need), spec
         self._max_concurrent, self._timeout = config.max_concurrent, config.timeout
         self._session = name_session(ray)
         self._is_lost = False
-        """Whether the connection is."""
+        """Whether the connection was lost."""
         self._threads = Threads()
         """For calls to Ray that block: the connection may be lost meanwhile."""
         self._archive = None if archive is None else ray.put(archive)
         self._workers: list[_RayWorker] = []
         self._wanted = 0
         self._unusable = 0
-        """Workers that could not run the eval, so that there are fewer."""
+        """Workers that could not run the eval and were not replaced."""
         self._failed_starts = 0
         self._start_problem = ""
         self._waiting: deque[_PendingItem] = deque()
         self._suspects: deque[_PendingItem] = deque()
         self._numbers = itertools.count()
         self._work = anyio.Event()
-        """Set where there may be something to hand out."""
+        """Set when there may be items to assign."""
         self._first_ready = anyio.Event()
         self._first_info: WorkerInfo | None = None
         """Of the first worker that was ready; the others must have the same model."""
@@ -341,7 +341,7 @@ class WorkerPool:
         self._group: TaskGroup
 
     def describe(self) -> dict[str, Any]:
-        """Describe the model as the workers see it, which are those who ask it."""
+        """Describe the model as seen by the workers, which call it."""
         assert self._first_info is not None
         return self._first_info.endpoint
 
@@ -389,7 +389,7 @@ class WorkerPool:
             item: What to run.
 
         Returns:
-            Its result, and what stands for what was raised there.
+            Its result, and an exception that stands for the one raised on the worker.
 
         Raises:
             ClusterLost: There is no worker any more.
@@ -444,7 +444,7 @@ class WorkerPool:
         return assigned
 
     def _share(self) -> int:
-        """Return how many items one worker may have: the others must get theirs, too."""
+        """Return the maximum number of items per worker, so that all get a share."""
         now = time.monotonic()
         expected = [w for w in self._workers if w.is_ready or now - w.started_at < START_SECONDS]
         return math.ceil(self._max_concurrent / max(1, len(expected)))
@@ -476,7 +476,7 @@ class WorkerPool:
         return call(self._ray, actor_class, self._spec, self._archive)
 
     async def _serve(self, worker: _RayWorker) -> None:
-        """Take a worker from its start to its death."""
+        """Run a worker from its start to its death."""
         lost = self._ray.exceptions.RayError, ConnectionError, TimeoutError, msgspec.MsgspecError
         try:
             worker.actor = await self._threads.run(self._make_actor)
@@ -506,7 +506,7 @@ class WorkerPool:
             self._replace_dead_worker(worker, problem)
 
     def _accept(self, info: WorkerInfo) -> bool:
-        """Tell whether a worker can be used: its functions and its model are the right ones."""
+        """Return whether a worker can be used: its functions and its model match."""
         for package, version in own_versions().items():
             if info.versions.get(package) != version:
                 log.warning(
@@ -525,7 +525,7 @@ class WorkerPool:
         return problem is None
 
     def _drop(self, worker: _RayWorker) -> None:
-        """Go on without a worker that cannot run the eval; another one could not either."""
+        """Continue without a worker that cannot run the eval: a replacement could not either."""
         self._workers.remove(worker)
         self._unusable += 1
         self._group.start_soon(self._kill, worker)
@@ -661,7 +661,7 @@ def _batches(jobs: Sequence[_PendingItem]) -> list[Sequence[_PendingItem]]:
 
 
 def _outcome_of(finished: FinishedItem) -> AttemptOutcome:
-    """Return a result with what stands for what was raised at the worker."""
+    """Return a result with an exception that stands for the one raised on the worker."""
     result = finished.record.result()
     match finished.kind:
         case None:

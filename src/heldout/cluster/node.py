@@ -71,7 +71,7 @@ log = logging.getLogger("heldout")
 
 STEPS = "steps"
 CALL_SECONDS = 600.0
-"""How long the node may take to start, to take over weights, and to hand over conversations."""
+"""How long the node may take to start, to receive weights, and to return conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class RayNode:
     num_cpus: float = 1.0
     resources: Mapping[str, float] = field(default_factory=dict)
     working_dir: str | Path | None = None
-    """The folder that travels to the node; by default that of the worker's file."""
+    """The folder sent to the node; by default that of the worker's file."""
 
     def __post_init__(self) -> None:
         check_text("address", self.address, optional=True)
@@ -111,9 +111,6 @@ class RayNode:
             environment: Variables added to those of the node; None removes one.
             buffers: Hold the snapshots of weights.
             log: Where what it prints is kept.
-
-        Returns:
-            The worker.
 
         Raises:
             InvalidInput: There is no such cluster or node, or it has no room.
@@ -153,18 +150,18 @@ class RayNode:
 
 
 class RelayInfo(msgspec.Struct):
-    """What a relay is, once its worker's process has started."""
+    """Description of a relay whose worker process has started."""
 
     node: str
     pid: int
     versions: dict[str, str]
     folder: str
     run_dir: str
-    """Where its evals save what is to come home."""
+    """Where its evals save conversations, until they are fetched."""
 
 
 class RelayUpdate(msgspec.Struct):
-    """What has happened on the node since it was last asked."""
+    """What has happened on the node since the last poll."""
 
     answer: msgspec.Raw = msgspec.Raw(b"null")
     log: str = ""
@@ -183,7 +180,7 @@ class Relay:
         """Start the process.
 
         Args:
-            archive: The folder that travels.
+            archive: The folder to unpack, as a zip file.
             environment: Variables added to this process's own; None removes one.
             slots: How many snapshots there may be at once.
 
@@ -201,7 +198,7 @@ class Relay:
         return encode(info)
 
     def load(self, slot: int, content: Any, sha256: str) -> None:
-        """Take over the weights of a snapshot.
+        """Receive the weights of a snapshot.
 
         Args:
             slot: Which of the buffers they go into.
@@ -209,7 +206,7 @@ class Relay:
             sha256: Their hash, as they were sent.
 
         Raises:
-            ValueError: They have another hash here.
+            ValueError: Their hash does not match.
         """
         if hashlib.sha256(content).hexdigest() != sha256:
             raise ValueError("the weights arrived with another hash than they were sent with")
@@ -241,7 +238,7 @@ class Relay:
         return encode(update)
 
     def take_run(self, name: str) -> bytes:
-        """Hand over the files of a run that was saved here, and remove them.
+        """Return the files of a run saved here, and remove them.
 
         Args:
             name: The directory's name below steps/.
@@ -267,7 +264,7 @@ class Relay:
 
 
 class _NodeProcess:
-    """A worker on a node, as the training run holds it."""
+    """The training run's handle of a worker on a node."""
 
     def __init__(
         self,
@@ -286,7 +283,7 @@ class _NodeProcess:
         self._news: Any = None
         """The call to `receive` that is in flight."""
         self._run_dirs: dict[int, tuple[Path, int]] = {}
-        """Where the results of requests belong at home, and at which step."""
+        """For each request, the local run directory of its results, and the step."""
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = log.stat().st_size if log.exists() else 0
         self._stack = ExitStack()
@@ -342,7 +339,7 @@ class _NodeProcess:
             raise WorkerGone(f"the eval worker on the cluster {_why(problem)}") from None
 
     def send(self, message: WorkerMessage) -> None:
-        """Send a request, with paths as they are on the node; weights go before theirs."""
+        """Send a request with its paths translated to the node's; weights are sent before it."""
         match message:
             case CallFunction():
                 folder = self._info.folder
@@ -402,7 +399,7 @@ class _NodeProcess:
         return msgspec.structs.replace(answer, measured=measured)
 
     def end(self, patience: float) -> None:
-        """End it, and the connection to the cluster if this made it."""
+        """End it, and the connection to the cluster if it was opened here."""
         actor, self._actor = getattr(self, "_actor", None), None
         if actor is not None:
             with suppress(self._ray.exceptions.RayError, ConnectionError, ValueError):

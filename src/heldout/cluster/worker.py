@@ -51,7 +51,7 @@ FailureKind = Literal["fatal", "fatal in scoring", "unreachable", "other"]
 
 
 class WorkerSpec(msgspec.Struct):
-    """What a worker is to run."""
+    """What a worker runs."""
 
     config: EvalConfig
     """Its endpoint is a string; where the eval has another one, `references` does."""
@@ -61,7 +61,7 @@ class WorkerSpec(msgspec.Struct):
 
 
 class WorkerInfo(msgspec.Struct):
-    """What a worker is, once it is ready."""
+    """Description of a worker that is ready."""
 
     node: str
     pid: int
@@ -89,15 +89,15 @@ class FinishedItem(msgspec.Struct, array_like=True):
     number: int
     record: Record
     kind: FailureKind | None = None
-    """What kind of problem it had, as far as that matters to the run."""
+    """The kind of failure, as far as it matters to the run."""
     message: str = ""
 
 
 class Collected(msgspec.Struct, array_like=True):
-    """What has happened on a worker since it was last asked."""
+    """What has happened on a worker since the last call."""
 
     received: int
-    """Items that it was ever sent, so that the driver notices where some were lost on the way."""
+    """Items received in total, so that the driver notices lost ones."""
     finished: list[FinishedItem]
 
 
@@ -118,7 +118,7 @@ class ItemWorker:
     """
 
     def __init__(self, spec: bytes, archive: bytes | None) -> None:
-        """Do nothing yet: what fails here would only say that the worker died.
+        """Store the arguments only: a failure here would merely look like a dead worker.
 
         Args:
             spec: A `WorkerSpec`.
@@ -278,11 +278,11 @@ def _classify(problem: BaseException | None) -> tuple[FailureKind | None, str]:
 
 
 def make_spec(config: EvalConfig, references: dict[str, ImportPath], max_concurrent: int) -> bytes:
-    """Encode what workers are to run.
+    """Encode what workers run.
 
     Args:
         config: How to run it.
-        references: The functions, and the endpoint where it is none that a string names.
+        references: The functions, and the endpoint if no string names it.
         max_concurrent: Requests in flight at once in one worker.
 
     Returns:

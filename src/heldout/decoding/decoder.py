@@ -40,7 +40,7 @@ def _always(*_: object) -> bool:
 
 @dataclass(eq=False, slots=True)
 class _DecodeCall:
-    """One call of `decode` while it lasts."""
+    """State of one call of `decode`."""
 
     model: Any
     prompts: Sequence[Prompt]
@@ -198,7 +198,7 @@ class Decoder:
             self._decode_fitting(call, pending[start : start + half], half)
 
     def _decode_batch(self, call: _DecodeCall, indices: list[int], rows: int) -> str | None:
-        """Decode one batch; return the error message if memory ran out on the way."""
+        """Decode one batch; return the error message if memory ran out."""
         turns = self._make_turns(call, indices)
         try:
             if call.why_eager is None and not any(turn.sampled for turn in turns):

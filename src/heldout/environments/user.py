@@ -147,7 +147,7 @@ class SimulatedUser:
         return Message("user", text)
 
     def _view(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """Turn the conversation around to the user's side."""
+        """Convert the conversation to the user's point of view."""
         if self._instructions:
             yield Message("system", self._instructions)
         turns = [message for message in messages if message.role in ("user", "assistant")]

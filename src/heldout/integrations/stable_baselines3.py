@@ -280,7 +280,7 @@ def _most_likely_action(policy: Any) -> Callable[[Any], Any] | None:
 
 BestBy = Literal["success_rate", "mean_return"]
 METRICS: dict[BestBy, Reward] = {"success_rate": "success", "mean_return": "return"}
-"""What the reward of an episode is, for the curve of each."""
+"""What the reward of an episode is, by curve."""
 MODEL_NAME = "best_model.zip"
 
 
@@ -466,7 +466,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         return True
 
     def _weights(self) -> dict[str, Any]:
-        """What a point's hash is of: the policy, and the statistics that normalise for it."""
+        """What a point's hash covers: the policy, and its normalisation statistics."""
         weights: dict[str, Any] = {"policy": self.model.policy}
         normalizer = _find_normalizer(self.model, self._vec_normalize)
         if normalizer is not None:

@@ -81,7 +81,7 @@ class BatchEndpoint:
 
     @contextmanager
     def item(self, index: int, repeat: int) -> Iterator[Complete]:
-        """Give the function that answers one attempt; see `bind_attempt`."""
+        """Return the completion function of one attempt; see `bind_attempt`."""
         try:
             yield partial(self._take_turn, (index, repeat))
         finally:
@@ -95,7 +95,7 @@ class BatchEndpoint:
         raise EndpointError("a batch endpoint answers attempts of an eval only")
 
     async def close(self) -> None:
-        """Do nothing: the model is its owner's."""
+        """Do nothing: the model belongs to the caller."""
 
     async def serve(self) -> None:
         """Answer batch after batch, until cancelled."""

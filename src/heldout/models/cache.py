@@ -199,7 +199,7 @@ class CachedEndpoint:
     """An endpoint whose turns are taken from a cache where it has them."""
 
     def __init__(self, endpoint: Endpoint, model: Any, cache: bool | str) -> None:
-        """Put the cache before an endpoint, which the config's `model` names or is."""
+        """Put the cache before an endpoint, which the config's `endpoint` names or is."""
         from heldout.models.http import ServerEndpoint
 
         description = endpoint.describe()
@@ -223,17 +223,17 @@ class CachedEndpoint:
 
     @contextmanager
     def item(self, index: int, repeat: int) -> Iterator[Complete]:
-        """Give the function that answers one attempt; see `bind_attempt`."""
+        """Return the completion function of one attempt; see `bind_attempt`."""
         yield partial(self._take_turn, index, repeat)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        """Take one model turn that belongs to no attempt: past the cache."""
+        """Make one model turn outside any attempt, bypassing the cache."""
         return await self._endpoint.complete(messages, sampling, tools)
 
     async def close(self) -> None:
-        """Close the cache, and the endpoint where it is this one's own."""
+        """Close the cache, and the endpoint if it was opened here."""
         await self._try(self._cache.close)
         if self._is_owner:
             await self._endpoint.close()

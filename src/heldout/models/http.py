@@ -275,7 +275,7 @@ class ServerEndpoint:
     # --- Errors ---
 
     def _error_for(self, response: Response) -> EndpointError:
-        """Tell errors of this request, of its length, of the moment and of the whole run apart."""
+        """Classify an error: this request's, its length's, transient, or fatal to the whole run."""
         status, text = response.status, response.body[:2000].decode("utf-8", "replace").lower()
         what = f"{self._url} answered {status}: {response.excerpt()}"
         if status in (400, 413, 422, 500) and _TOO_LONG.search(text):

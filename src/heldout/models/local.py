@@ -88,9 +88,6 @@ class LocalEndpoint:
             max_batch: How many requests are answered at once.
             default_max_tokens: Longest turn where the sampling sets none; 512 by default.
 
-        Returns:
-            The endpoint.
-
         Raises:
             InvalidInput: If torch or transformers is not installed.
         """

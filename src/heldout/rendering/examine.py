@@ -1,4 +1,4 @@
-"""Which `segments` modes a chat template allows, found by trying.
+"""Which `segments` modes a chat template allows, determined by probing.
 
 A model is simulated that writes what the template itself renders for its turn, up to the token
 that ends it. Then an environment replies, and the segment of each mode is compared with what the
@@ -59,7 +59,7 @@ class Examination:
     """The tokens that ended the model's turns."""
 
     def allows(self, segments: Segments) -> bool:
-        """Tell whether a mode works for all kinds of conversation that the template supports."""
+        """Return whether a mode works for all kinds of conversation that the template supports."""
         results = [finding.ok for finding in self.findings if finding.segments == segments]
         return True in results and False not in results
 

@@ -86,7 +86,7 @@ def final_answer(trajectory: Trajectory) -> str | None:
 
 
 class Strength(IntEnum):
-    """How plainly an answer is stated."""
+    """How clearly an answer is stated."""
 
     SENTENCE = 1
     """It may be a remark about the answer."""
@@ -357,7 +357,7 @@ _BETWEEN = frozenset(
 
 
 def is_denied(before: str) -> bool:
-    """Tell whether `not`, `if` or `wrong` ends a text, directly or before words like `the`."""
+    """Return whether `not`, `if` or `wrong` ends a text, directly or before words like `the`."""
     before = before[before.rfind("\n") + 1 :]
     for _ in range(6):
         before, _, word = before.rstrip(" ").rpartition(" ")

@@ -269,7 +269,7 @@ def _run_task(name: str, arguments: Sequence[Any], memory: int) -> bytes:
 
 
 def _has_memory(limit: int) -> bool:
-    """Tell whether half of it is free; else another worker takes over."""
+    """Return whether half of it is free; else another worker takes over."""
     if sys.platform != "linux":
         return True
     # Not `ru_maxrss`, which a process takes over from the one that started it.

@@ -186,7 +186,7 @@ _WORD = re.compile(r"\S+")
 
 
 def _is_asserted(text: str, target: str, location: str) -> bool:
-    """Tell whether a target that stands in a text is not denied, and not one of several."""
+    """Return whether a target that stands in a text is not denied, and not one of several."""
     reference, reach, at_end = _target_tokens(target), 2 * len(target) + 40, location == "end"
     words = _WORD.finditer(text, max(0, len(text) - reach) if at_end else 0)
     is_found = False
@@ -409,6 +409,6 @@ def stated_text(text: str) -> tuple[str | None, str]:
 
 
 def _is_restated(one: str, other: str) -> bool:
-    """Tell whether one of two texts is in the other: `Paris` and `Paris, France`."""
+    """Return whether one of two texts is in the other: `Paris` and `Paris, France`."""
     ours, theirs = tokens(one), tokens(other)
     return _within(ours, theirs) or _within(theirs, ours)

@@ -359,7 +359,7 @@ def _blocks(table: Floats, window: int) -> dict[Reference, tuple[_PointRange, _P
 
 
 def _peak(recent: Floats, points: int, size: int) -> tuple[_PointRange, _PointRange]:
-    """The best block of so many recent points, and the latest one; the later of equals."""
+    """Return the best block among the recent points, and the latest; the later one on ties."""
     present = ~np.isnan(recent)
     ones = np.ones(size)
     sums = np.convolve(np.where(present, recent, 0.0).sum(axis=1), ones, "valid")[:-size]

@@ -44,7 +44,7 @@ class Batch:
     """Metrics that some item has neither as a rate nor with a weight."""
 
     def may_be_count(self, name: str) -> bool:
-        """Tell whether a metric may be a count, for which 1 is no bound.
+        """Return whether a metric may be a count, for which 1 is no bound.
 
         A mean of zeros and ones is a share of items, whatever they count. Values that are all
         alike, or not all 0 or 1, show no such thing.
@@ -212,7 +212,7 @@ BATCH = 8_192
 
 
 def moments_by_group(values: Floats, clusters: Ints, groups: Ints, count: int) -> list[Moments]:
-    """Take the moments of each group of values, which are sorted by group and then by cluster."""
+    """Compute the moments of each group of values, sorted by group and then by cluster."""
     moments = [Moments() for _ in range(count)]
     starts, firsts = find_changes(groups), find_changes(clusters)
     firsts |= starts

@@ -157,7 +157,7 @@ def parts_of(rows: Iterable[RecordRow]) -> Iterator[ColumnChunk]:
 
 
 def kind_of(values: Iterable[Any]) -> ColumnType | None:
-    """Find what all of these values can be stored as; None where there is none but None."""
+    """Find the column type that fits all of these values; None if all of them are None."""
     types = {*map(type, values)} - {type(None)}
     if not types:
         return None
@@ -173,7 +173,7 @@ def kind_of(values: Iterable[Any]) -> ColumnType | None:
 
 
 def merge_kinds(a: ColumnType | None, b: ColumnType | None) -> ColumnType | None:
-    """Find what values of two kinds can be stored as."""
+    """Find the column type that fits values of two types."""
     if a == b or a is None or b is None:
         return a or b
     return "double" if {a, b} == {"int", "double"} else "json"
@@ -208,7 +208,7 @@ class MemoryColumns:
     """The columns of results in memory, read as those of a `ParquetFile` are."""
 
     def __init__(self, *names: str, keys: Sequence[str] = ()) -> None:
-        """Hold those of a table, these, the metrics, and the metadata keys."""
+        """Hold the columns of a table, the given ones, the metrics, and metadata keys."""
         self._names = [*dict.fromkeys((*TABLE, *names, *(key for key in keys if key in FIXED)))]
         self._arrays: list[Arrays] = [{name: as_array([], FIXED[name]) for name in self._names}]
         self._values: dict[str, list[Any]] = {METADATA + key: [] for key in keys}
@@ -407,7 +407,7 @@ class ResultTable(Batch):
     content: Hashes
     """Of each sample: a hash of its input and ground truth, not of its metadata."""
     id_hash: Hashes
-    """Of each sample's id: two runs of the same samples are told by it at once."""
+    """Of each sample's id, to recognise two runs of the same samples quickly."""
     repeat: Ints
     keys: Mapping[str, Labels]
     """Of each sample: the value of a metadata key that was asked for; None where it has none."""
@@ -738,7 +738,7 @@ def make_table_batch(table: ResultTable, clusters: Ints | None = None) -> Batch:
 
 
 def has_duplicates(numbers: NDArray[Any]) -> bool:
-    """Tell whether a number occurs twice; many times as fast as `np.unique` where none does."""
+    """Return whether any number occurs twice; much faster than `np.unique` if none does."""
     ordered = np.sort(numbers)
     return bool((ordered[1:] == ordered[:-1]).any())
 

@@ -1,6 +1,6 @@
-"""results.jsonl: append one line a result, read them back, survive kill -9.
+"""results.jsonl: append one line per result, read them back, survive kill -9.
 
-How lines are written, so that what was reported as done survives, is said in `jsonl.py`. `fsync`
+`jsonl.py` describes how lines are written so that reported results survive. `fsync`
 runs on a timer beside the writes: a result survives the death of the process at once, and that
 of the machine within a second.
 """
@@ -61,7 +61,7 @@ JOURNAL = ResultFormat(
 RESULT = "the result of sample"
 
 Place = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Larger ones are no places in a dataset, and would not fit the columns."""
+"""Larger ones are not indices of a dataset, and would not fit the columns."""
 
 
 class Record(msgspec.Struct, omit_defaults=True):
@@ -87,7 +87,7 @@ class Record(msgspec.Struct, omit_defaults=True):
         )
 
     def result(self) -> EvalResult:
-        """Give the result that the line is of."""
+        """Return the result."""
         return EvalResult(
             self.sample.id,
             self.sample,
@@ -158,7 +158,7 @@ class UsageHead(msgspec.Struct, gc=False):
     completion_tokens: int = 0
 
     def is_possible(self) -> bool:
-        """Tell whether these can be counts: earlier versions stored whatever a server said."""
+        """Return whether these can be counts: earlier versions stored whatever a server said."""
         return all(0 <= n <= MOST_TOKENS for n in (self.prompt_tokens, self.completion_tokens))
 
 

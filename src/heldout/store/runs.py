@@ -91,12 +91,12 @@ def list_history(path: Path) -> list[Path]:
 
 
 def holds_run(path: Path) -> bool:
-    """Tell whether a directory holds a run or a curve."""
+    """Return whether a directory holds a run or a curve."""
     return RunDir(path).exists() or RunDir(path).curve.exists()
 
 
 def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
-    """Make `root/name/TIME`, which no other process has; the second of a second gets a number."""
+    """Make `root/name/TIME`, unique to this process; a second run in one second is numbered."""
     directory = Path(root) / name
     start = timestamp()
     number = 1

@@ -394,7 +394,7 @@ def _plausible_json(tool: ToolSpec) -> str:
 
 
 def _plausible(schema: Any, root: Any) -> Any:
-    """Make up a value that a schema may well allow."""
+    """Make up a value that a schema is likely to allow."""
     match schema:
         case {"$ref": str(name)}:
             return _plausible(root["$defs"][name.rpartition("/")[2]], root)

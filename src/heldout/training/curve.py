@@ -223,9 +223,6 @@ def encode_point(point: CurvePoint) -> bytes:
     Args:
         point: The point.
 
-    Returns:
-        The line.
-
     Raises:
         InvalidInput: It holds a value that JSON cannot represent, or that cannot be read back.
     """
@@ -399,9 +396,9 @@ def is_fewer(point: CurvePoint, most: int) -> bool:
 def _superseded_from(
     points: Sequence[CurvePoint], counts: Callable[[CurvePoint], bool]
 ) -> dict[str, float]:
-    """For each attempt, the step from which on later attempts supersede its points.
+    """Return, for each attempt, the step from which later attempts supersede its points.
 
-    `counts` says which points show that an attempt came to something.
+    `counts` says which points show that an attempt produced something.
     """
     attempts: dict[str, list[CurvePoint]] = {}
     for point in points:

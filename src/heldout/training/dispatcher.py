@@ -81,11 +81,11 @@ RETRY_SECONDS = 0.5
 """How often to look for a free snapshot."""
 
 WAIT = "wait"
-"""Instead of a reason: the eval has to wait for a slot."""
+"""In place of a reason: the eval has to wait for a slot."""
 
 Waits = Iterator[tuple[int, float | None]]
-"""Goes on by itself as far as it can. Then it yields the number of changes it has seen, and is
-resumed, by a thread or a coroutine, at the next one, or after so many seconds."""
+"""A generator that runs as far as it can, then yields the number of changes seen and a timeout. A
+thread or a coroutine resumes it at the next change, or after that many seconds."""
 WhenFull = Literal["wait", "skip", "newest"]
 Evaluator = Callable[..., EvaluatorResult | Known | Awaitable[EvaluatorResult]]
 TakeSnapshot = Callable[[], "Snapshot | None"]
@@ -164,20 +164,20 @@ class EvalJob(Scheduled):
     deadline: float | None = None
     """If given, the eval waits for a slot until then, whatever `when_full` is."""
     again: bool = False
-    """Whether it was lost before; if it fails, it stays pending."""
+    """Whether it was lost earlier and is rerun; if it fails, it stays pending."""
     is_judged: bool = False
     """Whether its result gets a verdict before loggers get it."""
     claimed: bool = False
-    """Whether its end is being written: it has only one."""
+    """Whether its end is being written, which happens once."""
     weights: str | None = None
     """Hash of the snapshot's weights."""
     scope: anyio.CancelScope | None = None
-    """While it runs. Only used in its event loop: to cancel one that was left is to cancel what
-    comes after it."""
+    """Set while it runs, and only used in its event loop: cancelling a scope after its exit would
+    cancel whatever runs next."""
 
     @property
     def pool(self) -> Any:
-        """What its snapshot is taken from: only the same pool can make use of it once released."""
+        """The pool that its snapshot belongs to: only that pool can reuse it once released."""
         return getattr(getattr(self.take_snapshot, "func", self.take_snapshot), "__self__", None)
 
     @property
@@ -399,9 +399,6 @@ class AsyncEvalDispatcher:
             weights: Hash of the weights that it measures.
             saved_at: Where those weights can be loaded from, for `pending_evals` after a crash.
 
-        Returns:
-            The scheduled eval.
-
         Raises:
             InvalidInput: An argument is invalid.
         """
@@ -416,9 +413,6 @@ class AsyncEvalDispatcher:
             evaluator: A function, as for `schedule`.
             step: The step of its point.
             **options: The other arguments of `schedule`.
-
-        Returns:
-            The scheduled eval.
         """
         job = self._new_job(evaluator, step, **options)
         await self._await(self._queue_when_free(job))
@@ -430,9 +424,6 @@ class AsyncEvalDispatcher:
         Args:
             evaluator: A function, as for `schedule`.
             pending: The eval. Its point belongs to the attempt that scheduled it.
-
-        Returns:
-            The scheduled eval.
         """
         if self._file is None and self.is_first:
             raise InvalidInput(
@@ -465,9 +456,6 @@ class AsyncEvalDispatcher:
                 If none is free, the dispatcher counts as full.
             deadline: If given, training waits for a slot and for the result until then
                 (`time.monotonic`), whatever `when_full` is.
-
-        Returns:
-            The scheduled eval.
         """
         job = self._job(evaluator, pending, file, snapshot)
         job.evaluator, job.deadline = partial(evaluator, job), deadline
@@ -571,7 +559,7 @@ class AsyncEvalDispatcher:
 
         Returns:
             None if it has a slot; WAIT if it has to wait for one; otherwise why it gets none. A job
-            that gives way is added to `dropped`, with the step of the newer one of its eval.
+            that is replaced is added to `dropped`, with the step of the newer job of its eval.
         """
         if job.file is None or job.pending.session == job.file.session:
             self.latest_step = max(self.latest_step, job.step)
@@ -614,14 +602,14 @@ class AsyncEvalDispatcher:
         )
 
     def _replaceable(self, job: EvalJob, pool: Any = None) -> tuple[EvalJob, int] | None:
-        """Find the oldest queued eval of which a newer one is queued, or is this job.
+        """Find the oldest queued job that has a newer one of its eval, queued or this one.
 
         Args:
             job: The job that is being queued.
             pool: If given, only evals with a snapshot of this pool.
 
         Returns:
-            It, and the step of the newest one of its eval.
+            The job, and the step of the newest job of its eval.
         """
         newest = {other.eval_key: other for other in (*self._queued, job)}
         for other in self._queued:
@@ -814,7 +802,7 @@ class AsyncEvalDispatcher:
         return first
 
     def _append(self, job: EvalJob, point: CurvePoint) -> CurvePoint:
-        """Write the point of an eval, and send it to the loggers, unless it is still judged."""
+        """Write the point of an eval, and log it unless a verdict is still to come."""
         lag = max(0, self.latest_step - point.step)
         weights = point.weights or job.weights
         point = msgspec.structs.replace(point, lag_steps=lag, weights=weights)
@@ -1148,7 +1136,7 @@ class AsyncEvalDispatcher:
         leave_curve_file(self._file, self)
 
     def _is_ours(self, what: str) -> bool:
-        """A forked child has neither the threads nor the locks of what it finds here."""
+        """Return False in a forked child, which has neither the threads nor the locks."""
         if os.getpid() == self.pid:
             return self.is_first
         log.error(
@@ -1202,9 +1190,9 @@ _living: set[AsyncEvalDispatcher] = set()
 
 
 def _handle_sigterm(seconds: float) -> None:
-    """Close dispatchers at a SIGTERM, and end the process then.
+    """Close dispatchers at SIGTERM, and end the process.
 
-    Where there is another handler, that one decides whether and how the process ends.
+    Another handler, if set, decides whether and how the process ends.
     """
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:

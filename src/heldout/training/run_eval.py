@@ -320,9 +320,6 @@ def build_runner(builder: RunnerBuilder | None, model: Any) -> Runner | EpisodeR
         builder: The runner builder.
         model: The model.
 
-    Returns:
-        The runner.
-
     Raises:
         InvalidInput: The builder fails, or returns something else.
     """

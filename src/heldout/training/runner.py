@@ -257,9 +257,6 @@ def from_functions(
         score_fn: The score function, or an `EvalDefinition` with its messages and environments.
         max_new: Longest turn in tokens; by default the trainer's limit, or 256.
         settings: Fields of `Runner`.
-
-    Returns:
-        The builder.
     """
     score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
@@ -324,9 +321,6 @@ def live_model(
         rows: Largest batch.
         graphs: Whether to capture CUDA graphs; by default if possible.
         settings: Fields of `Runner`. Decoding is greedy unless `sampling` is set.
-
-    Returns:
-        The builder.
     """
     from heldout.decoding import Decoder
     from heldout.decoding.chat import ChatModel, answer_all

@@ -1,4 +1,4 @@
-"""Who plays which episode, and how it stands: vector-env bookkeeping as a reducer.
+"""Which environment plays which episode, and its progress: bookkeeping as a reducer.
 
     slots = begin(num_envs=8, requested=100)
     slots, ended = advance(slots, reward, terminated, truncated)
@@ -25,14 +25,14 @@ IDLE = -1
 
 
 class Slots(NamedTuple):  # made anew at every step, so it has to be made quickly
-    """The state: one entry an environment."""
+    """The state, one entry per environment."""
 
     episode: Ints
     """Index of the episode it plays; IDLE where there is none left for it."""
     ret: Floats
     steps: Ints
     playing: Bools | None
-    """Whose next step counts; None for everybody's."""
+    """Environments whose next step counts; None if all do."""
     requested: int
 
     @property
@@ -61,7 +61,7 @@ def check_whole(name: str, value: Any, *, least: int, note: str = "") -> None:
 
 
 def begin(num_envs: int, requested: int) -> Slots:
-    """The first episode of each slot, none played."""
+    """Return the initial state: the first episode of each slot."""
     episode = _assign(np.arange(num_envs), requested)
     playing = None if num_envs <= requested else episode >= 0
     zeros = np.zeros(num_envs)
@@ -81,10 +81,10 @@ def advance(
     max_steps: int | None = None,
     rests: bool = False,
 ) -> tuple[Slots, EndedEpisodes | None]:
-    """Take in one step of all environments.
+    """Record one step of all environments.
 
-    `max_steps` truncates an episode that has had so many. `rests` is for environments whose step
-    after an end only resets them: it is nobody's, and is left out of every count.
+    `max_steps` is the length at which an episode is truncated. `rests` is for environments whose
+    step after an end only resets them: that step belongs to no episode and is not counted.
     """
     playing = slots.playing
     ret = slots.ret + reward
@@ -126,7 +126,7 @@ def advance(
 
 
 def episode_seed(seed: int, index: int) -> int:
-    """The seed of one episode: of (seed, index) alone, so that no slot and no order enters it."""
+    """Return the seed of one episode, a function of (seed, index) alone."""
     # In words of fixed width: (2**32 + 7, 0) must not be (7, 1).
     words = [seed & 0xFFFFFFFF, seed >> 32, index & 0xFFFFFFFF, index >> 32]
     return int(np.random.SeedSequence(words).generate_state(1)[0])

@@ -1,4 +1,4 @@
-"""evaluate_env(): a policy, an environment, so many episodes -> VectorReport.
+"""evaluate_env(): a policy, an environment, a number of episodes -> VectorReport.
 
 Which slot plays which episode is decided in episodes.py, how a kind of environment is reset and
 stepped in drivers.py, what the numbers mean in report.py.
@@ -94,9 +94,6 @@ def evaluate_env(
         success: Decides whether an episode succeeded. Without it the environment does (`is_success`
             or `success` in the info of the last step); without that, success is not known (None).
         trajectory: A new `.jsonl` file for every step.
-
-    Returns:
-        The report on these episodes.
 
     Raises:
         InvalidInput: An argument, or what `make_env` or `policy_fn` returned, cannot be used.
@@ -262,7 +259,7 @@ class _EpisodeEvaluation:
         return None
 
     def check_seeding(self) -> None:
-        """Replay the first steps: what goes differently then was not seeded."""
+        """Replay the first steps: whatever differs was not seeded."""
         if self._replay is None:
             return
         try:
@@ -409,7 +406,7 @@ class _TrajectoryFile:
 
     def __init__(self, path: str | Path) -> None:
         self.several = False
-        """Whether lines say whose step it is."""
+        """Whether lines name the environment and the episode."""
         self._path = Path(path)
         self._lines = 0
         self._encode = msgspec.json.Encoder().encode

@@ -238,7 +238,7 @@ PASSED_OVER = (
 
 
 async def fail(reason: str) -> Any:
-    """In place of an eval that cannot run, so that the curve shows the gap, and the reason."""
+    """Stands in for an eval that cannot run, so that the curve shows the gap and the reason."""
     raise InvalidInput(reason)
 
 
@@ -275,7 +275,7 @@ async def schedule(
 
 
 def scheduled_metrics(name: str, scheduled: Scheduled) -> dict[str, float]:
-    """What the loop logs of an eval that was scheduled; without room for it, it is a skip."""
+    """What the loop logs for a scheduled eval; a skip if there was no free slot."""
     return {f"heldout/{name}/{'scheduled' if may_have_result(scheduled) else 'skipped'}": 1.0}
 
 
@@ -352,7 +352,7 @@ class TrainingLog:
         return scheduled_metrics(name, scheduled)
 
     def _name(self, evaluator: Any) -> str:
-        """The evaluator's name on the curve, where two of one name would be one eval."""
+        """The evaluator's name on the curve, made unique."""
         if id(evaluator) not in self._names:
             own = getattr(evaluator, "name", None)
             base = own if isinstance(own, str) and own.strip() else type(evaluator).__name__
@@ -362,7 +362,7 @@ class TrainingLog:
         return self._names[id(evaluator)][1]
 
     def _end_loop(self) -> None:
-        """In place of the logger's `close`, which the loop calls after its last row."""
+        """Replaces the logger's `close`, which the loop calls after its last row."""
         self._loop_has_ended = True
 
     def close_when_drained(self) -> None:

@@ -54,9 +54,6 @@ def with_heldout(config: Any, *evaluators: HeldoutEvaluator, async_eval: bool = 
             dispatcher that is installed around it. Their metrics are logged at their steps with
             the loop's own logger, which is closed when the dispatcher has drained.
 
-    Returns:
-        A new config.
-
     Raises:
         InvalidInput: Two evaluators have one name, so that their metrics would be one; or there is
             none and `async_eval` is not set.

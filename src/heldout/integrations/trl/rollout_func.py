@@ -118,9 +118,6 @@ def build_rollout_func(
         allow_overlap: Whether the training dataset may have prompts of these evals, which is
             otherwise an error before the first step.
 
-    Returns:
-        The function.
-
     Raises:
         InvalidInput: An argument, or the installed version of TRL, is not supported.
     """

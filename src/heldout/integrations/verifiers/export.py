@@ -277,7 +277,7 @@ def _rubric_class(vf: Any) -> Any:
             state["metrics"] = {metric.name: metric.value for metric in score.metrics}
 
         async def score_group(self, states: list[Any]) -> None:
-            """Score each by itself; its advantage is over those of the group that have a score."""
+            """Score each rollout; advantages are relative to those with a score."""
             await asyncio.gather(*(self.score_rollout(state) for state in states))
             scored = [state["reward"] for state in states if state.get("error") is None]
             for state in states:

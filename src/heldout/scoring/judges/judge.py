@@ -240,9 +240,6 @@ class Judge:
             draw: Another number is another opinion of the same judge, with a seed of its own where
                 `sampling` has one.
 
-        Returns:
-            The verdict.
-
         Raises:
             NoVerdict: No reply was a verdict.
             EndpointError: A request was not answered, or no further one will be.
@@ -462,9 +459,6 @@ def json_object(
         finish_reason: Why it ended; "length" is malformed.
         judged: The texts that it could quote.
 
-    Returns:
-        The object.
-
     Raises:
         Malformed: The reply is anything else.
     """
@@ -494,7 +488,7 @@ def json_object(
 
 
 def _is_reasoning(before: str) -> bool:
-    """Tell whether it is blocks that open and close, and nothing else.
+    """Return whether it is blocks that open and close, and nothing else.
 
     Less its last character, the last block is one that never closes, and then nothing is left. A
     close alone is text without it.

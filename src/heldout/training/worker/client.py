@@ -151,7 +151,7 @@ class EvalWorker:
         self._process: WorkerProcess | None = None
         self._closed = False
         self._failures: tuple[str, int] = ("", 0)
-        """Why it last did not start, and at how many evals in a row it has been so."""
+        """The last reason why it did not start, and at how many consecutive evals."""
         self._owner = os.getpid()
 
     @property
@@ -232,7 +232,7 @@ class EvalWorker:
         return ended.measured
 
     def _ready_process(self, task: Task) -> WorkerProcess:
-        """The worker once `policy()` has returned: a new one, or one that was started before."""
+        """Return a worker whose `policy()` has returned: a new one, or the one that is running."""
         process = self._process
         if process is not None and process.ready:
             return process
@@ -322,7 +322,7 @@ class WorkerProcess(Protocol):
     pid: int
 
     def send(self, message: WorkerMessage) -> None:
-        """Send a request; WorkerGone where there is nobody to take it."""
+        """Send a request; WorkerGone if the worker has ended."""
         ...
 
     def receive(self, number: int) -> WorkerReply | None:
@@ -355,9 +355,6 @@ class WorkerHost(Protocol):
             environment: Variables added to those of the machine; None removes one.
             buffers: Hold the snapshots of weights.
             log: Where what it prints is to be kept.
-
-        Returns:
-            The worker.
 
         Raises:
             HeldoutError: It cannot be started.

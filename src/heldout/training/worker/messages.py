@@ -56,7 +56,7 @@ class EvaluateModel(WorkerMessage, frozen=True):
 
 
 class StopEval(WorkerMessage, frozen=True):
-    """End the eval of this number with what there is: time is up. Not answered."""
+    """End the eval of this number with the results so far: time is up. Not answered."""
 
 
 class Ready(WorkerMessage, frozen=True):
@@ -69,14 +69,14 @@ class Ready(WorkerMessage, frozen=True):
 
 
 class Progress(WorkerMessage, frozen=True):
-    """Items that are done, of how many."""
+    """Items that are done, and in total."""
 
     done: int
     total: int
 
 
 class EvalDone(WorkerMessage, frozen=True):
-    """What the eval came to; a skip where a request failed."""
+    """The outcome of the eval; a skip if a request failed."""
 
     measured: Measured
     restart: bool = False

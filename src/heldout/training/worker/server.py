@@ -199,7 +199,7 @@ class Server:
         return EvalDone(request.number, measured, restart=left)
 
     def _build_runner(self, model: Any) -> Runner | EpisodeRunner:
-        """The user's runner; the traceback of what goes wrong in it is printed."""
+        """Build the user's runner; print the traceback if that fails."""
         runner = self._builder(model)
         if not isinstance(runner, Runner):
             return runner
