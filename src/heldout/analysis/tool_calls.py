@@ -121,7 +121,7 @@ def _hash_request(request: Mapping[str, Any]) -> str:
 
 
 def _number_repeats(names: Iterable[str]) -> Iterator[str]:
-    """Yield names, with #2, #3 … after those that come again."""
+    """Yield names, with #2, #3 … appended to repeated ones."""
     counts: Counter[str] = Counter()
     for name in names:
         counts[name] += 1

@@ -40,7 +40,7 @@ _KNOWN = {*_NAMES, *_FILTERS.split(), *_OTHERS.split(), *BROKEN_OFF}
 
 
 def normalize_finish_reason(reason: str) -> str:
-    """Give a finish reason in the words of chat completions; others stay as they are."""
+    """Return a finish reason in the words of chat completions; others stay as they are."""
     return _NAMES.get(reason.lower(), reason)
 
 

@@ -366,7 +366,7 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parse_json(text: str) -> Any:
-    """Parse a text as strict JSON, without NaN and the like; `INVALID` if it is none."""
+    """Parse a text as strict JSON, without NaN and the like; `INVALID` if it is not JSON."""
     value, end = _decode(text, _skip(_SPACE, text, 0))
     return INVALID if text[end:].strip() else value
 

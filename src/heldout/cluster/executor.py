@@ -535,7 +535,7 @@ class WorkerPool:
             self._fail(InvalidInput(self._start_problem))
 
     def _replace_dead_worker(self, worker: _RayWorker, problem: BaseException) -> None:
-        """Give the items of a worker that has died to others, and start another one."""
+        """Reassign the items of a worker that has died, and start another worker."""
         reason = explain_death(problem)
         if isinstance(problem, ConnectionError) or not self._ray.is_initialized():
             self._lose_connection(reason)

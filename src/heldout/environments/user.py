@@ -178,7 +178,7 @@ class SimulatedUser:
         return make_snapshot(self, {"tools": await settle(self._tools.snapshot())})
 
     async def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the state of a snapshot.
+        """Restore the state of a snapshot.
 
         Raises:
             SnapshotMismatch: It, or that of the tools, is of another kind of environment or of

@@ -161,7 +161,7 @@ class ResponseCache:
         return CacheInfo(entries, self.path.stat().st_size, oldest, newest)
 
     def clear(self, *, older_than: float = 0.0) -> int:
-        """Remove turns stored at least so many seconds ago, and return how many there were."""
+        """Remove turns older than a number of seconds, and return how many there were."""
         before = time.time() - older_than
         with self._lock:
             return self._db.execute("DELETE FROM turns WHERE stored <= ?", (before,)).rowcount

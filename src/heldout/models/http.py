@@ -720,7 +720,7 @@ def completion_of(reply: Any) -> Completion:
     """Read a chat completion that was stored, as decoded JSON.
 
     Raises:
-        InvalidInput: If it is none.
+        InvalidInput: If it is not a chat completion.
     """
     try:
         parsed = msgspec.convert(reply, _ChatReply)
@@ -781,7 +781,7 @@ def _split_content(content: str | list[dict[str, Any]] | None) -> tuple[str, str
 
 
 def arguments_text(arguments: Any) -> str:
-    """Give a call's arguments as JSON text; some servers send the value itself, or nothing."""
+    """Return a call's arguments as JSON text; some servers send the value itself, or nothing."""
     if isinstance(arguments, str):
         return arguments
     return json.dumps({} if arguments is None else arguments, ensure_ascii=False)

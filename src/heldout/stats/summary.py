@@ -58,7 +58,7 @@ class Batch:
         return len(self.sample)
 
     def rows(self, which: NDArray[Any]) -> Batch:
-        """Take some rows."""
+        """Return some rows."""
         return Batch(
             self.sample[which],
             self.cluster[which],

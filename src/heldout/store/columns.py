@@ -98,7 +98,7 @@ class ColumnChunk:
         self.keys = set[str]().union(*self._metadata)
         """The metadata keys of these results."""
         self.own = set[str]().union(*(row.metadata for row in rows if row.metadata))
-        """Those that results add to those of their samples: what came out."""
+        """Keys that results add to those of their samples."""
         self.possible_counts: set[str] = set()
         """Metrics that some item has neither as a rate nor with a weight: they may be counts."""
         metrics: dict[str, list[float]] = {}
@@ -145,7 +145,7 @@ class ColumnChunk:
         self.metrics = {METRIC + name: np.array(values) for name, values in metrics.items()}
 
     def values(self, key: str) -> list[Any]:
-        """Give the values of a metadata key; None where a result has none."""
+        """Return the values of a metadata key; None where a result has none."""
         return [metadata.get(key) for metadata in self._metadata]
 
 
@@ -196,7 +196,7 @@ def as_array(values: list[Any], kind: ColumnType) -> NDArray[Any]:
 
 
 def as_text(value: Any) -> str | None:
-    """Give a text as it is, and everything else as JSON; None where there is no value."""
+    """Return a text as it is, and everything else as JSON; None where there is no value."""
     return value if value is None or isinstance(value, str) else _as_json(value)
 
 
@@ -251,7 +251,7 @@ ColumnSource = ParquetFile | MemoryColumns
 
 
 def label(values: Sequence[Any]) -> tuple[Ints, list[Any]]:
-    """Number values, -1 where there is none, by the order in which they first come."""
+    """Number values in order of first occurrence; -1 where there is none."""
     if (kind := kind_of(values)) in ("json", "double"):
         convert: Callable[[Any], Any] = _as_json if kind == "json" else float
         values = [v if v is None or v != v else convert(v) for v in values]
@@ -344,7 +344,7 @@ def write_parquet(
 
 @contextmanager
 def current_parquet(run: RunDir, info: RunInfo | None = None) -> Iterator[ParquetFile | None]:
-    """Open results.parquet; None where there is none that was made of the journal as it is now."""
+    """Open results.parquet; None unless it was made from the current journal."""
     file = open_current_parquet(run, info or run.read_info())
     with nullcontext() if file is None else closing(file):
         yield file
@@ -396,7 +396,7 @@ class Labels:
         return (values[code] for code in self.codes.tolist())
 
     def rows(self, which: NDArray[Any]) -> Labels:
-        """Take some of them."""
+        """Return some of them."""
         return Labels(self.codes[which], self.values)
 
 
@@ -448,7 +448,7 @@ class Selection:
         return len(self.items)
 
     def pick(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Take the values of the items that it holds for, of those of all items."""
+        """Select the values of the items that it holds for."""
         if len(values) != len(self.items):
             raise RunDirectoryError("the run was changed while it was read")
         return values[self.items]
@@ -457,7 +457,7 @@ class Selection:
 def table_of(
     report: EvalReport, keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
 ) -> ResultTable:
-    """Give all items of a report, finished or not, with the values of metadata keys.
+    """Return all items of a report, finished or not, with the values of metadata keys.
 
     Repeats of a sample have the same value of each of `keys`, or are refused (InvalidInput); they
     may differ in `item_keys`. RunDirectoryError says that there is no such key, and which are.
@@ -556,7 +556,7 @@ def rows_of(report: EvalReport) -> Iterator[RecordRow]:
 def table_of_results(
     results: Iterable[EvalResult], keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
 ) -> ResultTable:
-    """Give results in memory as a table; samples are in the order in which they first come."""
+    """Return results in memory as a table; samples are in order of first occurrence."""
     columns = MemoryColumns("sample_id", keys=[*keys, *item_keys])
     for part in parts_of(_rows_of_results(results)):
         columns.add(part)
@@ -733,7 +733,7 @@ def slice_summaries(
 
 
 def make_table_batch(table: ResultTable, clusters: Ints | None = None) -> Batch:
-    """Give what a summary of a table needs, with other clusters, one for each sample, if given."""
+    """Return what a summary of a table needs; `clusters`, if given, has one entry per sample."""
     return table if clusters is None else replace(table, cluster=clusters[table.sample])
 
 
@@ -753,7 +753,7 @@ def number_groups(labels: Sequence[Labels]) -> tuple[Ints, Ints]:
 
 
 def places_by_code(codes: Ints) -> Iterator[tuple[int, Ints]]:
-    """Give each code that occurs, and where it does, in order; one sort however many there are."""
+    """Return each code that occurs with its indices, in order, from a single sort."""
     order = np.argsort(codes, kind="stable")
     distinct, starts = np.unique(codes[order], return_index=True)
     return zip(distinct.tolist(), np.split(order, starts)[1:], strict=True)

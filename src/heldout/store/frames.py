@@ -79,7 +79,7 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 
 
 def extracted_of(result: EvalResult) -> str | None:
-    """Give what the first grader that says so read in an answer, those that count before others."""
+    """Return what the first grader that reports it extracted; graders with a weight come first."""
     for metric in sorted(result.score.metrics, key=lambda metric: metric.weight == 0):
         extracted = metric.metadata.get("extracted")
         if extracted is not None:

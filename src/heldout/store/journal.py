@@ -255,7 +255,7 @@ def cluster_of(result: EvalResult) -> int:
 
 
 def row_of(index: int, result: EvalResult) -> RecordRow:
-    """Give the row of a result in memory as the journal would give it back."""
+    """Return the row of a result in memory as the journal would give it back."""
     rollout = result.trajectory
     trajectory = replace(rollout, messages=(), tokens=None, outcome=None, model_turns=None)
     record = Record.of(index, replace(result, trajectory=trajectory))
@@ -344,7 +344,8 @@ def superseded(path: Path) -> dict[tuple[int, int], int]:
 
 
 def in_order(path: Path, repeats: int) -> Iterator[RecordRow]:
-    """Read every item once, its last record, in dataset order; DamagedJournal if a line is none.
+    """Read every item once, its last record, in dataset order; DamagedJournal if a line cannot be
+    read.
 
     Items finish nearly in order, so only those that overtook a slower one wait in memory.
     """

@@ -35,7 +35,7 @@ SQL_TYPES: dict[ColumnType, str] = {
     "json": "VARCHAR",
 }
 FORMAT = 3
-"""Version of the columns; a file of another one is not read, but the journal."""
+"""Version of the columns; for a file of another version the journal is read instead."""
 ROW_GROUP = 122_880
 MOST_HANDED_OVER = 100_000
 """Rows of a file that is read by the database that wrote it: to open one takes 30 ms."""
@@ -94,7 +94,7 @@ def quote_text(text: str) -> str:
 
 
 def hash_of_file(path: Path) -> str:
-    """Give the version of the columns, the size of an ordinary file, and a hash of its bytes."""
+    """Return the version of the columns, the size of an ordinary file, and a hash of its bytes."""
     with open_to_read(path) as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()[:32]
         return f"{FORMAT}:{file.tell()}:{digest}"
@@ -199,7 +199,7 @@ class ParquetWriter:
 
 
 def unique_names(names: Iterable[str]) -> Iterator[str]:
-    """Give names of which no two differ in case alone, and all are printable, as SQL needs them."""
+    """Make names printable, and distinct regardless of case, as SQL needs them."""
     used: set[str] = set()
     for name in names:
         plain = name if name.isprintable() else name.encode("unicode_escape").decode()
@@ -217,7 +217,7 @@ class ParquetFile:
     def __init__(self, path: Path, db: DuckDBPyConnection | None = None) -> None:
         """Open a file; `db` is the database that wrote it, which is closed with it.
 
-        RunDirectoryError says that it is none of these files.
+        RunDirectoryError if it is not such a file.
         """
         self.path, self.db = path, db or connect()
         source = quote_path(path)

@@ -132,7 +132,7 @@ class Ledger:
         self._db.close()
 
     def read_journal(self, path: Path) -> Iterator[tuple[int, float]]:
-        """Take over what a stopped run finished: (index, reward) of each item."""
+        """Read what a stopped run finished: (index, reward) of each item."""
         for record in records(path, FinishedRecord):
             sample = record.sample
             new = self._db.execute(

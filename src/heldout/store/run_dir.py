@@ -135,7 +135,7 @@ class RunInfo(msgspec.Struct):
         return self.id == other.id
 
     def keep_origin(self, first: RunInfo) -> None:
-        """Take over when, where and by what a resumed run was begun."""
+        """Keep the time, commit and command of the run that is resumed."""
         self.started, self.id, self.versions = first.started, first.id, first.versions
         self.git, self.command = first.git, first.command
 
@@ -441,7 +441,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def hash_ends(path: Path) -> str:
-    """Give the size of an ordinary file, a colon, and a hash of its first and last 64 KiB.
+    """Return the size of an ordinary file, a colon, and a hash of its first and last 64 KiB.
 
     Files of two runs differ there, since every result has the time that it took; a journal of
     gigabytes takes no longer than a short one.
@@ -464,7 +464,7 @@ def sync_directory(path: Path) -> None:
 
 
 def now() -> str:
-    """Give the time in UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 

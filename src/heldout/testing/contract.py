@@ -224,7 +224,7 @@ class _ContractCheck:
             await _call(name, episode.environment.restore, copy.deepcopy(newer))
 
     async def _check_restoring(self, turns_done: int) -> bool:
-        """Continue an episode from a snapshot; False if it is over before so many turns."""
+        """Continue an episode from a snapshot; False if it ends before that many turns."""
         where = f"after {turns_done} turn(s)"
         async with (
             self._make("after an episode") as original,

@@ -1,4 +1,4 @@
-"""PeriodicEval: an eval of the policy every so many training steps.
+"""PeriodicEval: an eval of the policy every N training steps.
 
     evals = PeriodicEval(samples, live_model(tokenizer, score_fn), every_steps=50,
                          heartbeat_fn=print, model_getter=lambda: model, run_dir="outputs/run1")

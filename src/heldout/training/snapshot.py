@@ -253,7 +253,7 @@ class _ModelCopy:
         self.fixed: list[_Transfer] = []
         """Frozen tensors, and those of the copy that are not filled each time."""
         self._due: list[_Transfer] = []
-        """Those to be filled now."""
+        """The tensors to fill now."""
         self._memo: dict[int, Any] = {}
         self._seen: set[int] = set()
         self._copy = copy

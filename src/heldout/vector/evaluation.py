@@ -333,7 +333,7 @@ class _EpisodeEnd(NamedTuple):
 
 
 def _announce_episodes(policy_begin: Callable[[list[int]], object], slots: Slots) -> None:
-    """Tell a policy with a state in which rows an episode is about to start."""
+    """Tell a stateful policy in which rows an episode is about to start."""
     starting = (slots.steps == 0) & (slots.episode >= 0)
     if slots.playing is not None:
         starting &= slots.playing
