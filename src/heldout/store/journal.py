@@ -344,10 +344,9 @@ def superseded(path: Path) -> dict[tuple[int, int], int]:
 
 
 def in_order(path: Path, repeats: int) -> Iterator[RecordRow]:
-    """Read every item once, its last record, in dataset order; DamagedJournal if a line cannot be
-    read.
+    """Yield the last record of every item, in dataset order.
 
-    Items finish nearly in order, so only those that overtook a slower one wait in memory.
+    Raises DamagedJournal if a line cannot be read. Items finish nearly in order, so only those that overtook a slower one wait in memory.
     """
     stale: dict[tuple[int, int], int] | None = None
     # Behind one slow item there may be a million: of most, only where they stand is kept.
