@@ -346,7 +346,8 @@ def superseded(path: Path) -> dict[tuple[int, int], int]:
 def in_order(path: Path, repeats: int) -> Iterator[RecordRow]:
     """Yield the last record of every item, in dataset order.
 
-    Raises DamagedJournal if a line cannot be read. Items finish nearly in order, so only those that overtook a slower one wait in memory.
+    Raises DamagedJournal if a line cannot be read. Items finish nearly in order, so only those that
+    overtook a slower one wait in memory.
     """
     stale: dict[tuple[int, int], int] | None = None
     # Behind one slow item there may be a million: of most, only where they stand is kept.
