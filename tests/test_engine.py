@@ -51,10 +51,10 @@ from heldout.errors import (
     SystemicFailure,
     TransientError,
 )
+from heldout.stats.summary import Summary
 from heldout.store.journal import JournalWriter
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.stats.summary import Summary
 from heldout.training.curve import outcomes_of
 from tests.conftest import RunEval, echo_number, exact, make_samples
 
