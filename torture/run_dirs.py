@@ -39,7 +39,7 @@ from heldout.store.columns import summarize_results
 from heldout.store.jsonl import read_whole
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo, now
-from heldout.training.curve import CurvePoint, CurveWriter, Outcome, request_stop
+from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome, request_stop
 from heldout.training.results import pending_point
 from heldout.viewer.pages import Pages
 from heldout.viewer.server import Viewer
@@ -172,7 +172,7 @@ def make_curve(path: Path, odd: str = "") -> None:
     RunDir(path).write_info(info)
     writer = CurveWriter(path / "curve.jsonl")
     for step in (0, 50, 100, 150):
-        outcomes = tuple(Outcome(f"q{i}{odd}", float((i + step) % 3 > 0)) for i in range(8))
+        outcomes = tuple(ItemOutcome(f"q{i}{odd}", float((i + step) % 3 > 0)) for i in range(8))
         skip = step == 100
         summary: dict[str, int | float | bool | None] = {
             "n": 8,
