@@ -14,7 +14,7 @@ from torture.children import run_child
 from torture.trials import STATE, Finding, Journal, Trial
 
 PART, CASE, COUNT = "streams", "samples from a generator, a function answers", 1_000_000
-PEAK_MB = 400.0
+PEAK_MB = 500.0
 """What one process may have in memory, the imports of the torture run (torch …) included."""
 HANG_SECONDS = 4 * 3600.0
 
