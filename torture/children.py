@@ -83,6 +83,7 @@ class Child:
         _warm_up()
         if threading.active_count() > 1:
             raise RuntimeError("a process with threads cannot be forked safely")
+        self._folder = folder.resolve()
         number = len(list(folder.glob(".out-*")))
         self._out, self._err = folder / f".out-{number}", folder / f".err-{number}"
         sys.stdout.flush()
@@ -157,17 +158,31 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def leftovers(self) -> bool:
-        """Whether processes that it started outlive it by more than the grace; they are killed."""
+    def leftovers(self, but: frozenset[int] = frozenset()) -> list[int]:
+        """Processes in its folder that outlive it by more than the grace; they are killed.
+
+        Args:
+            but: Processes that may be there.
+        """
         deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                os.killpg(self.pid, 0)
-            except ProcessLookupError:
-                return False
+        while left := [pid for pid in _pids_in(self._folder) if pid not in but]:
+            if time.monotonic() > deadline:
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                break
             time.sleep(LOOK_SECONDS)
-        self._kill_all()
-        return True
+        return left
+
+
+def _pids_in(folder: Path) -> list[int]:
+    """Processes whose working directory this is, sessions of their own included; on Linux."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == folder:
+                found.append(int(process.name))
+    return found
 
 
 def run_child(

@@ -20,7 +20,7 @@ JUMPS = (0.0, 3600.0, -3600.0, 86_400.0 * 400, -86_400.0 * 400, 3.1e9, -1.7e9)
 CHANCE = 0.2
 
 
-def jump(seed: str) -> None:
+def jump(seed: float) -> None:
     """Make the wall clock of this process jump at random; the monotonic one goes on."""
     rng, offset = random.Random(seed), [0.0]
     real, gmtime, localtime = time.time, time.gmtime, time.localtime

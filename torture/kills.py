@@ -291,9 +291,10 @@ class Attacks:
     """
 
     def __init__(
-        self, mode: Mode, folder: Path, url: str, disturb: Callable[[str], None] | None = None
+        self, mode: Mode, folder: Path, url: str, disturb: Callable[[float], None] | None = None
     ) -> None:
         self.mode, self.folder, self._disturb = mode, folder, disturb
+        self._rng = random.Random(SEED)
         os.environ["TORTURE_URL"] = url
         os.environ["HELDOUT_CACHE"] = "cache"
         self._start = folder / "start"
@@ -332,16 +333,18 @@ class Attacks:
             time.sleep(0.005)
 
     def _disturbed(self, call: Call, folder: Path) -> Child:
+        seed = self._rng.random()
+
         def begin() -> int | None:
             if self._disturb is not None:
-                self._disturb(f"{folder}:{time.monotonic()}")
+                self._disturb(seed)
             return call()
 
         return Child(begin, folder)
 
     def kill_one(self, number: int) -> Finding:
         """Kill it once, or twice, and finish it."""
-        rng = random.Random(f"{SEED}:{self.mode.name}:{number}")
+        self._rng = rng = random.Random(f"{SEED}:{self.mode.name}:{number}")
         finding, moment = Finding(), rng.random()
         of_reader = self.mode.beside is not None and number % 2 == 1
         for _ in range(6):
@@ -366,23 +369,23 @@ class Attacks:
         self._await_begin(child)
         time.sleep(seconds)
         if beside is not None and of_reader:
-            killed = self._end(beside, "the reader", finding)
+            killed = self._end(beside, "the reader", finding, child)
             ended = child.wait(self.mode.seconds)
             self.blame(ended, "the run beside a killed reader", finding)
         else:
-            killed = self._end(child, "the victim", finding)
+            killed = self._end(child, "the victim", finding, beside)
             if beside is not None:
                 read = beside.wait(self.mode.seconds)
                 self.blame(read, "readers", finding)
         return killed.code == -signal.SIGKILL
 
-    def _end(self, child: Child, what: str, finding: Finding) -> Ended:
+    def _end(self, child: Child, what: str, finding: Finding, beside: Child | None = None) -> Ended:
         child.kill()
         ended = child.wait(self.mode.seconds)
         if "Traceback" in ended.err:
             finding.add("traceback", f"{what}: {ended.explain()}")
-        if child.leftovers():
-            finding.add("hang", f"{what}: its processes outlive it")
+        if left := child.leftovers(frozenset({beside.pid} if beside else ())):
+            finding.add("hang", f"{what}: its processes {left} outlive it")
         return ended
 
     def blame(self, ended: Ended, what: str, finding: Finding) -> None:
@@ -429,7 +432,7 @@ def make_trials(scale: float, journal: Journal) -> Iterator[Trial]:
 
 
 def trials_of(
-    part: str, modes: Iterable[Mode], count: int, disturb: Callable[[str], None] | None = None
+    part: str, modes: Iterable[Mode], count: int, disturb: Callable[[float], None] | None = None
 ) -> Iterator[Trial]:
     """Yield so many trials of each mode; what they need is made when the first of them runs."""
     for mode in modes:
