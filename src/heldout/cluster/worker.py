@@ -249,11 +249,9 @@ class _ItemLoop:
     async def _run(self, job: ItemRequest) -> None:
         content = bytes(job.sample)
         item = Item(job.index, decode_sample(content), job.repeat, content)
-        with anyio.CancelScope() as timer:
-            result, problem = await attempt_item(
-                item, self._definition, self._config, self._endpoint, timer, self._progress
-            )
-        await anyio.lowlevel.checkpoint_if_cancelled()  # the run may have been, too
+        result, problem = await attempt_item(
+            item, self._definition, self._config, self._endpoint, self._progress
+        )
         try:
             line = encode_result(job.index, result, content)
         except InvalidInput as refused:  # as the engine does where a journal refuses it
