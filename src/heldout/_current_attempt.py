@@ -29,11 +29,6 @@ class CurrentAttempt:
     _paused_at: float = 0.0
     _time_left: float = math.inf
 
-    def start(self) -> None:
-        """Start the time limit."""
-        if self.timeout is not None:
-            self.scope.deadline = anyio.current_time() + self.timeout
-
     def pause(self) -> None:
         """Stop the clock, until every pause has ended."""
         if self._pauses == 0:

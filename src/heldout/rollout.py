@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -229,7 +230,7 @@ class AttemptResult:
     timed_out: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One attempt at a sample: what to run."""
 
@@ -258,7 +259,8 @@ class Attempt:
 
         That the run was cancelled or interrupted does not, and is raised.
         """
-        with anyio.CancelScope() as scope:
+        deadline = inf if self.timeout is None else anyio.current_time() + self.timeout
+        with anyio.CancelScope(deadline=deadline) as scope:
             result = await self._run(CurrentAttempt(self.timeout, scope))
         if result.timed_out:
             await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was cancelled, too
@@ -271,7 +273,6 @@ class Attempt:
         problem: BaseException | None = None
         timed_out = False
         outside = in_user_code.set(current)
-        current.start()
         try:
             if trajectory is None:
                 trajectory = await self._roll_out_sample()

@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-import heldout
+from heldout import __version__
 from heldout._aio import contain_exits, waker
 from heldout._progress import RunProgress
 from heldout.cluster.copies import describe_copies
@@ -108,7 +108,7 @@ decode_collected = msgspec.json.Decoder(Collected).decode
 
 def own_versions() -> dict[str, str]:
     """Return the versions that a driver compares with those of its workers."""
-    return {"heldout": heldout.__version__, "Python": platform.python_version()}
+    return {"heldout": __version__, "Python": platform.python_version()}
 
 
 class ItemWorker:
