@@ -190,7 +190,7 @@ class AttemptState:
     """Model turns that a stopped run had made and saved."""
     seconds_before: float = 0.0
     """What these took."""
-    started: float = field(default_factory=lambda: time.perf_counter())
+    started: float = field(default_factory=time.perf_counter)
 
     @property
     def seconds(self) -> float:
