@@ -15,8 +15,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from heldout._fingerprint import describe_callable
 from heldout.config import MAX_ERROR_RATE, EvalConfig, base_config
 from heldout.engine import AttemptOutcome, EvalRun, Item
@@ -130,16 +128,15 @@ class _Rescoring(EvalRun):
             self.by_repeat = {result.repeat: result for result in results}
             yield self.by_repeat[0].sample
 
-    async def run_item(self, item: Item, timer: anyio.CancelScope) -> AttemptOutcome:
+    async def run_item(self, item: Item) -> AttemptOutcome:
         result = self.by_repeat[item.repeat]
         if result.error is not None and not failed_in_scoring(result.error):
             return result, None
-        attempt = Attempt(
+        attempt = await Attempt(
             item.sample,
             score_fn=self.score_fn,
             timeout=self.config.timeout,
             trajectory=result.trajectory,
-        )
-        await attempt.run(timer)
+        ).run()
         score = attempt.score if attempt.score is not None else Score()
         return replace(result, score=score, error=attempt.error), attempt.problem

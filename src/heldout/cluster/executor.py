@@ -202,7 +202,7 @@ class _ClusterEvaluation(Evaluation):
         super().__init__(definition, config, pool)  # type: ignore[arg-type] # for `describe` alone
         self._pool = pool
 
-    async def run_item(self, item: Item, timer: anyio.CancelScope) -> AttemptOutcome:
+    async def run_item(self, item: Item) -> AttemptOutcome:
         result, problem = await self._pool.run_item(item)
         self.progress.add_turn(result.trajectory.usage)
         return result, problem

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-import heldout
+from heldout import __version__
 from heldout._format import cut
 from heldout._secrets import (
     LOOKS_LIKE_KEY,
@@ -484,7 +484,7 @@ ARGUMENT_CHARACTERS = 1000
 
 def package_versions() -> dict[str, str]:
     """Look up versions: heldout, Python, NumPy, torch, transformers, and others if imported."""
-    versions = {"heldout": heldout.__version__, "python": platform.python_version()}
+    versions = {"heldout": __version__, "python": platform.python_version()}
     imported = [name for name in RECORDED_IF_IMPORTED if name in sys.modules]
     for name in (*ALWAYS_RECORDED, *imported):
         installed = _package_version(name)

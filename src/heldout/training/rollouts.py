@@ -33,7 +33,6 @@ from heldout.chat.finish_reasons import LENGTH, STOP
 from heldout.chat.tool_calls import next_call_number
 from heldout.config import EvalConfig, Sampling
 from heldout.datasets import copy_sample
-from heldout.engine import EndpointAttempt
 from heldout.environment import Environment
 from heldout.errors import ContextFull, EndpointError, InvalidInput
 from heldout.models import AnswerFn, Endpoint, open_endpoint
@@ -48,6 +47,8 @@ from heldout.rendering.segments import (
 )
 from heldout.rollout import (
     Attempt,
+    AttemptState,
+    EndpointPolicy,
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
@@ -385,17 +386,16 @@ async def agenerate_rollouts(
     async def run_one(index: int, model: Endpoint) -> None:
         sample, repeat = items[index]
         with bind_attempt(model, index // repeats, repeat) as complete:
-            attempt = await EndpointAttempt(
+            state, seeded = AttemptState(), config.sampling.for_item(sample.id, repeat)
+            attempt = await Attempt(
                 sample,
+                EndpointPolicy(complete, seeded, retries, RunProgress(repeats), state),
                 prepare_messages=prepare_messages,
                 environment_factory=environment_factory,
                 score_fn=score_fn,
                 max_turns=turns,
                 timeout=timeout,
-                complete=complete,
-                sampling=config.sampling.for_item(sample.id, repeat),
-                retries=retries,
-                progress=RunProgress(repeats),
+                state=state,
             ).run()
         rollouts[index] = Rollout(sample, attempt.trajectory, attempt.score, attempt.error)
 

@@ -33,6 +33,7 @@ import anyio.to_thread
 import msgspec
 
 from heldout._aio import current_loop
+from heldout._current_attempt import waiting_for_others
 from heldout._format import cut, printable
 from heldout.chat.finish_reasons import LENGTH
 from heldout.chat.reasoning import without_reasoning
@@ -41,7 +42,6 @@ from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict, Transien
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import with_retries
 from heldout.models.cache import ResponseCache
-from heldout.rollout import waiting_for_others
 from heldout.scoring.judges.graders import (
     Criteria,
     JudgeGrader,
