@@ -18,6 +18,19 @@ class HeldoutError(Exception):
 
     about: Mapping[str, Any] = MappingProxyType({})
     """What it is about, for scripts: with --json these are fields of the error."""
+    hint: str | None = None
+    """What to do, where there is one thing to do; the last words of the message."""
+
+    def __init__(self, message: str = "", *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        if not self.hint:
+            return message
+        return f"{message}{'; ' if self.hint[0].islower() else '. '}{self.hint}"
 
 
 class InvalidInput(HeldoutError, ValueError):
@@ -75,7 +88,21 @@ class RunBusy(RunDirectoryError):
 
 
 class ResumeMismatch(RunDirectoryError):
-    """The run belongs to other samples, another config or other functions."""
+    """The run belongs to other samples, another config or other functions.
+
+    `remedy` is what would make it resumable, "" if nothing would. With one, `hint` says how to
+    begin a new run, too.
+    """
+
+    def __init__(self, message: str, remedy: str | None = None) -> None:
+        self.remedy = remedy
+        super().__init__(message)
+        self.offer("choose another experiment_name")
+
+    def offer(self, way: str) -> None:
+        """Say how to begin a new run: in Python, or by the options of a command."""
+        if self.remedy is not None:
+            self.hint = f"{self.remedy}, or {way}" if self.remedy else way[0].upper() + way[1:]
 
 
 class DamagedJournal(RunDirectoryError):

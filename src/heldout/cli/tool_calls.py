@@ -198,9 +198,9 @@ def _send_requests(
     try:
         return asyncio.run(send())
     except ResumeMismatch as mismatch:
-        message = str(mismatch).replace("another experiment_name", "another --name")
+        mismatch.offer("choose another --name")
         raise ResumeMismatch(
-            f"{message}. A sample is a line of FILE; {run_dir} may continue with lines added at "
+            f"{mismatch}. A sample is a line of FILE; {run_dir} may continue with lines added at "
             "the end"
         ) from None
     except KeyboardInterrupt:

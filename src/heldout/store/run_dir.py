@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,13 +28,7 @@ import msgspec
 
 import heldout
 from heldout._format import cut
-from heldout._secrets import (
-    LOOKS_LIKE_KEY,
-    REDACTED,
-    URL_PASSWORD,
-    environment_secrets,
-    is_secret_name,
-)
+from heldout._secrets import REDACTED, is_secret_name, redact_text
 from heldout.config import result_changing
 from heldout.errors import (
     ResumeMismatch,
@@ -127,6 +122,15 @@ class RunInfo(msgspec.Struct):
             git=read_git_state(),
             command=redact_command(sys.orig_argv[1:]),
         )
+
+    @property
+    def run_arguments(self) -> list[str] | None:
+        """What followed `heldout run` on its command line; None where something else began it."""
+        command = self.command or []
+        for position, (program, name) in enumerate(pairwise(command)):
+            if name == "run" and re.fullmatch(r"(.*[/\\])?heldout(\.exe|/__main__\.py)?", program):
+                return command[position + 2 :]
+        return None
 
     def is_same_run(self, other: RunInfo) -> bool:
         """Tell whether both are of one run, before and after it went on."""
@@ -356,8 +360,8 @@ class RunDir:
         if unknown:
             raise ResumeMismatch(
                 f"{self.path} cannot be resumed, since nothing tells whether the same model would "
-                f"go on with it: {'; '.join(dict.fromkeys(unknown))}. Choose another "
-                "experiment_name"
+                f"go on with it: {'; '.join(dict.fromkeys(unknown))}",
+                remedy="",
             )
         different = [
             *_differences(result_changing(info.config), result_changing(config)),
@@ -366,9 +370,20 @@ class RunDir:
         if different:
             raise ResumeMismatch(
                 f"{self.path} cannot be resumed, since its results would not belong together: "
-                + "; ".join(different)
-                + ". Undo the change, or choose another experiment_name"
+                + "; ".join(different),
+                self._remedy(info, functions),
             )
+
+    def _remedy(self, info: RunInfo, functions: dict[str, Any]) -> str:
+        """Say what to do about a change that keeps a run from being resumed."""
+        if info.functions.get("score_fn") == functions.get("score_fn"):
+            return "Undo the change"
+        rescore = f"`heldout rescore {shlex.quote(str(self.path))} --scorer FILE.py:score_fn`"
+        if info.status != "complete":
+            rescore = f"finish it as it was and then have {rescore}"
+        else:
+            rescore = f"have {rescore}"
+        return f"Undo the change; {rescore} score the saved answers with the new function"
 
 
 def _unknown_in(described: Any) -> list[str]:
@@ -535,7 +550,6 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
     That is the value of an option or setting named like a key, what looks like a key, a password in
     a URL, and what a variable such as OPENAI_API_KEY holds.
     """
-    secrets_set = environment_secrets()
     redacted: list[str] = []
     for i, argument in enumerate(arguments):
         name, equals, _ = argument.partition("=")
@@ -543,8 +557,5 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
             argument = f"{name}={REDACTED}"
         elif i and arguments[i - 1].startswith("-") and is_secret_name(arguments[i - 1]):
             argument = REDACTED
-        for value in secrets_set:
-            argument = argument.replace(value, REDACTED)
-        argument = LOOKS_LIKE_KEY.sub(REDACTED, argument)
-        redacted.append(cut(URL_PASSWORD.sub(REDACTED, argument), ARGUMENT_CHARACTERS))
+        redacted.append(cut(redact_text(argument), ARGUMENT_CHARACTERS))
     return redacted
