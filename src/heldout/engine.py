@@ -327,6 +327,7 @@ class Run:
             failed = isinstance(problem, Exception)
             info.status, info.reason = ("failed", reason) if failed else ("interrupted", None)
             info.asked, info.finished = self.progress.total, now()
+            info.ended, info.errors = self.progress.done, self.progress.errors
         # A full disk may refuse this too. The journal, which is what counts, is whole anyway.
         with suppress(RunDirectoryError):
             self.dir.write_info(info)

@@ -117,7 +117,11 @@ class DamagedJournal(RunDirectoryError):
 
 
 class UnknownFormat(RunDirectoryError):
-    """The file was written by a version that this one does not know."""
+    """The file is of another format, or (`is_newer`) of a later version of it."""
+
+    def __init__(self, message: str, *, is_newer: bool = False, hint: str | None = None) -> None:
+        self.is_newer = is_newer
+        super().__init__(message, hint=hint)
 
 
 class StorageFull(RunDirectoryError):

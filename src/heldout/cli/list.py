@@ -50,6 +50,7 @@ STATUS_STYLES = {
     "finished": "",
     "failed": "red",
     "interrupted": "yellow",
+    "newer": "yellow",
     "damaged": "red",
 }
 SORT_KEYS = ("when", "name", "model", "mean", "n", "errors", "tokens", "cost", "status")
@@ -89,8 +90,9 @@ def command(
 ) -> None:
     """List runs, the latest first.
 
-    PATTERN picks runs by name: `capitals`, or `cap*`. Numbers are read from what a run has saved,
-    so a run that is not finished has none yet. Times are in UTC; * marks a commit with changes.
+    PATTERN picks runs by name: `capitals`, or `cap*`. Numbers are read from what a run has saved: one
+    that failed or was stopped has counts and no mean, one that is running has none yet. Times are in
+    UTC; * marks a commit with changes.
     """
     runs = list_runs(output_dir)
     entries = [
@@ -148,6 +150,7 @@ def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Repor
     columns = [
         RankedColumn("run", [names[e.path] for e in entries], 9, "left"),
         RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
+        RankedColumn("environment", [cut(e.environment or "–", 28) for e in entries], 4, "left"),
         RankedColumn("mean", [number(e.mean) for e in entries], 8),
         RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),
         RankedColumn("n", [_or_dash(e.n) for e in entries], 6),
@@ -171,6 +174,9 @@ def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Repor
     ]
     blocks: list[Block] = [Table([Column(c.heading, c.align) for c in shown], rows)]
     hidden = [column.heading for column in columns if column not in shown]
+    for entry in entries:
+        if entry.status == "newer":
+            blocks.append(Line(f"{names[entry.path]}: {entry.reason}", style="yellow"))
     if hidden:
         blocks.append(Line(f"No room for {', '.join(hidden)}; --json has all.", style="dim"))
     return Report(blocks)

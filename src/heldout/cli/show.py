@@ -37,6 +37,7 @@ from heldout.cli._tables import (
 from heldout.config import MAX_ERROR_RATE
 from heldout.errors import InvalidInput
 from heldout.store.error_counts import list_errors
+from heldout.store.remote import lasting_name
 from heldout.store.runs import describe_model
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _show_report(
     print_json(
         {
             "kind": "run",
-            "path": str(report.path),
+            "path": lasting_name(path),
             **pick(report, "status", "config"),
             "summary": summary,
             "errors": report.errors,
@@ -218,6 +219,9 @@ def format_cost(cost: float) -> str:
 def describe_report(report: EvalReport) -> Line:
     """Return the title of a report: its name, its model, and the run it is a rescoring of."""
     title = [name(report.config.get("experiment_name") or "report")]
+    environment = report.config.get("env")
+    if isinstance(environment, str):
+        title.append(Span(f", environment: {environment}", "dim"))
     model = describe_model(report.config)
     if model is not None:
         title.append(Span(f", model: {model}", "dim"))
@@ -258,7 +262,7 @@ def build_report(
     ]
     blocks += [Line(line, style="red") for line in list_errors(report.errors, errors)]
     if errors:
-        run = "RUN" if report.path is None else shlex.quote(str(report.path))
+        run = "RUN" if report.path is None else shlex.quote(lasting_name(report.path))
         hint = f"`heldout show {run} --failures 5` shows why items errored"
         blocks.append(Line(hint, style="yellow", wrap=False))
     if tokens := describe_usage(report):
@@ -266,7 +270,7 @@ def build_report(
     if info is not None:
         blocks.append(Line(_describe_origin(info), style="dim"))
     if report.path is not None:
-        blocks.append(Line(f"saved to {report.path}", style="dim", wrap=False))
+        blocks.append(Line(f"saved to {lasting_name(report.path)}", style="dim", wrap=False))
     return Report(blocks)
 
 
@@ -581,7 +585,8 @@ def _describe_result(result: EvalResult) -> Iterator[tuple[str, str]]:
     if result.sample.ground_truth is not None:
         yield "target", str(result.sample.ground_truth)
     if result.trajectory.stop.truncated:
-        yield "", "The last turn was truncated."
+        what = "last turn" if result.trajectory.messages else "episode"
+        yield "", f"The {what} was truncated."
 
 
 def shorten(value: object) -> str:
@@ -634,7 +639,7 @@ def _show_curve(
     print_json(
         {
             "kind": "curve",
-            "path": str(path),
+            "path": lasting_name(path),
             "training": _curves.training_state(run),
             "superseded": run.superseded,
             "verdicts": {p.label: {"step": p.step, **p.verdict} for p in shown if p.verdict},
@@ -664,5 +669,6 @@ def _build_curve_report(
     if run.superseded:
         text = f"{count(run.superseded, 'result')} left out: superseded by a later attempt."
         blocks.append(Line(text, style="yellow"))
-    blocks += [_curves.describe_status(run), Line(f"saved to {run.path}", style="dim", wrap=False)]
+    saved = Line(f"saved to {lasting_name(run.path)}", style="dim", wrap=False)
+    blocks += [_curves.describe_status(run), saved]
     return Report(blocks)

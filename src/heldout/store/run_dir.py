@@ -103,6 +103,11 @@ class RunInfo(msgspec.Struct):
     """The commit of the working directory; None outside a repository."""
     command: list[str] | None = None
     """The command line, without keys; None where an earlier version wrote it."""
+    ended: int | None = None
+    """Of a run that was stopped: items that ended before. None where an earlier version wrote it,
+    or the process was killed."""
+    errors: int | None = None
+    """How many of these errored."""
 
     @classmethod
     def new(
