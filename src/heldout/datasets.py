@@ -3,8 +3,8 @@
 Every loader gives the rows as dicts where no column is named, and `Sample`s where some are. `id`
 names the column that is the id (without one, samples are numbered), `ground_truth` the column with
 the target, `input` and `metadata` the columns that go there; what is not named goes to the input. A
-row without a column of `metadata` has none of it; one that no row has is refused. A bad row is an error
-with its file and line.
+row without a column of `metadata` has none of it; one that no row has is refused. A bad row is an
+error with its file and line.
 
     load_jsonl("math.jsonl", ground_truth="answer", metadata=["difficulty"])
     [Sample(str(row["n"]), {"prompt": row["problem"]}) for row in load_jsonl("math.jsonl")]

@@ -70,6 +70,7 @@ from heldout.store.run_dir import RunDir, RunInfo, now, unused_name
 from heldout.types import (
     Completion,
     EvalResult,
+    OtherUsage,
     Sample,
     Score,
     Stop,
@@ -452,6 +453,7 @@ class Run:
         if self.config.save_turns:
             self.turn_file(item).remove()
         self.progress.add(item.index, result.score.reward, ok=result.ok)
+        self.progress.add_others(result.other_usage)
         if result.error is None:
             self.unreachable = None
             return
@@ -565,7 +567,8 @@ async def attempt_item(
     timing = Timing(attempt.seconds, attempt.requests, attempt.restored_turns, attempt.cached_turns)
     object.__setattr__(trajectory, "timing", timing)
     score = attempt.score if attempt.score is not None else Score()
-    result = EvalResult(sample.id, sample, trajectory, score, {}, item.repeat, error)
+    others = OtherUsage.merge(attempt.other_usage)
+    result = EvalResult(sample.id, sample, trajectory, score, {}, item.repeat, error, others)
     return result, attempt.problem
 
 

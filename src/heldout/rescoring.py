@@ -24,7 +24,7 @@ from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.rollout import Attempt, EvalDefinition, ScoreFn, check_score_fn, failed_in_scoring
 from heldout.store.report import EvalReport, repeats_of, threshold_of
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.types import EvalResult, Sample, Score
+from heldout.types import EvalResult, OtherUsage, Sample, Score
 
 
 async def rescore(
@@ -145,4 +145,7 @@ class _Rescoring(Run):
         )
         await attempt.run(timer)
         score = attempt.score if attempt.score is not None else Score()
-        return replace(result, score=score, error=attempt.error), attempt.problem
+        users = [part for part in result.other_usage if part.role == "user"]
+        others = OtherUsage.merge([*users, *attempt.other_usage])
+        scored = replace(result, score=score, error=attempt.error, other_usage=others)
+        return scored, attempt.problem

@@ -67,6 +67,7 @@ from heldout.store.run_dir import replace_file
 from heldout.types import (
     Completion,
     Message,
+    OtherUsage,
     Sample,
     Score,
     Stop,
@@ -212,6 +213,8 @@ class Attempt:
     """Requests made so far, where the policy counts them, with retries."""
     cached_turns: int = 0
     """Model turns that came from the response cache, without a request."""
+    other_usage: list[OtherUsage] = field(default_factory=list)
+    """What judges and simulated users took so far."""
     restored_turns: int = 0
     """Model turns that a stopped run had made and saved."""
     seconds_before: float = 0.0
@@ -453,6 +456,13 @@ def waiting_for_others() -> Iterator[None]:
             scope.deadline = anyio.current_time() + attempt._time_left
 
 
+def add_other_usage(role: Literal["judge", "user"], model: str, usage: Usage | None) -> None:
+    """Count tokens of another model than the policy for the current attempt, if there is one."""
+    attempt = in_user_code.get()
+    if isinstance(attempt, Attempt):
+        attempt.other_usage.append(OtherUsage(role, model, usage))
+
+
 def _count_tokens(completion: Completion) -> int:
     """Count the tokens that the conversation has, as of this turn."""
     if completion.usage is None:
@@ -498,6 +508,7 @@ class SavedTurns(msgspec.Struct):
     seconds: float
     environment: dict[str, Any]
     cached_turns: int = 0
+    other_usage: list[OtherUsage] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,6 +548,7 @@ class TurnFile:
             time.perf_counter() - attempt.started + attempt.seconds_before,
             snapshot,
             attempt.cached_turns,
+            attempt.other_usage,
         )
         await anyio.to_thread.run_sync(replace_file, self.path, msgspec.json.encode(saved))
 
@@ -573,6 +585,7 @@ class TurnFile:
         attempt.usage, attempt.finish_reason = saved.usage, saved.finish_reason
         attempt.requests, attempt.seconds_before = saved.requests, saved.seconds
         attempt.cached_turns = saved.cached_turns
+        attempt.other_usage = saved.other_usage
         attempt.restored_turns = len(saved.model_turns)
         return True
 

@@ -90,9 +90,9 @@ def command(
 ) -> None:
     """List runs, the latest first.
 
-    PATTERN picks runs by name: `capitals`, or `cap*`. Numbers are read from what a run has saved: one
-    that failed or was stopped has counts and no mean, one that is running has none yet. Times are in
-    UTC; * marks a commit with changes.
+    PATTERN picks runs by name: `capitals`, or `cap*`. Numbers are read from what a run has saved:
+    one that failed or was stopped has counts and no mean, one that is running has none yet. Times
+    are in UTC; * marks a commit with changes.
     """
     runs = list_runs(output_dir)
     entries = [

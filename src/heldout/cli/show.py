@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from heldout.stats.summary import Summary
     from heldout.store.report import EvalReport
-    from heldout.store.run_dir import RunInfo
+    from heldout.store.run_dir import ModelUsage, RunInfo
     from heldout.training.curve import CurvePoint
     from heldout.types import EvalResult
 
@@ -197,7 +197,7 @@ def _show_slices(
 
 def usage_as_dict(report: EvalReport) -> dict[str, Any] | None:
     """Return tokens and cost of a run for JSON; None where no item reported its tokens."""
-    return msgspec.structs.asdict(report.usage) if report.usage.n else None
+    return msgspec.to_builtins(report.usage) if report.usage.n else None
 
 
 def describe_usage(report: EvalReport) -> str | None:
@@ -206,9 +206,24 @@ def describe_usage(report: EvalReport) -> str | None:
     if not usage.n:
         return None
     text = f"tokens: {usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
-    if usage.n < report.summary["n"]:
-        text += f" ({usage.n} of {count(report.summary['n'], 'item')} report them)"
-    return text if usage.cost is None else f"{text}; cost: {format_cost(usage.cost)}"
+    if len(usage.models) == 1 and usage.models[0].role == "policy":
+        if usage.n < report.summary["n"]:
+            text += f" ({usage.n} of {count(report.summary['n'], 'item')} report them)"
+        return text if usage.cost is None else f"{text}; cost: {format_cost(usage.cost)}"
+    if usage.cost is not None:
+        text += f"; cost: {format_cost(usage.cost)}"
+    return f"{text} ({'; '.join(_describe_share(model) for model in usage.models)})"
+
+
+def _describe_share(model: ModelUsage) -> str:
+    """Return what one of several models took in words."""
+    named = model.role if model.model is None else f"{model.role} {model.model}"
+    if not model.n:
+        return f"{named}: not reported"
+    text = f"{named}: {model.prompt_tokens:,} in, {model.completion_tokens:,} out"
+    if model.unknown:
+        text += f", {model.n} of {count(model.n + model.unknown, 'item')} report them"
+    return f"{text}, {'no price' if model.cost is None else f'cost {format_cost(model.cost)}'}"
 
 
 def format_cost(cost: float) -> str:

@@ -26,7 +26,7 @@ from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 from heldout.store.jsonl import has_writer as has_writer
 from heldout.store.jsonl import plain_value as plain_value
 from heldout.store.jsonl import storage_error as storage_error
-from heldout.types import MOST_TOKENS, EvalResult, Sample, Score, Trajectory
+from heldout.types import MOST_TOKENS, EvalResult, OtherUsage, Sample, Score, Trajectory
 
 T = TypeVar("T")
 
@@ -75,6 +75,7 @@ class Record(msgspec.Struct, omit_defaults=True):
     metadata: dict[str, Any] = {}
     """What the result adds to its sample's metadata, which the sample already holds."""
     error: str | None = None
+    other_usage: tuple[OtherUsage, ...] = ()
 
     @classmethod
     def of(cls, index: int, result: EvalResult) -> Record:
@@ -83,7 +84,14 @@ class Record(msgspec.Struct, omit_defaults=True):
         if own:
             own = {k: v for k, v in own.items() if k not in of_sample or of_sample[k] is not v}
         return cls(
-            index, result.sample, result.trajectory, result.repeat, result.score, own, result.error
+            index,
+            result.sample,
+            result.trajectory,
+            result.repeat,
+            result.score,
+            own,
+            result.error,
+            result.other_usage,
         )
 
     def result(self) -> EvalResult:
@@ -96,6 +104,7 @@ class Record(msgspec.Struct, omit_defaults=True):
             self.metadata,
             self.repeat,
             self.error,
+            self.other_usage,
         )
 
 
@@ -186,6 +195,7 @@ class Row(Key, kw_only=True, gc=False):
     trajectory: TrajectoryHead
     score: ScoreHead = msgspec.field(default_factory=ScoreHead)
     metadata: dict[str, Any] = {}
+    other_usage: tuple[OtherUsage, ...] = ()
 
     def cluster_hash(self) -> int:
         """Hash what samples of one cluster share."""

@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -149,25 +149,67 @@ class RunInfo(msgspec.Struct):
         self.git, self.command = first.git, first.command
 
 
-class RunUsage(msgspec.Struct, frozen=True):
-    """What the model turns of a run took.
+class ModelUsage(msgspec.Struct, frozen=True):
+    """What one model took in a run, in one role.
 
     Attributes:
-        n: Attempts that reported their tokens, which are those of these attempts alone.
-        prompt_tokens: Tokens that the model read.
+        role: "policy", "judge" or "user".
+        model: Its name; None of the policy, which the config describes.
+        n: Attempts for which it reported its tokens, which are those of these attempts alone.
+        unknown: Attempts in which it was asked and did not report them.
+        prompt_tokens: Tokens that it read.
         completion_tokens: Tokens that it wrote.
-        cost: What these tokens cost, those of cached turns included; None where the model has no
-            price.
+        cost: What these cost, those of cached turns and verdicts included; None where there is no
+            price, or no count.
+    """
+
+    role: Literal["policy", "judge", "user"]
+    model: str | None = None
+    n: int = 0
+    unknown: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+
+class RunUsage(msgspec.Struct, frozen=True):
+    """What a run took.
+
+    Attributes:
+        n: Attempts with tokens, of the model that reported them for the most.
+        prompt_tokens: Tokens that all models read.
+        completion_tokens: Tokens that they wrote.
+        cost: What these cost; None where a model has no price, or did not report its tokens.
+        models: The share of each: the policy, judges, simulated users. Empty where an earlier
+            version wrote it: then it is the policy's share alone.
     """
 
     n: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
+    models: tuple[ModelUsage, ...] = ()
+
+    @classmethod
+    def of(cls, models: Iterable[ModelUsage]) -> RunUsage:
+        """Add up the shares of all models that were asked."""
+        asked = [model for model in models if model.n or model.unknown]
+        costs = [model.cost for model in asked]
+        known = [cost for cost in costs if cost is not None]
+        return cls(
+            max((model.n for model in asked), default=0),
+            sum(model.prompt_tokens for model in asked),
+            sum(model.completion_tokens for model in asked),
+            sum(known) if known and len(known) == len(costs) else None,
+            tuple(asked),
+        )
 
     def is_possible(self) -> bool:
         """Tell whether these can be sums of counts."""
-        return all(0 <= n < 2**63 for n in (self.n, self.prompt_tokens, self.completion_tokens))
+        counts = [self.n, self.prompt_tokens, self.completion_tokens]
+        for model in self.models:
+            counts += [model.n, model.prompt_tokens, model.completion_tokens]
+        return all(0 <= n < 2**63 for n in counts)
 
 
 class SummaryFile(msgspec.Struct):
