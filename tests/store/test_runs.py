@@ -148,10 +148,10 @@ def test_a_list_has_every_run_the_earliest_first() -> None:
     first, second, third = list_runs()
     assert (first.name, first.kind, first.status) == ("plain", "run", "finished")
     assert (second.name, second.mean, second.n) == (f"capitals/{SECOND}", 0.25, 1)
-    assert (second.tags, second.note, second.model) == (("a", "b"), "hi", "m")
+    assert (second.tags, second.note, second.endpoint) == (("a", "b"), "hi", "m")
     assert second.errors == 0
     assert (third.name, third.kind, third.environment) == ("deep/er/run", "episodes", "CartPole-v1")
-    assert third.model is None
+    assert third.endpoint is None
 
 
 def test_a_run_that_cannot_be_read_is_listed_as_damaged() -> None:

@@ -100,7 +100,7 @@ def command(
         for entry in runs
         if any(fnmatch(text, pattern or "*") for text in (entry.name, entry.name.split("/")[0]))
         and {*tags} <= {*entry.tags}
-        and (model or "").lower() in (entry.model or "").lower()
+        and (model or "").lower() in (entry.endpoint or "").lower()
         and status in (None, entry.status)
         and kind in (None, entry.kind)
     ]
@@ -118,7 +118,9 @@ def command(
 
 def _sort_entries(entries: Sequence[RunEntry], key: str) -> list[RunEntry]:
     def value(entry: RunEntry) -> Any:
-        return _tokens(entry) if key == "tokens" else getattr(entry, key)
+        if key == "tokens":
+            return _tokens(entry)
+        return entry.endpoint if key == "model" else getattr(entry, key)
 
     newest_first = sorted(entries, key=lambda entry: entry.when or "", reverse=True)
     known = [entry for entry in newest_first if value(entry) is not None]
@@ -149,7 +151,7 @@ def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Repor
     commits = [_or_dash(e.commit and e.commit[:7] + "*" * bool(e.dirty)) for e in entries]
     columns = [
         RankedColumn("run", [names[e.path] for e in entries], 9, "left"),
-        RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
+        RankedColumn("model", [cut(e.endpoint or "–", 28) for e in entries], 4, "left"),
         RankedColumn("environment", [cut(e.environment or "–", 28) for e in entries], 4, "left"),
         RankedColumn("mean", [number(e.mean) for e in entries], 8),
         RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),

@@ -64,8 +64,8 @@ class _RunCommand(click.Command):
     "run",
     cls=_RunCommand,
     epilog="Options win over --set, --set over --config, and that over the config in FILE. "
-    "model, limit, epochs and name are endpoint, max_samples, repeats and experiment_name; "
-    "temperature is short for sampling.temperature. sampling.stop takes a comma-separated list, or "
+    "--set takes model, limit, epochs and name, too; temperature is short for "
+    "sampling.temperature. sampling.stop takes a comma-separated list, or "
     "a JSON list of strings.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
@@ -73,10 +73,11 @@ class _RunCommand(click.Command):
     "--model",
     "endpoint",
     metavar="MODEL",
-    help="PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2 (docs/models.md).",
+    help="PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2 (docs/models.md). Sets "
+    "endpoint.",
 )
-@count_option("-n", "--limit", "max_samples", help="Only the first N samples.")
-@count_option("--epochs", "repeats", help="Attempts of each sample.")
+@count_option("-n", "--limit", "max_samples", help="Only the first N samples. Sets max_samples.")
+@count_option("--epochs", "repeats", help="Attempts of each sample. Sets repeats.")
 @click.option("--sample-id", "ids", multiple=True, metavar="ID", help="Only this sample.")
 @click.option(
     "-T",
@@ -90,7 +91,7 @@ class _RunCommand(click.Command):
     "--name",
     "experiment_name",
     metavar="NAME",
-    help="Name of the run.  [default: the name of FILE]",
+    help="Name of the run. Sets experiment_name.  [default: the name of FILE]",
 )
 @click.option("--tag", "tags", multiple=True, metavar="WORD", help="A tag; see heldout list --tag.")
 @click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")

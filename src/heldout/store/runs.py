@@ -223,7 +223,7 @@ class RunEntry:
         kind: A run of samples, the curve of a training run, or episodes of an agent.
         status: "interrupted" is also a run whose process is gone; "newer" was written by a newer
             version of heldout; "damaged" cannot be read.
-        model: The model; of episodes, the policy where it is known.
+        endpoint: The model; of episodes, the policy where it is known.
         environment: Of episodes, the environment.
         mean: Mean reward; of a curve, that of its last result. None where there is none.
         ci_low: Lower end of its 95% interval.
@@ -249,7 +249,7 @@ class RunEntry:
     path: Path
     kind: Kind
     status: Status
-    model: str | None = None
+    endpoint: str | None = None
     environment: str | None = None
     mean: float | None = None
     ci_low: float | None = None
@@ -307,7 +307,7 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
         path,
         kind,
         _status_of(run, info),
-        model=describe_model(info.config),
+        endpoint=describe_model(info.config),
         environment=environment if isinstance(environment, str) else None,
         mean=summary.get("mean"),
         ci_low=summary.get("ci_low"),

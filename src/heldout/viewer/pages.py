@@ -513,7 +513,7 @@ def _row(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
         "name": name,
         "kind": entry.kind,
         "status": entry.status,
-        "model": entry.model,
+        "model": entry.endpoint,
         "asked": entry.asked,
         "started": entry.when,
         "tags": list(entry.tags),
