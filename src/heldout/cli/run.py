@@ -30,7 +30,7 @@ from docstring_parser import parse_from_object
 
 from heldout._format import count, printable
 from heldout._secrets import REDACTED
-from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
+from heldout.cli._cluster import ClusterOptions, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
 from heldout.cli._options import count_option, parse_key_values, parse_value
 from heldout.config import EvalConfig, Sampling, base_config
@@ -140,10 +140,12 @@ def command(
 
     if overwrite and options["resume"]:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
-    elsewhere = Elsewhere(**{name: options.pop(name) for name in Elsewhere.__dataclass_fields__})
-    elsewhere.check()
-    if elsewhere.remote is not None:
-        run_as_job(elsewhere, file)
+    cluster = ClusterOptions(
+        **{name: options.pop(name) for name in ClusterOptions.__dataclass_fields__}
+    )
+    cluster.check()
+    if cluster.remote is not None:
+        run_as_job(cluster, file)
     with stdout_for_json(as_json):
         eval_file = load_eval_file(file)
         request = RunRequest.of(config_file, settings, parameters, ids, options)
@@ -157,13 +159,13 @@ def command(
                 earlier = runs.find_run(Path(config.output_dir) / (config.experiment_name or ""))
         with run_directory(config) as config:
             definition = replace(eval_file.definition, samples=samples)
-            report = asyncio.run(evaluate(definition, config, executor=elsewhere.executor))
+            report = asyncio.run(evaluate(definition, config, executor=cluster.executor))
     if earlier is not None:
         from heldout.cli.list import remove_run
 
         with suppress(RunBusy):  # another process writes it
             remove_run(earlier)
-    elsewhere.copy(report.path)
+    cluster.copy(report.path)
     if config.cache:
         _print_cache_use(report)
     print_run(report, as_json)
@@ -490,7 +492,7 @@ def complete_request(
 
 
 def _is_incomplete(value: Any) -> bool:
-    """Tell whether the saved command line has less of a value than was typed."""
+    """Return whether the saved command line has less of a value than was typed."""
     text = str(value)
     return REDACTED in text or (text.endswith("…") and len(text) > ARGUMENT_CHARACTERS // 2)
 
