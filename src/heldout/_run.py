@@ -101,8 +101,10 @@ def _configure(config: EvalConfig, experiment_name: str, settings: dict[str, Any
             known = sorted(_SETTINGS | _SAMPLING)
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
             meant = _OTHER_NAMES.get(key) or (near[0] if near else None)
-            hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
-            raise InvalidInput(f"run: there is no setting {key!r}; {hint}")
+            if meant:
+                hint = f"did you mean {meant}?"
+                raise InvalidInput(f"run: there is no setting {key!r}", hint=hint)
+            raise InvalidInput(f"run: there is no setting {key!r}; there are {', '.join(known)}")
     sampling = {key: settings.pop(key) for key in [*settings] if key in _SAMPLING}
     if sampling:
         settings["sampling"] = replace(settings.get("sampling", config.sampling), **sampling)

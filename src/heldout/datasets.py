@@ -169,7 +169,9 @@ def _convert(rows: Rows, columns: Columns) -> list[Any]:
     """Make rows into samples where columns are named."""
     for name in ("input", "metadata"):
         if isinstance(column := columns.get(name), str):
-            raise InvalidInput(f"{name} is a list of columns, got {column!r}; write [{column!r}]")
+            raise InvalidInput(
+                f"{name} is a list of columns, got {column!r}", hint=f"write [{column!r}]"
+            )
     converted: list[Any] = []
     unseen = dict.fromkeys(columns.get("metadata", ()))
     seen: dict[str, None] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,28 @@ class HeldoutError(Exception):
 
 
 class InvalidInput(HeldoutError, ValueError):
-    """A sample, metric, config or argument is not valid."""
+    """A sample, metric, config or argument is not valid.
+
+    `parameters` are the arguments at fault, where a command may call them by options: they stand in
+    the message where it has `%s`.
+    """
+
+    def __init__(
+        self, message: str = "", *, hint: str | None = None, parameters: Sequence[str] = ()
+    ) -> None:
+        self.parameters = tuple(parameters)
+        super().__init__(message, hint=hint)
+
+    @property
+    def parameter(self) -> str | None:
+        """The first of them; None where none is named."""
+        return self.parameters[0] if self.parameters else None
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        for parameter in self.parameters:
+            message = message.replace("%s", parameter, 1)
+        return message
 
 
 class InvalidQuery(InvalidInput):
@@ -141,7 +162,11 @@ class SystemicFailure(EvalFailed):
 
 
 class ItemFailed(EvalFailed):
-    """An item errored under `on_error="raise"`."""
+    """An item errored under `on_error="raise"`; `stage` is what was called."""
+
+    def __init__(self, message: str, *, stage: str | None = None) -> None:
+        self.stage = stage
+        super().__init__(message)
 
 
 class EnvironmentFailed(HeldoutError):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -196,7 +195,7 @@ class Attempt:
     """What was rolled out; one that is given is scored as it is."""
 
     stage: str = "prepare_messages"
-    """What is being called, for the words of an error."""
+    """What is being called; of an attempt that errored, what was."""
     messages: list[Message] = field(default_factory=list)
     model_turns: list[int] = field(default_factory=list)
     """Positions of the model's own messages."""
@@ -267,6 +266,8 @@ class Attempt:
                 raise
             if isinstance(raised, Exception) or not await self._was_cancelled():
                 self.problem = _unwrap(raised)
+                if isinstance(self.problem, RenderMismatch):
+                    self.stage = "render"  # it is the policy that renders: no server is broken
                 self.error = _describe_error(self.stage, self.problem)
         except anyio.get_cancelled_exc_class() as stray:
             if not await self._was_cancelled():
@@ -291,6 +292,11 @@ class Attempt:
         if reads_metadata(self.environment_factory):
             self.trajectory = replace(self.trajectory, reads_metadata=True)
         return self
+
+    @property
+    def error_stage(self) -> str | None:
+        """What was being called when it errored; None where it did not."""
+        return None if self.error is None else self.stage
 
     async def _was_cancelled(self) -> bool:
         """Return whether the timeout cancelled the attempt; raise if the run was cancelled."""
@@ -590,13 +596,6 @@ class TurnFile:
 
 # --- Errors -------------------------------------------------------------------------------------
 
-_LATE_IN_SCORING = re.compile(r"timeout: not done after \S+ s \(in score_fn\)")
-
-
-def failed_in_scoring(error: str) -> bool:
-    """Return whether an error is the score function's, so that the trajectory is complete."""
-    return error.startswith("score_fn: ") or _LATE_IN_SCORING.match(error) is not None
-
 
 def root_of(problem: BaseException | None) -> BaseException | None:
     """Return the exception of a rubric's part that the rubric's own exception wraps."""
@@ -615,8 +614,6 @@ def _unwrap(problem: BaseException) -> BaseException:
 
 def _describe_error(stage: str, problem: BaseException) -> str:
     """Describe an error: its stage, its type and message, and the line in user code."""
-    if isinstance(problem, RenderMismatch):
-        stage = "render"  # it is the policy that renders, but no server that is broken
     message = printable_error(problem)
     own_errors = EndpointError | InvalidInput | EnvironmentFailed | RenderMismatch
     if isinstance(problem, own_errors) and stage != "score_fn":

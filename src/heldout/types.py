@@ -29,8 +29,8 @@ def refuse_nonfinite(value: Any, where: str) -> None:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidInput(
-                f"{where} is {value}, which JSON cannot hold; write None, or a text such as "
-                f"'{value}'"
+                f"{where} is {value}, which JSON cannot hold",
+                hint=f"write None, or a text such as '{value}'",
             )
     elif isinstance(value, dict):
         for key, part in value.items():
@@ -434,6 +434,8 @@ class EvalResult:
     metadata: dict[str, Any] = field(default_factory=dict)
     repeat: int = 0
     error: str | None = None
+    error_stage: str | None = None
+    """What was being called when it errored: "endpoint", "environment", "score_fn", …"""
     other_usage: tuple[OtherUsage, ...] = ()
     """What judges and simulated users took; `trajectory.usage` is the policy's."""
 

@@ -473,8 +473,8 @@ def test_a_missing_function_is_named_with_the_nearest_there_is(
     outcome = heldout("run", "eval.py")
     assert outcome.code == 2
     assert outcome.err == (
-        "Error: eval.py defines no function score_fn(trajectory, sample) -> Score "
-        "(did you mean scorefn?)\n"
+        "Error: eval.py defines no function score_fn(trajectory, sample) -> Score; "
+        "did you mean scorefn?\n"
     )
 
 

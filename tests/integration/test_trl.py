@@ -728,6 +728,7 @@ def test_the_reward_function_logs_each_value_of_each_metric() -> None:
         heldout_reward=[1.0, None, 0.5],
         heldout_metrics=[{"a": 1.0, "b": 3.0}, {}, {"a": 0.0}],
         heldout_error=[None, "render: broken", None],
+        heldout_mismatched=[False, True, False],
         heldout_truncated=[True, True, False],
         log_metric=lambda name, value: logged.append((name, value)),
         log_extra=None,

@@ -331,8 +331,8 @@ def _find_function(
     functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
     near = difflib.get_close_matches(name, functions, n=1, cutoff=0.5 if shape else 0.85)
     if shape:
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise EvalFileError(f"{path} defines no function {name}{shape}{hint}")
+        hint = f"did you mean {near[0]}?" if near else None
+        raise EvalFileError(f"{path} defines no function {name}{shape}", hint=hint)
     if near:  # misspelled, it would run another eval than was meant
         raise EvalFileError(f"{path} defines {near[0]}, which is not used; is it {name}?")
     return None
@@ -539,8 +539,10 @@ def _find_setting(name: str, option: str) -> str:
             return key
     names = [*known, *(key.removeprefix("sampling.") for key in known)]
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    raise InvalidInput(f"{option} {name}: there is no such setting; {hint}")
+    if near:
+        hint = f"did you mean {near[0]}?"
+        raise InvalidInput(f"{option} {name}: there is no such setting", hint=hint)
+    raise InvalidInput(f"{option} {name}: there is no such setting; there are {', '.join(known)}")
 
 
 def _parse_setting(key: str, value: Any, where: str) -> Any:

@@ -336,7 +336,7 @@ def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
     summary = report.summary
     asked = summary.get("n_asked")
     if report.lacks_mean and summary["n_scored"] and summary["n"] == asked:
-        why = (reason or "too many items errored for a mean").removeprefix("SystemicFailure: ")
+        why = reason or "too many items errored for a mean"
         yield Line(f"Failed: {why}.", style="yellow")
     elif summary.get("complete") is False:
         done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
@@ -531,8 +531,12 @@ def _find_items(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
         known = list(dict.fromkeys(result.sample_id for result in report.results))
         id = min(missing, key=ids.index)
         near = difflib.get_close_matches(id, known[:10_000], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known[:3])}, …"
-        raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+            raise InvalidInput(f"{report.path} has no sample {id!r}", hint=hint)
+        raise InvalidInput(
+            f"{report.path} has no sample {id!r}; there is {', '.join(known[:3])}, …"
+        )
     return sorted(results, key=lambda result: ids.index(result.sample_id))
 
 

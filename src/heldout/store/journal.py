@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -75,6 +76,7 @@ class Record(msgspec.Struct, omit_defaults=True):
     metadata: dict[str, Any] = {}
     """What the result adds to its sample's metadata, which the sample already holds."""
     error: str | None = None
+    error_stage: str | None = None
     other_usage: tuple[OtherUsage, ...] = ()
 
     @classmethod
@@ -91,6 +93,7 @@ class Record(msgspec.Struct, omit_defaults=True):
             result.score,
             own,
             result.error,
+            result.error_stage,
             result.other_usage,
         )
 
@@ -104,6 +107,7 @@ class Record(msgspec.Struct, omit_defaults=True):
             self.metadata,
             self.repeat,
             self.error,
+            find_stage(self.error, self.error_stage),
             self.other_usage,
         )
 
@@ -119,6 +123,24 @@ class RecordKey(msgspec.Struct, kw_only=True, gc=False):
     index: Place
     repeat: Place = 0
     error: str | None = None
+    error_stage: str | None = None
+
+    def is_empty(self) -> bool:
+        """Return whether there is neither a score nor an answer that could be scored again."""
+        return self.error is not None and find_stage(self.error, self.error_stage) != "score_fn"
+
+
+_ENDED_IN_SCORING = re.compile(r"score_fn: |timeout: not done after \S+ s \(in score_fn\)")
+
+
+def find_stage(error: str | None, stage: str | None) -> str | None:
+    """Return the stage of an error as it is stored.
+
+    An earlier version stored none: of its errors, those of the score function can be told.
+    """
+    if stage is None and error is not None and _ENDED_IN_SCORING.match(error):
+        return "score_fn"
+    return stage
 
 
 class SampleHead(msgspec.Struct, gc=False):

@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -343,22 +343,13 @@ class RunDir:
             f"heldout rm {shlex.quote(str(self.path))}"
         )
 
-    def holds_no_result(self, has_answer: Callable[[str], bool]) -> bool:
-        """Return whether a run ended here without a result to keep.
-
-        Args:
-            has_answer: Tells of an item's error whether the item has an answer that could be
-                scored again.
-
-        Returns:
-            Whether there is no score, no such answer, and no saved turn.
-        """
+    def holds_no_result(self) -> bool:
+        """Return whether a run ended here without a score, an answer to score, or a saved turn."""
         try:
             if self.read_info().status == "complete" or has_writer(self.journal):
                 return False
             return not self.has_saved_turns() and all(
-                record.error is not None and not has_answer(record.error)
-                for record in records(self.journal, RecordKey)
+                record.is_empty() for record in records(self.journal, RecordKey)
             )
         except (RunDirectoryError, OSError):  # what cannot be read may well hold results
             return False

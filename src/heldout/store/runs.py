@@ -69,7 +69,7 @@ def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
     path = Path(text if at and text else name)
     if not path.exists():
         nor = f", nor at {root / path}" if len(path.parts) == 1 else ""
-        raise RunDirectoryError(f"there is no run at {path}{nor}{_suggest(path, root)}")
+        raise RunDirectoryError(f"there is no run at {path}{nor}", hint=_suggest(path, root))
     inside = [str(run) for run in _walk(path, 2)]
     if inside:
         examples = ", ".join(inside[:3]) + (", …" if len(inside) > 3 else "")
@@ -201,13 +201,13 @@ def _start_of(run: Path) -> tuple[str, int]:
     return (match[1], int(match[2] or 1)) if match else ("", 0)
 
 
-def _suggest(path: Path, root: Path) -> str:
-    """Return the run of the most similar name, as the end of a sentence."""
+def _suggest(path: Path, root: Path) -> str | None:
+    """Return the run of the most similar name as a hint."""
     if path.parent not in (Path(), root) or not root.is_dir():
-        return ""
+        return None
     names = [child.name for child in root.iterdir() if holds_run(child) or list_history(child)]
     near = difflib.get_close_matches(path.name, sorted(names), n=1)
-    return f"; did you mean {path.parent / near[0]}?" if near else ""
+    return f"did you mean {path.parent / near[0]}?" if near else None
 
 
 # --- Listing ------------------------------------------------------------------------------------

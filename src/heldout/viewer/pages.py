@@ -38,7 +38,13 @@ from heldout.cli._tables import Block, Line, Span
 from heldout.cli._tables import Table as TextTable
 from heldout.cli.show import build_report, build_slices
 from heldout.cli.show import in_order as order_slices
-from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
+from heldout.errors import (
+    DamagedJournal,
+    HeldoutError,
+    InvalidInput,
+    NotComparable,
+    RunDirectoryError,
+)
 from heldout.store.columns import as_text
 from heldout.store.journal import decode_result, has_writer, lines
 from heldout.store.jsonl import open_to_read
@@ -151,8 +157,8 @@ class Pages:
         if curve in known and RunDir(known[curve]).curve.exists() and step.isdecimal():
             return find_step(known[curve], int(step[:16]), label=label if colon else None)
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UnknownRun(f"there is no run {name!r:.200}{hint}")
+        hint = f"did you mean {near[0]}?" if near else None
+        raise UnknownRun(f"there is no run {name!r:.200}", hint=hint)
 
     def table(self, name: str) -> RunTable:
         """Open a run as it is now."""
@@ -527,7 +533,7 @@ def _row(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
         summary = EvalReport.load(path).summary
         return row | _numbers(summary) | {"unfinished": summary.get("complete") is False}
     except HeldoutError as problem:
-        repair = f"heldout repair {path}" if "repair" in str(problem) else None
+        repair = f"heldout repair {path}" if isinstance(problem, DamagedJournal) else None
         return row | {"problem": str(problem), "repair": repair}
 
 
