@@ -362,8 +362,9 @@ def test_on_error_raise_stops_at_the_first(run_eval: RunEval) -> None:
             raise KeyError("difficulty")
         return exact(trajectory, sample)
 
-    with pytest.raises(ItemFailed, match="'s3'.*KeyError"):
+    with pytest.raises(ItemFailed, match="'s3'.*KeyError") as failed:
         run_eval(make_samples(100), score, on_error="raise", max_concurrent=1)
+    assert failed.value.stage == "score_fn"
 
 
 def test_a_cancellation_out_of_the_users_code_is_an_error_of_the_item(tmp_path: Path) -> None:
