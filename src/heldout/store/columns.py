@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.errors import UNREADABLE, InvalidInput, RunDirectoryError
 from heldout.stats import Ints
 from heldout.stats.summary import Batch, Summary, summarize_batch, summarize_groups
 from heldout.store.error_counts import ErrorCount, count_errors
@@ -566,7 +566,16 @@ class TokenCounts:
         return RunUsage.of([self._policy, *(self._others[key] for key in sorted(self._others))])
 
 
-_decode_others = msgspec.json.Decoder(tuple[OtherUsage, ...]).decode
+def _decode_others(text: str) -> tuple[OtherUsage, ...]:
+    try:
+        return _others_decoder.decode(text)
+    except UNREADABLE:
+        raise RunDirectoryError(
+            "results.parquet has tokens that are none; without it the journal is read"
+        ) from None
+
+
+_others_decoder = msgspec.json.Decoder(tuple[OtherUsage, ...])
 
 
 def _add_usage(usage: ModelUsage, n: int, prompt: int, completion: int) -> ModelUsage:
