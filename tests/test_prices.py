@@ -83,6 +83,9 @@ def test_a_file_that_holds_no_prices_is_refused_by_name(table: Path, text: str) 
     table.write_text(text)
     with pytest.raises(InvalidInput, match=str(table)):
         load_prices()
+    with pytest.raises(InvalidInput, match=str(table)):  # a judge may need it, at the end
+        run_eval(table.parent, "run", price=Price(1, 2))
+    assert not (table.parent / "runs").exists()
 
 
 def test_a_run_with_a_price_says_what_it_cost_in_summary_json_and_report(tmp_path: Path) -> None:

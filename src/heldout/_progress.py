@@ -46,6 +46,7 @@ class RunProgress:
         self.completion_tokens = 0
         """Tokens of the model turns since this run, or its resumption, began."""
         self._price = price
+        self._other_prices: dict[str, Price | None] = {}
         self._other_cost = 0.0
         self._repeats = repeats
         self._partial: dict[int, list[float]] = {}
@@ -74,13 +75,15 @@ class RunProgress:
 
     def add_others(self, usages: Iterable[OtherUsage]) -> None:
         """Count what judges and simulated users cost; without a price there is no cost at all."""
-        for part in usages:
-            price = find_price(part.model) if self._price is not None else None
+        for part in usages if self._price is not None else ():
+            if part.model not in self._other_prices:
+                self._other_prices[part.model] = find_price(part.model)
+            price = self._other_prices[part.model]
             if price is None or part.usage is None:
                 self._price = None
-            else:
-                tokens = part.usage.prompt_tokens, part.usage.completion_tokens
-                self._other_cost += price.cost(*tokens)
+                return
+            tokens = part.usage.prompt_tokens, part.usage.completion_tokens
+            self._other_cost += price.cost(*tokens)
 
     def status(self) -> str:
         """Return the mean so far and errors: `mean 0.500 (0.299 … 0.701) over 20, 1 error`."""

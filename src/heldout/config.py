@@ -209,8 +209,9 @@ def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, An
     for name in ("cache", "tags", "note"):
         if not plain[name]:
             del plain[name]
-    model = model_name(endpoint)
-    price = config.price or (None if model is None else find_price(model))
+    # Judges have prices, too: a file that has none is refused now, and not when the run is done.
+    listed = find_price(model_name(endpoint) or "")
+    price = config.price or listed
     del plain["price"]
     if price is not None:
         plain["price"] = {"input": price.input, "output": price.output}
