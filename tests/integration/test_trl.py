@@ -1153,8 +1153,9 @@ def test_a_template_without_boundaries_is_rendered_again(make_trainer: MakeTrain
 
 def test_one_rollout_that_is_dropped_now_and_then_stops_nothing_and_many_do() -> None:
     def batch(lost: int, of: int) -> list[Rollout]:
-        errors = ["render: it differs"] * lost + [None] * (of - lost)
-        return [Rollout(SAMPLES[0], Trajectory(()), error=error) for error in errors]
+        kept = Rollout(SAMPLES[0], Trajectory(()))
+        dropped = dataclasses.replace(kept, error="render: it differs", error_stage="render")
+        return [dropped] * lost + [kept] * (of - lost)
 
     seldom = ours._MismatchCounter()
     for _ in range(3):
