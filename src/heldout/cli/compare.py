@@ -159,8 +159,7 @@ def options_in_errors() -> Iterator[None]:
         options = " ".join(f"--allow {kind}" for kind in refusal.kinds)
         raise NotComparable(f"{refusal} ({options})", refusal.kinds) from None
     except InvalidInput as problem:
-        options = [f"--{parameter.replace('_', '-')}" for parameter in problem.parameters]
-        problem.parameters = tuple(options)
+        problem.parameters = tuple(f"--{name.replace('_', '-')}" for name in problem.parameters)
         raise
 
 
