@@ -784,14 +784,14 @@ def test_every_process_does_what_the_first_one_says(
 
     row = b'{"rl_eval": {"step": 2, "fields": {"eval_heldout_reward": 0.5}, "cut": false}}'
     calls: list[bytes] = []
-    # Stop after 1? What came out at 2? Stop after 2? What is final?
-    said = [b"false", row, b"true", b"{}"]
+    # What came out at 2? Stop after 2? What is final?
+    said = [row, b"true", b"{}"]
     monkeypatch.setattr(ours, "current_ranks", Second)
     evals = make_evals(tmp_path, broken, ranks=Second())
     trainer = make_trainer(tmp_path, steps=20, save_strategy="best", **BEST)
     HeldoutCallback(evals).attach(trainer)
     trainer.train()
-    assert calls == [b"false", b"{}", b"false", b"{}"]
+    assert calls == [b"{}", b"false", b"{}"]
     assert said == []
     assert trainer.state.global_step == 2
     assert trainer.state.best_global_step == 2

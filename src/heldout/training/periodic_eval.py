@@ -218,7 +218,6 @@ class PeriodicEval:
         self._spending = Spending(budget, total, self._clock)
         self._seen: int | None = None
         self._handled: int | None = None
-        """The last step that `maybe_run` found due."""
         self._finishing = False
         self._agreed_stop: str | None = None
         """The last stop reason of the first process, with `across="all"`."""
@@ -259,6 +258,11 @@ class PeriodicEval:
             return self._at_start
         seen = step - 1 if self._seen is None or self._seen >= step else self._seen
         return step // self.every_steps > seen // self.every_steps
+
+    @property
+    def last_due(self) -> int | None:
+        """The last step at which `maybe_run` found an eval due: the same in every process."""
+        return self._handled
 
     def maybe_run(
         self,
