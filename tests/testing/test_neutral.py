@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -215,13 +216,13 @@ def test_what_an_eval_leaves_changed_is_named_even_if_this_training_ends_the_sam
     what: str,
 ) -> None:
     change, line = LEFT_CHANGED[what]
-    tokenizer = tiny_model()[1]
+    tokenizer, numbers = tiny_model()[1], count()
     tokenizer.padding_side = "right"
 
     def train(evaluating: bool) -> Any:
         torch.manual_seed(0)
         model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
-        model.seen, model.number = [], id(model)  # the last differs from run to run
+        model.seen, model.number = [], next(numbers)  # differs from run to run
         if evaluating:
             change(model, tokenizer)
         return model

@@ -179,8 +179,8 @@ def one_cannot_be_put_back(home: Path) -> Any:
     whole = run_eval.isolated
 
     @contextmanager
-    def broken(model: Any, *, seed: int | None = None) -> Iterator[None]:
-        with whole(model, seed=seed):
+    def broken(model: Any, **settings: Any) -> Iterator[None]:
+        with whole(model, **settings):
             yield
         on_rank_1(lambda: fail("a flag is not what it was"))()
 

@@ -102,7 +102,12 @@ def assert_neutral(
     """
     if repeats < 1:
         raise InvalidInput(f"repeats is a whole number of at least 1, got {repeats!r}")
-    first, second = (_read_result(train, evaluating=False, ignore=ignore) for _ in range(2))
+    tokenizers = tokenizers_of(train)  # before: a run may leave others where `train` can reach them
+
+    def run(*, evaluating: bool) -> _Result:
+        return _read_result(train(evaluating), ignore, tokenizers)
+
+    first, second = run(evaluating=False), run(evaluating=False)
     differences = _compare(first, second, ("first", "second"))
     if differences:
         raise NotRepeatable(
@@ -117,7 +122,7 @@ def assert_neutral(
         if name in second.settings and _same(value, second.settings[name])
     }
     for _ in range(repeats):
-        result = _read_result(train, evaluating=True, ignore=ignore)
+        result = run(evaluating=True)
         differences = [
             *_compare(first, result, ("without", "with")),
             *_changed_settings(settled, result.settings, second.settings),
@@ -147,10 +152,7 @@ class _Result:
     """What training would go on with, apart from tensors, by name."""
 
 
-def _read_result(
-    train: Callable[[bool], Any], *, evaluating: bool, ignore: Collection[str]
-) -> _Result:
-    returned = train(evaluating)
+def _read_result(returned: Any, ignore: Collection[str], tokenizers: Collection[Any]) -> _Result:
     model, logged = returned, None
     if isinstance(returned, tuple) and len(returned) == 2:
         model, logged = returned
@@ -168,13 +170,13 @@ def _read_result(
         # Copied at once: a train function may continue with the same model.
         tensors[name] = local.cpu().clone()
     metrics = dict(_flatten(logged, "", ignore))
-    return _Result(fingerprint(model), tensors, metrics, dict(_read_settings(train, model)))
+    return _Result(fingerprint(model), tensors, metrics, dict(_read_settings(model, tokenizers)))
 
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
-def _read_settings(train: Callable[[bool], Any], model: Any) -> Iterator[tuple[str, Any]]:
+def _read_settings(model: Any, tokenizers: Collection[Any]) -> Iterator[tuple[str, Any]]:
     for name, setting in torch_settings(sys.modules["torch"]).items():
         try:
             yield name, setting.read()
@@ -183,7 +185,7 @@ def _read_settings(train: Callable[[bool], Any], model: Any) -> Iterator[tuple[s
     if callable(getattr(model, "named_modules", None)):
         for path, module in model.named_modules():
             yield from _read_attributes(path or "the model", vars(module))
-    for number, tokenizer in enumerate(tokenizers_of(train), start=1):
+    for number, tokenizer in enumerate(tokenizers, start=1):
         kind = type(tokenizer).__name__
         yield from _read_attributes(f"{kind} {number}", vars(tokenizer))
 
