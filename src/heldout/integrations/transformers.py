@@ -40,7 +40,7 @@ from heldout.training.distributed import agree, current_ranks
 from heldout.training.metrics import Heartbeat, log_fields
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.runner import EpisodeRunner, RunnerBuilder
-from heldout.training.settings import NUM, Settings
+from heldout.training.settings import NUM, EnvironmentSettings
 from heldout.types import Message, Sample
 
 log = logging.getLogger("heldout")
@@ -124,7 +124,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             allow_overlap: As for the callback.
             **settings: Other arguments of `PeriodicEval`.
         """
-        outside = Settings.from_environment()
+        outside = EnvironmentSettings.from_environment()
         if outside.every_steps and outside.num == 0:
             log.warning("heldout: no eval is ever due: %s is 0", NUM)
         if not outside.every_steps or outside.num == 0:
