@@ -104,7 +104,7 @@ def assert_neutral(
         raise InvalidInput(f"repeats is a whole number of at least 1, got {repeats!r}")
     tokenizers = tokenizers_of(train)  # before: a run may leave others where `train` can reach them
 
-    def run(*, evaluating: bool) -> _Result:
+    def run(*, evaluating: bool) -> _TrainingResult:
         return _read_result(train(evaluating), ignore, tokenizers)
 
     first, second = run(evaluating=False), run(evaluating=False)
@@ -143,7 +143,7 @@ def _bullets(lines: list[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
+class _TrainingResult:
     fingerprint: str | None
     tensors: dict[str, Any]
     metrics: dict[str, Any]
@@ -152,7 +152,9 @@ class _Result:
     """What training would go on with, apart from tensors, by name."""
 
 
-def _read_result(returned: Any, ignore: Collection[str], tokenizers: Collection[Any]) -> _Result:
+def _read_result(
+    returned: Any, ignore: Collection[str], tokenizers: Collection[Any]
+) -> _TrainingResult:
     model, logged = returned, None
     if isinstance(returned, tuple) and len(returned) == 2:
         model, logged = returned
@@ -170,7 +172,8 @@ def _read_result(returned: Any, ignore: Collection[str], tokenizers: Collection[
         # Copied at once: a train function may continue with the same model.
         tensors[name] = local.cpu().clone()
     metrics = dict(_flatten(logged, "", ignore))
-    return _Result(fingerprint(model), tensors, metrics, dict(_read_settings(model, tokenizers)))
+    settings = dict(_read_settings(model, tokenizers))
+    return _TrainingResult(fingerprint(model), tensors, metrics, settings)
 
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -228,7 +231,7 @@ def _is_eval_row(row: Any, ignore: Collection[str]) -> bool:
 # --- Comparing ----------------------------------------------------------------------------------
 
 
-def _compare(a: _Result, b: _Result, labels: tuple[str, str]) -> list[str]:
+def _compare(a: _TrainingResult, b: _TrainingResult, labels: tuple[str, str]) -> list[str]:
     """List the differences between two runs; the labels name the runs."""
     lines = [
         *_only_in_one(a.tensors, b.tensors, "tensors", labels),

@@ -24,7 +24,7 @@ from heldout.training.settings import SMALLEST, EvalSettings
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What evals may cost, and what they have cost."""
+    """The time that evals may take, and have taken."""
 
     max_overhead: float
     """Seconds of evaluation for each second of training, at most."""
@@ -79,9 +79,6 @@ class Budget:
             samples: How many it scored.
             seconds: How long it took.
             once: Seconds of that spent on one-time preparation.
-
-        Returns:
-            The budget after it.
         """
         steps = -(-samples // self.step)
         cost = self.cost if samples == 0 else max(0.0, seconds - once) / steps

@@ -56,8 +56,8 @@ from heldout.training.results import (
 from heldout.training.run_eval import Known
 from heldout.training.scheduled import (
     Drained,
+    EvalJob,
     Evaluator,
-    QueuedEval,
     Scheduled,
     TakeSnapshot,
     log_wait,
@@ -253,14 +253,11 @@ class AsyncEvalDispatcher:
             weights: Hash of the weights that it measures.
             saved_at: Where those weights can be loaded from, for `pending_evals` after a crash.
 
-        Returns:
-            The scheduled eval.
-
         Raises:
             InvalidInput: An argument is invalid.
         """
         job = self._new_job(evaluator, step, name, weights, saved_at)
-        self._changes.wait(self._joining(job, is_plain=True))
+        self._changes.wait(self._queue_when_free(job, is_sync=True))
         return job
 
     async def aschedule(self, evaluator: Evaluator, *, step: int, **options: Any) -> Scheduled:
@@ -270,12 +267,9 @@ class AsyncEvalDispatcher:
             evaluator: A function, as for `schedule`.
             step: The step of its point.
             **options: The other arguments of `schedule`.
-
-        Returns:
-            The scheduled eval.
         """
         job = self._new_job(evaluator, step, **options)
-        await self._changes.wait_async(self._joining(job))
+        await self._changes.wait_async(self._queue_when_free(job))
         return job
 
     def schedule_again(self, evaluator: Evaluator, pending: CurvePoint) -> Scheduled:
@@ -284,9 +278,6 @@ class AsyncEvalDispatcher:
         Args:
             evaluator: A function, as for `schedule`.
             pending: The eval. Its point belongs to the attempt that scheduled it.
-
-        Returns:
-            The scheduled eval.
         """
         if self._file is None and self.is_first:
             raise InvalidInput(
@@ -294,7 +285,7 @@ class AsyncEvalDispatcher:
             )
         job = self._job(evaluator, skip_of(pending, NOT_FINISHED, retry=True), self._file)
         job.again = True
-        self._changes.wait(self._joining(job, is_plain=True))
+        self._changes.wait(self._queue_when_free(job, is_sync=True))
         return job
 
     def schedule_on(
@@ -322,16 +313,13 @@ class AsyncEvalDispatcher:
             deadline: If given, training waits for a slot and for the result until then
                 (`time.monotonic`), whatever `when_full` is.
 
-        Returns:
-            The scheduled eval.
-
         Raises:
             NotCopyable: There can be no snapshot of this model.
         """
         job = self._job(evaluator, pending, file)
         job.evaluator, job.deadline = partial(evaluator, job), deadline
         job.take_snapshot, job.pool, job.is_judged = snapshot, pool, True
-        self._changes.wait(self._joining(job, is_plain=True))
+        self._changes.wait(self._queue_when_free(job, is_sync=True))
         return job
 
     def _new_job(
@@ -341,7 +329,7 @@ class AsyncEvalDispatcher:
         name: str = "eval",
         weights: str | None = None,
         saved_at: str | Path | None = None,
-    ) -> QueuedEval:
+    ) -> EvalJob:
         session = self._file.session if self._file is not None else ""
         pending = pending_point(name, step, session, weights=weights, saved_at=saved_at)
         pending = msgspec.structs.replace(pending, label=self._distinct_name(pending))
@@ -354,13 +342,13 @@ class AsyncEvalDispatcher:
         evaluator: Evaluator,
         pending: CurvePoint,
         file: CurveFile | None,
-    ) -> QueuedEval:
+    ) -> EvalJob:
         if inspect.iscoroutine(evaluator):
             evaluator.close()
             raise InvalidInput("evaluator is a function, not its call: leave out the parentheses")
         if not callable(evaluator):
             raise InvalidInput(f"evaluator is a function, got {evaluator!r:.100}")
-        return QueuedEval(
+        return EvalJob(
             step=pending.step,
             name=pending.label,
             dispatcher=self,
@@ -394,7 +382,7 @@ class AsyncEvalDispatcher:
 
     # --- Joining the queue ---
 
-    def _joining(self, job: QueuedEval, *, is_plain: bool = False) -> Waits:
+    def _queue_when_free(self, job: EvalJob, *, is_sync: bool = False) -> Waits:
         """Queue a job once there is a slot; without one, it is a skip."""
         if not self._is_ours("schedule"):
             job._done = True
@@ -402,13 +390,13 @@ class AsyncEvalDispatcher:
         self._warn_nowhere(job)
         self._runner.loop.start_thread()
         retries = job.take_snapshot is not None or job.deadline is not None
-        dropped: list[tuple[QueuedEval, int]] = []
+        dropped: list[tuple[EvalJob, int]] = []
         while True:
             seen = self._changes.count
             reason = self._try_to_queue(job, dropped)
             if reason != WAIT:
                 break
-            if is_plain and self._runner.loop.is_here:
+            if is_sync and self._runner.loop.is_here:
                 pending = len(self._runner.pending())
                 reason = (
                     f"{pending} evals were pending, and a plain call cannot wait in the event loop "
@@ -424,7 +412,7 @@ class AsyncEvalDispatcher:
             self._runner.skip(other, f"replaced by the eval of step {step} (when_full)")
         self._runner.start_next()
 
-    def _try_to_queue(self, job: QueuedEval, dropped: list[tuple[QueuedEval, int]]) -> str | None:
+    def _try_to_queue(self, job: EvalJob, dropped: list[tuple[EvalJob, int]]) -> str | None:
         with self._changes.lock:
             if job.file is None or job.pending.session == job.file.session:
                 self._runner.latest_step = max(self._runner.latest_step, job.step)
@@ -439,7 +427,7 @@ class AsyncEvalDispatcher:
                     self._runner.skip(other, "replaced by an eval that was interrupted (when_full)")
                 raise
 
-    def _warn_nowhere(self, job: QueuedEval) -> None:
+    def _warn_nowhere(self, job: EvalJob) -> None:
         if job.file is None and not self._warned_nowhere:
             log.warning(
                 "eval %r of step %s: this AsyncEvalDispatcher has neither run_dir nor loggers, so "
@@ -710,7 +698,7 @@ class AsyncEvalDispatcher:
         leave_curve_file(self._file, self)
 
     def _is_ours(self, what: str) -> bool:
-        """A forked child has neither the threads nor the locks of what it finds here."""
+        """Return False in a forked child, which has neither the threads nor the locks."""
         if os.getpid() == self.pid:
             return self.is_first
         log.error(

@@ -7,12 +7,12 @@ from typing import Any, Literal, get_args
 
 from heldout.errors import InvalidInput
 from heldout.training.run_eval import describe
-from heldout.training.scheduled import NotCopyable, QueuedEval, TakeSnapshot
+from heldout.training.scheduled import EvalJob, NotCopyable, TakeSnapshot
 
 WhenFull = Literal["wait", "skip", "newest"]
 
 WAIT = "wait"
-"""Instead of a reason: the eval has to wait for a slot."""
+"""In place of a reason: the eval has to wait for a slot."""
 
 
 class EvalQueue:
@@ -38,15 +38,15 @@ class EvalQueue:
                 raise InvalidInput(f"{name} is a whole number >= 1, got {value!r}")
         self._max_pending, self._max_running = max_pending, max_running
         self._when_full: WhenFull = when_full
-        self._running: list[QueuedEval] = []
-        self._queued: list[QueuedEval] = []
+        self._running: list[EvalJob] = []
+        self._queued: list[EvalJob] = []
 
     @property
-    def pending(self) -> list[QueuedEval]:
+    def pending(self) -> list[EvalJob]:
         """Those that run, then those that are queued."""
         return [*self._running, *self._queued]
 
-    def join(self, job: QueuedEval, dropped: list[tuple[QueuedEval, int]]) -> str | None:
+    def join(self, job: EvalJob, dropped: list[tuple[EvalJob, int]]) -> str | None:
         """Queue an eval with its snapshot and its write-ahead line, if there is a slot.
 
         Args:
@@ -79,7 +79,7 @@ class EvalQueue:
             return "there was no free slot for it in time"
         return reason
 
-    def remove(self, job: QueuedEval) -> None:
+    def remove(self, job: EvalJob) -> None:
         """Remove an eval, and free its memory."""
         for jobs in (self._running, self._queued):
             if job in jobs:
@@ -89,14 +89,14 @@ class EvalQueue:
         job.release()
         job.evaluator = job.take_snapshot = None
 
-    def start_next(self) -> list[QueuedEval]:
+    def start_next(self) -> list[EvalJob]:
         """Return the evals that are to run now."""
         room = self._max_running - len(self._running)
         jobs, self._queued = self._queued[:room], self._queued[room:]
         self._running += jobs
         return jobs
 
-    def _why_no_slot(self, job: QueuedEval) -> str | None:
+    def _why_no_slot(self, job: EvalJob) -> str | None:
         pending = len(self.pending)
         if pending < self._max_pending:
             return None
@@ -109,15 +109,15 @@ class EvalQueue:
             "with when_full='wait' training waits instead"
         )
 
-    def _replaceable(self, job: QueuedEval, pool: Any = None) -> tuple[QueuedEval, int] | None:
-        """Find the oldest queued eval of which a newer one is queued, or is this job.
+    def _replaceable(self, job: EvalJob, pool: Any = None) -> tuple[EvalJob, int] | None:
+        """Find the oldest queued job that has a newer one of its eval, queued or this one.
 
         Args:
             job: The job that is being queued.
             pool: If given, only evals with a snapshot of this pool.
 
         Returns:
-            It, and the step of the newest one of its eval.
+            The job, and the step of the newest job of its eval.
         """
         newest = {other.eval_key: other for other in (*self._queued, job)}
         for other in self._queued:
@@ -127,7 +127,7 @@ class EvalQueue:
         return None
 
     def _take_snapshot(
-        self, job: QueuedEval, take: TakeSnapshot, dropped: list[tuple[QueuedEval, int]]
+        self, job: EvalJob, take: TakeSnapshot, dropped: list[tuple[EvalJob, int]]
     ) -> str | None:
         pool, waits = job.pool, job.deadline is not None
         try:
@@ -147,8 +147,8 @@ class EvalQueue:
 
     def _drop(
         self,
-        replaceable: tuple[QueuedEval, int] | None,
-        dropped: list[tuple[QueuedEval, int]],
+        replaceable: tuple[EvalJob, int] | None,
+        dropped: list[tuple[EvalJob, int]],
     ) -> None:
         if replaceable is not None:
             dropped.append(replaceable)

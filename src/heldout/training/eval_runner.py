@@ -26,7 +26,7 @@ from heldout.training.loggers.base import Loggers
 from heldout.training.metrics import heartbeat_fields
 from heldout.training.results import SAME_WEIGHTS, point_of, skip_of
 from heldout.training.run_eval import Known, describe
-from heldout.training.scheduled import Evaluator, QueuedEval, Scheduled
+from heldout.training.scheduled import EvalJob, Evaluator, Scheduled
 from heldout.training.threads import Changes, EventLoop
 
 log = logging.getLogger("heldout")
@@ -48,18 +48,18 @@ class EvalRunner:
         self._changes, self._queue, self._max_seconds = changes, queue, max_seconds
         self.loggers = loggers
         self.threads = Threads()
-        self.loop: EventLoop[QueuedEval] = EventLoop(self._run, self._on_breakdown)
+        self.loop: EventLoop[EvalJob] = EventLoop(self._run, self._on_breakdown)
         self.latest_step = 0
         """The current training step."""
         self.names: set[tuple[str, str, int]] = set()
         """Keys in use: those of the run directory, whichever dispatcher has it."""
         self.is_closed = False
-        self._unlogged: list[QueuedEval] = []
+        self._unlogged: list[EvalJob] = []
         """Evals with a result that waits for its verdict before loggers get it."""
         self._log_names: dict[str, dict[Path | None, str]] = {}
         """By label and run directory: what loggers know a curve as."""
 
-    def pending(self) -> list[QueuedEval]:
+    def pending(self) -> list[EvalJob]:
         """List the evals in flight."""
         with self._changes.lock:
             return self._queue.pending
@@ -71,7 +71,7 @@ class EvalRunner:
         for job in jobs:
             self.loop.spawn(job)
 
-    async def _run(self, job: QueuedEval) -> None:
+    async def _run(self, job: EvalJob) -> None:
         began, result = time.monotonic(), None
         problem: BaseException | None = None
         evaluator, job.evaluator = job.evaluator, None  # it may hold weights; no longer than needed
@@ -115,7 +115,7 @@ class EvalRunner:
         finally:
             result = problem = None  # else it and its traceback hold each other, and the weights
 
-    def _evaluate_snapshot(self, job: QueuedEval, evaluator: Evaluator) -> Any:
+    def _evaluate_snapshot(self, job: EvalJob, evaluator: Evaluator) -> Any:
         """Evaluate a snapshot in a thread. An abandoned eval keeps it: it is still being read."""
         with self._changes.lock:
             snapshot, job.snapshot = job.snapshot, None
@@ -138,7 +138,7 @@ class EvalRunner:
     # --- The end of an eval ---
 
     def _finish(
-        self, job: QueuedEval, result: Any, problem: BaseException | None, seconds: float
+        self, job: EvalJob, result: Any, problem: BaseException | None, seconds: float
     ) -> None:
         if not self._claim(job):
             return
@@ -161,7 +161,7 @@ class EvalRunner:
             log.warning("eval %r of step %s is skipped: %s", job.name, job.step, point.skipped)
 
     def _append_end(
-        self, job: QueuedEval, result: Any, problem: BaseException | None, seconds: float
+        self, job: EvalJob, result: Any, problem: BaseException | None, seconds: float
     ) -> tuple[CurvePoint, BaseException | None]:
         """Write what an evaluator returned; a skip with the reason if it is not a result."""
         if problem is None:
@@ -174,13 +174,13 @@ class EvalRunner:
         skip = skip_of(job.pending, describe(problem), seconds, retry=job.again)
         return self._append(job, skip), problem
 
-    def skip(self, job: QueuedEval, reason: str) -> None:
+    def skip(self, job: EvalJob, reason: str) -> None:
         """End an eval that does not run."""
         if self._claim(job):
             self._close_job(job, self._append(job, skip_of(job.pending, reason, retry=job.again)))
             log.warning("eval %r of step %s is skipped: %s", job.name, job.step, reason)
 
-    def abandon(self, jobs: list[QueuedEval], reason: str) -> list[QueuedEval]:
+    def abandon(self, jobs: list[EvalJob], reason: str) -> list[EvalJob]:
         """Turn unfinished evals into skips that stay pending."""
         ours = [job for job in jobs if self._claim(job)]
         for job in ours:
@@ -194,13 +194,13 @@ class EvalRunner:
     def _on_breakdown(self) -> None:
         self.abandon(self.pending(), "its event loop has ended")
 
-    def _claim(self, job: QueuedEval) -> bool:
+    def _claim(self, job: EvalJob) -> bool:
         with self._changes.lock:
             first, job.claimed = not job.claimed, True
         return first
 
-    def _append(self, job: QueuedEval, point: CurvePoint) -> CurvePoint:
-        """Write the point of an eval, and send it to the loggers, unless it is still judged."""
+    def _append(self, job: EvalJob, point: CurvePoint) -> CurvePoint:
+        """Write the point of an eval, and log it unless a verdict is still to come."""
         lag = max(0, self.latest_step - point.step)
         weights = point.weights or job.weights
         point = msgspec.structs.replace(point, lag_steps=lag, weights=weights)
@@ -231,7 +231,7 @@ class EvalRunner:
         for job in jobs:
             self.log_point(point, job.file)
 
-    def _close_job(self, job: QueuedEval, point: CurvePoint | None, *, is_new: bool = True) -> None:
+    def _close_job(self, job: EvalJob, point: CurvePoint | None, *, is_new: bool = True) -> None:
         with self._changes.lock:
             self._queue.remove(job)
             if point is None or not point.has_result:

@@ -19,7 +19,7 @@ from heldout.training.curve_file import EvalHistory
 from heldout.training.distributed import Alone, Ranks
 from heldout.training.publishing import PointPublisher
 from heldout.training.run_eval import (
-    KeepGoing,
+    KeepEvaluating,
     Known,
     Measured,
     RunInTrainer,
@@ -165,7 +165,9 @@ class PolicyMeasurer:
 
     # --- Progress ---
 
-    def _keep_going(self, step: int, *, beats: bool, is_given_up: Callable[[], bool]) -> KeepGoing:
+    def _keep_going(
+        self, step: int, *, beats: bool, is_given_up: Callable[[], bool]
+    ) -> KeepEvaluating:
         """Make the callback of a running eval: it gives heartbeats and says when time is up."""
         settings = self._settings
         began = last_beat = self._clock()

@@ -13,7 +13,7 @@ import anyio
 from heldout.errors import InvalidInput
 from heldout.training.curve import CurvePoint
 from heldout.training.curve_file import CurveFile
-from heldout.training.results import Result
+from heldout.training.results import EvaluatorResult
 from heldout.training.run_eval import Known
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("heldout")
 
-Evaluator = Callable[..., Result | Known | Awaitable[Result]]
+Evaluator = Callable[..., EvaluatorResult | Known | Awaitable[EvaluatorResult]]
 
 
 class Snapshot(Protocol):
@@ -49,7 +49,7 @@ class NotCopyable(InvalidInput):
     """A model has no snapshots, so it is evaluated while training waits."""
 
 
-class Ended(NamedTuple):
+class UnfinishedEval(NamedTuple):
     """An eval that ended without a result."""
 
     name: str
@@ -63,8 +63,8 @@ class Drained:
 
     finished: list[tuple[str, int]] = field(default_factory=list)
     """(name, step)."""
-    skipped: list[Ended] = field(default_factory=list)
-    abandoned: list[Ended] = field(default_factory=list)
+    skipped: list[UnfinishedEval] = field(default_factory=list)
+    abandoned: list[UnfinishedEval] = field(default_factory=list)
     """Evals that had not ended in time. A result that comes later is not recorded."""
     seconds: float = 0.0
 
@@ -110,7 +110,7 @@ class Scheduled:
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class QueuedEval(Scheduled):
+class EvalJob(Scheduled):
     """A scheduled eval, with the dispatcher's own state."""
 
     evaluator: Evaluator | None
@@ -119,21 +119,21 @@ class QueuedEval(Scheduled):
     file: CurveFile | None
     take_snapshot: TakeSnapshot | None = None
     pool: Any = None
-    """What its snapshot is taken from: only the same pool can make use of it once released."""
+    """The pool that its snapshot belongs to: only that pool can reuse it once released."""
     snapshot: Snapshot | None = None
     deadline: float | None = None
     """If given, the eval waits for a slot until then, whatever `when_full` is."""
     again: bool = False
-    """Whether it was lost before; if it fails, it stays pending."""
+    """Whether it was lost earlier and is rerun; if it fails, it stays pending."""
     is_judged: bool = False
     """Whether a `PeriodicEval` judges its result, before loggers get it."""
     claimed: bool = False
-    """Whether its end is being written: it has only one."""
+    """Whether its end is being written, which happens once."""
     weights: str | None = None
     """Hash of the snapshot's weights."""
     scope: anyio.CancelScope | None = None
-    """While it runs. Only used in its event loop: to cancel one that was left is to cancel what
-    comes after it."""
+    """Set while it runs, and only used in its event loop: cancelling a scope after its exit would
+    cancel whatever runs next."""
 
     @property
     def eval_key(self) -> tuple[Any, str]:
@@ -157,7 +157,7 @@ class QueuedEval(Scheduled):
             snapshot.release()
 
 
-def log_wait(jobs: Sequence[QueuedEval], timeout: float | None, *, because: str = "") -> None:
+def log_wait(jobs: Sequence[EvalJob], timeout: float | None, *, because: str = "") -> None:
     """Log that training waits for evals, if it does."""
     left = [job for job in jobs if not job.done()]
     if left:
@@ -169,19 +169,19 @@ def log_wait(jobs: Sequence[QueuedEval], timeout: float | None, *, because: str 
         )
 
 
-def sum_up_drain(
-    jobs: Sequence[QueuedEval], abandoned: Sequence[QueuedEval], seconds: float
-) -> Drained:
+def sum_up_drain(jobs: Sequence[EvalJob], abandoned: Sequence[EvalJob], seconds: float) -> Drained:
     """Say what became of evals that were waited for."""
     drained = Drained(seconds=seconds)
     for job in jobs:
         reason = "" if job.point is None else job.point.skipped or ""
         if not job.done():
-            drained.abandoned.append(Ended(job.name, job.step, "its line is being written"))
+            drained.abandoned.append(
+                UnfinishedEval(job.name, job.step, "its line is being written")
+            )
         elif job in abandoned:
-            drained.abandoned.append(Ended(job.name, job.step, reason))
+            drained.abandoned.append(UnfinishedEval(job.name, job.step, reason))
         elif job.point is not None and job.point.summary is None:
-            drained.skipped.append(Ended(job.name, job.step, reason))
+            drained.skipped.append(UnfinishedEval(job.name, job.step, reason))
         else:
             drained.finished.append((job.name, job.step))
     return drained

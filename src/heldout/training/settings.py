@@ -52,9 +52,6 @@ class EnvironmentSettings:
         Args:
             environ: The variables; by default the environment of this process.
 
-        Returns:
-            The settings.
-
         Raises:
             InvalidInput: A variable is not a number.
         """

@@ -16,9 +16,9 @@ open_dispatchers: set[AsyncEvalDispatcher] = set()
 
 
 def close_at_sigterm(seconds: float) -> None:
-    """Close dispatchers at a SIGTERM, and end the process then.
+    """Close dispatchers at SIGTERM, and end the process.
 
-    Where there is another handler, that one decides whether and how the process ends.
+    Another handler, if set, decides whether and how the process ends.
     """
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Where evals in the background run: an event loop, and at times the trainer's thread.
+"""Where background evals run: an event loop, and at times the trainer's thread.
 
 Random state, torch's flags and the capture of CUDA graphs are global to a process. An eval in its
 own thread must not touch them while training runs; in the trainer's thread, between two steps, it
@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 
 Waits = Iterator[tuple[int, float | None]]
-"""Goes on by itself as far as it can. Then it yields the number of changes it has seen, and is
-resumed, by a thread or a coroutine, at the next one, or after so many seconds."""
+"""A generator that runs as far as it can, then yields the number of changes seen and a timeout. A
+thread or a coroutine resumes it at the next change, or after that many seconds."""
 
 
 class Changes:
@@ -213,7 +213,7 @@ class TrainerThread:
         return threading.get_ident() == self._ident
 
     def adopt_current(self) -> None:
-        """Make this thread the trainer's; before, it is the one that made this object."""
+        """Make this thread the trainer's; by default it is the thread that made this object."""
         self._ident = threading.get_ident()
 
     @property
