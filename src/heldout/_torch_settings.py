@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 
-class Setting(NamedTuple):
+class TorchSetting(NamedTuple):
     """How to read a setting and how to set it to what was read."""
 
     read: Callable[[], Any]
@@ -71,7 +71,7 @@ _PAIRS = {
 """Functions that read a setting, with those that set it."""
 
 
-def torch_settings(torch: Any) -> dict[str, Setting]:
+def torch_settings(torch: Any) -> dict[str, TorchSetting]:
     """List the settings, in the order in which they have to be restored.
 
     Args:
@@ -82,7 +82,7 @@ def torch_settings(torch: Any) -> dict[str, Setting]:
     """
     settings = {
         # By the old names first: they change what the new ones read.
-        "torch.get_float32_matmul_precision": Setting(
+        "torch.get_float32_matmul_precision": TorchSetting(
             torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
         ),
         **_attributes("torch.backends.cudnn", ("allow_tf32",)),
@@ -90,7 +90,7 @@ def torch_settings(torch: Any) -> dict[str, Setting]:
     }
     if hasattr(torch._C, "_get_fp32_precision_getter"):
         for backend, operation in _FP32_PRECISIONS:
-            settings[f"fp32_precision of {backend} {operation}"] = Setting(
+            settings[f"fp32_precision of {backend} {operation}"] = TorchSetting(
                 partial(torch._C._get_fp32_precision_getter, backend, operation),
                 partial(torch._C._set_fp32_precision_setter, backend, operation),
             )
@@ -100,44 +100,44 @@ def torch_settings(torch: Any) -> dict[str, Setting]:
         settings |= _reduction(torch.backends.cuda.matmul, kind)
     for read, write in _PAIRS.items():
         if (reader := _find(read)) is not None and (writer := _find(write)) is not None:
-            settings[read] = Setting(reader, writer)
+            settings[read] = TorchSetting(reader, writer)
     settings |= {
-        "torch.use_deterministic_algorithms": Setting(
+        "torch.use_deterministic_algorithms": TorchSetting(
             partial(_determinism, torch), lambda was: torch.use_deterministic_algorithms(**was)
         ),
         **_attributes("torch.utils.deterministic", ("fill_uninitialized_memory",)),
-        "torch.set_anomaly_enabled": Setting(
+        "torch.set_anomaly_enabled": TorchSetting(
             lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
             lambda was: torch.set_anomaly_enabled(*was),
         ),
-        "torch.set_default_device": Setting(
+        "torch.set_default_device": TorchSetting(
             partial(_default_device, torch), torch.set_default_device
         ),
         # Torch does not tell it, but Python computes in the same mode.
-        "torch.set_flush_denormal": Setting(
+        "torch.set_flush_denormal": TorchSetting(
             lambda: sys.float_info.min / 2 == 0.0, torch.set_flush_denormal
         ),
     }
     if torch.cuda.is_initialized():
-        settings["torch.cuda.current_device"] = Setting(
+        settings["torch.cuda.current_device"] = TorchSetting(
             torch.cuda.current_device, torch.cuda.set_device
         )
-        settings["torch.cuda.current_stream"] = Setting(
+        settings["torch.cuda.current_stream"] = TorchSetting(
             torch.cuda.current_stream, torch.cuda.set_stream
         )
     return settings
 
 
-def _attributes(path: str, names: tuple[str, ...]) -> dict[str, Setting]:
+def _attributes(path: str, names: tuple[str, ...]) -> dict[str, TorchSetting]:
     owner = _find(path)
     return {
-        f"{path}.{name}": Setting(partial(getattr, owner, name), partial(setattr, owner, name))
+        f"{path}.{name}": TorchSetting(partial(getattr, owner, name), partial(setattr, owner, name))
         for name in names
         if hasattr(owner, name)
     }
 
 
-def _reduction(matmul: Any, kind: str) -> dict[str, Setting]:
+def _reduction(matmul: Any, kind: str) -> dict[str, TorchSetting]:
     """Newer versions of torch have a second switch, which setting the first alone turns on."""
     name = f"allow_{kind}_reduced_precision_reduction"
 
@@ -145,7 +145,9 @@ def _reduction(matmul: Any, kind: str) -> dict[str, Setting]:
         switch, split_k = getattr(matmul, name), f"{name}_split_k"
         return (switch, getattr(matmul, split_k)) if hasattr(matmul, split_k) else switch
 
-    return {f"torch.backends.cuda.matmul.{name}": Setting(read, partial(setattr, matmul, name))}
+    return {
+        f"torch.backends.cuda.matmul.{name}": TorchSetting(read, partial(setattr, matmul, name))
+    }
 
 
 def _find(path: str) -> Any:

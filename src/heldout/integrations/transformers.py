@@ -269,7 +269,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                 "heldout: there is no %s at step %s, which therefore is not the best", wanted, step
             )
         # One more step would be trained before `on_step_end` is asked again.
-        self._stop_if_requested(state, trainer.control)
+        self._stop_if_requested(state, trainer.control, has_evaluated=True)
         return _TrainerMetrics(metrics, self._names.values())
 
     # --- Evals ---
@@ -345,9 +345,10 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             cut = point.partial is not None or point.asked < point.of
         return _PendingLog(point.step, log_fields(point, self._names[point.label]), cut)
 
-    def _stop_if_requested(self, state: Any, control: Any) -> None:
+    def _stop_if_requested(self, state: Any, control: Any, *, has_evaluated: bool = False) -> None:
         ranks = current_ranks()
-        if ranks.world > 1 and not self._is_time_to_agree(state.global_step):
+        is_time = has_evaluated or self._is_time_to_agree(state.global_step)
+        if ranks.world > 1 and not is_time:
             return
         asked = [(periodic, periodic.stop_requested_here) for periodic in self._on]
         reasons = [

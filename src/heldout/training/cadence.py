@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Cadence:
+class EvalCadence:
     """Finds the steps at which an eval is due, as a training run counts up.
 
     Args:

@@ -64,7 +64,7 @@ from heldout.training.scheduled import (
     sum_up_drain,
 )
 from heldout.training.sigterm import close_at_sigterm, open_dispatchers
-from heldout.training.threads import Changes, TrainerThread, Waits
+from heldout.training.threads import ChangeCounter, TrainerThread, Waits
 
 log = logging.getLogger("heldout")
 
@@ -197,7 +197,7 @@ class AsyncEvalDispatcher:
         self.is_first = is_first_process()
         """Whether this is the process that evaluates."""
         self.drain_timeout = drain_timeout
-        self._changes = Changes()
+        self._changes = ChangeCounter()
         """Its lock is held while jobs, claims and `_closed` are read or changed."""
         self._collectors: list[weakref.WeakMethod[Callable[[], object]]] = []
         self._tokens: list[Token[AsyncEvalDispatcher | None]] = []

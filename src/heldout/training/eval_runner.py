@@ -27,7 +27,7 @@ from heldout.training.metrics import heartbeat_fields
 from heldout.training.results import SAME_WEIGHTS, point_of, skip_of
 from heldout.training.run_eval import Known, describe
 from heldout.training.scheduled import EvalJob, Evaluator, Scheduled
-from heldout.training.threads import Changes, EventLoop
+from heldout.training.threads import ChangeCounter, EventLoop
 
 log = logging.getLogger("heldout")
 
@@ -43,7 +43,7 @@ class EvalRunner:
     """
 
     def __init__(
-        self, changes: Changes, queue: EvalQueue, loggers: Loggers, max_seconds: float | None
+        self, changes: ChangeCounter, queue: EvalQueue, loggers: Loggers, max_seconds: float | None
     ) -> None:
         self._changes, self._queue, self._max_seconds = changes, queue, max_seconds
         self.loggers = loggers

@@ -33,7 +33,7 @@ from heldout.isolation import modules_of, untouched_random_state
 from heldout.rollout import EvalDefinition
 from heldout.training.background import BackgroundEvals
 from heldout.training.budget import Spending
-from heldout.training.cadence import Cadence
+from heldout.training.cadence import EvalCadence
 from heldout.training.curve import CurvePoint, check_step, stop_requested
 from heldout.training.curve_file import EvalHistory, choose_run_dir, has_points, numbered_dirs
 from heldout.training.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
@@ -170,7 +170,7 @@ class PeriodicEval:
         if is_off:
             why = f"{NUM} is 0" if settings.is_off_at_launch else "there are no held-out samples"
             log.warning("%s: no eval is ever due: %s", label, why)
-        self._cadence = Cadence(0 if is_off else settings.every_steps, at_start=at_start)
+        self._cadence = EvalCadence(0 if is_off else settings.every_steps, at_start=at_start)
         self.runner_builder, self.worker = runner_builder, worker
         self._spending = Spending(settings, len(self.samples), self._clock)
         self._publisher = PointPublisher(label, monitor, heartbeat_fn, on_error=on_error)

@@ -31,7 +31,7 @@ Waits = Iterator[tuple[int, float | None]]
 thread or a coroutine resumes it at the next change, or after that many seconds."""
 
 
-class Changes:
+class ChangeCounter:
     """A lock, and a count of changes to what it guards that threads and coroutines can wait for."""
 
     def __init__(self) -> None:
