@@ -4,6 +4,7 @@
 #   make demo    ask a real small language model a hundred capitals, no key needed
 #   make test    the whole test suite
 #   make check   lint and types
+#   make bundle  the viewer's JavaScript in one script, after a change to it
 #   make bench   the benchmarks; their table is BENCHMARKS.md
 #   make dist    wheel and sdist in dist/, checked: contents, a clean install, a first run
 #   make screenshots   the pictures of docs/view.md; wants a Chromium

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from heldout._format import cut_middle
+from heldout._format import cut_middle, interval, number
 from heldout.cli._curves import (
     CurveRun,
     compute_verdicts,
@@ -74,6 +74,8 @@ FLIPS = 50
 STRIP = 500
 """Samples of a curve that are drawn step by step."""
 BINS = 20
+VERDICTS = ("regressing", "plateau", "inconclusive", None, "improving")
+"""Verdicts on the evals of a curve, the worst first."""
 JOURNAL_GRAIN = 1 << 20
 """Bytes that a journal grows by until the list of runs shows it anew."""
 
@@ -183,6 +185,7 @@ class Pages:
             "asked": info.asked,
             "resume": _resume_command(info) if report.status == "interrupted" else None,
             "summary": summary,
+            "numbers": _numbers(summary),
             "table": plain_blocks([b for b in blocks if isinstance(b, TextTable)])[0],
             "notes": plain_blocks(line for line in lines if line.style != "dim"),
             "about": plain_blocks(line for line in lines if line.style == "dim"),
@@ -227,7 +230,7 @@ class Pages:
         shown: list[int] = items[offset : offset + limit].tolist()
         fields = [*table.metadata_keys, *(f"metric.{name}" for name in table.metrics)]
         extra = [field for field in cols if field in fields] if cols else table.metadata_keys[:3]
-        values = [_cell_values(table, field, shown) for field in extra]
+        values = [[*map(_format_cell, _cell_values(table, f, shown))] for f in extra]
         tokens = _cell_values(table, "completion_tokens", shown)
         seconds = _cell_values(table, "seconds", shown)
         rows = []
@@ -238,7 +241,7 @@ class Pages:
                     "repeat": result.repeat,
                     "outcome": table.outcome(item),
                     "truncated": result.trajectory.stop.truncated,
-                    "reward": result.score.reward if result.ok else None,
+                    **_reward(result),
                     "question": _question(result, ROW_QUESTION),
                     "target": _cut(as_text(result.sample.ground_truth)),
                     **_extracted(result),
@@ -256,7 +259,7 @@ class Pages:
 
     def _head(self, table: RunTable, where: str, items: Items) -> Plain:
         terms = parse(where)
-        picked = picked_by(terms, table.outcome_fields)
+        picked = picked_by(terms, table.is_input)
         summary = None
         if picked == "all":
             summary = table.report.summary
@@ -363,8 +366,8 @@ class Pages:
                     "question": _question(results[0], LONGEST_CELL),
                     "target": _cut(as_text(results[0].sample.ground_truth)),
                     "attempts": max(table.repeats for table in tables),
-                    "a": {"reward": change.a, **_flip_side(results[0])},
-                    "b": {"reward": change.b, **_flip_side(results[1])},
+                    "a": _flip_side(change.a, results[0]),
+                    "b": _flip_side(change.b, results[1]),
                 }
             )
         return {"total": len(changes), "rows": rows}
@@ -395,7 +398,10 @@ class Pages:
             kind: {
                 "total": len(changed),
                 "rows": [
-                    {"id": flip.id, "before": flip.before, "after": flip.after}
+                    {
+                        "id": flip.id,
+                        "text": {"before": number(flip.before), "after": number(flip.after)},
+                    }
                     for flip in changed[:200]
                 ],
             }
@@ -532,15 +538,15 @@ def _row(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
 
 
 def _curve_row(path: Path) -> Plain:
-    from heldout.training.verdicts import stored_kind
-
+    """Give one verdict per eval of a curve, the worst first, and the numbers of that one."""
     run = read_curve(path)
     results = [point for point in run.points if point.has_result]
-    first = [point for point in results if point.label == results[0].label]
-    kind = stored_kind(first[-1]) if first else None
-    if first and kind is None:  # judging takes time
-        verdict = latest_verdicts(replace(run, points=first)).get(first[0].label)
-        kind = verdict.kind if verdict else None
+    groups = group_by_label(results)
+    verdicts = [
+        {"label": label, "kind": _verdict_kind(run, group)} for label, group in groups.items()
+    ]
+    verdicts.sort(key=lambda verdict: VERDICTS.index(verdict["kind"]))
+    first = groups[str(verdicts[0]["label"])] if verdicts else []
     spark = [
         (point.step, point.reward, *(point.ci or (None, None)))
         for point in first
@@ -548,14 +554,28 @@ def _curve_row(path: Path) -> Plain:
     ]
     return {
         "step": first[-1].step if first else None,
-        "verdict": kind,
+        "verdicts": verdicts or [{"label": "", "kind": None}],
         "spark": spark[:: max(1, len(spark) // 120)],
-        **(_numbers(first[-1].summary or {}) if first else {}),
+        **_numbers((first[-1].summary if first else None) or {}),
     }
 
 
+def _verdict_kind(run: CurveRun, points: Sequence[CurvePoint]) -> str | None:
+    """Return the last verdict on the points of a label; judging takes time, so the stored one."""
+    from heldout.training.verdicts import stored_kind
+
+    kind = stored_kind(points[-1])
+    if kind is None:
+        verdict = latest_verdicts(replace(run, points=list(points))).get(points[0].label)
+        kind = verdict.kind if verdict else None
+    return kind
+
+
 def _numbers(summary: Mapping[str, Any]) -> Plain:
-    """Give a mean with all that belongs to it: both readings, intervals and counts."""
+    """Give a mean with all that belongs to it: both readings, intervals and counts.
+
+    Charts draw the numbers; what is read is `text`, in the digits of the command line.
+    """
     keys = {
         "n": "n",
         "mean": "mean",
@@ -569,7 +589,11 @@ def _numbers(summary: Mapping[str, Any]) -> Plain:
         "min": "min",
         "max": "max",
     }
-    return {name: summary.get(key) for name, key in keys.items()}
+    values = {name: summary.get(key) for name, key in keys.items()}
+    text = {name: number(values[name]) for name in ("mean", "mean_scored", "pass_rate")}
+    text["interval"] = interval(values["low"], values["high"])
+    text["interval_scored"] = interval(values["low_scored"], values["high_scored"])
+    return {**values, "text": text}
 
 
 # --- Blocks of the command line as plain values -------------------------------------------------
@@ -676,6 +700,10 @@ def _cell_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any]
     ]
 
 
+def _format_cell(value: Any) -> str | None:
+    return number(value) if isinstance(value, float) else None if value is None else str(value)
+
+
 def _cut(text: str | None) -> str | None:
     return text if text is None or len(text) <= LONGEST_CELL else text[:LONGEST_CELL] + "…"
 
@@ -709,6 +737,11 @@ def _extracted(result: EvalResult) -> Plain:
     return {}
 
 
+def _reward(result: EvalResult) -> Plain:
+    reward = result.score.reward if result.ok else None
+    return {"reward": reward, "text": {"reward": number(reward)}}
+
+
 def describe_result(result: EvalResult, outcome: str) -> Plain:
     """Describe a result for its page: the conversation as turns, and the score."""
     trajectory = result.trajectory
@@ -720,7 +753,7 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
         "repeat": result.repeat,
         "outcome": outcome,
         "error": result.error,
-        "reward": result.score.reward if result.ok else None,
+        **_reward(result),
         "turns": turns,
         "question": _question(result, LONGEST_CELL),
         "target": as_text(result.sample.ground_truth),
@@ -729,6 +762,7 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
             {
                 "name": metric.name,
                 "value": metric.value,
+                "text": {"value": number(metric.value)},
                 "weight": metric.weight,
                 "has_extracted": "extracted" in metric.metadata,
                 "extracted": _text_or_none(metric.metadata.get("extracted")),
@@ -907,8 +941,10 @@ def _first_attempt(table: RunTable, id: str) -> EvalResult:
     return result
 
 
-def _flip_side(result: EvalResult) -> Plain:
+def _flip_side(reward: float, result: EvalResult) -> Plain:
     return {
+        "reward": reward,
+        "text": {"reward": number(reward)},
         "error": _cut(result.error),
         "answer": result.trajectory.answer[:LONGEST_ANSWER],
         **_extracted(result),
@@ -972,6 +1008,7 @@ def _describe_point(point: CurvePoint, metric: str, most: int) -> Plain:
 
     value, bounds = point.value_and_interval(metric)
     errors = point.number("n_errors")
+    scored = point.number("mean_scored") if metric == "reward" and errors else None
     return {
         "step": point.step,
         "session": point.session,
@@ -980,7 +1017,12 @@ def _describe_point(point: CurvePoint, metric: str, most: int) -> Plain:
         "high": bounds and bounds[1],
         "n": format_n(point),
         "errors": None if errors is None else int(errors),
-        "mean_scored": point.number("mean_scored") if metric == "reward" and errors else None,
+        "mean_scored": scored,
+        "text": {
+            "mean": number(value),
+            "interval": interval(*(bounds or (None, None))),
+            "mean_scored": number(scored),
+        },
         "fewer": point.has_result and is_fewer(point, most),
         "kind": stored_kind(point),
         "pending": point.pending,
@@ -1025,7 +1067,13 @@ def _describe_outcomes(outcomes: Sequence[Outcome], threshold: float | None) -> 
     if outcome == "failed" and any(o.truncated for o in outcomes):
         outcome = "truncated"
     error = next((o.error for o in outcomes if o.error), None)
-    return {"outcome": outcome, "reward": reward, "error": error, "attempts": len(outcomes)}
+    return {
+        "outcome": outcome,
+        "reward": reward,
+        "text": {"reward": number(reward)},
+        "error": error,
+        "attempts": len(outcomes),
+    }
 
 
 def _find_result(path: Path, point: CurvePoint, id: str) -> EvalResult | None:
