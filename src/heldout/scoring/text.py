@@ -57,7 +57,9 @@ _TOKEN = re.compile(
 )
 _PERCENT = re.compile(r"(?<=\d) ?(?:percent\b|%)")
 _QUIET = '"()[]{}_`?;:,.!*“”‘'  # around a word, never part of it
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|[1-9]\d*|0)?(?:\.\d+)?(?:e[-+]?\d{1,3})?")
+_NUMBER = re.compile(
+    r"[-+]?(?=[\d.])(?:\d{1,3}(?:,\d{3})+|[1-9]\d*|0)?(?:\.\d+)?(?:e[-+]?\d{1,3})?"
+)
 _MAX_NUMBER = 400  # characters
 
 
@@ -248,10 +250,10 @@ def grade_includes(
 def _includes(text: str, target: str) -> float:
     reference = _target_tokens(target)
     longest = max(reference, key=len)
-    if not longest.strip(string.punctuation):  # nothing but marks, as they are
+    if not any(map(str.isalnum, longest)):  # nothing but marks, as they are
         return float("".join(nfkc(target).split()) in "".join(nfkc(text).split()))
     if longest in _ARTICLES:
-        return float(_within(reference, re.findall(r"\w+", text.casefold())))
+        return float(_within(reference, re.findall(r"\w+", nfkc(text).casefold())))
     return float(_within(reference, tokens(text)))
 
 
