@@ -819,9 +819,9 @@ def _find_results(messages: Sequence[Message]) -> dict[tuple[int, int], int]:
     for place, message in reversed([*enumerate(messages)]):
         if message.role == "tool":
             later.setdefault(message.tool_call_id, []).append(place)
-        for number, call in enumerate(message.tool_calls):
+        for which, call in enumerate(message.tool_calls):
             if later.get(call.id):
-                results[place, number] = later[call.id].pop()
+                results[place, which] = later[call.id].pop()
     return results
 
 
@@ -1084,9 +1084,9 @@ def _find_result(path: Path, point: CurvePoint, id: str) -> EvalResult | None:
     journal = RunDir(directory).journal
     needle = b'"id":' + msgspec.json.encode(id)
     match = None
-    for number, _, line in lines(journal):
+    for line_number, _, line in lines(journal):
         if needle in line:
-            result = decode_result(journal, number, line)
+            result = decode_result(journal, line_number, line)
             if result.sample_id == id and result.repeat == 0:
                 match = result
     return match
