@@ -195,7 +195,7 @@ class ToolEnvironment:
         return make_snapshot(self, state)
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the state of a snapshot.
+        """Restore the state of a snapshot.
 
         Raises:
             SnapshotMismatch: It is of another kind of environment, or of another major version.

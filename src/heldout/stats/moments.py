@@ -93,7 +93,7 @@ _UNIT = 1126
 
 
 def find_changes(numbers: Ints) -> NDArray[np.bool_]:
-    """Tell of each number whether it is another one than that before it."""
+    """Return, for each number, whether it differs from its predecessor."""
     changes = np.ones(len(numbers), dtype=np.bool_)
     np.not_equal(numbers[1:], numbers[:-1], out=changes[1:])
     return changes
@@ -317,7 +317,7 @@ class Moments:
 
 
 def is_near_binary(values: Floats) -> NDArray[np.bool_]:
-    """Tell of each value whether it is 0 or 1 but for rounding."""
+    """Return, for each value, whether it is 0 or 1 up to rounding."""
     return np.asarray(np.minimum(np.abs(values), np.abs(values - 1)) <= UNIT_ROUNDING)
 
 

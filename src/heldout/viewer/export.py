@@ -28,7 +28,7 @@ from heldout.viewer.assets import BUNDLE, read_assets
 from heldout.viewer.notebook import render_block
 from heldout.viewer.pages import Pages, scan_runs
 from heldout.viewer.tables import RunTable
-from heldout.viewer.where import Column
+from heldout.viewer.where import FilterColumn
 
 MOST_RUNS = 12
 MOST_ROWS = 100_000
@@ -199,7 +199,7 @@ def _plain_columns(table: RunTable, redact: frozenset[str]) -> Answers:
     return {"columns": columns, "fields": fields, "inputs": inputs}
 
 
-def _plain_column(column: Column) -> Answers:
+def _plain_column(column: FilterColumn) -> Answers:
     if column.numbers is not None:
         return {"numbers": [None if n != n else n for n in column.numbers.tolist()]}
     assert column.codes is not None
