@@ -33,7 +33,7 @@ from heldout.scoring import Rubric, grade_number, part
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.training import PeriodicEval, from_functions
-from heldout.training.curve import CurvePoint, CurveWriter, Outcome
+from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome
 from heldout.types import Usage
 
 ITEMS = {
@@ -290,7 +290,7 @@ def make_two_evals(folder: Path) -> None:
                     time="2026-01-01T00:00:00Z",
                     seconds=1.0,
                     summary={**summary, "ci_low": 0.0, "ci_high": 1.0},
-                    outcomes=tuple(Outcome(f"{label}-{i}", float(i < n)) for i in range(4)),
+                    outcomes=tuple(ItemOutcome(f"{label}-{i}", float(i < n)) for i in range(4)),
                     asked=4,
                     of=4,
                     verdict={"kind": kind},

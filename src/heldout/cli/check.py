@@ -26,24 +26,13 @@ from heldout.analysis.judge_check import (
 )
 from heldout.cli._load import describe_error, load_object
 from heldout.cli._options import count_option, json_option, parse_value
-from heldout.cli._tables import (
-    Block,
-    Column,
-    Line,
-    Report,
-    Span,
-    Table,
-    as_line,
-    as_text,
-    make_console,
-    print_json,
-    print_report,
-)
+from heldout.cli._tables import as_line, as_text, make_console, print_json, print_report
 from heldout.cli.show import print_labelled, shorten
 from heldout.config import Sampling
 from heldout.errors import InvalidInput, RenderMismatch
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import Examination, examine
+from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table
 from heldout.scoring.judges import Judge
 from heldout.stats import Agreement
 from heldout.store.runs import describe_model

@@ -70,7 +70,7 @@ export function Curve({ name, params }) {
         <${About} curve=${curve} />
       </div>
       <details><summary>All points</summary>
-        <${Points} name=${name} label=${label} curve=${curve} /></details>`;
+        <${Points} curve=${curve} /></details>`;
   };
   return html`<${Loaded} answer=${answer} view=${view} />`;
 }
@@ -145,13 +145,9 @@ function About({ curve }) {
   return html`<aside><h2>About this curve</h2><${Facts} rows=${facts} /></aside>`;
 }
 
-const evalName = (name, label, step) => `${name}@${label ? `${label}:` : ""}${step}`;
-
-function Points({ name, label, curve }) {
+function Points({ curve }) {
   const step = (point) =>
-    point.saved && !isExport()
-      ? html`<a href=${link(["run", evalName(name, label, point.step)])}>${point.step}</a>`
-      : point.step;
+    point.run && !isExport() ? html`<a href=${link(["run", point.run])}>${point.step}</a>` : point.step;
   return html`<${Table} label="points" rows=${[...curve.points].reverse()} columns=${[
     { title: "step", numeric: true, cell: step },
     { title: curve.metric, numeric: true, cell: (point) => point.text.mean },
@@ -169,9 +165,8 @@ function Flips({ name, label, steps, results }) {
   const answer = useAnswer("curve-flips", { name, label, from_step: from, to_step: to });
   if (answer.problem) return html`<${Problem} problem=${answer.problem} />`;
   if (!answer.data || answer.isStale) return null;
-  const saved = isExport() ? [] : results.filter((point) => point.saved).map((point) => point.step);
-  const isSaved = steps.every((step) => saved.includes(step));
-  const both = steps.map((step) => evalName(name, label, step));
+  const both = steps.map((step) => results.find((point) => point.step === step)?.run);
+  const isSaved = both.every(Boolean) && !isExport();
   const sample = (id) => link(["curve", name, "sample"], { id, label, step: to });
   const side = (title, sign, { total, rows }) => html`<section>
     <h3><${Sign} outcome=${sign} /> ${title} <span class="soft">${count(total)}</span></h3>
