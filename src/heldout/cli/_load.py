@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from heldout._code import import_file, import_object
+from heldout._extras import install_hint
 from heldout.errors import (
     EvalFailed,
     EvalFileError,
@@ -76,7 +77,7 @@ def import_extra(name: str, need: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
         raise MissingDependency(
-            f"{need} ({missing.name} is missing): pip install 'heldout[{extra}]'"
+            f"{need} ({missing.name} is missing): {install_hint(extra)}"
         ) from None
 
 

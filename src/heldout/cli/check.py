@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
+from heldout._extras import missing_extra
 from heldout._format import count, interval, list_some, number
 from heldout._providers import KINDS, SERVERS
 from heldout.analysis.judge_check import (
@@ -379,9 +380,8 @@ def _load_tokenizer(name: str) -> Any:
     try:
         from transformers import AutoTokenizer
     except ImportError as missing:
-        raise InvalidInput(
-            f"reading a tokenizer needs transformers ({missing.name} is missing): "
-            "pip install 'heldout[local]'"
+        raise missing_extra(
+            f"reading a tokenizer needs transformers ({missing.name} is missing)", "local"
         ) from None
     try:
         # Local files alone: this command does not download gigabytes.
