@@ -16,7 +16,9 @@ import pytest
 import heldout
 from heldout import EvalResult, Message, Metric, Score, Trajectory
 from heldout._format import number
-from heldout.viewer import pages as viewer_pages
+from heldout.store.journal import JournalWriter
+from heldout.store.run_dir import RunDir, RunInfo
+from heldout.viewer import compare_page
 from heldout.viewer.export import _plain_columns, export_runs
 from heldout.viewer.pages import Pages
 from heldout.viewer.where import BadFilter, parse, picked_by
@@ -214,6 +216,26 @@ def test_an_unfinished_run_says_that_its_mean_is_of_what_finished_first(open_pag
     page = open_page("#/run/shop-killed")
     see(page, "of what finished first")
     see(page, "Not finished: interrupted after 37 of 60 items")
+
+
+def test_the_page_of_a_running_eval_follows_it(open_page: Open, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "live")
+    run.make()
+    run.write_info(RunInfo.new({"experiment_name": "live", "repeats": 1}, {}, asked=9))
+    journal = JournalWriter(run.journal)
+    results = [
+        EvalResult(sample.id, sample, Trajectory(()), Score((Metric("m", 1.0, 1.0),)))
+        for sample in make_questions(4)
+    ]
+    journal.append(0, results[0])
+    server = Server(tmp_path)
+    page = open_page("#/run/live", on=server)
+    see(page, "n 1 of 9")
+    for i in (1, 2, 3):
+        journal.append(i, results[i])
+        see(page, f"n {i + 1} of 9")
+    journal.close()
+    server.close()
 
 
 # --- Samples ------------------------------------------------------------------------------------
@@ -703,7 +725,7 @@ def test_a_filter_means_the_same_in_an_exported_file(open_page: Open, pages: Pag
 def test_an_exported_file_says_what_it_does_not_have(
     browser: Browser, folder: Path, tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(viewer_pages, "FLIPS", 3)
+    monkeypatch.setattr(compare_page, "FLIPS", 3)
     make_two_evals(tmp_path)
     out = tmp_path / "out.html"
     roots = [folder / "shop-base", folder / "shop-tuned", tmp_path / "two-evals"]
