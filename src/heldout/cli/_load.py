@@ -29,8 +29,6 @@ from heldout.errors import (
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
 
-# --- Code ---------------------------------------------------------------------------------------
-
 
 class MissingDependency(EvalFailed):
     """A package or a device that the evaluation needs is not here."""
@@ -132,9 +130,6 @@ def describe_error(problem: BaseException, path: Path | None = None) -> str:
 def one_line(problem: BaseException) -> str:
     """Return the message of an error on one line."""
     return " ".join(str(problem).split())
-
-
-# --- Results ------------------------------------------------------------------------------------
 
 
 def select_results(report: EvalReport, where: str | None) -> EvalReport:
