@@ -28,6 +28,7 @@ from heldout.reporting import curves
 from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table, name
 from heldout.reporting.names import find_curve, find_run_directory, find_step, list_result_steps
 from heldout.reporting.summaries import build_report, build_slices, in_order
+from heldout.store.remote import lasting_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -142,7 +143,7 @@ def _show_report(
     print_json(
         {
             "kind": "run",
-            "path": str(report.path),
+            "path": lasting_name(path),
             **pick(report, "status", "config"),
             "summary": summary,
             "errors": report.errors,
@@ -176,7 +177,7 @@ def _show_slices(
 
 def usage_as_dict(report: EvalReport) -> dict[str, Any] | None:
     """Return tokens and cost of a run for JSON; None where no item reported its tokens."""
-    return msgspec.structs.asdict(report.usage) if report.usage.n else None
+    return msgspec.to_builtins(report.usage) if report.usage.n else None
 
 
 # --- Conversations ------------------------------------------------------------------------------
@@ -210,8 +211,12 @@ def _find_items(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
         known = list(dict.fromkeys(result.sample_id for result in report.results))
         id = min(missing, key=ids.index)
         near = difflib.get_close_matches(id, known[:10_000], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known[:3])}, …"
-        raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+            raise InvalidInput(f"{report.path} has no sample {id!r}", hint=hint)
+        raise InvalidInput(
+            f"{report.path} has no sample {id!r}; there is {', '.join(known[:3])}, …"
+        )
     return sorted(results, key=lambda result: ids.index(result.sample_id))
 
 
@@ -279,7 +284,8 @@ def _describe_result(result: EvalResult) -> Iterator[tuple[str, str]]:
     if result.sample.ground_truth is not None:
         yield "target", str(result.sample.ground_truth)
     if result.trajectory.stop.truncated:
-        yield "", "The last turn was truncated."
+        what = "last turn" if result.trajectory.messages else "episode"
+        yield "", f"The {what} was truncated."
 
 
 def shorten(value: object) -> str:

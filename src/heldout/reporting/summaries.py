@@ -13,12 +13,13 @@ from heldout.config import MAX_ERROR_RATE
 from heldout.errors import InvalidInput
 from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table, code, name
 from heldout.store.error_counts import list_errors
+from heldout.store.remote import lasting_name
 from heldout.store.runs import describe_model
 
 if TYPE_CHECKING:
     from heldout.stats.summary import Summary
     from heldout.store.report import EvalReport
-    from heldout.store.run_dir import RunInfo
+    from heldout.store.run_dir import ModelUsage, RunInfo
 
 REASONS_NAMED = 3
 """Unknown finish reasons that are named."""
@@ -44,6 +45,9 @@ def describe_selection(report: EvalReport) -> str:
 def describe_report(report: EvalReport) -> Line:
     """Return the title of a report: its name, its model, and the run it is a rescoring of."""
     title = [name(report.config.get("experiment_name") or "report")]
+    environment = report.config.get("env")
+    if isinstance(environment, str):
+        title.append(Span(f", environment: {environment}", "dim"))
     model = describe_model(report.config)
     if model is not None:
         title.append(Span(f", model: {model}", "dim"))
@@ -84,7 +88,7 @@ def build_report(
     ]
     blocks += [Line(line, style="red") for line in list_errors(report.errors, errors)]
     if errors:
-        run = "RUN" if report.path is None else shlex.quote(str(report.path))
+        run = "RUN" if report.path is None else shlex.quote(lasting_name(report.path))
         hint = f"`heldout show {run} --failures 5` shows why items errored"
         blocks.append(Line(hint, style="yellow", wrap=False))
     if tokens := describe_usage(report):
@@ -92,7 +96,7 @@ def build_report(
     if info is not None:
         blocks.append(Line(_describe_origin(info), style="dim"))
     if report.path is not None:
-        blocks.append(Line(f"saved to {report.path}", style="dim", wrap=False))
+        blocks.append(Line(f"saved to {lasting_name(report.path)}", style="dim", wrap=False))
     return Report(blocks)
 
 
@@ -102,9 +106,24 @@ def describe_usage(report: EvalReport) -> str | None:
     if not usage.n:
         return None
     text = f"tokens: {usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
-    if usage.n < report.summary["n"]:
-        text += f" ({usage.n} of {count(report.summary['n'], 'item')} report them)"
-    return text if usage.cost is None else f"{text}; cost: {format_cost(usage.cost)}"
+    if len(usage.models) == 1 and usage.models[0].role == "policy":
+        if usage.n < report.summary["n"]:
+            text += f" ({usage.n} of {count(report.summary['n'], 'item')} report them)"
+        return text if usage.cost is None else f"{text}; cost: {format_cost(usage.cost)}"
+    if usage.cost is not None:
+        text += f"; cost: {format_cost(usage.cost)}"
+    return f"{text} ({'; '.join(_describe_share(model) for model in usage.models)})"
+
+
+def _describe_share(model: ModelUsage) -> str:
+    """Return what one of several models took in words."""
+    named = model.role if model.model is None else f"{model.role} {model.model}"
+    if not model.n:
+        return f"{named}: not reported"
+    text = f"{named}: {model.prompt_tokens:,} in, {model.completion_tokens:,} out"
+    if model.unknown:
+        text += f", {model.n} of {count(model.n + model.unknown, 'item')} report them"
+    return f"{text}, {'no price' if model.cost is None else f'cost {format_cost(model.cost)}'}"
 
 
 def format_cost(cost: float) -> str:
@@ -159,7 +178,7 @@ def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
     summary = report.summary
     asked = summary.get("n_asked")
     if report.lacks_mean and summary["n_scored"] and summary["n"] == asked:
-        why = (reason or "too many items errored for a mean").removeprefix("SystemicFailure: ")
+        why = reason or "too many items errored for a mean"
         yield Line(f"Failed: {why}.", style="yellow")
     elif summary.get("complete") is False:
         done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")

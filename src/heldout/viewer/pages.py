@@ -98,8 +98,8 @@ class Pages:
         if one is not None:
             return find_step(self._known[one.curve], one.step, label=one.label)
         near = difflib.get_close_matches(name, self._known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UnknownRun(f"there is no run {name!r:.200}{hint}")
+        hint = f"did you mean {near[0]}?" if near else None
+        raise UnknownRun(f"there is no run {name!r:.200}", hint=hint)
 
     def _is_curve(self, name: str) -> bool:
         return name in self._known and RunDir(self._known[name]).curve.exists()

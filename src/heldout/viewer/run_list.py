@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from heldout.errors import HeldoutError, RunDirectoryError
+from heldout.errors import DamagedJournal, HeldoutError, RunDirectoryError
 from heldout.reporting.curves import CurveRun, group_by_label, latest_verdicts, read_curve
 from heldout.store.report import EvalReport
 from heldout.store.runs import read_entry
@@ -26,7 +26,7 @@ def describe_entry(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
         "name": name,
         "kind": entry.kind,
         "status": entry.status,
-        "model": entry.model,
+        "model": entry.endpoint,
         "asked": entry.asked,
         "started": entry.when,
         "tags": list(entry.tags),
@@ -40,7 +40,7 @@ def describe_entry(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
         summary = EvalReport.load(path).summary
         return row | numbers(summary) | {"unfinished": summary.get("complete") is False}
     except HeldoutError as problem:
-        repair = f"heldout repair {path}" if "repair" in str(problem) else None
+        repair = f"heldout repair {path}" if isinstance(problem, DamagedJournal) else None
         return row | {"problem": str(problem), "repair": repair}
 
 

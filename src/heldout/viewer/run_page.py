@@ -94,11 +94,11 @@ def _quantiles(values: Any) -> Plain | None:
 
 def _resume_command(info: RunInfo) -> str | None:
     """Return the command that continues a run, where `heldout run` began it."""
-    command = info.command or []
-    if "run" not in command or not command[command.index("run") - 1].endswith("heldout"):
+    arguments = info.run_arguments
+    if arguments is None:
         return None
-    again = [part for part in command[command.index("run") :] if part != "--resume"]
-    return f"heldout {shlex.join([*again, '--resume'])}"
+    again = [argument for argument in arguments if argument != "--resume"]
+    return f"heldout run {shlex.join([*again, '--resume'])}"
 
 
 def describe_slices(table: RunTable, by: str) -> Plain:
