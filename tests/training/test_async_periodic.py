@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from heldout.cli._curves import judge_curve, read_curve
 from heldout.errors import InvalidInput
 from heldout.isolation import NeedsTrainerThread, is_background_thread
+from heldout.reporting.curves import judge_curve, read_curve
 from heldout.training import (
     AsyncEvalDispatcher,
     CurveMonitor,
