@@ -19,10 +19,11 @@ import click
 
 from heldout._format import count, cut, interval, list_some, number
 from heldout.cli._options import json_option
-from heldout.cli._tables import Column, Line, Report, Span, Table, print_json, print_report
-from heldout.cli.show import describe_report
+from heldout.cli._tables import print_json, print_report
 from heldout.config import EvalConfig
 from heldout.errors import ResumeMismatch, RunDirectoryError
+from heldout.reporting.blocks import Column, Line, Report, Span, Table
+from heldout.reporting.summaries import describe_report
 
 if TYPE_CHECKING:
     from heldout.analysis.tool_calls import CallSet
@@ -54,7 +55,8 @@ TRIGGER_ROWS = {
     "endpoint",
     required=True,
     metavar="M",
-    help="openai:MODEL or openai:MODEL@http://host/v1. MODEL replaces the model of each request.",
+    help="openai:MODEL or openai:MODEL@http://host/v1. MODEL replaces the model of each request. "
+    "Sets endpoint.",
 )
 @click.option(
     "--baseline",
@@ -65,7 +67,9 @@ TRIGGER_ROWS = {
     "the reference run again, and shows how far it agrees with itself.",
 )
 @click.option(
-    "--name", metavar="NAME", help="Name of the run.  [default: made of FILE, model and server]"
+    "--name",
+    metavar="NAME",
+    help="Name of the run. Sets experiment_name.  [default: made of FILE, model and server]",
 )
 @click.option(
     "--output-dir",
@@ -80,7 +84,7 @@ TRIGGER_ROWS = {
     "max_samples",
     type=click.IntRange(1),
     metavar="N",
-    help="Only the first N lines.",
+    help="Only the first N lines. Sets max_samples.",
 )
 @click.option(
     "--max-concurrent",
@@ -198,9 +202,9 @@ def _send_requests(
     try:
         return asyncio.run(send())
     except ResumeMismatch as mismatch:
-        message = str(mismatch).replace("another experiment_name", "another --name")
+        mismatch.offer("choose another --name")
         raise ResumeMismatch(
-            f"{message}. A sample is a line of FILE; {run_dir} may continue with lines added at "
+            f"{mismatch}. A sample is a line of FILE; {run_dir} may continue with lines added at "
             "the end"
         ) from None
     except KeyboardInterrupt:
