@@ -226,7 +226,7 @@ def make_all(folder: Path) -> None:
     (folder / "eval.py").write_text(EVAL)
     request = {"messages": [{"role": "user", "content": "another"}]}
     (folder / "requests.jsonl").write_text(json.dumps(request) + "\n")
-    label = {"question": "q", "answer": "a", "target": "a", "label": True}
+    label = {"question": "q", "answer": "a", "ground_truth": "a", "label": True}
     (folder / "labels.jsonl").write_text(json.dumps(label) + "\n")
     with quiet(Stream(), Stream()), contextlib.chdir(folder):
         check = "check judge labels.jsonl --judge eval.py:judge --epochs 1 --cache verdicts.db"
