@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -99,7 +100,7 @@ def test_a_row_that_makes_no_sample_is_named_with_file_and_line(
 
 @pytest.mark.parametrize(
     "columns",
-    [{"id": "key"}, {"ground_truth": "key"}, {"input": ["key"]}, {"metadata": ["answer", "key"]}],
+    [{"id": "key"}, {"ground_truth": "key"}, {"input": ["key"]}],
 )
 def test_a_column_that_is_not_there_is_refused_with_those_that_are(
     tmp_path: Path, columns: Any
@@ -118,6 +119,20 @@ def test_a_column_that_only_some_rows_have_is_an_error_in_the_first_without(
     file = written(tmp_path / "a.jsonl", jsonl([ROWS[0], {"question": "?"}]))
     with pytest.raises(InvalidInput, match=r"a\.jsonl, line 2: there is no column 'answer'"):
         load_jsonl(file, ground_truth="answer")
+
+
+def test_metadata_that_a_row_lacks_is_left_out_and_what_no_row_has_is_refused(
+    tmp_path: Path,
+) -> None:
+    file = written(tmp_path / "a.jsonl", jsonl([ROWS[0], {"question": "?", "source": "b"}]))
+    samples = load_jsonl(file, metadata=["difficulty", "source"])
+    assert [sample.metadata for sample in samples] == [
+        {"difficulty": ROWS[0]["difficulty"]},
+        {"source": "b"},
+    ]
+    known = "there are ['answer', 'difficulty', 'question', 'source']"
+    with pytest.raises(InvalidInput, match=re.escape(f"metadata: no row has 'level'; {known}")):
+        load_jsonl(file, metadata=["difficulty", "level"])
 
 
 @pytest.mark.parametrize("name", ["input", "metadata"])

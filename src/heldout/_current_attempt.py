@@ -1,7 +1,7 @@
 """The attempt that the running code belongs to, for code below the turn loop.
 
 `rollout.Attempt.run` sets it. Endpoints and judges know nothing of attempts; while they wait for
-others they pause its time limit.
+others they pause its time limit, and judges and simulated users say what they took.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import anyio
 
 from heldout._aio import in_user_code
+from heldout.types import OtherUsage, Usage
 
 
 @dataclass(slots=True, eq=False)
 class CurrentAttempt:
-    """The time limit of an attempt that is running."""
+    """An attempt that is running: its time limit, and what models other than the policy took."""
 
     timeout: float | None
     scope: anyio.CancelScope
+    other_usage: list[OtherUsage]
+    """What judges and simulated users took so far."""
     waited: float = 0.0
     """Seconds that the time limit was paused."""
     _pauses: int = 0
@@ -57,3 +61,10 @@ def waiting_for_others() -> Iterator[None]:
         yield
     finally:
         attempt.resume()
+
+
+def add_other_usage(role: Literal["judge", "user"], model: str, usage: Usage | None) -> None:
+    """Count tokens of another model than the policy for the current attempt, if there is one."""
+    attempt = in_user_code.get()
+    if isinstance(attempt, CurrentAttempt):
+        attempt.other_usage.append(OtherUsage(role, model, usage))

@@ -3,7 +3,8 @@
 Every loader gives the rows as dicts where no column is named, and `Sample`s where some are. `id`
 names the column that is the id (without one, samples are numbered), `ground_truth` the column with
 the target, `input` and `metadata` the columns that go there; what is not named goes to the input. A
-bad row is an error with its file and line.
+row without a column of `metadata` has none of it; one that no row has is refused. A bad row is an
+error with its file and line.
 
     load_jsonl("math.jsonl", ground_truth="answer", metadata=["difficulty"])
     [Sample(str(row["n"]), {"prompt": row["problem"]}) for row in load_jsonl("math.jsonl")]
@@ -168,8 +169,12 @@ def _convert(rows: Rows, columns: Columns) -> list[Any]:
     """Make rows into samples where columns are named."""
     for name in ("input", "metadata"):
         if isinstance(column := columns.get(name), str):
-            raise InvalidInput(f"{name} is a list of columns, got {column!r}; write [{column!r}]")
+            raise InvalidInput(
+                f"{name} is a list of columns, got {column!r}", hint=f"write [{column!r}]"
+            )
     converted: list[Any] = []
+    unseen = dict.fromkeys(columns.get("metadata", ()))
+    seen: dict[str, None] = {}
     for number, (where, row) in enumerate(rows):
         try:
             if not isinstance(row, Mapping):
@@ -177,6 +182,12 @@ def _convert(rows: Rows, columns: Columns) -> list[Any]:
             converted.append(_make_sample(row, number, **columns) if columns else dict(row))
         except InvalidInput as problem:
             raise InvalidInput(f"{where}: {problem}") from None
+        if unseen:
+            seen |= dict.fromkeys(map(str, row))
+            unseen = {key: None for key in unseen if key not in row}
+    if unseen and converted:
+        names = ", ".join(map(repr, unseen))
+        raise InvalidInput(f"metadata: no row has {names}; there are {sorted(seen)}")
     return converted
 
 
@@ -199,7 +210,7 @@ def _make_sample(
         _id(number if id is None else _column(row, id)),
         {key: _column(row, key) for key in chosen},
         None if ground_truth is None else _column(row, ground_truth),
-        {key: _column(row, key) for key in metadata},
+        {key: row[key] for key in metadata if key in row},
     )
 
 

@@ -57,7 +57,6 @@ from heldout.rollout import (
     PrepareMessages,
     ScoreFn,
     TurnFile,
-    failed_in_scoring,
     root_of,
     turn_limit,
 )
@@ -212,9 +211,7 @@ class EvalRun:
 
     async def run(self) -> EvalReport:
         """Run all items and derive the report, which is saved; raise as `evaluate` does."""
-        resumes = self.dir.exists() and (
-            self.config.resume or self.dir.holds_no_result(failed_in_scoring)
-        )
+        resumes = self.dir.exists() and (self.config.resume or self.dir.holds_no_result())
         try:
             # First the lock, then everything else: no other process may come in between.
             self.journal = JournalWriter(self.dir.journal) if resumes else self.dir.claim()
@@ -318,10 +315,12 @@ class EvalRun:
         if self.previous is not None and self.journal.written == 0:
             info = self.previous  # nothing was added to it: it is what it was
         else:
-            reason = f"{type(problem).__name__}: {printable_error(problem)}"[:2000]
+            kind = "" if isinstance(problem, EvalFailed) else f"{type(problem).__name__}: "
+            reason = f"{kind}{printable_error(problem)}"[:2000]
             failed = isinstance(problem, Exception)
             info.status, info.reason = ("failed", reason) if failed else ("interrupted", None)
             info.asked, info.finished = self.progress.total, now()
+            info.ended, info.errors = self.progress.done, self.progress.errors
         # A full disk may refuse this too. The journal, which is what counts, is whole anyway.
         with suppress(RunDirectoryError):
             self.dir.write_info(info)
@@ -425,11 +424,12 @@ class EvalRun:
             self.journal.append(item.index, result, item.content)
         except InvalidInput as refused:  # what JSON cannot hold: an error of this item
             problem = refused
-            result = error_result(item, f"store: {printable_error(refused)}")
+            result = error_result(item, "store", printable_error(refused))
             self.journal.append(item.index, result, item.content)
         if self.config.save_turns:
             self.turn_file(item).remove()
         self.progress.add(item.index, result.score.reward, ok=result.ok)
+        self.progress.add_others(result.other_usage)
         if result.error is None:
             self.unreachable = None
             return
@@ -437,7 +437,7 @@ class EvalRun:
         if self.progress.errors == 1:
             line = printable(error.replace("\n", "\\n"))
             log.warning("%s: the first item that errored: %s", self.dir.path, line)
-        self.errors_in_scoring += failed_in_scoring(result.error)
+        self.errors_in_scoring += result.error_stage == "score_fn"
         if isinstance(problem, FatalEndpointError):
             raise SystemicFailure(
                 f"the model cannot answer any request, so the eval was stopped: {problem}"
@@ -448,7 +448,8 @@ class EvalRun:
                 f"was stopped: {problem}"
             ) from problem
         if self.config.on_error == "raise":
-            raise ItemFailed(f"{error} (on_error='raise' stops at the first error)") from problem
+            text = f"{error} (on_error='raise' stops at the first error)"
+            raise ItemFailed(text, stage=result.error_stage) from problem
         if not isinstance(problem, Unreachable):
             self.unreachable = None
         elif self.unreachable is not None:
@@ -497,10 +498,16 @@ class Evaluation(EvalRun):
         )
 
 
-def error_result(item: Item, error: str) -> EvalResult:
-    """Make the result of an item that has only an error."""
-    trajectory = Trajectory((), Stop("error"))
-    return EvalResult(item.sample.id, item.sample, trajectory, repeat=item.repeat, error=error)
+def error_result(item: Item, stage: str, message: str) -> EvalResult:
+    """Make the result of an item of which only its error is left."""
+    return EvalResult(
+        item.sample.id,
+        item.sample,
+        Trajectory((), Stop("error")),
+        repeat=item.repeat,
+        error=f"{stage}: {message}",
+        error_stage=stage,
+    )
 
 
 async def attempt_item(
@@ -535,7 +542,17 @@ async def attempt_item(
         error = f"{error}; the last answer was: {policy.last_failure}"
     trajectory = replace(attempt.trajectory, timing=attempt.timing)
     score = attempt.score if attempt.score is not None else Score()
-    result = EvalResult(sample.id, sample, trajectory, score, {}, item.repeat, error)
+    result = EvalResult(
+        sample.id,
+        sample,
+        trajectory,
+        score,
+        {},
+        item.repeat,
+        error,
+        attempt.error_stage,
+        attempt.other_usage,
+    )
     return result, attempt.problem
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -68,6 +67,7 @@ from heldout.store.run_dir import replace_file
 from heldout.types import (
     Completion,
     Message,
+    OtherUsage,
     Sample,
     Score,
     Stop,
@@ -175,7 +175,7 @@ class AttemptState:
     """What has happened in an attempt so far."""
 
     stage: str = "prepare_messages"
-    """What is being called, for the words of an error."""
+    """What is being called; of an attempt that errored, what was."""
     messages: list[Message] = field(default_factory=list)
     model_turns: list[int] = field(default_factory=list)
     """Positions of the model's own messages."""
@@ -186,6 +186,8 @@ class AttemptState:
     """Requests made so far, where the policy counts them, with retries."""
     cached_turns: int = 0
     """Model turns that came from the response cache, without a request."""
+    other_usage: list[OtherUsage] = field(default_factory=list)
+    """What judges and simulated users took so far."""
     restored_turns: int = 0
     """Model turns that a stopped run had made and saved."""
     seconds_before: float = 0.0
@@ -225,9 +227,13 @@ class AttemptResult:
     score: Score | None = None
     """None where it errored, or where there is no `score_fn`."""
     error: str | None = None
+    error_stage: str | None = None
+    """What was being called when it errored; None where it did not."""
     problem: BaseException | None = None
     """What was raised, where the error is something that was raised."""
     timed_out: bool = False
+    other_usage: tuple[OtherUsage, ...] = ()
+    """What judges and simulated users took."""
 
 
 @dataclass(slots=True, eq=False)
@@ -261,7 +267,7 @@ class Attempt:
         """
         deadline = inf if self.timeout is None else anyio.current_time() + self.timeout
         with anyio.CancelScope(deadline=deadline) as scope:
-            result = await self._run(CurrentAttempt(self.timeout, scope))
+            result = await self._run(CurrentAttempt(self.timeout, scope, self.state.other_usage))
         if result.timed_out:
             await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was cancelled, too
         return result
@@ -284,6 +290,8 @@ class Attempt:
             timed_out = not isinstance(raised, Exception) and await _has_timed_out(current)
             if not timed_out:
                 problem = _unwrap(raised)
+                if isinstance(problem, RenderMismatch):
+                    state.stage = "render"  # it is the policy that renders: no server is broken
                 error = _describe_error(state.stage, problem)
         except anyio.get_cancelled_exc_class() as cancelled:
             timed_out = await _has_timed_out(current)
@@ -308,7 +316,9 @@ class Attempt:
             trajectory = replace(trajectory, reads_metadata=True)
         timing = Timing(seconds, state.requests, state.restored_turns, state.cached_turns)
         score = score if error is None else None
-        return AttemptResult(trajectory, timing, score, error, problem, timed_out)
+        stage = None if error is None else state.stage
+        others = OtherUsage.merge(state.other_usage)
+        return AttemptResult(trajectory, timing, score, error, stage, problem, timed_out, others)
 
     async def _roll_out_sample(self) -> Trajectory:
         sample, state = self.sample, self.state
@@ -511,6 +521,7 @@ class SavedTurns(msgspec.Struct):
     seconds: float
     environment: dict[str, Any]
     cached_turns: int = 0
+    other_usage: list[OtherUsage] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,6 +561,7 @@ class TurnFile:
             state.seconds,
             snapshot,
             state.cached_turns,
+            state.other_usage,
         )
         await anyio.to_thread.run_sync(replace_file, self.path, msgspec.json.encode(saved))
 
@@ -586,6 +598,7 @@ class TurnFile:
         state.usage, state.finish_reason = saved.usage, saved.finish_reason
         state.requests, state.seconds_before = saved.requests, saved.seconds
         state.cached_turns = saved.cached_turns
+        state.other_usage.extend(saved.other_usage)
         state.restored_turns = len(saved.model_turns)
         return True
 
@@ -595,13 +608,6 @@ class TurnFile:
 
 
 # --- Errors -------------------------------------------------------------------------------------
-
-_LATE_IN_SCORING = re.compile(r"timeout: not done after \S+ s \(in score_fn\)")
-
-
-def failed_in_scoring(error: str) -> bool:
-    """Return whether an error is the score function's, so that the trajectory is complete."""
-    return error.startswith("score_fn: ") or _LATE_IN_SCORING.match(error) is not None
 
 
 def root_of(problem: BaseException | None) -> BaseException | None:
@@ -621,8 +627,6 @@ def _unwrap(problem: BaseException) -> BaseException:
 
 def _describe_error(stage: str, problem: BaseException) -> str:
     """Describe an error: its stage, its type and message, and the line in user code."""
-    if isinstance(problem, RenderMismatch):
-        stage = "render"  # it is the policy that renders, but no server that is broken
     message = printable_error(problem)
     own_errors = EndpointError | InvalidInput | EnvironmentFailed | RenderMismatch
     if isinstance(problem, own_errors) and stage != "score_fn":

@@ -552,11 +552,12 @@ class WorkerPool:
         for job in reversed(worker.jobs.values()):
             job.deaths += 1
             if job.deaths >= MAX_DEATHS:
-                error = (
-                    f"worker: it died {job.deaths} times while this item ran, the last time with "
-                    f"no other: {reason}"
+                why = (
+                    f"it died {job.deaths} times while this item ran, the last time with no other: "
+                    f"{reason}"
                 )
-                job.outcome = error_result(job.item, error), EvalFailed(error)
+                result = error_result(job.item, "worker", why)
+                job.outcome = result, EvalFailed(result.error or why)
                 job.done.set()
             elif job.is_suspect:
                 self._suspects.append(job)

@@ -256,8 +256,8 @@ class _ItemLoop:
             line = encode_result(job.index, result, content)
         except InvalidInput as refused:  # as the engine does where a journal refuses it
             problem = refused
-            error = f"store: {printable_error(refused)}"
-            line = encode_result(job.index, error_result(item, error), content)
+            failed = error_result(item, "store", printable_error(refused))
+            line = encode_result(job.index, failed, content)
         kind, message = _classify(problem)
         self._finished.put(encode((job.number, msgspec.Raw(line.rstrip()), kind, message)))
 

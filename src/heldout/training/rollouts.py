@@ -99,6 +99,8 @@ class Rollout:
     trajectory: Trajectory
     score: Score | None = None
     error: str | None = None
+    error_stage: str | None = None
+    """What was being called when it failed; "render": the template gave other tokens back."""
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -263,7 +265,7 @@ def rollout_batch(
             ).run()
         finally:
             engine.remove_conversation()
-        rollouts[index] = Rollout(samples[index], attempt.trajectory, attempt.score, attempt.error)
+        rollouts[index] = _make_rollout(samples[index], attempt)
 
     async def run_all(caller_thread: CallerThread) -> None:
         async def call(prompts: list[list[int]], max_tokens: list[int]) -> Any:
@@ -397,7 +399,7 @@ async def agenerate_rollouts(
                 timeout=timeout,
                 state=state,
             ).run()
-        rollouts[index] = Rollout(sample, attempt.trajectory, attempt.score, attempt.error)
+        rollouts[index] = _make_rollout(sample, attempt)
 
     if not items:
         return []
@@ -419,6 +421,10 @@ async def agenerate_rollouts(
             with anyio.CancelScope(shield=True):
                 await model.close()
     return [rollouts[index] for index in range(len(items))]
+
+
+def _make_rollout(sample: Sample, attempt: Attempt) -> Rollout:
+    return Rollout(sample, attempt.trajectory, attempt.score, attempt.error, attempt.error_stage)
 
 
 def _check_samples(samples: Iterable[Sample]) -> None:
