@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heldout._format import number, printable
-from heldout.viewer.pages import plain_blocks
+from heldout.reporting.blocks import plain_blocks
 
 if TYPE_CHECKING:
     from heldout.analysis import Comparison
-    from heldout.cli._tables import Block
+    from heldout.reporting.blocks import Block
     from heldout.stats import Interval
     from heldout.store.report import EvalReport
     from heldout.training.curve import CurvePoint
@@ -33,14 +33,14 @@ Mark = tuple[str, float, "Interval | None"]
 
 def report_html(report: EvalReport) -> str:
     """Render a report as `heldout show` prints it, as HTML without script."""
-    from heldout.cli.show import build_report
+    from heldout.reporting.summaries import build_report
 
     return _blocks(build_report(report).blocks)
 
 
 def comparison_html(comparison: Comparison) -> str:
     """Render a comparison as `heldout compare` prints it, with its differences as a picture."""
-    from heldout.cli.compare import build_comparison, slice_name, sort_slices
+    from heldout.reporting.comparisons import build_comparison, slice_name, sort_slices
 
     report = build_comparison(comparison)
     marks: list[Mark] = []
@@ -56,7 +56,7 @@ def comparison_html(comparison: Comparison) -> str:
 
 def curve_html(points: Sequence[CurvePoint]) -> str:
     """Render the curve of one label, with its verdict."""
-    from heldout.cli._curves import build_curve_table, judge_curve
+    from heldout.reporting.curves import build_curve_table, judge_curve
 
     judged, lines = judge_curve(points, {})
     return _blocks(lines) + curve_svg(points) + _blocks(build_curve_table(judged, 10_000))
