@@ -113,9 +113,7 @@ def test_clusters_in_any_order_give_the_error_that_moments_gives(
 ) -> None:
     a, b, clusters = (np.array(column) for column in zip(*rows, strict=True))
     found = paired_difference(a, b, clusters=clusters)
-    order = np.argsort(clusters, kind="stable")
-    moments = Moments()
-    moments.add((b - a)[order].astype(np.float64), clusters[order].astype(np.int64))
+    moments = Moments.of((b - a).astype(np.float64), clusters)
     assert found.clusters == moments.clusters
     if moments.stderr is None:
         assert found.stderr is None
