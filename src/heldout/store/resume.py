@@ -154,7 +154,7 @@ class Ledger:
         """
         if not isinstance(sample, Sample):
             kind = type(sample).__name__
-            hint = "; load_jsonl(PATH, ground_truth=COLUMN) makes them" if kind == "dict" else ""
+            hint = "; heldout.datasets.to_samples makes them" if isinstance(sample, dict) else ""
             raise InvalidInput(f"samples are heldout.Sample, got {kind} at position {index}{hint}")
         content = encode_sample(sample)
         check_stored(sample, content)
