@@ -235,7 +235,9 @@ CSV = "question,answer,difficulty\r\none?,1,easy\r\nzwölf?,12,hard\r\n"
         ("a.csv.zst", zstd(CSV.encode())),
     ],
 )
-def test_the_same_rows_come_of_every_form_of_a_csv_file(tmp_path: Path, name: str, content: bytes) -> None:
+def test_the_same_rows_come_of_every_form_of_a_csv_file(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
     assert read_csv(written(tmp_path / name, content)) == ROWS
 
 

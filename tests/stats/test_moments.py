@@ -219,7 +219,9 @@ def test_groups_have_the_moments_that_each_has_alone(groups: list[list[float]]) 
     numbers = np.array([i for i, group in enumerate(groups) for _ in group])
     clusters = np.arange(len(values)) // 2
     found = moments_by_group(values, clusters, numbers, len(groups) + 1)
-    expected = [Moments.of(values[numbers == i], clusters[numbers == i]) for i in range(len(groups))]
+    expected = [
+        Moments.of(values[numbers == i], clusters[numbers == i]) for i in range(len(groups))
+    ]
     assert found == [*expected, Moments()]
 
 
