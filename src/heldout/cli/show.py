@@ -169,7 +169,8 @@ def _show_report(
             "usage": usage_as_dict(report),
             "finish_reasons": report.finish_reasons,
             **pick(info, "reason", "started", "finished", "git", "command", "versions"),
-        }
+        },
+        "show",
     )
 
 
@@ -188,7 +189,7 @@ def _show_slices(
         print_report(build_slices(by, slices, total, report), markdown=format == "markdown")
         return
     for values, summary in slices.items():
-        print_json({"slice": dict(zip(by, values, strict=True)), **summary})
+        print_json({"slice": dict(zip(by, values, strict=True)), **summary}, "show-slices")
 
 
 # --- Report -------------------------------------------------------------------------------------
@@ -522,7 +523,7 @@ def _show_items(results: Sequence[EvalResult], report: EvalReport, format: str |
     if format == "json":
         for result in results:
             reward = result.score.reward if result.ok else None
-            print_json({**msgspec.to_builtins(result), "reward": reward})
+            print_json({**msgspec.to_builtins(result), "reward": reward}, "show-items")
         return
     if not results:
         so_far = " so far" if report.summary.get("complete") is False else ""
@@ -639,7 +640,8 @@ def _show_curve(
             "superseded": run.superseded,
             "verdicts": {p.label: {"step": p.step, **p.verdict} for p in shown if p.verdict},
             "points": [_curves.point_as_dict(point) for point in shown],
-        }
+        },
+        "show-curve",
     )
 
 
