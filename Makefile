@@ -4,6 +4,7 @@
 #   make demo    ask a real small language model a hundred capitals, no key needed
 #   make test    the whole test suite
 #   make check   lint and types
+#   make coverage  the suite with the lines it covers, processes it starts included
 #   make bench   the benchmarks; their table is BENCHMARKS.md
 #   make dist    wheel and sdist in dist/, checked: contents, a clean install, a first run
 #   make screenshots   the pictures of docs/view.md; wants a Chromium
@@ -26,7 +27,7 @@ TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/s
 TRACKER_PAGES := docs/loggers.md docs/tinker.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 
-.PHONY: demo test check format bench dist screenshots environments clean
+.PHONY: demo test coverage check format bench dist screenshots environments clean
 .DEFAULT_GOAL := demo
 
 # The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
@@ -61,6 +62,15 @@ test: environments
 		$(addprefix --ignore=,$(TRACKER_TESTS)) \
 		$(foreach page,$(TRACKER_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
 	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
+
+coverage: export OMP_NUM_THREADS := 1
+coverage: .venv/dev
+	rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
+		$(addprefix --ignore=,$(TRACKER_TESTS)) \
+		$(foreach page,$(TRACKER_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 check: .venv/dev
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ from heldout.stats import best_of, monitor
 from heldout.stats.intervals import Floats
 from heldout.stats.sequential import WINDOW
 from heldout.training import CurveMonitor, CurvePoint
-from heldout.training.curve import Outcome
+from heldout.training.curve import ItemOutcome
 
 CURVES = 300
 """Simulated for each figure: a share of 2% among them has a standard error of 0.8%."""
@@ -173,7 +173,7 @@ def cost(evals: int) -> float:
             time="",
             seconds=1.0,
             summary={"mean": float(row.mean())},
-            outcomes=tuple(Outcome(f"s{i}", reward) for i, reward in enumerate(row.tolist())),
+            outcomes=tuple(ItemOutcome(f"s{i}", reward) for i, reward in enumerate(row.tolist())),
             asked=500,
             of=500,
         )

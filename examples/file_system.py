@@ -181,7 +181,7 @@ class FileSystem(ToolEnvironment):
         return make_snapshot(self, {"files": dict(self._files), "calls": self._calls})
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the tree of a snapshot.
+        """Restore the tree of a snapshot.
 
         Raises:
             SnapshotMismatch: It is of another kind of environment, or of another major version.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,10 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("heldout")
+
+# A parent such as `nohup make test &` has processes ignore SIGINT, and what they start inherits it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Ray reads its token once in a process, and without one it would write one at home.
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

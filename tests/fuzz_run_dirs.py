@@ -38,7 +38,7 @@ from heldout.store.columns import summarize_results
 from heldout.store.jsonl import read_whole
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo, now
-from heldout.training.curve import CurvePoint, CurveWriter, Outcome, request_stop
+from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome, request_stop
 from heldout.training.results import pending_point
 
 OBEYED = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\x1b[1A"
@@ -142,7 +142,7 @@ def make_curve(path: Path, odd: str = "") -> None:
     RunDir(path).write_info(info)
     writer = CurveWriter(path / "curve.jsonl")
     for step in (0, 50, 100, 150):
-        outcomes = tuple(Outcome(f"q{i}{odd}", float((i + step) % 3 > 0)) for i in range(8))
+        outcomes = tuple(ItemOutcome(f"q{i}{odd}", float((i + step) % 3 > 0)) for i in range(8))
         skip = step == 100
         summary = {"n": 8, "n_errors": 0, "mean": 0.5, "mean_scored": 0.5, "ci_low": 0.1}
         summary |= {"ci_high": 0.9, "pass_rate": 0.5, "metric_correct": 0.5, f"metric_{odd}x": 1.0}

@@ -6,15 +6,15 @@ import time
 import anyio
 import pytest
 
-from heldout._aio import Abandoned, Here, run_in_loop_thread
+from heldout._aio import Abandoned, CallerThread, run_in_loop_thread
 
 
 def test_what_is_handed_over_runs_in_the_callers_thread() -> None:
     here_threads: list[int] = []
 
-    async def main(here: Here) -> tuple[int, int]:
-        await here(lambda: here_threads.append(threading.get_ident()))
-        return threading.get_ident(), await here(lambda: 41) + 1
+    async def main(caller_thread: CallerThread) -> tuple[int, int]:
+        await caller_thread(lambda: here_threads.append(threading.get_ident()))
+        return threading.get_ident(), await caller_thread(lambda: 41) + 1
 
     beside, answer = run_in_loop_thread(main) or (0, 0)
     assert here_threads == [threading.get_ident()]
@@ -26,9 +26,9 @@ def test_an_exception_over_there_is_raised_here_and_one_from_here_over_there() -
     def fail() -> None:
         raise ValueError("handed over")
 
-    async def main(here: Here) -> None:
+    async def main(caller_thread: CallerThread) -> None:
         with pytest.raises(ValueError, match="handed over"):
-            await here(fail)
+            await caller_thread(fail)
         raise KeyError("over there")
 
     with pytest.raises(KeyError, match="over there"):
@@ -41,9 +41,9 @@ def test_an_interrupt_lets_the_other_side_close_first() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    async def main(here: Here) -> None:
+    async def main(caller_thread: CallerThread) -> None:
         try:
-            await here(interrupt)
+            await caller_thread(interrupt)
         finally:
             closed.append(True)
 
@@ -55,7 +55,7 @@ def test_an_interrupt_lets_the_other_side_close_first() -> None:
 def test_what_is_not_to_keep_going_is_cancelled() -> None:
     closed: list[bool] = []
 
-    async def main(here: Here) -> None:
+    async def main(caller_thread: CallerThread) -> None:
         try:
             await anyio.sleep_forever()
         finally:
@@ -69,7 +69,7 @@ def test_what_is_not_to_keep_going_is_cancelled() -> None:
 def test_what_blocks_its_loop_is_given_up_after_the_grace() -> None:
     released = threading.Event()
 
-    async def main(here: Here) -> None:
+    async def main(caller_thread: CallerThread) -> None:
         released.wait()
 
     asked = iter([True, False])

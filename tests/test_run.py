@@ -160,13 +160,13 @@ def test_resume_goes_on_with_the_latest_run_of_the_name() -> None:
 
 
 def test_an_executor_runs_the_items_elsewhere() -> None:
-    class Elsewhere:
+    class ClusterOptions:
         async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
             assert config.max_turns == 3  # workers get the config, and not the definition
             return await evaluate(definition, replace(config, note="elsewhere"))
 
     definition = EvalDefinition(SAMPLES, is_right, max_turns=3)
-    report = heldout.run(definition, model=yes, executor=Elsewhere())
+    report = heldout.run(definition, model=yes, executor=ClusterOptions())
     assert report.config["note"] == "elsewhere"
 
 

@@ -31,7 +31,7 @@ async def settle(value: T | Awaitable[T]) -> T:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Tell whether calling a function gives a coroutine.
+    """Return whether calling a function gives a coroutine.
 
     What a decorator wraps does not count: the wrapper is what is called.
     """
@@ -82,7 +82,7 @@ def waker() -> Callable[[Callable[[], object]], None]:
 
 
 async def wait_for(future: Future[T]) -> T:
-    """Wait for a future of another thread; with the waiting, the future is cancelled, too."""
+    """Wait for a future of another thread; cancelling the wait cancels the future."""
     done, wake = anyio.Event(), waker()
     future.add_done_callback(lambda _: wake(done.set))
     try:
@@ -99,8 +99,8 @@ class Threads:
     """Threads for functions that block.
 
     They are daemons, which those of `anyio.to_thread` are not under asyncio: a function that
-    never returns costs its item a timeout, but must not keep the process from ending. A call
-    that was given up on holds only its own thread, so there is no limit to starve under.
+    never returns costs its item a timeout, but must not keep the process from ending. An abandoned
+    call holds only its own thread, so there is no limit to exhaust.
     """
 
     def __init__(self) -> None:
@@ -108,10 +108,10 @@ class Threads:
         self._closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function in a thread, and wait for it; cancelled, the thread is given up on."""
+        """Call a function in a thread, and wait for it; on cancellation, abandon the thread."""
         self._closed = False
         done, wake = anyio.Event(), waker()
-        outcome: list[Outcome] = []
+        outcome: list[CallOutcome] = []
         call = functools.partial(_thread_context().run, function, *args)
 
         def job() -> None:
@@ -130,10 +130,10 @@ class Threads:
             ).start()
         jobs.put(job)
         await done.wait()
-        return take(outcome)
+        return unwrap_outcome(outcome)
 
     def close(self) -> None:
-        """End the threads that are idle; those that are not end with their call."""
+        """End idle threads now, and busy ones when their call returns."""
         self._closed = True
         with suppress(IndexError):
             while True:
@@ -146,20 +146,20 @@ def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         del job  # and with it the messages and the answer
 
 
-Outcome = tuple[Any, BaseException | None]
+CallOutcome = tuple[Any, BaseException | None]
 """What a call in another thread returned, or raised."""
 
 
-def capture(call: Callable[[], object], catch: type[BaseException]) -> Outcome:
-    """Call a function, and keep what it returns, or what it raises of a kind."""
+def capture(call: Callable[[], object], catch: type[BaseException]) -> CallOutcome:
+    """Call a function, and return its value, or the exception of type `catch` that it raised."""
     try:
         return call(), None
     except catch as raised:
         return None, raised
 
 
-def take(outcome: list[Outcome]) -> Any:
-    """Return or raise what a call came to, and forget it."""
+def unwrap_outcome(outcome: list[CallOutcome]) -> Any:
+    """Return the value of a call or raise its exception, and drop the reference to both."""
     value, problem = outcome.pop()
     try:
         if problem is not None:
@@ -170,7 +170,7 @@ def take(outcome: list[Outcome]) -> Any:
 
 
 def start_thread(work: Callable[[], object]) -> threading.Thread:
-    """Start a daemon thread in which an event loop may be run, whatever runs in this one."""
+    """Start a daemon thread that can run an event loop, even if this thread already runs one."""
     thread = threading.Thread(
         target=functools.partial(_thread_context().run, work), name="heldout-loop", daemon=True
     )
@@ -191,21 +191,22 @@ in_user_code: ContextVar[object | None] = ContextVar("heldout_in_user_code", def
 """The attempt whose functions are being called, also in every task that they start."""
 
 
-class Stray(Exception):
-    """Stands for what was raised and is no Exception: it would end the event loop, or this one."""
+class ContainedExit(Exception):
+    """Wraps a BaseException that is not an Exception, which would end the event loop."""
 
     @classmethod
-    def of(cls, problem: BaseException) -> Stray:
-        """Make the exception, with what it stands for as its cause."""
+    def of(cls, problem: BaseException) -> ContainedExit:
+        """Wrap an exception, which becomes the cause."""
         stray = cls(f"{type(problem).__name__}: {printable_error(problem)}")
         stray.__cause__ = problem
         return stray
 
 
 def contain_exits() -> None:
-    """Make a SystemExit in a task of user code an error of the task.
+    """Turn a SystemExit in a task of user code into an error of that task.
 
-    asyncio would end the loop with it. The hook stays with the loop; other tasks do not notice it.
+    asyncio would end the loop with it. The hook stays installed in the loop and leaves other tasks
+    alone.
     """
     loop = current_loop()
     if isinstance(loop, asyncio.AbstractEventLoop):
@@ -231,14 +232,14 @@ async def _contain(coro: Coroutine[Any, Any, T]) -> T:
     try:
         return await coro
     except SystemExit as problem:
-        raise Stray.of(problem)  # noqa: B904 - it has its cause
+        raise ContainedExit.of(problem)  # noqa: B904 - it has its cause
 
 
 # --- Two threads --------------------------------------------------------------------------------
 
 
-class Here(Protocol):
-    """Has a function called in the thread that `run_in_loop_thread` was called in."""
+class CallerThread(Protocol):
+    """Calls a function in the thread that called `run_in_loop_thread`."""
 
     async def __call__(self, function: Callable[[], T]) -> T:
         """Call a function there, and wait for what it returns or raises."""
@@ -246,11 +247,11 @@ class Here(Protocol):
 
 
 class Abandoned(Exception):
-    """What was to be cancelled did not come to an end: something in it blocks its event loop."""
+    """Cancelled work did not end: something in it blocks its event loop."""
 
 
 def run_in_loop_thread(
-    main: Callable[[Here], Awaitable[T]],
+    main: Callable[[CallerThread], Awaitable[T]],
     *,
     keep_going: Callable[[], bool] | None = None,
     every: float = 0.5,
@@ -261,20 +262,20 @@ def run_in_loop_thread(
     Engines are tied to a thread (the current CUDA device, autograd's and a trainer's contexts),
     and the caller may sit in a running event loop of its own, as in a notebook.
 
-    Once `keep_going`, asked `every` so many seconds, says no, `main` is cancelled and the result is
-    None; what then takes longer than `grace` is `Abandoned`. What `main` raises is raised here, and
-    what is no Exception as `Stray`.
+    `keep_going` is polled every `every` seconds. Once it returns False, `main` is cancelled and the
+    result is None; if that takes longer than `grace`, `Abandoned` is raised. What `main` raises is
+    raised here; anything but an Exception is wrapped in `ContainedExit`.
     """
     calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-    outcome: list[Outcome] = []
+    outcome: list[CallOutcome] = []
     cancel: list[Callable[[], None]] = []
     given_up = False
 
     async def enter() -> None:
         wake = waker()
 
-        async def here(function: Callable[[], Any]) -> Any:
-            done, answer = anyio.Event(), list[Outcome]()
+        async def caller_thread(function: Callable[[], Any]) -> Any:
+            done, answer = anyio.Event(), list[CallOutcome]()
 
             def call() -> None:
                 answer.append(capture(function, Exception))
@@ -282,13 +283,13 @@ def run_in_loop_thread(
 
             calls.put(call)
             await done.wait()
-            return take(answer)
+            return unwrap_outcome(answer)
 
         with anyio.CancelScope() as scope:
             cancel.append(lambda: wake(scope.cancel))
             if given_up:
                 scope.cancel()
-            outcome.append((await main(here), None))
+            outcome.append((await main(caller_thread), None))
             # Not once the loop has closed: it waits for threads that something else has blocked.
             calls.put(None)
 
@@ -301,7 +302,7 @@ def run_in_loop_thread(
             if not outcome:
                 problem = unwrap_group(raised)
                 is_exit = not isinstance(problem, Exception)
-                outcome.append((None, Stray.of(problem) if is_exit else problem))
+                outcome.append((None, ContainedExit.of(problem) if is_exit else problem))
         finally:
             calls.put(None)
 
@@ -321,11 +322,11 @@ def run_in_loop_thread(
         thread.join(grace)
     if not outcome:
         raise Abandoned(f"what was cancelled had not ended {grace:g} s later: something blocks it")
-    return cast("T | None", take(outcome))
+    return cast("T | None", unwrap_outcome(outcome))
 
 
 def unwrap_group(problem: BaseException) -> BaseException:
-    """Return what was raised, out of groups of one."""
+    """Unwrap exception groups that hold a single exception."""
     while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
         problem = problem.exceptions[0]
     return problem

@@ -1,6 +1,6 @@
 """Checks of single values where a user's settings come in: InvalidInput says what is expected.
 
-None is refused unless `optional`; True and False are no numbers.
+None is refused unless `optional`; True and False do not count as numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LARGEST_COUNT = 2**63 - 1
 
 
 def check_count(name: str, value: Any, *, low: int, optional: bool = False) -> None:
-    """Refuse what is no whole number, or one out of bounds."""
+    """Refuse anything but a whole number within bounds."""
     if value is None and optional:
         return
     is_count = isinstance(value, int) and not isinstance(value, bool)
@@ -32,7 +32,7 @@ def check_number(
     high: float = math.inf,
     optional: bool = False,
 ) -> None:
-    """Refuse what is no finite number, or one out of bounds."""
+    """Refuse anything but a finite number within bounds."""
     if value is None and optional:
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -43,13 +43,13 @@ def check_number(
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse what is neither True nor False."""
+    """Refuse anything but True or False."""
     if not isinstance(value, bool):
         raise InvalidInput(f"{name} is True or False, got {_shown(value)}")
 
 
 def check_text(name: str, value: Any, *, empty: bool = False, optional: bool = False) -> None:
-    """Refuse what is no text, or text that cannot be saved; `empty` allows ''."""
+    """Refuse anything but text that can be saved; `empty` allows ''."""
     if value is None and optional:
         return
     if not isinstance(value, str) or not (value or empty) or not _is_unicode(value):

@@ -12,7 +12,7 @@ from typing import Any
 from heldout.errors import EvalFileError
 
 PREFIX = "heldout_eval_"
-"""Begins the names of modules made of files: under its plain name, a json.py would hide another."""
+"""Prefix of modules loaded from files: a json.py under its plain name would shadow the real one."""
 
 
 def import_file(path: Path) -> ModuleType:

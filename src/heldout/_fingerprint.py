@@ -1,4 +1,4 @@
-"""What a function does, as a fingerprint: enough to notice that it is not the one it was."""
+"""Fingerprints of functions: enough to notice that a function has changed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _KNOWN_AS = "__heldout_known_as__"
 
 
 def set_version(function: Callable[..., Any], version: int | str | Callable[[], int | str]) -> None:
-    """Make a function known by name and version (or what returns it), whatever its code."""
+    """Identify a function by name and version (or a function that returns it), not by its code."""
     setattr(function, _VERSION, version)
 
 
 def version_of(function: Any) -> int | str | None:
-    """Return the version that `set_version` gave a function; None where it has none."""
+    """Return the version that `set_version` gave a function, or None."""
     version = getattr(function, _VERSION, None)
     # functools.wraps copies attributes: the version is that of the function inside.
     if getattr(getattr(function, "__wrapped__", None), _VERSION, None) is version:
@@ -40,7 +40,7 @@ def version_of(function: Any) -> int | str | None:
 
 
 def set_known_as(function: Callable[..., Any], other: Callable[..., Any]) -> None:
-    """Make a function of heldout's known by the user's function that it calls."""
+    """Identify one of heldout's functions by the user's function that it calls."""
     setattr(function, _KNOWN_AS, other)
 
 
@@ -77,7 +77,7 @@ def describe_callable(
 
 
 def identity_of(thing: Any) -> str | None:
-    """Return what an object says itself that it is known by, as a rubric does, as JSON."""
+    """Return the identity that an object states for itself, as a rubric does, as JSON values."""
     identify = getattr(thing, "identity", None)
     if not callable(identify) or inspect.isclass(thing) or inspect.ismodule(thing):
         return None
@@ -107,7 +107,7 @@ def _digest(parts: Iterable[str]) -> str:
 
 
 class _Search:
-    """Goes from a function to all that it uses, and collects what each is known by."""
+    """Walks from a function to everything it uses, and collects the identity of each."""
 
     def __init__(self, docstrings: bool, weights: bool) -> None:
         self.parts: list[str] = []
@@ -203,7 +203,7 @@ class _Search:
             self._add_weights(name, value)
 
     def _add_owner(self, owner: Any, changed: Collection[str] = ()) -> bool:
-        """Add a class; or an object: its class, and what it was made with. False if it was."""
+        """Add a class, or an object's class and constructor arguments. False if already added."""
         if inspect.isclass(owner):
             return self._add_class(owner)
         if not self._enters(owner):
@@ -259,7 +259,7 @@ class _Search:
 
 
 def _is_known(value: Any, home: str | None) -> bool:
-    """Whether a value is code that is followed: the user's, or with a version or an identity."""
+    """Whether a value is code to follow: the user's, or code with a version or an identity."""
     if isinstance(value, functools.partial):
         return _is_known(value.func, home)
     owner = getattr(value, "__self__", None) if inspect.ismethod(value) else value
@@ -276,7 +276,7 @@ def _is_known(value: Any, home: str | None) -> bool:
 
 
 _MAX_SIZE = 1000
-"""Values in a list, dict or set that is a constant or holds models: what is larger is data."""
+"""Maximum size of a list, dict or set that counts as a constant or holds models; larger is data."""
 
 
 def _models(value: Any, kinds: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -296,7 +296,7 @@ def _models(value: Any, kinds: Any, name: str = "", depth: int = 0) -> Iterator[
 
 
 def _constant(value: Any, *, may_grow: bool, depth: int = 0) -> str | None:
-    """Return a value as text; None if it is no constant, as a list that may grow is none."""
+    """Return a constant as text; None for anything else, such as a list that may grow."""
     if isinstance(value, str | bytes | int | float | complex | None):
         return repr(value)
     if isinstance(value, re.Pattern):
@@ -319,7 +319,7 @@ def _constant(value: Any, *, may_grow: bool, depth: int = 0) -> str | None:
 
 @functools.cache
 def _is_of_the_user(module: str | None) -> bool:
-    """Whether a module is the user's own: neither Python's, nor installed, nor heldout's."""
+    """Whether a module is the user's own: not Python's, not installed, not heldout's."""
     file = getattr(sys.modules.get(module or ""), "__file__", None)
     if file is None or str(module).partition(".")[0] == "heldout":
         return False
@@ -389,7 +389,7 @@ def _describe_code(function: FunctionType, docstrings: bool) -> str:
 
 
 def _read_source(thing: Any, docstrings: bool) -> str | None:
-    """Return the source as every layout of it comes out; as it is where it cannot be parsed."""
+    """Return the source normalised, whatever its layout; unchanged if it cannot be parsed."""
     try:
         source = inspect.getsource(thing)
     # The last two: the file was edited since, and is no longer Python.
@@ -416,14 +416,14 @@ def _is_text(statement: Any) -> bool:
 
 
 _readings: dict[tuple[int, bool], tuple[Any, Any]] = {}
-"""With the code itself, whose id is then nobody else's."""
+"""With the code object itself, so that its id is not reused."""
 _reading = threading.RLock()
 """Held while source is parsed: `ast` of Python 3.11 counts its recursion once for all threads, and
 raises SystemError where two of them parse at a time."""
 
 
 def _read_once(thing: Any, docstrings: bool, read: Callable[[], Any]) -> Any:
-    """Read code once: it takes milliseconds, and must not see what was edited after its import.
+    """Read code once: it takes milliseconds, and must not see edits made after the import.
 
     By identity: code objects are equal to others that differ in their decorators.
     """

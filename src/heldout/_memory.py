@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 CGROUPS = "/sys/fs/cgroup"
-Read = Callable[[str], str | None]
+ReadFile = Callable[[str], str | None]
 
 
 def _read_file(path: str) -> str | None:
@@ -16,25 +16,22 @@ def _read_file(path: str) -> str | None:
         return None
 
 
-def available_memory(read: Read = _read_file) -> int:
-    """Count the bytes that can be taken before the kernel kills a process (Linux).
+def available_memory(read: ReadFile = _read_file) -> int:
+    """Return the bytes that can be allocated before the kernel kills a process (Linux).
 
     `/proc/meminfo` is of the machine. A container, a systemd unit or a Slurm job has a control
     group with a limit of its own, and so may each group around it: the smallest counts.
 
     Args:
         read: Returns the content of a file, or None.
-
-    Returns:
-        How many there are.
     """
     meminfo = dict(line.split(":", 1) for line in (read("/proc/meminfo") or "").splitlines())
     available = int(meminfo["MemAvailable"].split()[0]) * 1024
     return max(0, min([available, *_group_rooms(read)]))
 
 
-def _group_rooms(read: Read) -> Iterator[int]:
-    """Yield what is left in each control group that this process is in."""
+def _group_rooms(read: ReadFile) -> Iterator[int]:
+    """Yield the memory left in each control group of this process."""
     for line in (read("/proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2
@@ -53,7 +50,7 @@ def _group_rooms(read: Read) -> Iterator[int]:
                 yield room
 
 
-def _room(read: Read, folder: str, limit_file: str, usage_file: str, cache: str) -> int | None:
+def _room(read: ReadFile, folder: str, limit_file: str, usage_file: str, cache: str) -> int | None:
     limit, usage = ((read(f"{folder}/{name}") or "").strip() for name in (limit_file, usage_file))
     if not limit.isdigit() or not usage.isdigit():  # "max", or no limit at all
         return None

@@ -44,7 +44,7 @@ STYLE: dict[str, Any] = {
     "ytick.labelcolor": "black",
 }
 LARGEST = 1e100
-"""The arithmetic of axes overflows beyond it."""
+"""Axis arithmetic overflows beyond it."""
 
 
 def render_figure(

@@ -1,4 +1,4 @@
-"""How far a run is: counts, tokens, the running mean with its error bar, and a line of them.
+"""Progress of a run: counts, tokens, the running mean with its error bar, and a status line.
 
 The line is shown on standard error, and only where that is a terminal; elsewhere it is silent.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 NARROW = 120
-"""Columns of a terminal that has no room for the name of a run and a bar."""
+"""Terminal width below which there is no room for a run's name and a bar."""
 FRESH_SHARE = 0.05
 """New rewards, as a share of those before, for which the mean is computed again."""
 
@@ -55,7 +55,7 @@ class RunProgress:
         self._lock = threading.Lock()
 
     def add(self, index: int, reward: float, *, ok: bool = True) -> None:
-        """Count an item of the sample at an index that has ended; `ok` where it was scored."""
+        """Count a finished item of the sample at an index; `ok` if it was scored."""
         with self._lock:
             self.done += 1
             self.errors += not ok

@@ -48,7 +48,7 @@ COMPATIBLE = {
 SERVERS = ("openai", "openai-responses", "anthropic", *COMPATIBLE)
 """Forms whose requests heldout sends itself."""
 KINDS = (*SERVERS, "litellm", "hf", "smollm2")
-"""Everything that may stand before the colon."""
+"""Everything that may precede the colon."""
 
 _FAMILIES = (
     (re.compile(r"gpt-|o\d|chatgpt", re.IGNORECASE), "openai:{0}"),
@@ -61,7 +61,7 @@ _FAMILIES = (
 
 
 def check_model_name(name: str) -> None:
-    """Refuse text that names no model, and say which form is meant."""
+    """Refuse text that does not name a model, and say which form is expected."""
     kind, _, model = name.partition(":")
     if (kind in KINDS and model and kind != "smollm2") or name == "smollm2":
         return

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-from heldout._aio import Here, run_in_loop_thread
+from heldout._aio import CallerThread, run_in_loop_thread
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.engine import Executor, evaluate
 from heldout.errors import HeldoutError, InvalidInput
@@ -67,9 +67,6 @@ def run(
             `max_tokens=64`, `resume=True` (to go on with the latest run of that name, if there is
             one), …
 
-    Returns:
-        The report.
-
     Raises:
         InvalidInput: An argument, a setting or a sample is refused.
         RunDirectoryError: The run directory cannot be used.
@@ -82,7 +79,7 @@ def run(
     with run_directory(config.output_dir, name, resume=config.resume) as path:
         run_name = str(path.relative_to(config.output_dir))
 
-        async def main(here: Here) -> EvalReport:
+        async def main(caller_thread: CallerThread) -> EvalReport:
             run_config = replace(config, experiment_name=run_name)
             return await evaluate(definition, run_config, executor=executor)
 

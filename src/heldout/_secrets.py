@@ -1,6 +1,6 @@
 """What is a secret: by the name of a variable, option or field, and by how a text looks.
 
-The one list of them: what is redacted, refused in an export or kept from a process asks here.
+The only list of secrets: redaction, export checks and worker environments all use it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOOKS_LIKE_KEY = re.compile(
     r"\b(?:(?:sk|pk|rk|hf|gh[pousr]|github_pat|glpat|xox[abp]|gsk|tgp|r8|nvapi)[-_]|AKIA|AIza)"
     r"[A-Za-z0-9_-]{16,}|\bBearer\s+\S+|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"
 )
-"""What is redacted: rather too much than too little."""
+"""What is redacted: too much rather than too little."""
 IS_KEY = re.compile(
     r"sk-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{40,}"
     r"|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}|xox[abprs]-[0-9A-Za-z-]{10,}|glpat-[\w-]{20}"
@@ -35,7 +35,7 @@ URL_PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether what has this name is a secret: PGPASSWORD, OPENAI_APIKEY, --api-key."""
+    """Return whether what has this name is a secret: PGPASSWORD, OPENAI_APIKEY, --api-key."""
     return name not in _NO_SECRETS and _NAME.search(name) is not None
 
 

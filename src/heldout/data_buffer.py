@@ -69,9 +69,9 @@ def epoch_order(samples: Sequence[Sample], seed: int, epoch: int) -> list[Sample
 
 
 class DataBuffer:
-    """Gives out prompts: those that were handed back first, then the next ones of the epoch.
+    """Gives out prompts: those that were handed back, then the next of the epoch.
 
-    Within an epoch each sample is given out once. To be used from one thread at a time.
+    Within an epoch each sample is given out once. Not thread-safe.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DataBuffer:
         samples_per_prompt: int = 1,
         held_out: Iterable[Sample] = (),
     ) -> None:
-        """Check the samples and stand at the beginning of the first epoch.
+        """Check the samples, and start at the beginning of the first epoch.
 
         Args:
             samples: What to train on.
@@ -121,7 +121,7 @@ class DataBuffer:
 
     @property
     def seed(self) -> int:
-        """What decides the order."""
+        """Seed of the order."""
         return self._seed
 
     @property
@@ -206,7 +206,7 @@ class DataBuffer:
         self.add_samples([sample] for sample in samples)
 
     def add_samples(self, groups: Iterable[Sequence[Sample]]) -> None:
-        """Hand groups back, as `add` does prompts: unfinished ones, or more than were needed.
+        """Hand back groups that are unfinished or were not needed, as `add` does for prompts.
 
         Args:
             groups: Groups of this buffer, whole; each copy comes back with its own metadata.
@@ -262,7 +262,7 @@ class DataBuffer:
     # --- Saving and loading ---
 
     def save(self, path: str | Path) -> None:
-        """Write where this stands, all of it or nothing: an older file stays until then.
+        """Save the state atomically: an older file stays until the new one is complete.
 
         Args:
             path: The file; its directory is made.
@@ -294,15 +294,12 @@ class DataBuffer:
     def load(
         cls, path: str | Path, samples: Iterable[Sample], *, held_out: Iterable[Sample] = ()
     ) -> DataBuffer:
-        """Make a buffer that goes on where a saved one stood.
+        """Make a buffer that continues where a saved one stopped.
 
         Args:
             path: What `save` wrote.
             samples: The same samples, in any order unless it was made with `shuffle=False`.
             held_out: What is evaluated.
-
-        Returns:
-            The buffer.
 
         Raises:
             ResumeMismatch: The samples are not those that it was saved with.
@@ -347,10 +344,10 @@ class DataBuffer:
 
 
 def rewards_differ(rewards: Iterable[float | None]) -> bool:
-    """Tell whether the rewards of a group differ: where all are equal, there is no advantage.
+    """Return whether the rewards of a group differ: where all are equal, there is no advantage.
 
     Args:
-        rewards: Of the rollouts of one prompt; None is of one that failed, and is passed over.
+        rewards: Of the rollouts of one prompt; None stands for a failed rollout, and is ignored.
 
     Returns:
         True for a group to learn from, as dynamic sampling keeps them.

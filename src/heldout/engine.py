@@ -1,10 +1,10 @@
 """evaluate(): samples x config x score function -> EvalReport.
 
 A fixed pool of workers pulls items from one iterator, so a stream of a million samples is never
-held. One item reads top to bottom: `Run._work` pulls it, `Evaluation.run_item` makes the attempt
-(rollout.py), `Run._record` writes its one journal line, scored or errored. The report is derived
-from the journal, which is why a run that was killed and resumed gives the report of one that was
-not. The clauses named here are those of docs/semantics.md.
+held. One item reads top to bottom: `EvalRun._work` pulls it, `Evaluation.run_item` makes the
+attempt (rollout.py), `EvalRun._record` writes its one journal line, scored or errored. The report
+is derived from the journal, which is why a run that was killed and resumed gives the report of one
+that was not. The clauses named here are those of docs/semantics.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from heldout._aio import Stray, capture, contain_exits, current_clock, take, waker
+from heldout._aio import ContainedExit, capture, contain_exits, current_clock, unwrap_outcome, waker
 from heldout._fingerprint import describe_callable
 from heldout._format import printable
 from heldout._progress import RunProgress, show_progress
@@ -47,7 +47,7 @@ from heldout.errors import (
     printable_error,
 )
 from heldout.models import Endpoint, open_endpoint
-from heldout.models.base import Complete, taking_part, with_retries
+from heldout.models.base import Complete, bind_attempt, with_retries
 from heldout.models.cache import CachedEndpoint
 from heldout.prices import Price
 from heldout.rollout import (
@@ -83,7 +83,7 @@ log = logging.getLogger("heldout")
 SYNC_SECONDS = 1.0
 YIELD_SECONDS = 0.005
 UNREACHABLE_LIMIT = 10
-"""The run ends early after so many items without any answer, if none got one."""
+"""The run ends early after this many items without any answer, if none got one."""
 
 
 async def evaluate(
@@ -95,7 +95,7 @@ async def evaluate(
     *,
     executor: Executor | None = None,
 ) -> EvalReport:
-    """Run every sample and score what came of it, into `<output_dir>/<experiment_name>/`.
+    """Run and score every sample, into `<output_dir>/<experiment_name>/`.
 
     Cancelled or interrupted, it leaves a run that `resume=True` goes on with.
 
@@ -151,22 +151,22 @@ class Item:
     """The sample as JSON, as its line of the journal has it."""
 
 
-Outcome = tuple[EvalResult, BaseException | None]
+AttemptOutcome = tuple[EvalResult, BaseException | None]
 """A result, and what was raised where it errored."""
 
 
 class Executor(Protocol):
-    """Runs the items of an eval elsewhere than in this process."""
+    """Runs the items of an eval outside this process."""
 
     async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
         """Run an eval as `evaluate` does."""
         ...
 
 
-class Run:
-    """Takes every item to a line of the journal, and the journal to a report.
+class EvalRun:
+    """Runs every item, records it in the journal, and derives the report from that.
 
-    What is done with an item is a subclass's to say: `run_item`.
+    Subclasses define how an item is run: `run_item`.
     """
 
     reads_metadata = False
@@ -199,7 +199,7 @@ class Run:
         """Items so far, those of an earlier attempt at this run included."""
         self.errors_in_scoring = 0
         self.unreachable: int | None = 0
-        """Items that got no answer at all, while none has; None once one has."""
+        """Items without any answer so far; None once an item has got one."""
         self.exhausted = False
         """Whether the last sample has been pulled."""
         self.previous: RunInfo | None = None
@@ -210,7 +210,7 @@ class Run:
         self._parquet_from = parquet_from
         self._yielded_at = time.perf_counter()
 
-    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[Outcome]:
+    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[AttemptOutcome]:
         """Run one item; a timeout may be set on the worker's cancel scope."""
         raise NotImplementedError
 
@@ -258,7 +258,7 @@ class Run:
             self.dir.make_turns()
 
     def _read_finished(self) -> None:
-        """Take over what a stopped run finished, if it belongs together with what is to come."""
+        """Read what a stopped run finished, if the resumed run may continue it."""
         for index, reward in self.ledger.read_journal(self.dir.journal):
             self.progress.add(index, reward)
         has_results = self.ledger.finished or self.dir.has_saved_turns()
@@ -274,7 +274,7 @@ class Run:
             self.ledger = Ledger()
 
     def _check_samples(self) -> None:
-        """Refuse bad samples before anything runs, where all are at hand."""
+        """Refuse bad samples before anything runs, unless they are a stream."""
         limit = self.config.max_samples
         if isinstance(self.samples, Sequence):
             for _ in self._admit_samples():
@@ -313,7 +313,7 @@ class Run:
         shutil.rmtree(self.dir.turns, ignore_errors=True)
 
     def _stop(self, problem: BaseException) -> None:
-        """Leave behind a run that says what happened and can be resumed."""
+        """Record why the run stopped, so that it can be resumed."""
         if self.item_count == 0 and not self.ledger.finished:
             self.dir.remove_empty()  # there was not even a first sample
             return
@@ -332,7 +332,7 @@ class Run:
             self.dir.write_info(info)
 
     def _check_errors(self) -> None:
-        """Refuse to report a mean where there is none to be had (clause 3)."""
+        """Refuse to report a mean where there is none (clause 3)."""
         errors, limit = self.progress.errors, self.config.max_error_rate
         if has_mean(self.item_count, errors, limit):
             return
@@ -365,7 +365,7 @@ class Run:
             failure = group
             while isinstance(failure, BaseExceptionGroup):
                 failure = failure.exceptions[0]
-        if isinstance(failure, Stray):
+        if isinstance(failure, ContainedExit):
             failure = failure.__cause__
         if failure is not None:
             raise failure  # out here, so that it is as if there were no group
@@ -383,12 +383,12 @@ class Run:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was, too
                 self._record(*late)
         except (KeyboardInterrupt, SystemExit) as problem:
-            raise Stray.of(problem) from problem  # asyncio would end the loop with it
+            raise ContainedExit.of(problem) from problem  # asyncio would end the loop with it
 
     async def _work_until_late(
         self, items: Iterator[Item]
     ) -> tuple[Item, EvalResult, BaseException | None] | None:
-        """Run items to the last, or to one that times out, which is returned."""
+        """Run items until none is left, or until one times out, which is returned."""
         late = None
         # One for many items, until one has timed out: to open it takes a tenth of an item.
         with anyio.CancelScope() as timer:
@@ -417,7 +417,7 @@ class Run:
             yield index, content
 
     def _items(self) -> Iterator[Item]:
-        """Yield what is left to do. All workers pull from this one generator."""
+        """Yield the items that are left. All workers pull from this one generator."""
         if isinstance(self.samples, Sequence):  # all are admitted already
             contents: Iterable[tuple[int, bytes]] = enumerate(
                 map(encode_sample, islice(self.samples, self.config.max_samples))
@@ -439,7 +439,7 @@ class Run:
         return TurnFile(path, self.info.id or "", decode_sample(item.content))
 
     def _record(self, item: Item, result: EvalResult, problem: BaseException | None) -> None:
-        """Write the item's line, count it, and end the run where going on makes no sense."""
+        """Write the item's line, count it, and end the run if no further item can succeed."""
         if isinstance(problem, ResumeMismatch):
             raise problem  # without a line: its saved turns are kept for the right environment
         try:
@@ -481,7 +481,7 @@ class Run:
                 ) from problem
 
 
-class Evaluation(Run):
+class Evaluation(EvalRun):
     """A run in which an endpoint answers: what `evaluate` makes."""
 
     def __init__(
@@ -506,7 +506,7 @@ class Evaluation(Run):
             definition.samples, config, described, functions, parquet_from=parquet_from
         )
 
-    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[Outcome]:
+    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[AttemptOutcome]:
         """Roll out and score one item. Whatever goes wrong becomes its error (clause 5)."""
         return attempt_item(
             item,
@@ -521,7 +521,7 @@ class Evaluation(Run):
 
 
 def error_result(item: Item, error: str) -> EvalResult:
-    """Make the result of an item of which nothing but its error is left."""
+    """Make the result of an item that has only an error."""
     trajectory = Trajectory((), Stop("error"))
     return EvalResult(item.sample.id, item.sample, trajectory, repeat=item.repeat, error=error)
 
@@ -536,11 +536,11 @@ async def attempt_item(
     *,
     turn_file: TurnFile | None = None,
     clock: Callable[[], float] = anyio.current_time,
-) -> Outcome:
+) -> AttemptOutcome:
     """Roll out and score one item, in whatever process it runs."""
     sample = item.sample
     assert config.max_turns is not None  # whoever makes the run has asked `turn_limit`
-    with taking_part(endpoint, item.index, item.repeat) as complete:
+    with bind_attempt(endpoint, item.index, item.repeat) as complete:
         attempt = EndpointAttempt(
             sample,
             None,
@@ -598,7 +598,7 @@ class EndpointAttempt(Attempt):
 
 
 async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> None:
-    """Run in a thread and wait for it, even if cancelled: it must not write after we are gone.
+    """Run in a thread and wait for it even if cancelled: it must not write after this returns.
 
     anyio's shield does not hold off asyncio's own `task.cancel()`, which is what Ctrl-C does there.
     """
@@ -620,7 +620,7 @@ async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> 
                 await done.wait()
             except (KeyboardInterrupt, anyio.get_cancelled_exc_class()) as raised:
                 interruption = raised
-    take(outcome)
+    unwrap_outcome(outcome)
     if interruption is not None:
         raise interruption
 

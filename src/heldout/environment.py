@@ -83,7 +83,7 @@ class Environment(Protocol):
 
 
 def reads_metadata(environment_factory: Callable[..., Any] | None) -> bool:
-    """Tell whether environments may depend on the metadata of their samples.
+    """Return whether environments may depend on the metadata of their samples.
 
     A factory with the attribute `reads_metadata = False` says that its environments do not.
     """
@@ -107,7 +107,7 @@ class SeesCompletions(Protocol):
     """An environment that wants to know how a turn ended and what it took."""
 
     def see_completion(self, completion: Completion) -> Awaitable[None] | None:
-        """Called with every model turn, before `reply` is: `finish_reason`, `usage`."""
+        """Called with every completion (`finish_reason`, `usage`), before `reply`."""
         ...
 
 
@@ -135,10 +135,10 @@ class HasSnapshots(Protocol):
         ...
 
     def restore(self, snapshot: dict[str, Any]) -> Awaitable[None] | None:
-        """Take up the state of a snapshot, which `read_snapshot(self, snapshot)` returns.
+        """Restore the state of a snapshot, which `read_snapshot(self, snapshot)` returns.
 
         Called on an environment that the same factory has made for the same sample, in place of
-        `opening`. It goes on as the one that the snapshot was taken of would have.
+        `opening`. It continues as the original environment would have.
 
         Args:
             snapshot: What `snapshot` returned.
@@ -178,9 +178,6 @@ def read_snapshot(environment: HasSnapshots, snapshot: Any) -> dict[str, Any]:
         environment: The environment to restore; another minor version may have made the snapshot.
         snapshot: What `snapshot()` returned.
 
-    Returns:
-        The state.
-
     Raises:
         SnapshotMismatch: It is of another kind or another major version, or does not say so.
         InvalidInput: The environment does not say of what kind or version its state is.
@@ -216,7 +213,7 @@ def check_has_snapshots(environment: Any) -> None:
 
 
 def missing_for_snapshots(environment: Any) -> list[str]:
-    """Name what an environment lacks of `HasSnapshots`."""
+    """List the members of `HasSnapshots` that an environment lacks."""
     names = ("env_kind", "version", "snapshot", "restore")
     return [name for name in names if getattr(environment, name, None) is None]
 

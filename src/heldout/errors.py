@@ -17,7 +17,7 @@ class HeldoutError(Exception):
     """Base class: `except HeldoutError` catches whatever heldout raises on purpose."""
 
     about: Mapping[str, Any] = MappingProxyType({})
-    """What it is about, for scripts: with --json these are fields of the error."""
+    """Details for scripts: with --json these are fields of the error."""
 
 
 class InvalidInput(HeldoutError, ValueError):
@@ -40,9 +40,9 @@ class DuplicateSampleId(InvalidInput):
 
 
 class NotComparable(InvalidInput):
-    """Two reports do not answer the same question; the message says what differed.
+    """Two reports do not answer the same question; the message says what differs.
 
-    `kinds` are what would have to be allowed.
+    `kinds` are the values of `allow` that would permit the comparison.
     """
 
     def __init__(self, message: str, kinds: tuple[str, ...]) -> None:
@@ -67,7 +67,7 @@ class RunExists(RunDirectoryError):
 
 
 class RunReplaced(RunDirectoryError):
-    """The directory holds another run than when it was loaded."""
+    """The directory no longer holds the run that was loaded."""
 
 
 class RunBusy(RunDirectoryError):
@@ -125,11 +125,11 @@ class RenderMismatch(HeldoutError):
 
 
 class ScoringFailed(HeldoutError):
-    """A trajectory could not be scored. That is no score of 0."""
+    """A trajectory could not be scored, which is not a score of 0."""
 
 
 class NoVerdict(ScoringFailed):
-    """A judge did not say what it was asked for; `usage` is what its replies cost, if known."""
+    """A judge gave no verdict; `usage` is what its replies cost, if known."""
 
     def __init__(self, message: str, *, usage: Usage | None = None) -> None:
         self.usage = usage
@@ -141,7 +141,7 @@ class WorkerError(HeldoutError):
 
 
 class TaskTimeout(WorkerError):
-    """The task took longer than it may, and its process is gone."""
+    """The task exceeded its time limit, and its process was killed."""
 
 
 class WorkerDied(WorkerError):
@@ -172,11 +172,11 @@ class TransientError(EndpointError):
 
 
 class Unreachable(TransientError):
-    """Nothing ever answered there, or only with failures."""
+    """The server never answered, or only with failures."""
 
 
 class ContextFull(EndpointError):
-    """What is to be answered is longer than the policy can read."""
+    """The conversation is longer than the policy can read."""
 
 
 class FatalEndpointError(EndpointError):

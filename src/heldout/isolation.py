@@ -104,8 +104,8 @@ class NeedsTrainerThread(Exception):
 def background_thread() -> Iterator[None]:
     """Mark this thread as one that evaluates while another trains.
 
-    `isolated` would put back random numbers that training has drawn meanwhile, so whatever has to
-    change something global raises NeedsTrainerThread in here.
+    `isolated` would undo random draws that training made meanwhile, so whatever has to change
+    global state raises NeedsTrainerThread here.
     """
     before = is_background_thread()
     _this_thread.is_background = True
@@ -223,7 +223,7 @@ def modules_put_back(modules: Sequence[Any]) -> Iterator[None]:
 
 
 def wait_for_device(model: Any) -> None:
-    """Until a GPU has done what this thread has asked of it."""
+    """Wait until a GPU has finished what this thread enqueued."""
     torch = _torch()
     for device in {p.device for p in _parameters(modules_of(model)) if p.device.type == "cuda"}:
         torch.cuda.current_stream(device).synchronize()
@@ -247,14 +247,14 @@ def modules_of(model: Any) -> list[Any]:
 
 
 def held_by(function: Any) -> tuple[list[Any], list[Any]]:
-    """Find the torch modules and the random generators that a function, as a policy, can reach."""
-    torch, values = _torch(), list(reached(function))
+    """Find the torch modules and random generators reachable from a function, such as a policy."""
+    torch, values = _torch(), list(reachable_objects(function))
     modules = [] if torch is None else [v for v in values if issubclass(type(v), torch.nn.Module)]
     return modules_of(modules), [value for value in values if _is_generator(value, torch)]
 
 
-def reached(function: Any) -> Iterator[Any]:
-    """Search what a function or object closes over, is bound to or reads by name from modules.
+def reachable_objects(function: Any) -> Iterator[Any]:
+    """Yield every object that a function or object closes over, is bound to or reads from modules.
 
     Containers of more than a thousand values are data and are not searched.
     """
@@ -282,7 +282,7 @@ def _size(value: Any) -> int:
 
 
 def _used_by(function: FunctionType) -> list[Any]:
-    """List what a function holds, and what its code may read by name of its and other modules."""
+    """List what a function holds, and the globals that its code may read."""
     values = [function.__closure__, function.__defaults__, function.__kwdefaults__, vars(function)]
     codes, namespaces = [function.__code__], [function.__globals__]
     for code in codes:

@@ -219,7 +219,7 @@ class HeldOutPrompts:
 
 
 def normalise(text: str) -> str:
-    """Return a text whatever its case and white space."""
+    """Return a text with case and white space normalised."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
@@ -236,7 +236,7 @@ def _describe(prompt: Any) -> str:
 
 
 def _opening_of(sample: Sample, prepare_messages: PrepareMessages | None) -> list[Message]:
-    """Return the messages that a held-out conversation begins with; none if nobody can tell."""
+    """Return the opening messages of a held-out conversation; none if they are not known."""
     if prepare_messages is not None:
         opening: Any = prepare_messages(sample)
         if inspect.iscoroutine(opening):

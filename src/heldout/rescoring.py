@@ -19,7 +19,7 @@ import anyio
 
 from heldout._fingerprint import describe_callable
 from heldout.config import MAX_ERROR_RATE, EvalConfig, base_config
-from heldout.engine import Item, Outcome, Run
+from heldout.engine import AttemptOutcome, EvalRun, Item
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.rollout import Attempt, EvalDefinition, ScoreFn, check_score_fn, failed_in_scoring
 from heldout.store.report import EvalReport, repeats_of, threshold_of
@@ -44,9 +44,6 @@ async def rescore(
             `max_error_rate` (by default the parent's), `resume` and `progress`; the rest, and the
             threshold from which an item passes, is the parent's. Without a name it is
             PARENT-rescored.
-
-    Returns:
-        The report of the new run.
 
     Raises:
         InvalidInput: There are no trajectories to score, or no score function.
@@ -112,7 +109,7 @@ def _refuse_unfinished(parent: EvalReport, info: RunInfo) -> None:
         )
 
 
-class _Rescoring(Run):
+class _Rescoring(EvalRun):
     """A run whose trajectories are another run's."""
 
     def __init__(
@@ -128,12 +125,12 @@ class _Rescoring(Run):
         self.by_repeat: dict[int, EvalResult] = {}
 
     def _samples(self) -> Iterator[Sample]:
-        """Hold the results of one sample at a time: a worker takes its item as it is pulled."""
+        """Yield samples, with one sample's results in memory at a time."""
         for _, results in groupby(self.parent.results, key=attrgetter("sample_id")):
             self.by_repeat = {result.repeat: result for result in results}
             yield self.by_repeat[0].sample
 
-    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
+    async def run_item(self, item: Item, timer: anyio.CancelScope) -> AttemptOutcome:
         result = self.by_repeat[item.repeat]
         if result.error is not None and not failed_in_scoring(result.error):
             return result, None

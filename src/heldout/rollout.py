@@ -30,7 +30,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
-from heldout._aio import Stray, in_user_code, settle, unwrap_group
+from heldout._aio import ContainedExit, in_user_code, settle, unwrap_group
 from heldout._fingerprint import version_of
 from heldout.chat.finish_reasons import LENGTH
 from heldout.chat.messages import messages_of
@@ -118,9 +118,6 @@ class EvalDefinition:
             prepare_messages: Makes a sample's opening messages.
             environment_factory: Makes a sample's environment.
 
-        Returns:
-            The definition.
-
         Raises:
             InvalidInput: There are parts beside a definition, or no score function.
         """
@@ -141,9 +138,6 @@ def turn_limit(max_turns: int | None, definition: EvalDefinition | None = None) 
     Args:
         max_turns: What the user has set; None where nothing was.
         definition: The eval, where there is one.
-
-    Returns:
-        The limit.
 
     Raises:
         InvalidInput: It is below 1.
@@ -296,7 +290,7 @@ class Attempt:
         return self
 
     async def _was_cancelled(self) -> bool:
-        """Tell whether the timeout cancelled the attempt; raise if the run was cancelled."""
+        """Return whether the timeout cancelled the attempt; raise if the run was cancelled."""
         self.timed_out = self._scope.cancel_called
         if not self.timed_out:
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -509,7 +503,7 @@ class TurnFile:
     sample: Sample
 
     async def save(self, attempt: Attempt, environment: Environment) -> None:
-        """Replace the file with what there is now, while it is the policy's turn."""
+        """Save the current state, while it is the policy's turn."""
         assert isinstance(environment, HasSnapshots)
         snapshot = await settle(environment.snapshot())
         source = f"snapshot() of {type(environment).__name__}"
@@ -541,7 +535,7 @@ class TurnFile:
         await anyio.to_thread.run_sync(replace_file, self.path, msgspec.json.encode(saved))
 
     async def restore(self, attempt: Attempt, environment: Environment) -> bool:
-        """Bring a new attempt and its environment to where a stopped run had saved them.
+        """Restore an attempt and its environment from what a stopped run saved.
 
         False where there is nothing to go on from: no file, one that cannot be read, or one of
         another sample or run.
@@ -587,27 +581,27 @@ _LATE_IN_SCORING = re.compile(r"timeout: not done after \S+ s \(in score_fn\)")
 
 
 def failed_in_scoring(error: str) -> bool:
-    """Tell whether an error is the score function's, so that there is a whole trajectory."""
+    """Return whether an error is the score function's, so that the trajectory is complete."""
     return error.startswith("score_fn: ") or _LATE_IN_SCORING.match(error) is not None
 
 
 def root_of(problem: BaseException | None) -> BaseException | None:
-    """Return what a part of a rubric raised, under what the rubric says of it."""
+    """Return the exception of a rubric's part that the rubric's own exception wraps."""
     while isinstance(problem, ScoringFailed) and problem.__cause__ is not None:
         problem = problem.__cause__
     return problem
 
 
 def _unwrap(problem: BaseException) -> BaseException:
-    """Return what was raised, out of the groups and tasks that it came through."""
+    """Unwrap an exception from the groups and tasks that it passed through."""
     problem = unwrap_group(problem)
-    if isinstance(problem, Stray) and problem.__cause__ is not None:
+    if isinstance(problem, ContainedExit) and problem.__cause__ is not None:
         return problem.__cause__
     return problem
 
 
 def _describe_error(stage: str, problem: BaseException) -> str:
-    """Say where it happened, what it is, and for the user's own code the line."""
+    """Describe an error: its stage, its type and message, and the line in user code."""
     if isinstance(problem, RenderMismatch):
         stage = "render"  # it is the policy that renders, but no server that is broken
     message = printable_error(problem)

@@ -266,9 +266,9 @@ class ToolSpec:
 class Stop:
     """Why a trajectory ended. Three signals that must not be mixed up.
 
-    `ended_by` says who ended it: the environment, a limit (`limit` names which), nobody having
-    anything to reply, or an error in the middle. `truncated` says, apart from that, that the
-    model's last turn was cut off (finish reason `length`). `finish_reason` is that turn's, as its
+    `ended_by` says who ended it: the environment, a limit (`limit` names which), no reply to the
+    model's turn, or an error in the middle. `truncated` says, apart from that, that the model's
+    last turn was cut off (finish reason `length`). `finish_reason` is that turn's, as its
     `Completion` had it; None where the endpoint said nothing.
     """
 
@@ -283,7 +283,7 @@ class Stop:
 
 
 MOST_TOKENS = 2**53
-"""Larger counts are none, and neither columns nor other languages' numbers would hold them."""
+"""Larger counts are not token counts, and would fit neither columns nor JavaScript numbers."""
 
 
 @dataclass(frozen=True, slots=True)

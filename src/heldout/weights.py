@@ -184,8 +184,8 @@ def readable(tensor: Any) -> Any:
     return tensor.detach().resolve_conj().resolve_neg()
 
 
-def why_not_whole(model: Any) -> str | None:
-    """Say why this process has only a part of the weights; None if it has all of them."""
+def explain_sharding(model: Any) -> str | None:
+    """Explain why this process has only part of the weights; None if it has all of them."""
     way = None
     for module in modules_of(model):
         if type(module).__name__ == "FullyShardedDataParallel":

@@ -14,7 +14,7 @@ import pytest
 
 from heldout import Message
 from heldout.analysis import JudgeCheck, check_judge, read_labels
-from heldout.analysis.judge_check import KINDS, Kind, parse_labels
+from heldout.analysis.judge_check import JUDGE_TASKS, JudgeTask, parse_labels
 from heldout.cli.check import make_judge_notes
 from heldout.errors import FatalEndpointError, InvalidInput, SystemicFailure, Unreachable
 from heldout.scoring.judges import Judge
@@ -362,7 +362,7 @@ def test_everything_said_of_a_judge_is_plain_json(check: Any) -> None:
 # --- Labels -------------------------------------------------------------------------------------
 
 
-GOOD: dict[Kind, dict[str, Any]] = {
+GOOD: dict[JudgeTask, dict[str, Any]] = {
     "equality": row(1, True),
     "three-way": row(1, True, label="correct"),
     "criteria": row(
@@ -372,8 +372,8 @@ GOOD: dict[Kind, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_its_shape(kind: Kind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", JUDGE_TASKS)
+def test_every_kind_has_its_shape(kind: JudgeTask, tmp_path: Path) -> None:
     file = tmp_path / "labels.jsonl"
     file.write_text("\ufeff" + json.dumps(GOOD[kind]) + "\n\n")
     assert len(read_labels(file, kind)) == 1
@@ -399,7 +399,7 @@ def test_every_kind_has_its_shape(kind: Kind, tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_line_is_named_with_what_is_wrong(
-    kind: Kind, change: dict[str, Any], message: str, tmp_path: Path
+    kind: JudgeTask, change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "labels.jsonl"
     file.write_text("\n".join(json.dumps(each) for each in (GOOD[kind], GOOD[kind] | change)))

@@ -32,9 +32,9 @@ from heldout.cli._tables import Table, render_line, render_table
 from heldout.cli.curve import draw_screen
 from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.store.runs import find_run
-from heldout.training.curve import CurvePoint, CurveWriter, Outcome, stop_requested
+from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome, stop_requested
 from tests.cli.conftest import Heldout, command_of
-from tests.cli.conftest import Outcome as Said
+from tests.cli.conftest import ItemOutcome as Said
 from tests.cli.test_process import Terminal
 from tests.cli.test_show import result, save
 
@@ -51,7 +51,7 @@ CONFIG: dict[str, Any] = {
 def point(step: int, *rewards: float | None, **changed: Any) -> CurvePoint:
     """A point of samples a, b, c … with these rewards; without any, a skip."""
     outcomes = tuple(
-        Outcome(chr(97 + i), reward, error="it broke" if reward is None else None)
+        ItemOutcome(chr(97 + i), reward, error="it broke" if reward is None else None)
         for i, reward in enumerate(rewards)
     )
     scored = [reward for reward in rewards if reward is not None]
@@ -456,11 +456,11 @@ EVIL = "x\x1b[2J\u202e\nfake row"
 def test_nothing_in_a_curve_is_obeyed_by_the_terminal(run: Path, heldout: Heldout) -> None:
     summary = {**(POINTS[0].summary or {}), f"metric_{EVIL}": 1.0}
     summary |= {f"metric_{EVIL}_n": 1, f"metric_{EVIL}_stderr": 0.0}
-    outcomes = (Outcome(EVIL, 0.0), Outcome("b", 1.0))
+    outcomes = (ItemOutcome(EVIL, 0.0), ItemOutcome("b", 1.0))
     append(
         point(0, label=EVIL, skipped=EVIL, time=EVIL),
         point(1, 1.0, label=EVIL, summary=summary, partial=EVIL, stop=EVIL, outcomes=outcomes),
-        point(2, 1.0, label=EVIL, outcomes=(Outcome(EVIL, 1.0), Outcome("b", 1.0))),
+        point(2, 1.0, label=EVIL, outcomes=(ItemOutcome(EVIL, 1.0), ItemOutcome("b", 1.0))),
     )
     for arguments in (
         ["show"],

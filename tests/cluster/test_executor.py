@@ -378,10 +378,10 @@ def test_a_worker_that_loses_a_call_is_replaced_and_its_items_are_run_again(
 
 
 def test_a_worker_that_gets_more_items_at_once_than_a_message_holds_is_not_taken_for_hung() -> None:
-    worker = executor._Worker(0.0)
+    worker = executor._RayWorker(0.0)
     for number, sample in enumerate(evals.make_samples(executor.SUBMIT_ITEMS + 1)):
         item = executor.Item(number, sample, 0, b"")
-        worker.assign(executor._Job(number, item, b"", anyio.Event()))
+        worker.assign(executor._PendingItem(number, item, b"", anyio.Event()))
     worker.note_sent(executor.SUBMIT_ITEMS)
     worker.note_sent(1)
     worker.check_alive(executor.SUBMIT_ITEMS + 1, timeout=60.0)
@@ -390,10 +390,10 @@ def test_a_worker_that_gets_more_items_at_once_than_a_message_holds_is_not_taken
 def test_a_worker_whose_model_is_another_one_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     pool = executor.WorkerPool.__new__(executor.WorkerPool)
     pool._hello, pool._copies = None, {}
-    hello = executor.Hello("a", 1, executor.own_versions(), {"version": "1"})
+    hello = executor.WorkerInfo("a", 1, executor.own_versions(), {"version": "1"})
     assert pool._accept(hello)
-    assert pool._accept(executor.Hello("b", 2, executor.own_versions(), {"version": "1"}))
-    assert not pool._accept(executor.Hello("c", 3, executor.own_versions(), {"version": "2"}))
+    assert pool._accept(executor.WorkerInfo("b", 2, executor.own_versions(), {"version": "1"}))
+    assert not pool._accept(executor.WorkerInfo("c", 3, executor.own_versions(), {"version": "2"}))
     assert "on c cannot run the eval: its model is not that of a" in pool._start_problem
 
 

@@ -422,7 +422,7 @@ def test_run_directories_arrive_as_they_were_sent(job: str, tmp_path: Path) -> N
     receiver = Receiver(home)
     for line in ["what Ray says", *pack(job)]:
         assert len(line) < 20_000
-        receiver.take(line)
+        receiver.feed(line)
     receiver.unpack()
     work = next((tmp_path / "node").glob("*")) / "work"
     assert [r.relative_to(work) for r in find_runs(work)] == [Path("outputs/a")]
@@ -436,7 +436,7 @@ def test_run_directories_arrive_as_they_were_sent(job: str, tmp_path: Path) -> N
 def test_a_transfer_that_is_not_whole_is_refused(job: str, part: slice, tmp_path: Path) -> None:
     receiver = Receiver(tmp_path)
     for line in list(pack(job))[part]:
-        receiver.take(line)
+        receiver.feed(line)
     with pytest.raises(EvalFailed, match="broke off"):
         receiver.unpack()
 
@@ -449,7 +449,7 @@ def test_no_file_arrives_outside_of_the_folder(path: str, tmp_path: Path) -> Non
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr(path, "content")
     receiver = Receiver(home)
-    receiver.take(CONTENT + base64.b64encode(content.getvalue()).decode())
-    receiver.take(END + hashlib.sha256(content.getvalue()).hexdigest())
+    receiver.feed(CONTENT + base64.b64encode(content.getvalue()).decode())
+    receiver.feed(END + hashlib.sha256(content.getvalue()).hexdigest())
     receiver.unpack()
     assert [file.parent.resolve() for file in tmp_path.rglob("x")] in ([home], [home / "a"])

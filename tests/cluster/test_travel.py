@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from heldout.cluster.travel import (
-    Reference,
+    ImportPath,
     list_files,
     load_reference,
     pack_functions,
@@ -23,13 +23,13 @@ rubric = Rubric(grade_exact)
 
 def test_a_function_travels_as_a_name_of_its_file() -> None:
     luggage = pack_functions({"score_fn": evals.exact, "prepare_messages": None})
-    assert luggage.references == {"score_fn": Reference("evals.py", "exact")}
+    assert luggage.references == {"score_fn": ImportPath("evals.py", "exact")}
     assert luggage.folder == FOLDER
 
 
 def test_an_object_travels_by_the_name_it_is_assigned_to() -> None:
     luggage = pack_functions({"score_fn": rubric})
-    assert luggage.references["score_fn"] == Reference("test_travel.py", "rubric")
+    assert luggage.references["score_fn"] == ImportPath("test_travel.py", "rubric")
 
 
 def test_parts_of_a_definition_travel_as_its_attributes() -> None:
@@ -68,11 +68,11 @@ def test_a_script_outside_of_the_folder_is_refused(
 
 def test_a_reference_is_loaded_from_the_folder(tmp_path: Path) -> None:
     (tmp_path / "some_eval.py").write_text("class A:\n    number = 7\n")
-    assert load_reference(Reference("some_eval.py", "A.number"), tmp_path) == 7
+    assert load_reference(ImportPath("some_eval.py", "A.number"), tmp_path) == 7
     with pytest.raises(InvalidInput, match="some_eval.py has no B"):
-        load_reference(Reference("some_eval.py", "B"), tmp_path)
+        load_reference(ImportPath("some_eval.py", "B"), tmp_path)
     with pytest.raises(InvalidInput, match="no_such_module does not load: ModuleNotFoundError"):
-        load_reference(Reference("no_such_module", "B"), tmp_path)
+        load_reference(ImportPath("no_such_module", "B"), tmp_path)
 
 
 def test_outputs_hidden_files_and_environments_stay_at_home(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypedDict
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heldout.environments.tools import BadArguments, Function
@@ -254,6 +254,7 @@ def test_a_description_in_the_annotation_wins() -> None:
 
 
 @given(st.text(alphabet="Args: \n-Parameters(x)y,:param", max_size=200))
+@example(": :")
 def test_no_docstring_is_too_odd(text: str) -> None:
     def tool(x: int) -> str:
         return ""

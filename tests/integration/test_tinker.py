@@ -49,7 +49,7 @@ from heldout.integrations.tinker import (
     with_heldout,
 )
 from heldout.integrations.tinker.endpoint import to_renderer_messages
-from heldout.integrations.tinker.loops import Cadence, Step, is_counted, sampler_path
+from heldout.integrations.tinker.loops import Cadence, LoopStep, is_counted, sampler_path
 from heldout.training import AsyncEvalDispatcher, CurvePoint, current_points, read_points
 from tests.integration.tinker_fake import (
     MODEL,
@@ -1137,7 +1137,7 @@ def test_without_a_step_there_is_a_result_and_no_point(
 
 
 def test_a_step_that_the_loop_traces_is_taken() -> None:
-    async def main() -> Step | None:
+    async def main() -> LoopStep | None:
         context = trace.ScopeContext({"step": 12, "evaluator_name": "HeldoutEvaluator"})
         token = trace.trace_context.set(context)
         try:
@@ -1145,7 +1145,7 @@ def test_a_step_that_the_loop_traces_is_taken() -> None:
         finally:
             trace.trace_context.reset(token)
 
-    assert asyncio.run(main()) == Step(12, "trace")
+    assert asyncio.run(main()) == LoopStep(12, "trace")
 
 
 def test_weights_are_said_to_be_saved_only_where_they_are(tmp_path: Path) -> None:
@@ -1169,10 +1169,10 @@ def test_steps_that_were_due_are_known() -> None:
     assert Cadence(5, None).missed(None, 10) == []
     counted = Cadence(5, 7, counted=True)
 
-    async def calls() -> list[Step | None]:
+    async def calls() -> list[LoopStep | None]:
         return [counted.next_step() for _ in range(2)]
 
-    assert asyncio.run(calls()) == [Step(10, "count"), Step(15, "count")]
+    assert asyncio.run(calls()) == [LoopStep(10, "count"), LoopStep(15, "count")]
 
 
 def test_a_counter_that_goes_back_is_another_start_for_all_evals_of_the_curve(

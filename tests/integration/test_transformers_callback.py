@@ -30,7 +30,7 @@ from heldout.training.curve import request_stop
 from heldout.training.dispatcher import pending_evals
 from heldout.training.loggers import CallableLogger
 from heldout.training.metrics import log_fields
-from heldout.weights import why_not_whole
+from heldout.weights import explain_sharding
 from tests.training.toys import make_eval
 
 pytestmark = pytest.mark.integration
@@ -380,7 +380,7 @@ def test_sharded_modules_are_recognised(tmp_path: Path) -> None:
     from torch import distributed
     from torch.distributed.fsdp import fully_shard
 
-    assert why_not_whole(Line()) is None
+    assert explain_sharding(Line()) is None
     store = distributed.FileStore(str(tmp_path / "store"), 1)
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
@@ -388,7 +388,7 @@ def test_sharded_modules_are_recognised(tmp_path: Path) -> None:
 
         sharded = Line()
         fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
-        assert "FSDP or tensor parallelism" in (why_not_whole(sharded) or "")
+        assert "FSDP or tensor parallelism" in (explain_sharding(sharded) or "")
     finally:
         distributed.destroy_process_group()
 
@@ -569,7 +569,7 @@ def test_a_best_metric_that_would_never_come_is_refused_before_training(
 
 
 def test_a_name_that_heldout_does_not_have_is_an_error_of_the_trainer() -> None:
-    answered = ours._Answered({}, ["heldout"])
+    answered = ours._TrainerMetrics({}, ["heldout"])
     assert answered["eval_heldout_reward"] != answered["eval_heldout_reward"]  # NaN
     assert answered.get("eval_heldout_reward") is None
     with pytest.raises(KeyError):

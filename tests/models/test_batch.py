@@ -14,7 +14,7 @@ from heldout.models.batch import BatchEndpoint, Request
 Items = Sequence[Callable[[Any], Any]]
 
 
-async def here(function: Callable[[], Any]) -> Any:
+async def caller_thread(function: Callable[[], Any]) -> Any:
     await anyio.lowlevel.checkpoint()
     return function()
 
@@ -34,7 +34,7 @@ def batches_of(
         return answer(requests) if answer else [r.messages[-1].text for r in requests]
 
     async def main() -> None:
-        endpoint = BatchEndpoint(recorded, here, items=items, rows=rows)
+        endpoint = BatchEndpoint(recorded, caller_thread, items=items, rows=rows)
         left = iter(range(items))
 
         async def worker() -> None:
@@ -112,6 +112,6 @@ def test_a_bad_row_is_its_own_error_and_a_bad_batch_everyones() -> None:
 
 
 def test_nobody_asks_it_outside_an_item() -> None:
-    endpoint = BatchEndpoint(lambda requests: [], here, items=1, rows=1)
+    endpoint = BatchEndpoint(lambda requests: [], caller_thread, items=1, rows=1)
     with pytest.raises(EndpointError, match="attempts of an eval"):
         anyio.run(endpoint.complete, *asks("x"))

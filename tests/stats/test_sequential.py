@@ -17,8 +17,8 @@ from scipy import stats  # type: ignore[import-untyped]
 from heldout.stats.intervals import Floats
 from heldout.stats.sequential import (
     HALF_SPENT,
-    Kind,
     Verdict,
+    VerdictKind,
     advise,
     analyze_next,
     critical_value,
@@ -52,11 +52,11 @@ def drifting(p: float, looks: int, n: int, rng: np.random.Generator) -> Floats:
     return np.array(rows, dtype=np.float64)
 
 
-def kinds(rows: Floats, **options: object) -> list[Kind]:
+def kinds(rows: Floats, **options: object) -> list[VerdictKind]:
     return [verdict.kind for verdict in monitor(rows, **{"effect": 0.05, **options})]  # type: ignore[arg-type]
 
 
-def alarmed(said: Sequence[Kind]) -> bool:
+def alarmed(said: Sequence[VerdictKind]) -> bool:
     return "improving" in said or "regressing" in said
 
 
@@ -117,7 +117,7 @@ def test_errors_at_random_do_not_raise_false_alarms() -> None:
 
 @pytest.mark.parametrize(("gain", "expected"), [(0.1, "improving"), (-0.1, "regressing")])
 def test_a_trend_of_10_points_over_20_looks_is_found_at_200_samples(
-    gain: float, expected: Kind
+    gain: float, expected: VerdictKind
 ) -> None:
     rng = np.random.default_rng(5)
     levels = (0.5 + np.linspace(0, gain, 21)).tolist()
@@ -134,7 +134,7 @@ def test_a_collapse_is_found_within_the_next_looks_though_the_start_was_worse_st
     assert found.since >= 13
 
 
-def rise_then(levels: Sequence[float], n: int, curves: int, seed: int) -> list[list[Kind]]:
+def rise_then(levels: Sequence[float], n: int, curves: int, seed: int) -> list[list[VerdictKind]]:
     """Verdicts from the peak on, of curves that rise by 20 points over 12 evals first."""
     rng = np.random.default_rng(seed)
     rise = np.linspace(0.4, 0.6, 13).tolist()
@@ -425,7 +425,7 @@ def test_rewards_that_are_no_finite_table_are_refused(rewards: list[float]) -> N
 # --- Advice -------------------------------------------------------------------------------------
 
 
-def said(*row: Kind) -> list[Verdict]:
+def said(*row: VerdictKind) -> list[Verdict]:
     return [Verdict(kind, index, effect=0.05, alpha_spent=0.0) for index, kind in enumerate(row)]
 
 
@@ -441,7 +441,7 @@ def said(*row: Kind) -> list[Verdict]:
     ],
 )
 def test_advice_is_to_stop_on_a_fall_or_a_lasting_plateau_only(
-    row: tuple[Kind, ...], stop: bool, in_a_row: int
+    row: tuple[VerdictKind, ...], stop: bool, in_a_row: int
 ) -> None:
     advice = advise(said(*row))
     assert (advice.stop, advice.in_a_row, advice.because) == (stop, in_a_row, row[-1])

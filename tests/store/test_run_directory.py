@@ -31,7 +31,7 @@ from heldout.errors import (
 )
 from heldout.prices import Price
 from heldout.store import run_dir
-from heldout.store.journal import JournalWriter, Row, in_order, lines, repair, superseded
+from heldout.store.journal import JournalWriter, RecordRow, in_order, lines, repair, superseded
 from heldout.store.run_dir import RunDir, RunInfo, RunUsage
 from heldout.store.runs import find_run, read_entry
 from heldout.types import Completion, Usage
@@ -544,7 +544,7 @@ def test_a_run_is_found_by_its_name(
 def test_rows_decode_without_the_conversation() -> None:
     said = b'"trajectory":{"messages":[1,2,3],"stop":{"ended_by":"no_reply"}}'
     line = b'{"index":1,"sample":{"id":"a","input":{}},' + said + b"}"
-    assert msgspec.json.decode(line, type=Row).sample.id == "a"
+    assert msgspec.json.decode(line, type=RecordRow).sample.id == "a"
 
 
 def test_versions_are_looked_up_once_and_each_run_has_its_own_copy(

@@ -29,7 +29,7 @@ from heldout.errors import (
 from heldout.training.curve import (
     CurvePoint,
     CurveWriter,
-    Outcome,
+    ItemOutcome,
     current_points,
     is_fewer,
     most_asked,
@@ -75,7 +75,7 @@ def path(tmp_path: Path) -> Path:
 def test_points_are_read_back_as_they_were_written(path: Path) -> None:
     whole = point(
         10,
-        outcomes=(Outcome("q1", 1.0), Outcome("q2", None, 1, "it broke", True)),
+        outcomes=(ItemOutcome("q1", 1.0), ItemOutcome("q2", None, 1, "it broke", True)),
         asked=4,
         of=9,
         weights="abc",
@@ -264,7 +264,7 @@ def test_numbers_of_numpy_are_stored_as_what_they_are(path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"outcomes": (Outcome("q1", float("nan")),)}, "reward nan for sample 'q1'"),
+        ({"outcomes": (ItemOutcome("q1", float("nan")),)}, "reward nan for sample 'q1'"),
         ({"budget": {"x": object()}}, "JSON cannot"),
         ({"seconds": float("nan")}, "could not be read back"),
         ({"label": "\ud800"}, "JSON cannot"),

@@ -24,7 +24,7 @@ from heldout.errors import InvalidInput, RunBusy, RunDirectoryError
 from heldout.stats.summary import EMPTY_SUMMARY
 from heldout.store.run_dir import RunDir
 from heldout.training import current_points, dispatcher, read_points
-from heldout.training.curve import CurvePoint, CurveWriter, Outcome
+from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome
 from heldout.training.curve_file import open_curve_file
 from heldout.training.dispatcher import (
     AsyncEvalDispatcher,
@@ -759,7 +759,7 @@ def test_a_report_is_its_summary_and_outcomes(tmp_path: Path) -> None:
     assert point is not None
     assert points_of(tmp_path / "run") == [point]
     assert (point.reward, point.n, point.asked, point.of) == (1.0, 3, 3, 3)
-    assert point.outcomes == tuple(Outcome(f"s{i}", 1.0) for i in range(3))
+    assert point.outcomes == tuple(ItemOutcome(f"s{i}", 1.0) for i in range(3))
     assert point.run == "steps/one"
 
 
@@ -800,7 +800,7 @@ def test_a_point_gets_the_step_and_name_it_was_scheduled_as(tmp_path: Path) -> N
 
 
 def test_a_point_that_could_not_be_read_back_is_a_skip(tmp_path: Path) -> None:
-    outcomes = (Outcome("s1", float("nan")),)
+    outcomes = (ItemOutcome("s1", float("nan")),)
     given = CurvePoint(
         label="x", step=1, session="s", time="t", seconds=0.0, summary={}, outcomes=outcomes
     )

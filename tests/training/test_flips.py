@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
 from heldout.stats import paired_difference
-from heldout.training.curve import CurvePoint, Outcome
-from heldout.training.flips import Change, flips
+from heldout.training.curve import CurvePoint, ItemOutcome
+from heldout.training.flips import SampleFlip, flips
 from tests.training.test_curve import point
 
 
 def scored(**rewards: float | list[float | None] | None) -> CurvePoint:
     """A point with these rewards, by sample; None is an error, a list is of repeats."""
     outcomes = [
-        Outcome(id, reward, repeat, error="it broke" if reward is None else None)
+        ItemOutcome(id, reward, repeat, error="it broke" if reward is None else None)
         for id, given in rewards.items()
         for repeat, reward in enumerate(given if isinstance(given, list) else [given])
     ]
@@ -32,8 +32,8 @@ def test_samples_are_gained_lost_or_stay() -> None:
         scored(a=1.0, b=0.0, c=0.5, d=0.3, e=0.5),
         0.5,
     )
-    assert found.gained == (Change("a", 0.0, 1.0), Change("e", 0.4, 0.5))
-    assert found.lost == (Change("b", 1.0, 0.0),)
+    assert found.gained == (SampleFlip("a", 0.0, 1.0), SampleFlip("e", 0.4, 0.5))
+    assert found.lost == (SampleFlip("b", 1.0, 0.0),)
     assert (found.stayed_passing, found.stayed_failing) == (1, 1)
     assert (found.compared, found.not_in_both, found.errored) == (5, 0, 0)
 
@@ -41,7 +41,7 @@ def test_samples_are_gained_lost_or_stay() -> None:
 def test_copies_of_a_sample_make_the_interval_no_narrower() -> None:
     def copied(times: int, **rewards: float) -> CurvePoint:
         outcomes = [
-            Outcome(f"{id}{number}", reward, copy_of=f"{id}0" if number else None)
+            ItemOutcome(f"{id}{number}", reward, copy_of=f"{id}0" if number else None)
             for id, reward in rewards.items()
             for number in range(times)
         ]
@@ -96,8 +96,8 @@ def test_gains_alone_may_still_be_no_gain() -> None:
 
 def test_repeats_count_as_one_sample_by_the_mean_of_their_scores() -> None:
     found = flips(scored(a=[1.0, 0.0, 0.0], b=[1.0, None]), scored(a=[1.0, 1.0], b=0.0), 0.5)
-    assert found.gained == (Change("a", pytest.approx(1 / 3), 1.0),)  # type: ignore[arg-type]
-    assert found.lost == (Change("b", 1.0, 0.0),)
+    assert found.gained == (SampleFlip("a", pytest.approx(1 / 3), 1.0),)  # type: ignore[arg-type]
+    assert found.lost == (SampleFlip("b", 1.0, 0.0),)
 
 
 def test_samples_that_cannot_be_compared_are_counted_and_left_out() -> None:

@@ -13,9 +13,9 @@ from heldout import Sample
 from heldout.errors import InvalidInput
 from heldout.stats import Interval, best_of, monitor
 from heldout.stats.intervals import Floats
-from heldout.training.curve import CurvePoint, Outcome
+from heldout.training.curve import CurvePoint, ItemOutcome
 from heldout.training.verdicts import (
-    Best,
+    BestPoint,
     StepVerdict,
     Terms,
     best_checkpoint,
@@ -32,7 +32,7 @@ Rewards = Sequence[float | None]
 def look(step: int, rewards: Rewards, **changed: Any) -> CurvePoint:
     """A point with these rewards of samples s0, s1 …; None errored."""
     outcomes = tuple(
-        Outcome(f"s{i}", reward, error="it broke" if reward is None else None)
+        ItemOutcome(f"s{i}", reward, error="it broke" if reward is None else None)
         for i, reward in enumerate(rewards)
     )
     count = len(rewards)
@@ -114,7 +114,7 @@ def test_samples_that_come_later_join_and_the_others_stay_paired() -> None:
 def test_repeats_of_a_sample_are_one_reward() -> None:
     def repeated(step: int, pairs: Sequence[tuple[float | None, float | None]]) -> CurvePoint:
         outcomes = [
-            Outcome(f"s{i}", r, k, error=None if r is not None else "it broke")
+            ItemOutcome(f"s{i}", r, k, error=None if r is not None else "it broke")
             for i, pair in enumerate(pairs)
             for k, r in enumerate(pair)
         ]
@@ -420,7 +420,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 def test_the_best_checkpoint_is_that_of_the_rewards() -> None:
     best, won = best_checkpoint(curve(FLAT)), best_of(FLAT, seed=0, bounds=(0.0, 1.0))
-    assert best == Best(
+    assert best == BestPoint(
         step=10 * won.index,
         raw=won.raw,
         estimate=won.estimate,
@@ -477,7 +477,7 @@ def test_where_rewards_are_negative_an_error_is_no_way_to_the_top() -> None:
 def test_errored_repeats_count_too() -> None:
     def repeated(step: int, rewards: Rewards) -> CurvePoint:
         outcomes = [
-            Outcome(f"s{i // 2}", r, i % 2, error=None if r is not None else "it broke")
+            ItemOutcome(f"s{i // 2}", r, i % 2, error=None if r is not None else "it broke")
             for i, r in enumerate(rewards)
         ]
         return point(step, 0.5, outcomes=tuple(outcomes))
@@ -495,7 +495,7 @@ def test_a_long_curve_has_a_best_eval_that_says_it_is_not_corrected() -> None:
 
 
 def test_the_sentence_of_the_best_says_what_picking_it_did() -> None:
-    best = Best(120, 0.64, 0.61, Interval(0.55, 0.67), 14, 0, 64)
+    best = BestPoint(120, 0.64, 0.61, Interval(0.55, 0.67), 14, 0, 64)
     assert best.sentence() == (
         "best so far: step 120, 0.610 (0.550 … 0.670, corrected for picking the best of 14; "
         "0.640 as measured), on 64 samples"

@@ -16,7 +16,7 @@ from heldout.errors import InvalidInput
 from heldout.training.worker import weight_buffer
 from heldout.training.worker.weight_buffer import (
     ALIGNMENT,
-    Layout,
+    BufferLayout,
     WeightBuffer,
     checksums,
     read_tensors,
@@ -47,7 +47,7 @@ def buffer() -> Iterator[WeightBuffer]:
     made.close()
 
 
-def written(buffer: WeightBuffer, model: Any) -> Layout:
+def written(buffer: WeightBuffer, model: Any) -> BufferLayout:
     buffer.write(model)
     return buffer.wait()
 

@@ -31,7 +31,7 @@ from heldout.training.run_eval import Known, Measured, Task, measure
 from heldout.training.runner import describe_runner
 from heldout.training.worker import client
 from heldout.training.worker.client import EvalWorker, worker_environment
-from heldout.training.worker.messages import INSIDE_WORKER, Begin, Ready, encode
+from heldout.training.worker.messages import INSIDE_WORKER, CallFunction, Ready, encode
 from heldout.training.worker.server import build_policy, load_weights
 from heldout.training.worker.weight_buffer import WeightBuffer, read_tensors
 from heldout.weights import fingerprint
@@ -821,4 +821,4 @@ def test_two_tensors_do_not_go_into_one(load: Any) -> None:
 )
 def test_what_policy_has_to_be_is_said(function: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        build_policy(Begin(1, f"{FAILURES}:{function}", []))
+        build_policy(CallFunction(1, f"{FAILURES}:{function}", []))

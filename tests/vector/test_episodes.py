@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heldout.vector.episodes import IDLE, Ended, Slots, advance, begin, episode_seed
+from heldout.vector.episodes import IDLE, EndedEpisodes, Slots, advance, begin, episode_seed
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 7), st.booleans()), min_size=1, max_size=25)
 """Of each episode: its length, and whether it terminates or is truncated."""
@@ -62,7 +62,7 @@ def play(
     return found, world
 
 
-def rows(ended: Ended | None) -> list[tuple[Any, ...]]:
+def rows(ended: EndedEpisodes | None) -> list[tuple[Any, ...]]:
     if ended is None:
         return []
     columns = ended.episode, ended.ret, ended.steps, ended.terminated, ended.truncated

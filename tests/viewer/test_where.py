@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from heldout.errors import InvalidInput
 from heldout.viewer.where import (
     BadFilter,
-    Column,
+    FilterColumn,
     Term,
     evaluate,
     parse,
@@ -23,15 +23,15 @@ from heldout.viewer.where import (
 REWARDS = [0.0, 1.0, None, 0.5, 1.0]
 KINDS = ["a", None, "a b", "c:d", 'say "x"']
 COLUMNS = {
-    "reward": Column(numbers=np.array([np.nan if r is None else r for r in REWARDS])),
-    "kind": Column(
+    "reward": FilterColumn(numbers=np.array([np.nan if r is None else r for r in REWARDS])),
+    "kind": FilterColumn(
         codes=np.array([0, -1, 1, 2, 3], dtype=np.int32), values=["a", "a b", "c:d", 'say "x"']
     ),
 }
 TEXTS = ["refund", "price", "Refund me", "", "price refund"]
 
 
-def get_column(name: str) -> Column:
+def get_column(name: str) -> FilterColumn:
     if name not in COLUMNS:
         raise InvalidInput(f"there is no column {name}")
     return COLUMNS[name]

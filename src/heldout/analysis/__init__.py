@@ -12,7 +12,7 @@ plan                   how many samples it takes to see a difference
 
 from __future__ import annotations
 
-from heldout.analysis._comparability import KINDS, Mismatch
+from heldout.analysis._comparability import DIFFERENCE_KINDS, Mismatch
 from heldout.analysis.aggregation import Aggregates, ScoreMatrix, aggregate, score_matrix
 from heldout.analysis.comparison import Change, Comparison, Side, compare
 from heldout.analysis.gating import Check, Gate, Reading, gate
@@ -22,7 +22,7 @@ from heldout.analysis.power import Plan, plan
 from heldout.analysis.three_way import ThreeWayCounts, count_three_way
 
 __all__ = [
-    "KINDS",
+    "DIFFERENCE_KINDS",
     "Aggregates",
     "Change",
     "Check",

@@ -21,20 +21,20 @@ from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Ints
 from heldout.store.columns import Labels
 
-Kind = Literal["samples", "scorer", "environment", "threshold", "incomplete", "cached"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+DifferenceKind = Literal["samples", "scorer", "environment", "threshold", "incomplete", "cached"]
+DIFFERENCE_KINDS: tuple[DifferenceKind, ...] = get_args(DifferenceKind)
 
 IDS_SHOWN = 3
 PARTS_SHOWN = 8
 
 # What a report of episodes says in its config, where others have functions.
-_EPISODE_SETTINGS: dict[str, Kind] = {
+_EPISODE_SETTINGS: dict[str, DifferenceKind] = {
     "success_is": "scorer",
     "reward": "scorer",
     "env": "environment",
     "max_steps": "environment",
 }
-_FUNCTIONS: dict[str, Kind] = {"score_fn": "scorer", "environment_factory": "environment"}
+_FUNCTIONS: dict[str, DifferenceKind] = {"score_fn": "scorer", "environment_factory": "environment"}
 # Reported elsewhere, or nothing that a reader could act on.
 _NOT_SETTINGS = {*_EPISODE_SETTINGS, "kind", "num_envs", "seeded", "notes", "samples", "label", "n"}
 
@@ -48,7 +48,7 @@ class Mismatch:
         text: What differs, for the message of a refusal.
     """
 
-    kind: Kind
+    kind: DifferenceKind
     text: str
 
 
@@ -100,8 +100,8 @@ def find_mismatches(
 
 def refuse_mismatches(mismatches: Iterable[Mismatch], allow: Collection[str], what: str) -> None:
     """Raise NotComparable for what is not allowed; `what` begins the message."""
-    if unknown := [kind for kind in allow if kind not in KINDS]:
-        raise InvalidInput(f"allow takes some of {', '.join(KINDS)}; got {unknown[0]!r}")
+    if unknown := [kind for kind in allow if kind not in DIFFERENCE_KINDS]:
+        raise InvalidInput(f"allow takes some of {', '.join(DIFFERENCE_KINDS)}; got {unknown[0]!r}")
     refused = [mismatch for mismatch in mismatches if mismatch.kind not in allow]
     if refused:
         texts = "; ".join(f"{mismatch.kind}: {mismatch.text}" for mismatch in refused)
@@ -130,7 +130,7 @@ def match_runs(
 
 
 def _find_old_success(run: LoadedRun) -> list[Mismatch]:
-    """Return a mismatch for a run that took whatever terminated for a success, else none."""
+    """Return a mismatch for a run that counted every termination as success, else None."""
     if run.config.get("success_is") != "terminated":
         return []
     text = (
@@ -141,7 +141,7 @@ def _find_old_success(run: LoadedRun) -> list[Mismatch]:
 
 
 def find_unfinished(run: LoadedRun) -> list[Mismatch]:
-    """Return a mismatch for a run that did not finish, else none."""
+    """Return a mismatch for a run that did not finish, else None."""
     if run.complete:
         return []
     if run.report.status == "complete":
@@ -160,10 +160,10 @@ def find_unfinished(run: LoadedRun) -> list[Mismatch]:
 
 
 def find_copies(run: LoadedRun, baseline: LoadedRun | None = None) -> list[Mismatch]:
-    """Return a mismatch where a verdict would be on copies of answers, else none.
+    """Return a mismatch if the verdict would be on copied answers, else None.
 
-    A baseline that was measured before is none: unless nothing but the cache tells the two runs
-    apart, its turns are not those of the run.
+    A baseline measured earlier is not a copy: its turns are the run's own only if the cache is all
+    that differs.
     """
     turns = "all of its model turns came from the response cache"
     if run.measured_nothing:
@@ -179,7 +179,7 @@ def find_copies(run: LoadedRun, baseline: LoadedRun | None = None) -> list[Misma
 
 
 def same_answers(a: LoadedRun, b: LoadedRun) -> bool:
-    """Tell whether both score the same trajectories, so that scorers are what is compared."""
+    """Return whether both score the same trajectories, so that scorers are what is compared."""
     rescored = any(isinstance(run.config.get("parent"), dict) for run in (a, b))
     return bool(rescored and a.origin and a.origin.get("id") and a.origin == b.origin)
 
@@ -190,7 +190,7 @@ def unseeded_runs(a: LoadedRun, b: LoadedRun) -> tuple[str, ...]:
 
 
 def merge_labels(*columns: Labels) -> tuple[list[Ints], list[Any]]:
-    """Number the values of several columns alike; the last of the values returned is None."""
+    """Number the values of several columns with shared codes; the last value returned is None."""
     known: dict[Any, int] = {}
     for column in columns:
         for value in column.values:
@@ -221,7 +221,7 @@ def _sample_mismatches(a: LoadedRun, b: LoadedRun, shared: SharedSamples) -> lis
 def _key_mismatches(
     a: LoadedRun, b: LoadedRun, shared: SharedSamples, keys: Sequence[str]
 ) -> list[Mismatch]:
-    """Find samples that are in another slice or cluster in each run."""
+    """Find samples whose slice or cluster differs between the runs."""
     mismatches = []
     for key in dict.fromkeys(keys):
         labels_a, labels_b = a.table.keys[key], b.table.keys[key]
@@ -300,7 +300,7 @@ def find_model_versions(a: LoadedRun, b: LoadedRun) -> tuple[str, str | None, st
 
 
 def find_unknown_scorers(a: LoadedRun, b: LoadedRun) -> tuple[str, ...]:
-    """Name the runs of which it is not recorded how they were scored."""
+    """Name the runs that did not record how they were scored."""
     return tuple(
         run.name
         for run in (a, b)

@@ -21,7 +21,7 @@ from heldout.stats import Floats, Ints
 from heldout.stats._input import UNIT_ROUNDING
 from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_question
 from heldout.stats.summary import has_passed
-from heldout.store.columns import Selection, Table, has_duplicates, table_of, table_of_results
+from heldout.store.columns import ResultTable, Selection, has_duplicates, table_of, table_of_results
 from heldout.store.report import EvalReport
 from heldout.store.report import Results as StoredResults
 from heldout.store.run_dir import RunDir
@@ -45,7 +45,7 @@ class LoadedRun:
 
     name: str
     report: EvalReport
-    table: Table
+    table: ResultTable
     functions: dict[str, Any]
     origin: dict[str, Any] | None = None
 
@@ -69,11 +69,11 @@ class LoadedRun:
 
 ReportOrPath = EvalReport | str | Path
 """A report, or the path of a run directory."""
-Run = ReportOrPath | LoadedRun
-Results = EvalReport | Iterable[EvalResult]
+RunOrPath = ReportOrPath | LoadedRun
+ReportOrResults = EvalReport | Iterable[EvalResult]
 
 
-def load_run(report: Run, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
+def load_run(report: RunOrPath, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
     """Load the items of a report, at least one of them scored, with the values of these keys.
 
     `name` is what to call a report that has no name of its own.
@@ -120,7 +120,7 @@ def refuse_without_mean(report: EvalReport) -> None:
         )
 
 
-def read_table(results: Results, cluster: str | None) -> Table:
+def read_table(results: ReportOrResults, cluster: str | None) -> ResultTable:
     """Return the items of a report, or of results in memory, with the values of a cluster key."""
     refuse_selected(results)
     keys = [] if cluster is None else [cluster]
@@ -129,11 +129,11 @@ def read_table(results: Results, cluster: str | None) -> Table:
     return table_of_results(results, keys)
 
 
-def refuse_selected(results: Results, name: str = "this report") -> None:
-    """Refuse results that were selected by outcome: what they say is of the selection alone.
+def refuse_selected(results: ReportOrResults, name: str = "this report") -> None:
+    """Refuse results selected by outcome: they only describe the selection.
 
     That is a report that `where` picked so, and one that holds fewer results than it was made with.
-    Of a plain list of results nobody can tell.
+    For a plain list of results this cannot be known.
 
     Args:
         results: A report, or results.
@@ -160,14 +160,14 @@ def refuse_selected(results: Results, name: str = "this report") -> None:
             )
 
 
-def outcome_selection(results: Results) -> Selection | None:
-    """Return how results were selected by what came out; None where nothing says that they were."""
+def outcome_selection(results: ReportOrResults) -> Selection | None:
+    """Return how results were selected by outcome; None if they were not, as far as is known."""
     if not isinstance(results, EvalReport | StoredResults) or results.selection is None:
         return None
     return results.selection if results.selection.by_outcome else None
 
 
-def sample_clusters(table: Table, key: str | None) -> Ints:
+def sample_clusters(table: ResultTable, key: str | None) -> Ints:
     """Number the cluster of each sample.
 
     Samples that share a value of `key` are one cluster; without a key, and of samples that lack
@@ -182,8 +182,8 @@ def sample_clusters(table: Table, key: str | None) -> Ints:
     return np.where(labels.codes < 0, len(labels.values) + by_content, labels.codes)
 
 
-def clusters_if_any(table: Table, key: str | None) -> Ints | None:
-    """Number the cluster of each sample; None where each stands alone."""
+def clusters_if_any(table: ResultTable, key: str | None) -> Ints | None:
+    """Number the cluster of each sample; None if every sample is independent."""
     if key is None and not has_duplicates(table.sample_cluster):
         return None
     return sample_clusters(table, key)
@@ -262,13 +262,13 @@ class Measure:
         return rates
 
 
-def count_items(table: Table, which: NDArray[np.bool_] | None = None) -> Ints:
+def count_items(table: ResultTable, which: NDArray[np.bool_] | None = None) -> Ints:
     """Return how many items each sample has, or how many of these."""
     items = table.sample if which is None else table.sample[which]
     return np.bincount(items, minlength=table.samples).astype(np.int64)
 
 
-def sample_means(table: Table, values: Floats) -> Floats:
+def sample_means(table: ResultTable, values: Floats) -> Floats:
     """Return each sample's mean over the items that have a value; NaN where none has."""
     if len(values) == table.samples:
         return values  # one item per sample
@@ -284,14 +284,14 @@ def group_means(groups: Ints, values: Floats, count: int) -> Floats:
 
 
 def within_unit(*values: Floats) -> bool:
-    """Tell whether all values lie between 0 and 1; NaN counts for nothing."""
+    """Return whether all values lie between 0 and 1; NaN is ignored."""
     return all(
         bool(((v >= -UNIT_ROUNDING) & (v <= 1 + UNIT_ROUNDING))[~np.isnan(v)].all()) for v in values
     )
 
 
 def is_binary(*values: Floats) -> bool:
-    """Tell whether all values are 0 or 1; NaN counts for nothing."""
+    """Return whether all values are 0 or 1; NaN is ignored."""
     return all(bool(((v == 0) | (v == 1))[~np.isnan(v)].all()) for v in values)
 
 

@@ -1,4 +1,4 @@
-"""Several training runs on several tasks, in one number that few lucky runs do not make.
+"""Several training runs on several tasks in one number, robust to a few lucky runs.
 
     aggregate(score_matrix([seed_0, seed_1, seed_2], tasks="game", metric="return"))
 
@@ -74,7 +74,7 @@ class ScoreMatrix:
     errored: int
     allowed: tuple[Mismatch, ...] = ()
     may_differ: bool = False
-    layout: Layout | None = field(default=None, repr=False)
+    layout: RunTaskLayout | None = field(default=None, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -110,9 +110,6 @@ def score_matrix(
         allow: What may differ between runs of one task: some of "samples", "scorer",
             "environment", "threshold", "incomplete".
 
-    Returns:
-        The matrix.
-
     Raises:
         InvalidInput: A run has no results on a task, or arguments contradict each other.
         NotComparable: Runs of one task differ in more than their policy.
@@ -123,7 +120,7 @@ def score_matrix(
             "or a metric by its name"
         )
     layout = _lay_out(reports, runs, tasks)
-    check = _Check(allow, metric)
+    check = _DifferenceCheck(allow, metric)
     check.compare_runs(layout)
     values: dict[str, Floats] = {}
     scores = np.full((len(layout.runs), len(layout.tasks)), np.nan)
@@ -159,18 +156,18 @@ def score_matrix(
 
 # --- Which results are of which run and task ----------------------------------------------------
 
-Cell = tuple[LoadedRun, Ints]
+RunTaskRows = tuple[LoadedRun, Ints]
 """A report, and the rows of its table that are of one run and one task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class RunTaskLayout:
     """Which results are of which run and which task."""
 
     runs: tuple[str, ...]
     tasks: tuple[str, ...]
     # By (index of the run, index of the task).
-    cells: dict[tuple[int, int], Cell]
+    cells: dict[tuple[int, int], RunTaskRows]
     # Metadata keys; runs that are told apart by one have no sample ids in common.
     runs_key: str | None = None
     tasks_key: str | None = None
@@ -195,7 +192,7 @@ class Layout:
         return [] if self.tasks_key is None else [self.tasks_key]
 
 
-def _lay_out(reports: Reports, runs: str | None, tasks: str | None) -> Layout:
+def _lay_out(reports: Reports, runs: str | None, tasks: str | None) -> RunTaskLayout:
     if isinstance(reports, Mapping):
         if runs is not None or tasks is not None:
             raise InvalidInput("the mapping says which task a report is of: leave out the keys")
@@ -239,7 +236,7 @@ def _identify(report: EvalReport) -> object:
 
 
 def _make_distinct(names: Iterable[object]) -> tuple[str, ...]:
-    """Add a number to names that come again, such that no other name has it."""
+    """Number repeated names, so that every name is unique."""
     texts = [str(name) for name in names]
     distinct: dict[str, None] = {}
     for position, name in enumerate(texts, start=1):
@@ -264,8 +261,8 @@ def _by_environment(runs: list[LoadedRun]) -> dict[str, list[LoadedRun]]:
     return groups
 
 
-def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> Layout:
-    """Make a report a cell; the first reports of all tasks are the first run, and so on."""
+def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> RunTaskLayout:
+    """Make each report a cell; the first reports of all tasks form the first run, and so on."""
     cells = {
         (i, task): (run, np.arange(len(run.table)))
         for task, reports in enumerate(tasks.values())
@@ -273,12 +270,12 @@ def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> Layout:
     }
     most = max(len(reports) for reports in tasks.values())
     runs = tuple(f"run {number}" for number in range(1, most + 1))
-    return Layout(runs, _make_distinct(tasks), cells)
+    return RunTaskLayout(runs, _make_distinct(tasks), cells)
 
 
 def _by_keys(
     loaded: list[LoadedRun], runs_key: str | None, tasks_key: str | None, *, single_task: str
-) -> Layout:
+) -> RunTaskLayout:
     """Divide results by task, and by run where one report holds several."""
     run_codes = [np.full(run.table.samples, i) for i, run in enumerate(loaded)]
     runs = tuple(run.name for run in loaded)
@@ -288,12 +285,12 @@ def _by_keys(
     tasks: tuple[str, ...] = (single_task,)
     if tasks_key is not None:
         task_codes, tasks = _index_values(loaded, tasks_key)
-    cells: dict[tuple[int, int], Cell] = {}
+    cells: dict[tuple[int, int], RunTaskRows] = {}
     for run, of_run, of_task in zip(loaded, run_codes, task_codes, strict=True):
         codes = (of_run * len(tasks) + of_task)[run.table.sample]
         for code, rows in places_by_code(codes):
             cells[divmod(code, len(tasks))] = run, rows
-    return Layout(runs, tasks, cells, runs_key, tasks_key)
+    return RunTaskLayout(runs, tasks, cells, runs_key, tasks_key)
 
 
 def _index_values(loaded: Sequence[LoadedRun], key: str) -> tuple[list[Ints], tuple[str, ...]]:
@@ -310,7 +307,7 @@ def _index_values(loaded: Sequence[LoadedRun], key: str) -> tuple[list[Ints], tu
 # --- What keeps runs from being aggregated ------------------------------------------------------
 
 
-class _Check:
+class _DifferenceCheck:
     """Refuses the first difference that is not allowed, and keeps those that are."""
 
     def __init__(self, allow: Collection[str], metric: str) -> None:
@@ -320,7 +317,7 @@ class _Check:
         self.may_differ = False
         self._compared: set[tuple[str, str]] = set()
 
-    def compare_runs(self, layout: Layout) -> None:
+    def compare_runs(self, layout: RunTaskLayout) -> None:
         """Compare the runs of each task with the first."""
         for t, task in enumerate(layout.tasks):
             first, *others = (layout.cells[r, t] for r in range(len(layout.runs)))
@@ -332,7 +329,7 @@ class _Check:
                     names = f"run {layout.runs[0]!r} and run {name!r}"
                     self._compare_content(first, other, names, task)
 
-    def compare_sides(self, ours: Layout, theirs: Layout) -> None:
+    def compare_sides(self, ours: RunTaskLayout, theirs: RunTaskLayout) -> None:
         """Compare the first runs of both sides, task by task."""
         identities = {_identify(report) for report in ours.reports}
         for report in theirs.reports:
@@ -370,8 +367,8 @@ class _Check:
         kept = [difference for difference in differences if difference.kind not in ignored]
         self._accept(kept, f"{a.name} and {b.name} cannot be {verb}")
 
-    def _compare_content(self, a: Cell, b: Cell, names: str, task: str) -> None:
-        """Compare samples without ids: as many, of the same inputs and targets."""
+    def _compare_content(self, a: RunTaskRows, b: RunTaskRows, names: str, task: str) -> None:
+        """Compare samples without ids: the same number, with the same inputs and targets."""
         content_a, content_b = (
             np.sort(run.table.content[np.unique(run.table.sample[rows])]) for run, rows in (a, b)
         )
@@ -448,9 +445,6 @@ def aggregate(
         repetitions: Number of resamples.
         allow: What may differ between the two sides, as in `score_matrix`.
 
-    Returns:
-        The estimates.
-
     Raises:
         InvalidInput: An argument is out of range, or the sides have other tasks or metrics.
         NotComparable: The sides differ in more than their policy.
@@ -459,7 +453,7 @@ def aggregate(
         raise InvalidInput(f"seed is 0 or more; got {seed!r}")
     if not np.isfinite(optimum):
         raise InvalidInput(f"optimum is a finite number, the best score there is; got {optimum!r}")
-    check = _Check(allow, matrix.metric)
+    check = _DifferenceCheck(allow, matrix.metric)
     estimates = {
         name: bootstrap(matrix.scores, name, seed=seed, repetitions=repetitions, optimum=optimum)
         for name in get_args(Statistic)

@@ -32,7 +32,7 @@ from heldout.analysis._runs import (
     REWARD,
     LoadedRun,
     Measure,
-    Run,
+    RunOrPath,
     clusters_if_any,
     load_run,
     pessimistic_value,
@@ -54,12 +54,12 @@ from heldout.stats import (
 )
 from heldout.stats._input import check_threshold
 from heldout.stats.summary import has_passed
-from heldout.store.columns import Table, places_by_code
+from heldout.store.columns import ResultTable, places_by_code
 from heldout.store.report import EvalReport
 
 Difference = PairedDifference | UnpairedDifference
-Verdict = Literal["b_better", "a_better", "b_higher", "a_higher", "inconclusive"]
-Label = tuple[Any, ...]
+ComparisonVerdict = Literal["b_better", "a_better", "b_higher", "a_higher", "inconclusive"]
+SliceLabel = tuple[Any, ...]
 """The value of each key that slices are made by."""
 
 
@@ -109,9 +109,9 @@ class Change:
 
 
 class Changes(Sequence[Change]):
-    """Changes made on access: of a million samples many may flip, and ids are slow to read."""
+    """Changes, built on access: many of a million samples may flip, and ids are slow to read."""
 
-    def __init__(self, table: Table, indices: Ints, a: Floats, b: Floats) -> None:
+    def __init__(self, table: ResultTable, indices: Ints, a: Floats, b: Floats) -> None:
         self._table, self._indices, self._a, self._b = table, indices, a, b
 
     def __len__(self) -> int:
@@ -180,7 +180,7 @@ class Comparison:
     by: tuple[str, ...]
     slices: tuple[SliceDifference, ...]
     slices_with_errors: tuple[SliceDifference, ...]
-    slices_not_compared: tuple[Label, ...]
+    slices_not_compared: tuple[SliceLabel, ...]
     gained: Sequence[Change]
     lost: Sequence[Change]
     mismatches: tuple[Mismatch, ...]
@@ -212,7 +212,7 @@ class Comparison:
         return "scored in both" if self.paired else "scored samples"
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ComparisonVerdict:
         """The side of 0 that the whole interval lies on, with and without errored items.
 
         "higher" instead of "better" for a metric, for which more need not be better, and for the
@@ -233,8 +233,8 @@ def _sign(difference: Difference) -> int:
 
 
 def compare(
-    a: Run,
-    b: Run,
+    a: RunOrPath,
+    b: RunOrPath,
     *,
     by: str | Sequence[str] = (),
     metric: str = REWARD,
@@ -258,9 +258,6 @@ def compare(
             all are compared with all.
         pass_threshold: The reward that passes; None takes that of A.
         confidence: Of all intervals.
-
-    Returns:
-        The comparison.
 
     Raises:
         NotComparable: Something differs that is not allowed to.
@@ -347,7 +344,7 @@ def _make_comparison(
 
 
 def make_side(run: LoadedRun, compared: int) -> Side:
-    """Describe a run of which so many samples are compared."""
+    """Describe a run and how many of its samples are compared."""
     samples = run.table.samples
     return Side(
         name=run.name,
@@ -362,7 +359,7 @@ def make_side(run: LoadedRun, compared: int) -> Side:
 
 
 def _distinguish_names(a: LoadedRun, b: LoadedRun) -> tuple[LoadedRun, LoadedRun]:
-    """Call two runs of one name by their paths, or A and B."""
+    """Name two runs that share a name by their paths, or A and B."""
     if a.name != b.name:
         return a, b
     names = str(a.report.path or "A"), str(b.report.path or "B")
@@ -374,7 +371,7 @@ def _distinguish_names(a: LoadedRun, b: LoadedRun) -> tuple[LoadedRun, LoadedRun
 # --- Aligned samples ----------------------------------------------------------------------------
 
 
-class _Columns(NamedTuple):
+class _SampleColumns(NamedTuple):
     """One row per sample of one run."""
 
     rewards: Floats
@@ -390,10 +387,10 @@ def _read_columns(
     measure: Measure,
     cluster: str | None,
     by: Sequence[str],
-) -> tuple[tuple[_Columns, _Columns], dict[int, Label]]:
+) -> tuple[tuple[_SampleColumns, _SampleColumns], dict[int, SliceLabel]]:
     """Return the columns of both runs, and the labels of slices that either of them has."""
     codes = [np.zeros(run.table.samples, dtype=np.int64) for run in (a, b)]
-    labels: list[Label] = [()]
+    labels: list[SliceLabel] = [()]
     for key in by:
         numbers, values = merge_labels(a.table.keys[key], b.table.keys[key])
         codes = [c * len(values) + n for c, n in zip(codes, numbers, strict=True)]
@@ -403,11 +400,11 @@ def _read_columns(
         labels = [(*labels[before], values[code]) for before, code in split]
         codes = np.split(renumbered.astype(np.int64), [len(codes[0])])
 
-    def read(run: LoadedRun, slices: Ints) -> _Columns:
+    def read(run: LoadedRun, slices: Ints) -> _SampleColumns:
         rewards = sample_means(run.table, run.table.reward)
         threshold = measure.pass_threshold
         passes = None if threshold is None else has_passed(rewards, threshold)
-        return _Columns(rewards, passes, slices, clusters_if_any(run.table, cluster))
+        return _SampleColumns(rewards, passes, slices, clusters_if_any(run.table, cluster))
 
     columns = read(a, codes[0]), read(b, codes[1])
     if not by:
@@ -422,11 +419,11 @@ def _read_columns(
 class _Aligned:
     """The samples of both runs; rows of A and B are the same samples where they are paired."""
 
-    columns: tuple[_Columns, _Columns]
+    columns: tuple[_SampleColumns, _SampleColumns]
     pairs: SharedSamples | None
     bounded: bool
     confidence: float
-    labels: dict[int, Label]
+    labels: dict[int, SliceLabel]
 
     def find_rows(self, values: Sequence[Floats]) -> list[Ints]:
         """Return the samples with a value; where they are paired, with a value in both runs."""
@@ -474,7 +471,9 @@ class _Aligned:
             differences, confidence=self.confidence, looked_at=len(self.labels)
         )
 
-    def changes(self, rows: Sequence[Ints], table: Table, *, gained: bool) -> Sequence[Change]:
+    def changes(
+        self, rows: Sequence[Ints], table: ResultTable, *, gained: bool
+    ) -> Sequence[Change]:
         """Return the samples whose mean reward passes in one run alone, or is higher in it."""
         if self.pairs is None:
             return ()

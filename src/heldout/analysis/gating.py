@@ -25,7 +25,7 @@ from heldout.analysis._runs import (
     REWARD,
     LoadedRun,
     Measure,
-    Run,
+    RunOrPath,
     is_binary,
     load_run,
     pessimistic_value,
@@ -38,10 +38,10 @@ from heldout.stats import CONFIDENCE, Floats, Interval, Moments, PairedDifferenc
 from heldout.stats.intervals import bisect
 from heldout.stats.power import POWER
 
-Outcome = Literal["pass", "fail", "errored", "inconclusive"]
+GateOutcome = Literal["pass", "fail", "errored", "inconclusive"]
 """errored: what errored items count as decides, so there is no verdict."""
-EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "errored": 4, "inconclusive": 3}
-WORST_FIRST: tuple[Outcome, ...] = ("fail", "errored", "inconclusive", "pass")
+EXIT_CODES: dict[GateOutcome, int] = {"pass": 0, "fail": 1, "errored": 4, "inconclusive": 3}
+WORST_FIRST: tuple[GateOutcome, ...] = ("fail", "errored", "inconclusive", "pass")
 CheckKind = Literal["overall", "slice", "min_mean", "max_mean"]
 
 USABLE_SAMPLES = 1e7
@@ -59,7 +59,7 @@ class Reading:
         n: Samples.
     """
 
-    outcome: Outcome
+    outcome: GateOutcome
     estimate: float
     interval: Interval | None
     n: int
@@ -88,7 +88,7 @@ class Check:
     kind: CheckKind
     slice: Mapping[str, Any] | None
     bound: float
-    outcome: Outcome
+    outcome: GateOutcome
     scored: Reading | None
     with_errors: Reading | None
     corrected: bool
@@ -113,7 +113,7 @@ class Check:
 
     @property
     def disputed(self) -> bool:
-        """Whether the outcome would be another one with errored items counted."""
+        """Whether counting errored items would change the outcome."""
         if self.scored is None or self.with_errors is None:
             return self.with_errors is not None
         return self.scored.outcome != self.with_errors.outcome
@@ -132,7 +132,7 @@ class Gate:
         confidence: Of the intervals.
     """
 
-    outcome: Outcome
+    outcome: GateOutcome
     checks: tuple[Check, ...]
     run: Side
     comparison: Comparison | None
@@ -146,9 +146,9 @@ class Gate:
 
 
 def gate(
-    run: Run,
+    run: RunOrPath,
     *,
-    baseline: Run | None = None,
+    baseline: RunOrPath | None = None,
     no_worse_than: float | None = None,
     min_mean: float | None = None,
     max_mean: float | None = None,
@@ -228,7 +228,7 @@ def gate(
 
 
 def _check_arguments(
-    baseline: Run | None,
+    baseline: RunOrPath | None,
     no_worse_than: float | None,
     min_mean: float | None,
     max_mean: float | None,
@@ -254,7 +254,7 @@ def _check_bounds(
     *,
     in_unit: bool,
 ) -> None:
-    """Refuse what is no number, and what no value between 0 and 1 could be beyond: 2 for 2%."""
+    """Refuse bounds that are not numbers, or that no value in [0, 1] could exceed: 2 for 2%."""
     for name, loss in losses.items():
         if loss is not None and not 0 <= loss < math.inf:
             raise InvalidInput(f"{name} is the loss that is tolerated, at least 0; got {loss!r}")
@@ -274,11 +274,12 @@ def _check_bounds(
 
 
 IntervalAt = Callable[[float], Interval | None]
-"""The interval of an estimate on so many times the samples, if they vary as those measured do."""
+"""The interval of an estimate on a multiple of the samples, if those vary like the ones
+measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Estimate:
+class _BoundEstimate:
     """An estimate with the interval that may pass, and the one that may fail."""
 
     value: float
@@ -289,9 +290,9 @@ class _Estimate:
     # -1 where less is better.
     sign: int = 1
     # What it would be without a true difference; None where that is no question.
-    if_equal: _Estimate | None = None
+    if_equal: _BoundEstimate | None = None
 
-    def widen(self, largest: float, confidence: float) -> _Estimate:
+    def widen(self, largest: float, confidence: float) -> _BoundEstimate:
         """Widen the interval that may pass by a loss too rare to have been drawn.
 
         Graded values that hardly vary say nothing of one: the upper end of Wilson's interval of 0
@@ -312,7 +313,7 @@ class _Estimate:
         return self.sign * self.value < self.sign * bound
 
     def read(self, bound: float) -> Reading:
-        outcome: Outcome = "inconclusive"
+        outcome: GateOutcome = "inconclusive"
         to_pass, to_fail = self.to_pass(1.0), self.to_fail(1.0)
         if to_pass is not None and self._reach(to_pass, -1) >= self.sign * bound:
             outcome = "pass"
@@ -351,11 +352,11 @@ class _Estimate:
 
 def _estimate_difference(
     difference: Difference, sign: int, confidence: float, *, of: int = 1
-) -> _Estimate:
-    """Estimate a difference, which fails as one of so many that were looked at."""
+) -> _BoundEstimate:
+    """Estimate a difference; failing is corrected for the number of differences tested."""
 
-    def estimate(difference: Difference, n: int) -> _Estimate:
-        return _Estimate(
+    def estimate(difference: Difference, n: int) -> _BoundEstimate:
+        return _BoundEstimate(
             value=difference.difference,
             stderr=difference.stderr,
             to_pass=lambda size: difference.interval_at(confidence, size=size),
@@ -375,7 +376,7 @@ def _estimate_difference(
 
 
 def _without_difference(difference: PairedDifference) -> PairedDifference:
-    """Return the comparison of two runs that differ as much, but as often either way."""
+    """Return the comparison of two runs that differ as much, but symmetrically."""
     evidence, stderr = difference.evidence, difference.stderr
     if evidence.won is not None:
         either = (evidence.won + evidence.lost) / 2
@@ -386,7 +387,7 @@ def _without_difference(difference: PairedDifference) -> PairedDifference:
 
 def _estimate_means(
     run: LoadedRun, measure: Measure, cluster: str | None, confidence: float
-) -> list[_Estimate]:
+) -> list[_BoundEstimate]:
     """Estimate the mean without errored items, and, where there are some, with them."""
     table, items = run.table, measure.item_values(run)
     codes = sample_clusters(table, cluster)
@@ -398,7 +399,7 @@ def _estimate_means(
         items = measure.sample_values(run)
         counted = measure.sample_values(run, errors_as=0.0)
 
-    def estimate(values: Floats) -> _Estimate:
+    def estimate(values: Floats) -> _BoundEstimate:
         present = ~np.isnan(values)
         moments = Moments.of(values[present], codes[present])
         if moments.mean is None:
@@ -407,7 +408,7 @@ def _estimate_means(
         def around(size: float) -> Interval | None:
             return moments.interval(confidence, maybe_count=maybe_count, size=size)
 
-        mean = _Estimate(moments.mean, moments.stderr, around, around, moments.clusters)
+        mean = _BoundEstimate(moments.mean, moments.stderr, around, around, moments.clusters)
         is_graded = within_unit(values) and not is_binary(values)
         return mean.widen(moments.mean, confidence) if is_graded else mean
 
@@ -447,7 +448,7 @@ def _check_differences(
 
 def _judge(
     kind: CheckKind,
-    estimates: Sequence[_Estimate],
+    estimates: Sequence[_BoundEstimate],
     bound: float,
     slice: dict[str, Any] | None = None,
 ) -> Check:
@@ -476,8 +477,8 @@ def _judge(
     )
 
 
-def _most_needed(estimates: Sequence[_Estimate], bound: float) -> int | None:
-    """Return the samples that decide by all estimates; None where no number is known to."""
+def _most_needed(estimates: Sequence[_BoundEstimate], bound: float) -> int | None:
+    """Return the samples that decide every estimate; None if no known number does."""
     counts = [estimate.needed_samples(bound) for estimate in estimates]
     known = [count for count in counts if count is not None]
     same_side = len({estimate.is_worse_than(bound) for estimate in estimates}) == 1

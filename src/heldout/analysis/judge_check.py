@@ -30,24 +30,24 @@ from heldout.stats import Agreement, Rate, agreement_of, rate_of
 from heldout.types import Usage
 
 if TYPE_CHECKING:
-    from heldout.scoring.judges import Criterion, Judge, Question, Verdict
+    from heldout.scoring.judges import Criterion, Judge, JudgeVerdict, Question
 
-Kind = Literal["equality", "three-way", "criteria", "pairwise"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+JudgeTask = Literal["equality", "three-way", "criteria", "pairwise"]
+JUDGE_TASKS: tuple[JudgeTask, ...] = get_args(JudgeTask)
 EQUAL, DIFFERENT, MET, NOT_MET = "equal", "different", "met", "not met"
-CATEGORIES: dict[Kind, tuple[str, ...]] = {
+CATEGORIES: dict[JudgeTask, tuple[str, ...]] = {
     "equality": (EQUAL, DIFFERENT),
     "three-way": ("correct", "incorrect", "not_attempted"),
     "criteria": (MET, NOT_MET),
     "pairwise": ("first", "second", "tie"),
 }
-_TEXTS: dict[Kind, tuple[str, ...]] = {
+_TEXTS: dict[JudgeTask, tuple[str, ...]] = {
     "equality": ("question", "answer", "target"),
     "three-way": ("question", "answer", "target"),
     "criteria": ("question", "answer"),
     "pairwise": ("question", "first", "second"),
 }
-Label = str | dict[str, bool]
+JudgeLabel = str | dict[str, bool]
 OnProgress = Callable[[int, int, int], object]
 """Called with the number of questions done, of all, and of those without a verdict."""
 
@@ -72,21 +72,18 @@ class LabelledAnswer:
     """
 
     id: str
-    kind: Kind
+    kind: JudgeTask
     texts: dict[str, str]
-    label: Label
+    label: JudgeLabel
     criteria: tuple[Criterion, ...] = ()
 
 
-def read_labels(path: str | Path, kind: Kind) -> list[LabelledAnswer]:
+def read_labels(path: str | Path, kind: JudgeTask) -> list[LabelledAnswer]:
     """Read a file of labelled answers.
 
     Args:
         path: JSON lines.
         kind: What the judge is asked.
-
-    Returns:
-        The labelled answers.
 
     Raises:
         InvalidInput: The file cannot be read, or lines are wrong; the message names them.
@@ -97,10 +94,10 @@ def read_labels(path: str | Path, kind: Kind) -> list[LabelledAnswer]:
     return answers
 
 
-def parse_labels(rows: Iterable[tuple[str, Any]], kind: Kind) -> list[LabelledAnswer]:
+def parse_labels(rows: Iterable[tuple[str, Any]], kind: JudgeTask) -> list[LabelledAnswer]:
     """Parse labelled answers, all before anything is asked; each row with where it is from."""
-    if kind not in KINDS:
-        raise InvalidInput(f"kind is {', '.join(KINDS)}; got {kind!r}")
+    if kind not in JUDGE_TASKS:
+        raise InvalidInput(f"kind is {', '.join(JUDGE_TASKS)}; got {kind!r}")
     answers: dict[str, LabelledAnswer] = {}
     problems: list[str] = []
     for where, row in rows:
@@ -117,7 +114,7 @@ def parse_labels(rows: Iterable[tuple[str, Any]], kind: Kind) -> list[LabelledAn
     return list(answers.values())
 
 
-def _parse_label(where: str, row: Any, kind: Kind) -> LabelledAnswer:
+def _parse_label(where: str, row: Any, kind: JudgeTask) -> LabelledAnswer:
     if isinstance(row, LabelledAnswer):
         if row.kind != kind:
             raise InvalidInput(f"it was read for kind={row.kind!r}, not for kind={kind!r}")
@@ -175,8 +172,8 @@ def _parse_criteria(row: Mapping[str, Any]) -> tuple[Criterion, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """What the judge said of an answer, asked once.
+class JudgeDraw:
+    """What the judge said about an answer in one draw.
 
     Attributes:
         verdict: The verdict; None if there is none.
@@ -184,8 +181,8 @@ class Draw:
         error: Why there is no verdict.
     """
 
-    verdict: Label | None
-    parts: tuple[Verdict[Any], ...]
+    verdict: JudgeLabel | None
+    parts: tuple[JudgeVerdict[Any], ...]
     error: Exception | None = None
 
     @property
@@ -198,10 +195,10 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """A labelled answer with what the judge said of it, once per repeat."""
+    """A labelled answer with the judge's verdict in each repeat."""
 
     item: LabelledAnswer
-    draws: tuple[Draw, ...]
+    draws: tuple[JudgeDraw, ...]
 
     @property
     def differs(self) -> bool:
@@ -240,7 +237,7 @@ class JudgeCheck:
         agreement_at_most: Agreement with labels if every missing verdict were right.
     """
 
-    kind: Kind
+    kind: JudgeTask
     judge: dict[str, Any]
     repeats: int
     judged: tuple[JudgedAnswer, ...]
@@ -322,7 +319,7 @@ async def check_judge(
     judge: Judge,
     labels: Iterable[LabelledAnswer | Mapping[str, Any]],
     *,
-    kind: Kind = "equality",
+    kind: JudgeTask = "equality",
     repeats: int = 2,
     max_concurrent: int = _TASKS,
     on_progress: OnProgress | None = None,
@@ -352,7 +349,7 @@ async def check_judge(
     if not items:
         raise InvalidInput("no labels: there is nothing to measure the judge against")
     todo = iter([(i, repeat) for i in range(len(items)) for repeat in range(repeats)])
-    draws: dict[tuple[int, int], Draw] = {}
+    draws: dict[tuple[int, int], JudgeDraw] = {}
     errors: list[Exception] = []
 
     async def work() -> None:
@@ -381,17 +378,17 @@ async def check_judge(
     return _measure(judged, kind, repeats, judge.identity())
 
 
-async def _ask(judge: Judge, item: LabelledAnswer, repeat: int) -> Draw:
-    parts: list[Verdict[Any]] = []
+async def _ask(judge: Judge, item: LabelledAnswer, repeat: int) -> JudgeDraw:
+    parts: list[JudgeVerdict[Any]] = []
     try:
         for question in _make_questions(item):
             parts.append(await judge.ask(question, draw=repeat))
     except Exception as error:  # noqa: BLE001 - one answer has no verdict; the others go on
-        return Draw(None, tuple(parts), error)
+        return JudgeDraw(None, tuple(parts), error)
     verdict = parts[0].value
     if item.kind == "pairwise" and verdict != _SWAPPED[parts[1].value]:
         verdict = "tie"
-    return Draw(verdict, tuple(parts))
+    return JudgeDraw(verdict, tuple(parts))
 
 
 def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
@@ -416,7 +413,7 @@ def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
 
 
 def _measure(
-    judged: tuple[JudgedAnswer, ...], kind: Kind, repeats: int, identity: dict[str, Any]
+    judged: tuple[JudgedAnswer, ...], kind: JudgeTask, repeats: int, identity: dict[str, Any]
 ) -> JudgeCheck:
     missing = [answer for answer in judged if answer.draws[0].verdict is None]
     if len(missing) == len(judged):
@@ -447,7 +444,9 @@ def _measure(
     )
 
 
-def _pair_up(answer: JudgedAnswer, a: Label | None, b: Label | None) -> list[tuple[str, str, str]]:
+def _pair_up(
+    answer: JudgedAnswer, a: JudgeLabel | None, b: JudgeLabel | None
+) -> list[tuple[str, str, str]]:
     """Pair categories, one for each criterion, after the answer's id; none where one is missing."""
     if isinstance(a, dict) and isinstance(b, dict):
         names = {True: MET, False: NOT_MET}
@@ -455,7 +454,7 @@ def _pair_up(answer: JudgedAnswer, a: Label | None, b: Label | None) -> list[tup
     return [(answer.item.id, a, b)] if isinstance(a, str) and isinstance(b, str) else []
 
 
-def _measure_agreement(pairs: Sequence[tuple[str, str, str]], kind: Kind) -> Agreement:
+def _measure_agreement(pairs: Sequence[tuple[str, str, str]], kind: JudgeTask) -> Agreement:
     ids, rows, columns = zip(*pairs, strict=True)
     return agreement_of(rows, columns, categories=CATEGORIES[kind], clusters=ids)
 

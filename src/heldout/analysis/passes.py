@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from heldout import stats
 from heldout.analysis._runs import (
-    Results,
+    ReportOrResults,
     clusters_if_any,
     count_items,
     outcome_selection,
@@ -24,7 +24,7 @@ from heldout.stats import Ints, PassRate
 from heldout.stats.intervals import bounds_as_dict
 from heldout.stats.summary import Summary, has_passed, summarize_batch, without_intervals
 from heldout.store.columns import (
-    Table,
+    ResultTable,
     group_results,
     make_table_batch,
     number_groups,
@@ -45,7 +45,11 @@ FEW_CLUSTERS = 10
 
 
 def pass_at_k(
-    results: Results, k: int, *, cluster: str | None = None, pass_threshold: float | None = None
+    results: ReportOrResults,
+    k: int,
+    *,
+    cluster: str | None = None,
+    pass_threshold: float | None = None,
 ) -> PassRate:
     """Estimate pass@k: the chance that at least one of k attempts at a sample passes.
 
@@ -69,7 +73,11 @@ def pass_at_k(
 
 
 def pass_hat_k(
-    results: Results, k: int, *, cluster: str | None = None, pass_threshold: float | None = None
+    results: ReportOrResults,
+    k: int,
+    *,
+    cluster: str | None = None,
+    pass_threshold: float | None = None,
 ) -> PassRate:
     """Estimate pass^k: the chance that all of k attempts at a sample pass.
 
@@ -92,7 +100,7 @@ def pass_hat_k(
 
 def _estimate(
     estimator: Estimator,
-    results: Results,
+    results: ReportOrResults,
     k: int,
     cluster: str | None,
     pass_threshold: float | None,
@@ -111,7 +119,7 @@ def _estimate(
     return _count_passes(table, estimator, k, cluster, pass_threshold)
 
 
-def _refuse_missing_attempts(table: Table) -> None:
+def _refuse_missing_attempts(table: ResultTable) -> None:
     """Refuse results of which attempts were taken out, such as those that errored."""
     made, most = count_items(table), int(table.repeat.max()) + 1
     short = np.flatnonzero(made < most)
@@ -124,7 +132,7 @@ def _refuse_missing_attempts(table: Table) -> None:
 
 
 def _count_passes(
-    table: Table, estimator: Estimator, k: int, cluster: str | None, threshold: float
+    table: ResultTable, estimator: Estimator, k: int, cluster: str | None, threshold: float
 ) -> PassRate:
     return estimator(
         count_items(table),
@@ -161,7 +169,7 @@ def summarize(
 
 
 def group_by(
-    results: Results, key: str | Callable[[EvalResult], Any]
+    results: ReportOrResults, key: str | Callable[[EvalResult], Any]
 ) -> dict[Any, list[EvalResult]]:
     """Group results by the values of a key, as `report.summarize(by=key)` does.
 
@@ -247,7 +255,7 @@ def slices_and_total(
     return slices, summarize(np.arange(len(table)))
 
 
-def _summarize_table(table: Table, cluster: str, threshold: float | None) -> Summary:
+def _summarize_table(table: ResultTable, cluster: str, threshold: float | None) -> Summary:
     numbers = sample_clusters(table, cluster)
     return {
         **summarize_batch(make_table_batch(table, numbers), threshold),
@@ -255,7 +263,7 @@ def _summarize_table(table: Table, cluster: str, threshold: float | None) -> Sum
     }
 
 
-def _count_clusters(table: Table, cluster: str, numbers: Ints, samples: Ints) -> Summary:
+def _count_clusters(table: ResultTable, cluster: str, numbers: Ints, samples: Ints) -> Summary:
     return {
         "clustered_by": cluster,
         "n_clusters": len(np.unique(numbers[samples])),
@@ -264,7 +272,7 @@ def _count_clusters(table: Table, cluster: str, numbers: Ints, samples: Ints) ->
 
 
 def _summarize_passes(
-    table: Table, k: int, cluster: str | None, threshold: float, *, strict: bool
+    table: ResultTable, k: int, cluster: str | None, threshold: float, *, strict: bool
 ) -> Summary:
     short = int((count_items(table) < k).sum())
     unscored = bool(np.isnan(table.reward).all())

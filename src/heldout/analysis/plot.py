@@ -19,7 +19,7 @@ ROWS_DRAWN = 200
 LABEL_CHARACTERS = 36
 
 
-class _Row(NamedTuple):
+class _PlotRow(NamedTuple):
     label: str
     difference: Difference
     interval: Interval | None
@@ -41,9 +41,6 @@ def plot_comparison(
         order: Labels of the slices in the order to draw them; None: as in the comparison.
         format: The format of the picture.
 
-    Returns:
-        The picture.
-
     Raises:
         InvalidInput: There are too many slices.
     """
@@ -59,20 +56,20 @@ def plot_comparison(
     )
 
 
-def _make_rows(comparison: Comparison, order: Sequence[Hashable] | None) -> list[_Row]:
+def _make_rows(comparison: Comparison, order: Sequence[Hashable] | None) -> list[_PlotRow]:
     overall, counted = comparison.overall, comparison.with_errors
     scored = "" if counted is None else f", {comparison.scored_samples}"
-    rows = [_Row(f"all{scored}", overall, overall.interval, overall=True)]
+    rows = [_PlotRow(f"all{scored}", overall, overall.interval, overall=True)]
     if counted is not None:
         reading = f", errored as {comparison.errors_as or 0:g}"
-        rows.append(_Row(f"all{reading}", counted, counted.interval, overall=True))
+        rows.append(_PlotRow(f"all{reading}", counted, counted.interval, overall=True))
     slices = {part.label: part for part in comparison.slices}
     for label in slices if order is None else order:
         part = slices[label]
         assert isinstance(label, tuple), "a value for each key"
         text = printable(", ".join("–" if value is None else str(value) for value in label))
         name = shorten_label(text, LABEL_CHARACTERS - len(scored)) + scored
-        rows.append(_Row(name, part.difference, part.simultaneous_interval, overall=False))
+        rows.append(_PlotRow(name, part.difference, part.simultaneous_interval, overall=False))
     return rows
 
 
@@ -82,7 +79,7 @@ def _count(difference: Difference) -> str:
     return f"{difference.n_a}, {difference.n_b}"
 
 
-def _draw(figure: Figure, comparison: Comparison, rows: Sequence[_Row]) -> None:
+def _draw(figure: Figure, comparison: Comparison, rows: Sequence[_PlotRow]) -> None:
     axes = figure.subplots()
     # Half a row of space sets the slices apart.
     heights = [i + (0 if row.overall else 0.5) for i, row in enumerate(rows)]

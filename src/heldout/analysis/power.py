@@ -22,7 +22,7 @@ from heldout.analysis._runs import (
     REWARD,
     LoadedRun,
     Measure,
-    Run,
+    RunOrPath,
     clusters_if_any,
     group_means,
     is_binary,
@@ -101,10 +101,10 @@ class Plan:
 
 
 def plan(
-    baseline: Run,
+    baseline: RunOrPath,
     *,
     detect: float,
-    against: Run | None = None,
+    against: RunOrPath | None = None,
     power: float = POWER,
     alpha: float = ALPHA,
     metric: str = REWARD,
@@ -127,9 +127,6 @@ def plan(
         repeats: Numbers of repeats to plan for.
         correlation: Of the samples' expected scores in this run and the next, where there is no
             second run; None takes 0, which is cautious.
-
-    Returns:
-        The plan.
 
     Raises:
         NotComparable: The two runs differ in what is not allowed.
@@ -212,7 +209,7 @@ def plan(
 
 
 @dataclass(frozen=True, slots=True)
-class _Items:
+class _RunValues:
     """The values of a run's items, and the sample that each belongs to."""
 
     run: LoadedRun
@@ -220,7 +217,7 @@ class _Items:
     samples: Ints
 
 
-def _measure_items(run: LoadedRun, metric: str) -> _Items:
+def _measure_items(run: LoadedRun, metric: str) -> _RunValues:
     measure = Measure(metric, run.report.pass_threshold)
     if measure.k is not None:
         raise InvalidInput(f"{metric} is of several answers: plan by passed, with repeats")
@@ -228,12 +225,12 @@ def _measure_items(run: LoadedRun, metric: str) -> _Items:
     present = ~np.isnan(values)
     if not present.any():
         raise InvalidInput(f"{run.name} has no {metric} at all to plan by")
-    return _Items(run, values[present], run.table.sample[present])
+    return _RunValues(run, values[present], run.table.sample[present])
 
 
 def _align(
-    base: _Items, other: _Items, metric: str, allow: Collection[str]
-) -> tuple[_Items, _Items]:
+    base: _RunValues, other: _RunValues, metric: str, allow: Collection[str]
+) -> tuple[_RunValues, _RunValues]:
     """Keep the samples that have a value in both runs, and number them alike."""
     shared, _ = match_runs(
         base.run,
@@ -254,15 +251,15 @@ def _align(
     if len(both) < 2:
         raise InvalidInput(f"{len(both)} samples have a value on both sides: too few to plan by")
 
-    def keep(items: _Items) -> _Items:
+    def keep(items: _RunValues) -> _RunValues:
         kept = np.isin(items.samples, both)
-        return _Items(items.run, items.values[kept], items.samples[kept])
+        return _RunValues(items.run, items.values[kept], items.samples[kept])
 
     return keep(base), keep(other)
 
 
 def _expected_variance(
-    base: _Items, components: VarianceComponents, effect: float, correlation: float
+    base: _RunValues, components: VarianceComponents, effect: float, correlation: float
 ) -> DifferenceVariance:
     """Return the variance of the difference from a run that does not exist yet.
 
@@ -279,7 +276,7 @@ def _expected_variance(
 
 
 def _pair_difference(
-    base: _Items, other: _Items, cluster: str | None, *, bounded: bool, confidence: float
+    base: _RunValues, other: _RunValues, cluster: str | None, *, bounded: bool, confidence: float
 ) -> PairedDifference:
     """Return the difference as `compare` has it."""
     table = base.run.table
@@ -295,11 +292,11 @@ def _pair_difference(
 
 
 def _design_effect(
-    base: _Items, other: _Items | None, cluster: str | None
+    base: _RunValues, other: _RunValues | None, cluster: str | None
 ) -> tuple[float, int | None]:
     """Return how many times more samples clusters take (L. Kish 1965), and the clusters, if any.
 
-    Fewer they never take: that would be a chance of this run.
+    It is at least 1: less would be chance in this run.
     """
     table = base.run.table
     codes = clusters_if_any(table, cluster)

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.analysis._runs import Results, read_table, sample_clusters
+from heldout.analysis._runs import ReportOrResults, read_table, sample_clusters
 from heldout.errors import InvalidInput
 from heldout.stats import Floats, Moments, Rate
-from heldout.store.columns import Table
+from heldout.store.columns import ResultTable
 
 INCORRECT, NOT_ATTEMPTED = "_incorrect", "_not_attempted"
 """Suffixes of the metrics that a three-way judge gives for the other two verdicts."""
@@ -72,7 +72,7 @@ class ThreeWayCounts:
 
 
 def count_three_way(
-    results: Results,
+    results: ReportOrResults,
     name: str = "correct",
     *,
     cluster: str | None = None,
@@ -131,7 +131,7 @@ def count_three_way(
 
 
 def _check_verdicts(
-    table: Table, names: Sequence[str], verdicts: Floats, judged: NDArray[np.bool_]
+    table: ResultTable, names: Sequence[str], verdicts: Floats, judged: NDArray[np.bool_]
 ) -> None:
     if not judged.any():
         errored = int(np.isnan(table.reward).sum())

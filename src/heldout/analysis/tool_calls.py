@@ -121,7 +121,7 @@ def _hash_request(request: Mapping[str, Any]) -> str:
 
 
 def _number_repeats(names: Iterable[str]) -> Iterator[str]:
-    """Yield names, with #2, #3 … after those that come again."""
+    """Yield names, with #2, #3 … appended to repeated ones."""
     counts: Counter[str] = Counter()
     for name in names:
         counts[name] += 1
@@ -132,7 +132,7 @@ def _number_repeats(names: Iterable[str]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ToolCallResponse:
     """The response to one request.
 
     Attributes:
@@ -157,7 +157,7 @@ class CallSet:
     """
 
     name: str
-    answers: Sequence[Answer]
+    answers: Sequence[ToolCallResponse]
     complete: bool = True
 
     @property
@@ -173,19 +173,21 @@ class CallSet:
 
 def unanswered(name: str, requests: Iterable[Sample]) -> CallSet:
     """Make the set of requests that are still to be sent."""
-    return CallSet(name, [Answer(request_key(s.input), s.metadata["line"], None) for s in requests])
+    return CallSet(
+        name, [ToolCallResponse(request_key(s.input), s.metadata["line"], None) for s in requests]
+    )
 
 
 def load_call_sets(report: EvalReport) -> list[CallSet]:
     """Make a set for each repeat of a run whose samples are requests."""
-    sets: dict[int, list[Answer]] = {}
+    sets: dict[int, list[ToolCallResponse]] = {}
     for result in report.results:
         sets.setdefault(result.repeat, []).append(_read_answer(result, report))
     complete = report.summary.get("complete") is not False
     return [CallSet(str(report.path), sets[n], complete) for n in sorted(sets)]
 
 
-def _read_answer(result: EvalResult, report: EvalReport) -> Answer:
+def _read_answer(result: EvalResult, report: EvalReport) -> ToolCallResponse:
     request = result.sample.input
     try:
         _check_messages(request)
@@ -195,7 +197,7 @@ def _read_answer(result: EvalResult, report: EvalReport) -> Answer:
             f"{report.path}: sample {result.sample_id!r} is no request, as `heldout tool-calls` "
             f"stores them: {problem}"
         ) from None
-    return Answer(request_key(request), result.sample.metadata.get("line"), response)
+    return ToolCallResponse(request_key(request), result.sample.metadata.get("line"), response)
 
 
 def read_reference(source: str | Path) -> list[CallSet]:
@@ -209,7 +211,7 @@ def read_reference(source: str | Path) -> list[CallSet]:
     return sets
 
 
-class _Result(msgspec.Struct):
+class _VerifierLine(msgspec.Struct):
     """A line of results, as the K2 Vendor Verifier writes it."""
 
     response: Any
@@ -219,12 +221,12 @@ class _Result(msgspec.Struct):
     data_index: int | None = None
 
 
-def _read_results(path: Path) -> list[Answer]:
-    answers: dict[int, Answer] = {}
+def _read_results(path: Path) -> list[ToolCallResponse]:
+    answers: dict[int, ToolCallResponse] = {}
     is_numbered = has_requests = True
     for i, (where, row) in enumerate(jsonl_rows(path)):
         try:
-            result = msgspec.convert(row, _Result)
+            result = msgspec.convert(row, _VerifierLine)
             if result.request is not None:
                 _check_messages(result.request)
         except (msgspec.ValidationError, InvalidInput) as problem:
@@ -240,7 +242,7 @@ def _read_results(path: Path) -> list[Answer]:
                 "the line of its request"
             )
         key = None if result.request is None else request_key(result.request)
-        answer = Answer(key, result.data_index, _parse_response(result))
+        answer = ToolCallResponse(key, result.data_index, _parse_response(result))
         position = i if result.data_index is None else result.data_index
         # A request that failed and was sent again has a line for each time.
         if answer.response is not None or position not in answers:
@@ -250,7 +252,7 @@ def _read_results(path: Path) -> list[Answer]:
     return [answers[position] for position in sorted(answers)]
 
 
-def _parse_response(result: _Result) -> ResponseCalls | None:
+def _parse_response(result: _VerifierLine) -> ResponseCalls | None:
     if result.status != "success":
         return None
     try:

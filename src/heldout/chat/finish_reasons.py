@@ -32,7 +32,7 @@ _OTHERS = (
 )
 
 BROKEN_OFF = frozenset({"error", "abort", "insufficient_system_resource", "network_error"})
-"""Reasons of a turn that the server gave up in the middle: OpenRouter and Mistral, vLLM and SGLang,
+"""Finish reasons of a turn that the server abandoned: OpenRouter and Mistral, vLLM and SGLang,
 DeepSeek, Zhipu."""
 
 _NAMES = {word: name for name, words in _SYNONYMS.items() for word in [name, *words.split()]}
@@ -40,10 +40,10 @@ _KNOWN = {*_NAMES, *_FILTERS.split(), *_OTHERS.split(), *BROKEN_OFF}
 
 
 def normalize_finish_reason(reason: str) -> str:
-    """Give a finish reason in the words of chat completions; others stay as they are."""
+    """Return a finish reason in the words of chat completions; others stay as they are."""
     return _NAMES.get(reason.lower(), reason)
 
 
 def is_known_finish_reason(reason: str) -> bool:
-    """Tell whether it is known what a finish reason says of a turn."""
+    """Return whether it is known what a finish reason says of a turn."""
     return reason.lower() in _KNOWN

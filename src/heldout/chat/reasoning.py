@@ -49,7 +49,7 @@ _WRAPPERS = re.compile(
     r"|endoftext|end_of_text|eom_id|end_of_turn)\|>|</s>|<end_of_turn>|<｜end▁of▁sentence｜>"
 )
 _MARKER = re.compile(r"<(?:\||/s>|end_of|｜end)")
-"""How all of these begin: cheaper to look for."""
+"""How all of these begin: cheaper to search for."""
 # A model that does not stop writes the next turn too; `<|im_start|>` alone may open its own.
 _NEXT_TURN = re.compile(
     r"<\|start_header_id\|>|<start_of_turn>|<\|im_start\|>(?=\s*(?:user|system))|<\|(?:user|human)\|>",
@@ -107,7 +107,7 @@ def opened_reasoning(prompt: str) -> str:
 
 
 def is_reasoning_tag(text: str) -> bool:
-    """Tell whether a text is a tag that opens or closes reasoning, and nothing else."""
+    """Return whether a text is a tag that opens or closes reasoning, and nothing else."""
     return bool(_OPEN.fullmatch(text.lower()) or _CLOSE.fullmatch(text.lower()))
 
 
@@ -180,7 +180,7 @@ def _end_of_code_around(text: str, start: int, tag: re.Match[str]) -> int:
 
 
 def _is_inline_code(text: str, start: int, length: int) -> bool:
-    """Tell whether a tag stands between two backticks of its line."""
+    """Return whether a tag stands between two backticks of its line."""
     end = start + length
     if "`" not in (text[start - 1 : start], text[end : end + 1]):
         return False

@@ -84,7 +84,7 @@ _OPENER = re.compile(
 )
 
 
-class _Format(NamedTuple):
+class _MarkedFormat(NamedTuple):
     """A format whose calls are JSON behind an opening marker."""
 
     ends: re.Pattern[str]
@@ -97,10 +97,10 @@ class _Format(NamedTuple):
 
 def _format(
     close: str, *interruptions: str, header: str | None = None, closes: bool = True
-) -> _Format:
+) -> _MarkedFormat:
     # The end of reasoning ends a call, too: it was a draft in it, and does not count.
     ends = re.compile("|".join([f"(?P<close>{close})", rf"</{_THINK}>", *interruptions]))
-    return _Format(ends, re.compile(header) if header else None, closes)
+    return _MarkedFormat(ends, re.compile(header) if header else None, closes)
 
 
 _FORMATS = {
@@ -137,7 +137,7 @@ _FORMATS = {
 
 
 class _Tags(NamedTuple):
-    """How arguments stand in tags instead of JSON."""
+    """How arguments are written in tags instead of JSON."""
 
     open: re.Pattern[str]
     close: re.Pattern[str]
@@ -163,7 +163,7 @@ _SPACE, _BRACE, _SEPARATORS = re.compile(r"\s*"), re.compile(r"\s*{"), re.compil
 # --- The parser ---------------------------------------------------------------------------------
 
 
-class _Call(NamedTuple):
+class _ParsedCall(NamedTuple):
     name: str
     arguments: str
 
@@ -174,7 +174,7 @@ class _Parser:
     def __init__(self, text: str, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         self.text, self.position = text, 0
         self.content: list[str] = []
-        self.calls: list[_Call] = []
+        self.calls: list[_ParsedCall] = []
         self._reasoning: list[str] = []
         self._schemas = schemas
 
@@ -206,7 +206,7 @@ class _Parser:
             self._reasoning.insert(0, self.text[:reasoning_end])
             self._parse_unmarked("".join([*outside, tail]))
 
-    def _parse_calls(self, kind: str, start: int) -> list[_Call]:
+    def _parse_calls(self, kind: str, start: int) -> list[_ParsedCall]:
         """Parse the calls behind an opening marker, and move `position` behind them."""
         if kind == "hermes":
             start = self.position = _skip(_SPACE, self.text, self.position)
@@ -220,21 +220,21 @@ class _Parser:
         if header is None:
             values, raw = self._read_json(form, start if kind == "function" else self.position)
             calls = [call for value in values for call in _calls_in(value, raw)]
-            return calls or [_Call(_name_in(raw), raw)]
+            return calls or [_ParsedCall(_name_in(raw), raw)]
         name, self.position = header[header.lastindex or 1].strip(), header.end()
         if kind == "function" and not _BRACE.match(self.text, self.position):
             return [self._parse_tags(name, start, _FUNCTION_TAGS, form)]
         values, raw = self._read_json(form, self.position)
         return [_call(name, values[0] if len(values) == 1 else INVALID, raw)]
 
-    def _parse_tags(self, name: str, start: int, tags: _Tags, form: _Format) -> _Call:
+    def _parse_tags(self, name: str, start: int, tags: _Tags, form: _MarkedFormat) -> _ParsedCall:
         """Parse arguments in tags. A call that is cut off inside a value is broken."""
         arguments: dict[str, Any] = {}
         while argument := tags.open.match(self.text, self.position):
             self.position = argument.end()
             close = tags.close.search(self.text, self.position)
             if close is None or close.lastgroup != "close":
-                return _Call(name, self.text[start : self._find_end(form)].strip())
+                return _ParsedCall(name, self.text[start : self._find_end(form)].strip())
             value = self.text[self.position : close.start()]
             if tags.strip_newlines:
                 value = value.removeprefix("\n").removesuffix("\n")
@@ -245,8 +245,8 @@ class _Parser:
         arguments_end = _skip(_SPACE, self.text, self.position)
         stop = self._find_end(form)
         if stop > arguments_end:
-            return _Call(name, self.text[start:stop].strip())
-        return _Call(name, _dump_json(arguments))
+            return _ParsedCall(name, self.text[start:stop].strip())
+        return _ParsedCall(name, _dump_json(arguments))
 
     def _parse_unmarked(self, reply: str) -> bool:
         """Parse Llama 3's format, which has no markers: the whole reply is calls, or none is."""
@@ -254,14 +254,14 @@ class _Parser:
         if end == len(reply) and values and all(map(_looks_like_call, values)):
             self.calls = [call for value in values for call in _calls_in(value, reply)]
         elif not values and _LLAMA.match(reply):
-            self.calls = [_Call(_name_in(reply), reply.strip())]
+            self.calls = [_ParsedCall(_name_in(reply), reply.strip())]
         else:
             return False
         self.content = self._reasoning
         return True
 
-    def _read_json(self, form: _Format, start: int) -> tuple[list[Any], str]:
-        """Read the JSON at `position`: no values if it, or what follows, is wrong; and its text."""
+    def _read_json(self, form: _MarkedFormat, start: int) -> tuple[list[Any], str]:
+        """Read the JSON at `position`: its values, none if malformed, and its text."""
         values, json_end = _json_values(self.text, self.position)
         self.position = json_end
         if values and not form.closes:
@@ -272,7 +272,7 @@ class _Parser:
             values = []
         return values, self.text[start:stop].strip()
 
-    def _find_end(self, form: _Format) -> int:
+    def _find_end(self, form: _MarkedFormat) -> int:
         """Find where a call's text ends, and move `position` behind its closing marker."""
         end = form.ends.search(self.text, self.position)
         stop = end.start() if end else len(self.text)
@@ -295,17 +295,17 @@ class _Parser:
         return text if isinstance(value, str) else value
 
 
-def _calls_in(value: Any, raw: str) -> list[_Call]:
+def _calls_in(value: Any, raw: str) -> list[_ParsedCall]:
     """Read a JSON value as one call, or as a list of calls."""
     if isinstance(value, list) and value:
         return [_call_in(item, _dump_json(item)) for item in value]
     return [_call_in(value, raw)]
 
 
-def _call_in(value: Any, raw: str) -> _Call:
+def _call_in(value: Any, raw: str) -> _ParsedCall:
     body = value.get("function", value) if isinstance(value, dict) else None
     if not isinstance(body, dict) or not isinstance(body.get("name"), str):
-        return _Call(_name_in(raw), raw)
+        return _ParsedCall(_name_in(raw), raw)
     for key in ("arguments", "parameters"):
         if key in body:
             return _call(body["name"], body[key], raw)
@@ -313,14 +313,14 @@ def _call_in(value: Any, raw: str) -> _Call:
     return _call(body["name"], {} if has_only_a_name else INVALID, raw)
 
 
-def _call(name: str, arguments: Any, raw: str) -> _Call:
+def _call(name: str, arguments: Any, raw: str) -> _ParsedCall:
     if arguments is INVALID:
         text = raw
     elif isinstance(arguments, str):  # JSON in a string, as chat APIs have it
         text = _replace_surrogates(arguments)
     else:
         text = "{}" if arguments is None else _dump_json(arguments)
-    return _Call(_replace_surrogates(name), text)
+    return _ParsedCall(_replace_surrogates(name), text)
 
 
 def _name_in(raw: str) -> str:
@@ -366,7 +366,7 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parse_json(text: str) -> Any:
-    """Parse a text as strict JSON, without NaN and the like; `INVALID` if it is none."""
+    """Parse a text as strict JSON, without NaN and the like; `INVALID` if it is not JSON."""
     value, end = _decode(text, _skip(_SPACE, text, 0))
     return INVALID if text[end:].strip() else value
 

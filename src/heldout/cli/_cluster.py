@@ -49,8 +49,8 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Where a run goes, as the command line says."""
+class ClusterOptions:
+    """Where to run, as given on the command line."""
 
     on: str | None
     workers: int | None
@@ -99,20 +99,20 @@ class Elsewhere:
             check_target(self.copy_to)
 
     def copy(self, run_dir: Path | None) -> None:
-        """Copy a run that is done to where it is wanted, too."""
+        """Copy a finished run to `copy_to`, if given."""
         if self.copy_to is not None and run_dir is not None:
             copy_run(run_dir, self.copy_to)
             click.echo(printable(f"Copied to {self.copy_to}"), err=True)
 
 
 def cluster_options(command: Command) -> Command:
-    """Add the options, which are the fields of `Elsewhere`."""
+    """Add the options, which are the fields of `ClusterOptions`."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
 
 
-def run_as_job(elsewhere: Elsewhere, file: Path) -> None:
+def run_as_job(cluster: ClusterOptions, file: Path) -> None:
     """Run this command on a cluster instead, and end with its exit code."""
     from heldout.cluster.remote import submit
 
@@ -121,9 +121,7 @@ def run_as_job(elsewhere: Elsewhere, file: Path) -> None:
     context = click.get_current_context()
     command = ["python", "-m", "heldout", "run", file.name, *_given_options(context)]
     folder, printed = file.resolve().parent, list[str]()
-    code = submit(
-        command, folder, elsewhere.remote, gpu_id=elsewhere.gpu_id, print_json=printed.append
-    )
+    code = submit(command, folder, cluster.remote, gpu_id=cluster.gpu_id, print_json=printed.append)
     if code == 130:
         raise click.exceptions.Abort
     if context.params["as_json"] and not any(printed):
@@ -133,7 +131,7 @@ def run_as_job(elsewhere: Elsewhere, file: Path) -> None:
 
 
 def _given_options(context: click.Context) -> list[str]:
-    """Write down again the options that the command line has, but those of this machine."""
+    """Return the options given on the command line, without those that concern this machine."""
     words: list[str] = []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")

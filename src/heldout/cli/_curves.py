@@ -21,7 +21,7 @@ from heldout.store.runs import find_run
 from heldout.training.curve import CurvePoint, current_points, read_points, stop_requested
 
 if TYPE_CHECKING:
-    from heldout.training.verdicts import Best, StepVerdict, Terms
+    from heldout.training.verdicts import BestPoint, StepVerdict, Terms
 
 NOTE_CHARACTERS = 300
 """Characters of a reason that are shown: a traceback would bury the table."""
@@ -193,7 +193,7 @@ def describe_point(point: CurvePoint) -> str:
 
 
 def format_n(point: CurvePoint) -> str:
-    """Return what the numbers are of: "20 of 32 of 64" are of those asked for, of all."""
+    """Return the denominator: "20 of 32 of 64" is scored, requested, and in the held-out set."""
     if point.number("n") is None:  # skipped, or from an evaluator that does not say
         return "–"
     counts = [point.n]
@@ -229,7 +229,7 @@ def point_as_dict(point: CurvePoint) -> dict[str, Any]:
 
 def compute_verdicts(
     points: Sequence[CurvePoint], terms: Terms
-) -> tuple[list[StepVerdict], Best | None]:
+) -> tuple[list[StepVerdict], BestPoint | None]:
     """Compute a verdict per judged step, and the best eval, of a curve of one label."""
     from heldout.training.verdicts import best_checkpoint, verdicts
 

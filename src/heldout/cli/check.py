@@ -18,8 +18,8 @@ from heldout._providers import KINDS, SERVERS
 from heldout.analysis.judge_check import (
     JudgeCheck,
     JudgedAnswer,
-    Kind,
-    Label,
+    JudgeLabel,
+    JudgeTask,
     LabelledAnswer,
     check_judge,
     read_labels,
@@ -110,7 +110,7 @@ def command() -> None:
 def judge(
     labels: Path,
     endpoint: str,
-    kind: Kind,
+    kind: JudgeTask,
     repeats: int,
     failures: int | None,
     as_json: bool,
@@ -167,7 +167,7 @@ def _load_judge(name: str, settings: dict[str, Any]) -> Judge:
 
 
 def _run_check(
-    judge: Judge, items: Sequence[LabelledAnswer], kind: Kind, repeats: int
+    judge: Judge, items: Sequence[LabelledAnswer], kind: JudgeTask, repeats: int
 ) -> JudgeCheck:
     console = Console(stderr=True)
     progress = Progress(console=console, transient=True, disable=not sys.stderr.isatty())
@@ -339,7 +339,7 @@ def _print_differences(shown: Sequence[JudgedAnswer], total: int) -> None:
                 print_labelled(console, "", as_text(shorten(part.reply), "dim"))
 
 
-def _format_label(label: Label) -> Text:
+def _format_label(label: JudgeLabel) -> Text:
     if isinstance(label, str):
         return as_text(label)
     return as_text(", ".join(f"{id}: {'met' if met else 'not met'}" for id, met in label.items()))

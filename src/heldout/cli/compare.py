@@ -6,11 +6,11 @@ A report, not a judgement: it exits with 0 whatever the verdict. `heldout gate` 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -19,7 +19,7 @@ from heldout._plotting import format_of
 from heldout.analysis import Comparison, Side, compare
 from heldout.analysis.comparison import Difference
 from heldout.cli._load import describe_selection, load_report, read_texts, select_results
-from heldout.cli._options import format_options
+from heldout.cli._options import Command, format_options
 from heldout.cli._tables import (
     Block,
     Cell,
@@ -42,8 +42,6 @@ from heldout.stats import Interval, PairedDifference, SliceDifference
 from heldout.store.report import EvalReport
 from heldout.store.run_dir import replace_file
 from heldout.store.runs import describe_model
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 MARKDOWN_FLIPS = 10
 """Samples each way that Markdown lists by default; they are folded away."""

@@ -104,7 +104,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="heldout", message="heldout %(version)s")
 def cli() -> None:
-    """Tell whether a policy is really getting better.
+    """Return whether a policy is really getting better.
 
     RUN is a run directory or a name under outputs/evals: `capitals` is the latest run of that name,
     `capitals@3` the third, `capitals@2026-11-15` the latest of that day, and `rl@200` the eval at
@@ -243,7 +243,7 @@ def _print_refusal(failure: _Failure) -> None:
 
 
 def _is_output_gone() -> bool:
-    """Tell whether standard output is a terminal that was closed: a disk has the same error."""
+    """Return whether standard output is a terminal that was closed: a disk has the same error."""
     try:
         os.write(sys.stdout.fileno(), b"")
     except (OSError, ValueError):

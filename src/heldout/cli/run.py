@@ -28,7 +28,7 @@ import msgspec
 from docstring_parser import parse_from_object
 
 from heldout._format import count
-from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
+from heldout.cli._cluster import ClusterOptions, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
 from heldout.cli._options import count_option, parse_key_values, parse_value
 from heldout.config import EvalConfig, Sampling, base_config
@@ -133,10 +133,12 @@ def command(
 
     if overwrite and options["resume"]:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
-    elsewhere = Elsewhere(**{name: options.pop(name) for name in Elsewhere.__dataclass_fields__})
-    elsewhere.check()
-    if elsewhere.remote is not None:
-        run_as_job(elsewhere, file)
+    cluster = ClusterOptions(
+        **{name: options.pop(name) for name in ClusterOptions.__dataclass_fields__}
+    )
+    cluster.check()
+    if cluster.remote is not None:
+        run_as_job(cluster, file)
     chosen = {name: value for name, value in options.items() if value not in (None, (), False)}
     with stdout_for_json(as_json):
         eval_file = load_eval_file(file)
@@ -150,13 +152,13 @@ def command(
                 earlier = runs.find_run(Path(config.output_dir) / (config.experiment_name or ""))
         with run_directory(config) as config:
             definition = replace(eval_file.definition, samples=samples)
-            report = asyncio.run(evaluate(definition, config, executor=elsewhere.executor))
+            report = asyncio.run(evaluate(definition, config, executor=cluster.executor))
     if earlier is not None:
         from heldout.cli.list import remove_run
 
         with suppress(RunBusy):  # another process writes it
             remove_run(earlier)
-    elsewhere.copy(report.path)
+    cluster.copy(report.path)
     if config.cache:
         _print_cache_use(report)
     print_run(report, as_json)

@@ -33,9 +33,6 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 def import_ray() -> Any:
     """Import Ray.
 
-    Returns:
-        The module.
-
     Raises:
         InvalidInput: It is not installed.
     """
@@ -159,7 +156,7 @@ def _probe(address: str) -> None:
 
 
 def _current_cluster() -> str:
-    """Return the address that the last `ray start` on this machine has left."""
+    """Return the address recorded by the last `ray start` on this machine."""
     folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray")
     try:
         return (folder / "ray_current_cluster").read_text().strip()
@@ -176,9 +173,6 @@ def count_fitting(ray: Any, need: Mapping[str, float]) -> int:
     Args:
         ray: The module, connected.
         need: What one worker takes.
-
-    Returns:
-        How many there is room for.
     """
     fits = 0
     for node in ray.nodes():
@@ -189,7 +183,7 @@ def count_fitting(ray: Any, need: Mapping[str, float]) -> int:
 
 
 def check_resources(resources: Any) -> None:
-    """Refuse custom resources that are no numbers by name.
+    """Refuse custom resources that are not numbers by name.
 
     Args:
         resources: What one worker takes, besides CPUs and GPUs.
@@ -204,7 +198,7 @@ def check_resources(resources: Any) -> None:
 
 
 def check_working_dir(folder: Any) -> None:
-    """Refuse what names no folder; None is that of the eval file."""
+    """Refuse a path that is not a folder; None stands for the eval file's folder."""
     if not isinstance(folder, Path):
         check_text("working_dir", folder, optional=True)
 
@@ -255,18 +249,15 @@ def describe_cluster(ray: Any) -> str:
 
 
 def call(ray: Any, method: Any, *arguments: Any) -> Any:
-    """Call a method of an actor, on the connection that there is.
+    """Call a method of an actor on the current connection.
 
     Args:
         ray: The module.
         method: The method of the actor's handle.
         *arguments: Its arguments.
 
-    Returns:
-        The call's ObjectRef.
-
     Raises:
-        ConnectionError: There is no connection, or another one than the actor's.
+        ConnectionError: There is no connection, or not the actor's.
         RayError: Ray refuses the call.
     """
     check_connected(ray)
@@ -285,7 +276,7 @@ def check_connected(ray: Any) -> None:
 
 
 def name_session(ray: Any) -> str:
-    """Return what no other connection of this process has: where it goes, and its job there."""
+    """Return an id unique to this connection: the cluster's address and the job id."""
     check_connected(ray)
     context = ray.get_runtime_context()
     return f"{context.gcs_address} {context.get_node_id()} {context.get_job_id()}"
@@ -298,11 +289,8 @@ async def get(ref: Any, seconds: float = math.inf) -> Any:
         ref: The call's ObjectRef.
         seconds: How long.
 
-    Returns:
-        What it returned.
-
     Raises:
-        TimeoutError: It has not returned. After `ray.shutdown()` none does.
+        TimeoutError: It has not returned; after `ray.shutdown()` no call does.
         Exception: What it raised, or that its actor has died.
     """
     done, wake = anyio.Event(), waker()

@@ -1,4 +1,4 @@
-"""Whether a worker's copy of a function is the driver's, and where not.
+"""Whether a worker's copy of a function equals the driver's, and where it differs.
 
 Workers import the file; the driver has run it. A dict that the script fills after its import, or an
 option that it sets, is empty or another one on the workers, whose scores would then not be those of
@@ -132,7 +132,7 @@ def _changed_names(function: FunctionType) -> set[str]:
 
 
 def _describe_value(value: Any, depth: int = 0) -> str:
-    """Write a value down; of what is no plain value, its type."""
+    """Describe a plain value by itself, and anything else by its type."""
     if isinstance(value, str | bytes | int | float | complex | None):
         return repr(value)
     if hasattr(value, "tobytes"):  # an array

@@ -3,9 +3,9 @@
     report = await evaluate(samples, config, score_fn, executor=RayExecutor("auto", workers=4))
 
 The engine runs here, in the driver, as it does without a cluster: it pulls an item from the samples
-when one of `max_concurrent` is done, and it alone writes the journal. Only what is done with an
-item is elsewhere. So nothing is queued ahead of `max_concurrent`, and resuming, errors, progress
-and the report are those of a local run.
+when one of `max_concurrent` is done, and it alone writes the journal. Only the attempts themselves
+run on workers. So nothing is queued ahead of `max_concurrent`, and resuming, errors, progress and
+the report are those of a local run.
 
 A worker that dies takes down what it was running, and which item was to blame cannot be seen. Its
 items are run again by others, spread out. An item that was there at two deaths runs alone from then
@@ -54,17 +54,17 @@ from heldout.cluster.travel import pack_functions, zip_folder
 from heldout.cluster.worker import (
     COLLECT_SECONDS,
     STOP_SECONDS,
-    Finished,
-    Hello,
+    FinishedItem,
+    ItemRequest,
     ItemWorker,
-    Job,
+    WorkerInfo,
     decode_collected,
     encode,
     make_spec,
     own_versions,
 )
 from heldout.config import EvalConfig
-from heldout.engine import Evaluation, Item, Outcome, error_result
+from heldout.engine import AttemptOutcome, Evaluation, Item, error_result
 from heldout.errors import (
     EvalFailed,
     FatalEndpointError,
@@ -78,9 +78,9 @@ from heldout.store.report import EvalReport
 log = logging.getLogger("heldout")
 
 MAX_DEATHS = 3
-"""Deaths of workers that an item is there at before it is to blame."""
+"""Worker deaths during an item after which the item is blamed."""
 MAX_FAILED_STARTS = 3
-"""Workers that die before they are ready, in a row, after which none is started any more."""
+"""Consecutive workers that die before they are ready, after which no more are started."""
 LOOK_SECONDS = 2.0
 """How often the cluster is asked for its nodes."""
 CONNECTION_SECONDS = 45.0
@@ -89,10 +89,10 @@ minute."""
 ROOM_SECONDS = 600.0
 """How long a cluster that has lost its nodes may have no room for any worker."""
 LOST_SECONDS = 120.0
-"""How long a message to a worker may take, and a worker that holds up its own threads, as a
-regular expression does that never ends: this comes on top of the item's timeout."""
+"""How long, on top of the item's timeout, a worker may be silent: a message takes time, and a
+runaway regular expression blocks its threads."""
 ITEM_SECONDS = 600.0
-"""An item's timeout, as far as replies of workers go, where it has none."""
+"""The timeout assumed for an item that has none, when judging whether a worker is alive."""
 TOGETHER_SECONDS = 5.0
 """How long the first worker that is ready waits for the others, so that all get their share."""
 START_SECONDS = 60.0
@@ -121,7 +121,7 @@ class RayExecutor:
     resources: Mapping[str, float] = field(default_factory=dict)
     """Custom resources of one worker."""
     working_dir: str | Path | None = None
-    """The folder that travels to the workers; by default that of the eval file."""
+    """The folder sent to the workers; by default that of the eval file."""
     pip: Sequence[str] = ()
     """Packages to install for the workers."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -157,9 +157,9 @@ class RayExecutor:
             The report, as it is saved.
 
         Raises:
-            InvalidInput: A function cannot travel, there is no cluster at the address, it has no
-                room for the workers, or none of them can run the eval.
-            EvalFailed: As for `evaluate`; the cluster was lost on the way.
+            InvalidInput: A function cannot be sent to workers, there is no cluster at the address,
+                it has no room for the workers, or none of them can run the eval.
+            EvalFailed: As for `evaluate`; or the cluster was lost during the run.
         """
         if config.save_turns:
             raise InvalidInput(
@@ -174,15 +174,15 @@ class RayExecutor:
             "endpoint": None if isinstance(config.endpoint, str) else config.endpoint,
         }
         folder = None if self.working_dir is None else Path(self.working_dir)
-        luggage = pack_functions(functions, folder)
-        archive = None if luggage.folder is None else zip_folder(luggage.folder)
+        packed = pack_functions(functions, folder)
+        archive = None if packed.folder is None else zip_folder(packed.folder)
         with connected(self.address) as ray:
             need = self._need(ray, config)
             check_fits(ray, need, self.workers)
             wanted = self.workers or count_fitting(ray, need)
             share = math.ceil(config.max_concurrent / wanted)
-            spec = make_spec(config, luggage.references, share)
-            copies = describe_copies(functions, luggage.folder)
+            spec = make_spec(config, packed.references, share)
+            copies = describe_copies(functions, packed.folder)
             pool = WorkerPool(ray, self, config, need, spec, archive, copies)
             async with pool.running(wanted):
                 return await _ClusterEvaluation(definition, config, pool).run()
@@ -202,7 +202,7 @@ class _ClusterEvaluation(Evaluation):
         super().__init__(definition, config, pool)  # type: ignore[arg-type] # for `describe` alone
         self._pool = pool
 
-    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
+    async def run_item(self, item: Item, timer: anyio.CancelScope) -> AttemptOutcome:
         result, problem = await self._pool.run_item(item)
         self.progress.add_turn(result.trajectory.usage)
         return result, problem
@@ -212,7 +212,7 @@ class _ClusterEvaluation(Evaluation):
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _PendingItem:
     """An item until it has a result."""
 
     number: int
@@ -221,7 +221,7 @@ class _Job:
     done: anyio.Event
     deaths: int = 0
     """Of workers, while they were running it."""
-    outcome: Outcome | None = None
+    outcome: AttemptOutcome | None = None
 
     @property
     def is_suspect(self) -> bool:
@@ -229,24 +229,24 @@ class _Job:
 
 
 @dataclass(slots=True, eq=False)
-class _Worker:
+class _RayWorker:
     """An actor, and what it is running."""
 
     started_at: float
     actor: Any = None
-    hello: Hello | None = None
+    info: WorkerInfo | None = None
     """Set once it is ready."""
-    jobs: dict[int, _Job] = field(default_factory=dict)
+    jobs: dict[int, _PendingItem] = field(default_factory=dict)
     sent: int = 0
-    """Items that it was ever sent."""
+    """Total items sent to it."""
     unconfirmed: deque[tuple[int, float]] = field(default_factory=deque)
-    """`sent` after each message that it has not said to have received, and when that was."""
+    """For each unacknowledged message: the value of `sent` after it, and when it was sent."""
     progressed_at: float = 0.0
-    """When an item of its last ended, or it got the first one."""
+    """When it last finished an item, or got its first."""
 
     @property
     def is_ready(self) -> bool:
-        return self.hello is not None
+        return self.info is not None
 
     @property
     def runs_suspect(self) -> bool:
@@ -254,9 +254,9 @@ class _Worker:
 
     @property
     def name(self) -> str:
-        return "a worker" if self.hello is None else f"worker {self.hello.pid} on {self.hello.node}"
+        return "a worker" if self.info is None else f"worker {self.info.pid} on {self.info.node}"
 
-    def assign(self, job: _Job) -> None:
+    def assign(self, job: _PendingItem) -> None:
         """Add an item to those that it runs."""
         if not self.jobs:
             self.progressed_at = time.monotonic()
@@ -271,11 +271,11 @@ class _Worker:
         """Check that nothing was lost, after a reply.
 
         Args:
-            received: Items that it says to have been sent.
+            received: Items that it reports to have received.
             timeout: Of an item.
 
         Raises:
-            TimeoutError: Something was.
+            TimeoutError: An item or a message was lost.
         """
         now = time.monotonic()
         while self.unconfirmed and self.unconfirmed[0][0] <= received:
@@ -310,40 +310,40 @@ class WorkerPool:
             executor: How many workers, and of what kind.
             config: How the eval is run.
             need: What one worker takes.
-            spec: What they are to run.
-            archive: The folder that travels to them.
-            copies: The functions as this process has them, which theirs must be like.
+            spec: What the workers run.
+            archive: The folder sent to them.
+            copies: This process's functions, which theirs must equal.
         """
         self._copies = copies
         self._ray, self._executor, self._need, self._spec = ray, executor, dict(need), spec
         self._max_concurrent, self._timeout = config.max_concurrent, config.timeout
         self._session = name_session(ray)
         self._is_lost = False
-        """Whether the connection is."""
+        """Whether the connection was lost."""
         self._threads = Threads()
         """For calls to Ray that block: the connection may be lost meanwhile."""
         self._archive = None if archive is None else ray.put(archive)
-        self._workers: list[_Worker] = []
+        self._workers: list[_RayWorker] = []
         self._wanted = 0
         self._unusable = 0
-        """Workers that could not run the eval, so that there are fewer."""
+        """Workers that could not run the eval and were not replaced."""
         self._failed_starts = 0
         self._start_problem = ""
-        self._waiting: deque[_Job] = deque()
-        self._suspects: deque[_Job] = deque()
+        self._waiting: deque[_PendingItem] = deque()
+        self._suspects: deque[_PendingItem] = deque()
         self._numbers = itertools.count()
         self._work = anyio.Event()
-        """Set where there may be something to hand out."""
+        """Set when there may be items to assign."""
         self._first_ready = anyio.Event()
-        self._hello: Hello | None = None
+        self._first_info: WorkerInfo | None = None
         """Of the first worker that was ready; the others must have the same model."""
         self._failure: EvalFailed | InvalidInput | None = None
         self._group: TaskGroup
 
     def describe(self) -> dict[str, Any]:
-        """Describe the model as the workers see it, which are those who ask it."""
-        assert self._hello is not None
-        return self._hello.endpoint
+        """Describe the model as seen by the workers, which call it."""
+        assert self._first_info is not None
+        return self._first_info.endpoint
 
     @asynccontextmanager
     async def running(self, wanted: int) -> AsyncIterator[None]:
@@ -382,21 +382,21 @@ class WorkerPool:
                 await self._stop_workers()
             self._threads.close()
 
-    async def run_item(self, item: Item) -> Outcome:
+    async def run_item(self, item: Item) -> AttemptOutcome:
         """Have a worker run an item.
 
         Args:
             item: What to run.
 
         Returns:
-            Its result, and what stands for what was raised there.
+            Its result, and an exception that stands for the one raised on the worker.
 
         Raises:
             ClusterLost: There is no worker any more.
         """
         number = next(self._numbers)
-        content = encode(Job(number, item.index, item.repeat, msgspec.Raw(item.content)))
-        job = _Job(number, item, content, anyio.Event())
+        content = encode(ItemRequest(number, item.index, item.repeat, msgspec.Raw(item.content)))
+        job = _PendingItem(number, item, content, anyio.Event())
         self._waiting.append(job)
         self._work.set()
         if self._failure is None:
@@ -420,9 +420,9 @@ class WorkerPool:
                     with suppress(self._ray.exceptions.RayError, ConnectionError):
                         call(self._ray, worker.actor.submit, content)
 
-    def _assign(self) -> dict[_Worker, list[_Job]]:
+    def _assign(self) -> dict[_RayWorker, list[_PendingItem]]:
         """Give waiting items to the workers with the least to do."""
-        assigned: dict[_Worker, list[_Job]] = {}
+        assigned: dict[_RayWorker, list[_PendingItem]] = {}
         ready = [worker for worker in self._workers if worker.is_ready]
         for worker in ready:
             if self._suspects and not worker.jobs:
@@ -444,7 +444,7 @@ class WorkerPool:
         return assigned
 
     def _share(self) -> int:
-        """Return how many items one worker may have: the others must get theirs, too."""
+        """Return the maximum number of items per worker, so that all get a share."""
         now = time.monotonic()
         expected = [w for w in self._workers if w.is_ready or now - w.started_at < START_SECONDS]
         return math.ceil(self._max_concurrent / max(1, len(expected)))
@@ -452,7 +452,7 @@ class WorkerPool:
     # --- Workers ---
 
     def _start_worker(self) -> None:
-        worker = _Worker(time.monotonic())
+        worker = _RayWorker(time.monotonic())
         self._workers.append(worker)
         self._group.start_soon(self._serve, worker)
 
@@ -475,18 +475,18 @@ class WorkerPool:
         )
         return call(self._ray, actor_class, self._spec, self._archive)
 
-    async def _serve(self, worker: _Worker) -> None:
-        """Take a worker from its start to its death."""
+    async def _serve(self, worker: _RayWorker) -> None:
+        """Run a worker from its start to its death."""
         lost = self._ray.exceptions.RayError, ConnectionError, TimeoutError, msgspec.MsgspecError
         try:
             worker.actor = await self._threads.run(self._make_actor)
             # Without end: it may wait for room, and load a large model.
             reply = await get(call(self._ray, worker.actor.start))
-            hello = msgspec.json.decode(reply, type=Hello)
-            if not self._accept(hello):
+            info = msgspec.json.decode(reply, type=WorkerInfo)
+            if not self._accept(info):
                 self._drop(worker)
                 return
-            worker.hello = hello
+            worker.info = info
             self._failed_starts = 0
             self._work.set()
             self._first_ready.set()
@@ -503,29 +503,29 @@ class WorkerPool:
                 worker.check_alive(collected.received, self._timeout)
                 self._work.set()
         except lost as problem:
-            self._bury(worker, problem)
+            self._replace_dead_worker(worker, problem)
 
-    def _accept(self, hello: Hello) -> bool:
-        """Tell whether a worker can be used: its functions and its model are the right ones."""
+    def _accept(self, info: WorkerInfo) -> bool:
+        """Return whether a worker can be used: its functions and its model match."""
         for package, version in own_versions().items():
-            if hello.versions.get(package) != version:
+            if info.versions.get(package) != version:
                 log.warning(
                     "worker %s on %s runs %s %s, this process %s",
-                    hello.pid, hello.node, package, hello.versions.get(package), version,
+                    info.pid, info.node, package, info.versions.get(package), version,
                 )  # fmt: skip
-        problem = hello.problem or name_difference(self._copies, hello.functions)
-        if problem is None and self._hello is None:
-            self._hello = hello
-        elif problem is None and self._hello is not None:
-            first = self._hello
-            if hello.endpoint != first.endpoint:
-                problem = f"its model is not that of {first.node}: {hello.endpoint}"
+        problem = info.problem or name_difference(self._copies, info.functions)
+        if problem is None and self._first_info is None:
+            self._first_info = info
+        elif problem is None and self._first_info is not None:
+            first = self._first_info
+            if info.endpoint != first.endpoint:
+                problem = f"its model is not that of {first.node}: {info.endpoint}"
         if problem is not None:
-            self._start_problem = f"the worker on {hello.node} cannot run the eval: {problem}"
+            self._start_problem = f"the worker on {info.node} cannot run the eval: {problem}"
         return problem is None
 
-    def _drop(self, worker: _Worker) -> None:
-        """Go on without a worker that cannot run the eval; another one could not either."""
+    def _drop(self, worker: _RayWorker) -> None:
+        """Continue without a worker that cannot run the eval: a replacement could not either."""
         self._workers.remove(worker)
         self._unusable += 1
         self._group.start_soon(self._kill, worker)
@@ -534,8 +534,8 @@ class WorkerPool:
         else:
             self._fail(InvalidInput(self._start_problem))
 
-    def _bury(self, worker: _Worker, problem: BaseException) -> None:
-        """Give the items of a worker that has died to others, and start another one."""
+    def _replace_dead_worker(self, worker: _RayWorker, problem: BaseException) -> None:
+        """Reassign the items of a worker that has died, and start another worker."""
         reason = explain_death(problem)
         if isinstance(problem, ConnectionError) or not self._ray.is_initialized():
             self._lose_connection(reason)
@@ -646,7 +646,7 @@ class WorkerPool:
             for worker in self._workers:
                 await self._kill(worker)
 
-    async def _kill(self, worker: _Worker) -> None:
+    async def _kill(self, worker: _RayWorker) -> None:
         def kill() -> None:
             check_connected(self._ray)
             self._ray.kill(worker.actor)
@@ -656,12 +656,12 @@ class WorkerPool:
                 await self._threads.run(kill)
 
 
-def _batches(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:
+def _batches(jobs: Sequence[_PendingItem]) -> list[Sequence[_PendingItem]]:
     return [jobs[start : start + SUBMIT_ITEMS] for start in range(0, len(jobs), SUBMIT_ITEMS)]
 
 
-def _outcome_of(finished: Finished) -> Outcome:
-    """Return a result with what stands for what was raised at the worker."""
+def _outcome_of(finished: FinishedItem) -> AttemptOutcome:
+    """Return a result with an exception that stands for the one raised on the worker."""
     result = finished.record.result()
     match finished.kind:
         case None:

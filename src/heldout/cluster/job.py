@@ -44,9 +44,6 @@ def job_folder(name: str) -> Path:
     Args:
         name: The id of the job.
 
-    Returns:
-        The folder.
-
     Raises:
         InvalidInput: It is no id.
     """
@@ -88,7 +85,7 @@ def run(name: str, command: list[str]) -> int:
 
 
 def _stat_runs(work: Path) -> dict[Path, tuple[int, int]]:
-    """Return what changes when a run is written."""
+    """Return a snapshot of run files that changes when a run is written."""
     files = [file for run in find_runs(work) for file in list_run(run)]
     return {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in files}
 
@@ -142,7 +139,7 @@ def list_run(run: Path) -> list[Path]:
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the subcommand given on the command line."""
     match sys.argv[1:]:
         case ["run", name, "--", *command]:
             return run(name, command)

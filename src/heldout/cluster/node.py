@@ -55,12 +55,12 @@ from heldout.training.worker.client import (
     worker_environment,
 )
 from heldout.training.worker.messages import (
-    Answer,
-    Begin,
-    Ended,
-    Load,
-    Measure,
-    Message,
+    CallFunction,
+    EvalDone,
+    EvaluateModel,
+    LoadWeights,
+    WorkerMessage,
+    WorkerReply,
     decode_answer,
     decode_request,
     encode,
@@ -71,7 +71,7 @@ log = logging.getLogger("heldout")
 
 STEPS = "steps"
 CALL_SECONDS = 600.0
-"""How long the node may take to start, to take over weights, and to hand over conversations."""
+"""How long the node may take to start, to receive weights, and to return conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class RayNode:
     num_cpus: float = 1.0
     resources: Mapping[str, float] = field(default_factory=dict)
     working_dir: str | Path | None = None
-    """The folder that travels to the node; by default that of the worker's file."""
+    """The folder sent to the node; by default that of the worker's file."""
 
     def __post_init__(self) -> None:
         check_text("address", self.address, optional=True)
@@ -111,9 +111,6 @@ class RayNode:
             environment: Variables added to those of the node; None removes one.
             buffers: Hold the snapshots of weights.
             log: Where what it prints is kept.
-
-        Returns:
-            The worker.
 
         Raises:
             InvalidInput: There is no such cluster or node, or it has no room.
@@ -152,19 +149,19 @@ class RayNode:
         )
 
 
-class Welcome(msgspec.Struct):
-    """What a relay is, once its worker's process has started."""
+class RelayInfo(msgspec.Struct):
+    """Description of a relay whose worker process has started."""
 
     node: str
     pid: int
     versions: dict[str, str]
     folder: str
     run_dir: str
-    """Where its evals save what is to come home."""
+    """Where its evals save conversations, until they are fetched."""
 
 
-class News(msgspec.Struct):
-    """What has happened on the node since it was last asked."""
+class RelayUpdate(msgspec.Struct):
+    """What has happened on the node since the last poll."""
 
     answer: msgspec.Raw = msgspec.Raw(b"null")
     log: str = ""
@@ -183,12 +180,12 @@ class Relay:
         """Start the process.
 
         Args:
-            archive: The folder that travels.
+            archive: The folder to unpack, as a zip file.
             environment: Variables added to this process's own; None removes one.
             slots: How many snapshots there may be at once.
 
         Returns:
-            A `Welcome`.
+            A `RelayInfo`.
         """
         folder = Path.cwd() if archive is None else unpack_folder(archive)
         self._run_dir = Path(tempfile.mkdtemp(prefix="heldout-node-"))
@@ -197,13 +194,11 @@ class Relay:
         self._process = LocalProcess(worker_environment(os.environ, environment), self._memory, log)
         self._log_read = 0
         pid = self._process.pid
-        welcome = Welcome(
-            socket.gethostname(), pid, own_versions(), str(folder), str(self._run_dir)
-        )
-        return encode(welcome)
+        info = RelayInfo(socket.gethostname(), pid, own_versions(), str(folder), str(self._run_dir))
+        return encode(info)
 
     def load(self, slot: int, content: Any, sha256: str) -> None:
-        """Take over the weights of a snapshot.
+        """Receive the weights of a snapshot.
 
         Args:
             slot: Which of the buffers they go into.
@@ -211,7 +206,7 @@ class Relay:
             sha256: Their hash, as they were sent.
 
         Raises:
-            ValueError: They have another hash here.
+            ValueError: Their hash does not match.
         """
         if hashlib.sha256(content).hexdigest() != sha256:
             raise ValueError("the weights arrived with another hash than they were sent with")
@@ -226,24 +221,24 @@ class Relay:
         """Wait a moment for an answer.
 
         Returns:
-            `News`.
+            `RelayUpdate`.
         """
-        news = News()
+        update = RelayUpdate()
         try:
             content = self._process.receive_bytes()
             if content is not None:
-                news.answer = msgspec.Raw(content)
+                update.answer = msgspec.Raw(content)
         except WorkerGone as problem:
-            news.gone = str(problem)
+            update.gone = str(problem)
         with (self._run_dir / LOG).open("rb") as log:
             log.seek(self._log_read)
             printed = log.read(2**20)
             self._log_read += len(printed)
-            news.log = printed.decode("utf-8", "backslashreplace")
-        return encode(news)
+            update.log = printed.decode("utf-8", "backslashreplace")
+        return encode(update)
 
     def take_run(self, name: str) -> bytes:
-        """Hand over the files of a run that was saved here, and remove them.
+        """Return the files of a run saved here, and remove them.
 
         Args:
             name: The directory's name below steps/.
@@ -269,7 +264,7 @@ class Relay:
 
 
 class _NodeProcess:
-    """A worker on a node, as the training run holds it."""
+    """The training run's handle of a worker on a node."""
 
     def __init__(
         self,
@@ -288,7 +283,7 @@ class _NodeProcess:
         self._news: Any = None
         """The call to `receive` that is in flight."""
         self._run_dirs: dict[int, tuple[Path, int]] = {}
-        """Where the results of requests belong at home, and at which step."""
+        """For each request, the local run directory of its results, and the step."""
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = log.stat().st_size if log.exists() else 0
         self._stack = ExitStack()
@@ -296,20 +291,20 @@ class _NodeProcess:
             self._ray = self._stack.enter_context(connected(node.address))
             self._actor = self._make_actor(node)
             archive = None if folder is None else zip_folder(folder)
-            hello = self._call(self._actor.start, archive, dict(environment), len(buffers))
+            info = self._call(self._actor.start, archive, dict(environment), len(buffers))
         except BaseException:
             self.end(0.0)
             raise
-        self._welcome = msgspec.json.decode(hello, type=Welcome)
-        self.pid = self._welcome.pid
+        self._info = msgspec.json.decode(info, type=RelayInfo)
+        self.pid = self._info.pid
         for package, version in own_versions().items():
-            if self._welcome.versions.get(package) != version:
+            if self._info.versions.get(package) != version:
                 self._warn_version(package, version)
 
     def _warn_version(self, package: str, version: str) -> None:
-        welcome = self._welcome
-        other = welcome.versions.get(package)
-        log.warning("%s runs %s %s, the training %s", welcome.node, package, other, version)
+        info = self._info
+        other = info.versions.get(package)
+        log.warning("%s runs %s %s, the training %s", info.node, package, other, version)
 
     def _make_actor(self, node: RayNode) -> Any:
         need = {"CPU": node.num_cpus, "GPU": node.num_gpus, **node.resources}
@@ -343,30 +338,30 @@ class _NodeProcess:
         except (self._ray.exceptions.RayError, ConnectionError) as problem:
             raise WorkerGone(f"the eval worker on the cluster {_why(problem)}") from None
 
-    def send(self, message: Message) -> None:
-        """Send a request, with paths as they are on the node; weights go before theirs."""
+    def send(self, message: WorkerMessage) -> None:
+        """Send a request with its paths translated to the node's; weights are sent before it."""
         match message:
-            case Begin():
-                folder = self._welcome.folder
+            case CallFunction():
+                folder = self._info.folder
                 spec = self._spec
                 if spec.rpartition(":")[0].endswith(".py"):
                     spec = f"{folder}/{spec}"
                 message = msgspec.structs.replace(
                     message, spec=spec, path=[folder], log=str(self.log)
                 )
-            case Load():
+            case LoadWeights():
                 content = self._buffers[message.buffer].content()
                 digest = hashlib.sha256(content).hexdigest()
                 with self._reporting_loss():
                     check_connected(self._ray)
                     ref = self._ray.put(content)
                 self._call(self._actor.load, message.buffer, ref, digest)
-            case Measure():
+            case EvaluateModel():
                 self._run_dirs[message.number] = Path(message.run_dir), message.step
-                message = msgspec.structs.replace(message, run_dir=self._welcome.run_dir)
+                message = msgspec.structs.replace(message, run_dir=self._info.run_dir)
         self._call(self._actor.send, encode(message))
 
-    def receive(self, number: int) -> Answer | None:
+    def receive(self, number: int) -> WorkerReply | None:
         """The next answer, if one comes soon and is to the request of this number."""
         with self._reporting_loss():
             if self._news is None:
@@ -376,21 +371,21 @@ class _NodeProcess:
             if not ready:
                 return None
             content, self._news = self._ray.get(self._news), None
-        news = msgspec.json.decode(content, type=News)
-        if news.log:
+        update = msgspec.json.decode(content, type=RelayUpdate)
+        if update.log:
             with open_to_append(self.log) as log:
-                log.write(news.log.encode())
-        if news.gone is not None:
-            raise WorkerGone(f"{news.gone} (on node {self._welcome.node})")
-        content = bytes(news.answer)
+                log.write(update.log.encode())
+        if update.gone is not None:
+            raise WorkerGone(f"{update.gone} (on node {self._info.node})")
+        content = bytes(update.answer)
         if content == b"null":
             return None
         answer = decode_answer(content)
         if answer.number != number:
             return None
-        return self._bring_home(answer) if isinstance(answer, Ended) else answer
+        return self._fetch_run(answer) if isinstance(answer, EvalDone) else answer
 
-    def _bring_home(self, answer: Ended) -> Ended:
+    def _fetch_run(self, answer: EvalDone) -> EvalDone:
         """Save the conversations of an eval where the training run has its own."""
         run = answer.measured.run
         if run is None or answer.number not in self._run_dirs:
@@ -404,7 +399,7 @@ class _NodeProcess:
         return msgspec.structs.replace(answer, measured=measured)
 
     def end(self, patience: float) -> None:
-        """End it, and the connection to the cluster if this made it."""
+        """End it, and the connection to the cluster if it was opened here."""
         actor, self._actor = getattr(self, "_actor", None), None
         if actor is not None:
             with suppress(self._ray.exceptions.RayError, ConnectionError, ValueError):

@@ -1,4 +1,4 @@
-"""run_remote: a script as a Ray job on another machine, and its run directories back home.
+"""run_remote: a script as a Ray job on another machine, and its run directories copied back.
 
     if args.remote or args.gpu_id:
         run_remote(__file__, address=args.remote, gpu_id=args.gpu_id)
@@ -78,10 +78,10 @@ def run_remote(
 ) -> None:
     """Run this script on a cluster instead, and end with its exit code.
 
-    The script is submitted with its folder, and its output is shown. On Ctrl-C it is stopped. Its
-    run directories come home however it ends, below the current directory. On the cluster the
-    script runs without the options that brought it here; where it calls this once more all the
-    same, this does nothing.
+    The script is submitted with its folder, and its output is shown. On Ctrl-C it is stopped.
+    However it ends, its run directories are copied back, below the current directory. On the
+    cluster the script runs without the options that brought it here; where it calls this once more
+    all the same, this does nothing.
 
     Args:
         script_path: The script: `__file__`.
@@ -133,7 +133,7 @@ def run_remote(
 
 
 def attach_remote(name: str, *, address: str | None = None, keep_alive: bool = False) -> None:
-    """Go on with a job that was left running: show its output and bring its runs home.
+    """Reattach to a job that was left running: show its output and fetch its runs.
 
     Args:
         name: The job's id.
@@ -155,9 +155,6 @@ def drop_own_options(words: Sequence[str], address: str | None) -> list[str]:
     Args:
         words: The arguments.
         address: The value of one of these options, whatever its name is.
-
-    Returns:
-        The others.
     """
     kept: list[str] = []
     rest = list(words)
@@ -218,7 +215,7 @@ def submit(
     environment: Mapping[str, str] | None = None,
     print_json: Callable[[str], object] | None = None,
 ) -> int:
-    """Run a command on a cluster, in a copy of a folder, and bring its run directories home.
+    """Run a command on a cluster, in a copy of a folder, and fetch its run directories.
 
     Args:
         command: The command. With --resume, unfinished runs below the current directory travel
@@ -307,7 +304,7 @@ def _without_ray_address() -> Iterator[None]:
 
 
 def _find_gpu(client: Any, gpu_id: str | None) -> dict[str, Any]:
-    """Return what to ask of Ray to get a GPU."""
+    """Return the Ray resource request for a GPU."""
     if gpu_id is None:
         return {}
     from ray.util.state import StateApiClient
@@ -357,7 +354,7 @@ def _submit(client: Any, command: Sequence[str], **options: Any) -> str:
 
 
 def _add_unfinished(archive: Path) -> None:
-    """Have runs that are to be resumed travel, too."""
+    """Include runs that are to be resumed."""
     home = Path.cwd()
     with zipfile.ZipFile(archive, "a", zipfile.ZIP_DEFLATED) as packed:
         for run in find_runs(home / "outputs"):
@@ -378,7 +375,7 @@ class _RemoteJob:
     def follow(
         self, *, keep_alive: bool = False, print_json: Callable[[str], object] | None = None
     ) -> int:
-        """Show the job's output until it ends, bring its runs home, and return its exit code."""
+        """Show the job's output until it ends, fetch its runs, and return its exit code."""
         try:
             code = asyncio.run(self._watch())
         except KeyboardInterrupt:
@@ -436,7 +433,7 @@ class _RemoteJob:
             delay = min(2 * delay, MAX_POLL_SECONDS)
 
     async def _tail(self, name: str, silence: float) -> AsyncIterator[str]:
-        """Yield a job's output from its beginning; raise TimeoutError after so long without."""
+        """Yield a job's output from its beginning; TimeoutError if there is none for too long."""
         texts = self._client.tail_job_logs(name)
         while True:
             try:
@@ -488,7 +485,7 @@ class _RemoteJob:
         """Fetch the run directories of the job from the node that it ran on.
 
         Returns:
-            What the job has printed, where that travels with its runs.
+            What the job has printed, if that comes with its runs.
         """
         info = await self._ask(self._client.get_job_info, self._name)
         node = info.driver_node_id
@@ -535,7 +532,7 @@ class _RemoteJob:
                 async for text in self._tail(packer, SILENT_SECONDS):
                     *lines, rest = (rest + text).split("\n")
                     for line in lines:
-                        receiver.take(line)
+                        receiver.feed(line)
                 receiver.unpack()
                 return
             except (EvalFailed, RuntimeError, OSError, ClientError) as problem:
@@ -563,8 +560,8 @@ class Receiver:
         self._digest = hashlib.sha256()
         self._sent_digest = ""
 
-    def take(self, line: str) -> None:
-        """Take a line of output; one that is not part of the archive is passed over."""
+    def feed(self, line: str) -> None:
+        """Process a line of output; lines that are not part of the archive are skipped."""
         if line.startswith(CONTENT):
             content = base64.b64decode(line.removeprefix(CONTENT))
             self._digest.update(content)
@@ -577,7 +574,7 @@ class Receiver:
         """Unpack the archive.
 
         Raises:
-            EvalFailed: It is not whole.
+            EvalFailed: It is incomplete.
         """
         if self._digest.hexdigest() != self._sent_digest:
             raise EvalFailed("the transfer broke off, or changed on the way")
@@ -608,7 +605,7 @@ def _shown(path: Path) -> Path:
 
 
 def _continues(run: Path, target: Path) -> bool:
-    """Tell whether a run is a resumption of the one that is there."""
+    """Return whether a run is a resumption of the one that is there."""
     with suppress(HeldoutError):
         return RunDir(run).read_info().id == RunDir(target).read_info().id
     return False

@@ -32,43 +32,40 @@ SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "outputs"})
 PARTS = ("score_fn", "prepare_messages", "environment_factory")
 
 
-class Reference(msgspec.Struct, frozen=True):
+class ImportPath(msgspec.Struct, frozen=True):
     """A name that a worker can look up."""
 
     source: str
-    """A file below the folder that travels (its name ends in .py), or a module."""
+    """A file below the folder sent to workers (its name ends in .py), or a module."""
     name: str
     """The name in it, with dots for attributes."""
 
 
-class Luggage(msgspec.Struct, frozen=True):
+class PackedFunctions(msgspec.Struct, frozen=True):
     """The functions of an eval as references, and the folder that they are in."""
 
-    references: dict[str, Reference]
-    """By what they are to the eval: score_fn, endpoint, …"""
+    references: dict[str, ImportPath]
+    """By role: score_fn, endpoint, …"""
     folder: Path | None
-    """What travels; None where everything is of installed packages."""
+    """What is sent; None if everything is in installed packages."""
 
 
 # --- On the driver ------------------------------------------------------------------------------
 
 
-def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> Luggage:
+def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> PackedFunctions:
     """Find names by which workers can look functions up.
 
     Args:
-        functions: The functions and objects, by what they are to the eval; None is left out.
-        folder: The folder that travels; by default that of the file that defines the first of them.
-
-    Returns:
-        The references.
+        functions: The functions and objects by role; None is left out.
+        folder: The folder to send; by default that of the file that defines the first of them.
 
     Raises:
         InvalidInput: One of them has no name at the top level of a file, or is outside of the
             folder.
     """
     homes = {
-        role: (value, *_find_home(role, value))
+        role: (value, *_find_definition(role, value))
         for role, value in functions.items()
         if value is not None
     }
@@ -76,14 +73,14 @@ def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> Lug
         files = [_own_file(module) for _, module, _ in homes.values()]
         folder = next((file.parent for file in files if file is not None), None)
     references = {
-        role: Reference(_source_of(role, module, folder), name)
+        role: ImportPath(_source_of(role, module, folder), name)
         for role, (_, module, name) in homes.items()
     }
-    return Luggage(references, folder)
+    return PackedFunctions(references, folder)
 
 
-def _find_home(role: str, value: Any) -> tuple[ModuleType, str]:
-    """Find the module and the name in it that give this very object."""
+def _find_definition(role: str, value: Any) -> tuple[ModuleType, str]:
+    """Find the module and the name that refer to this very object."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     name = getattr(value, "__qualname__", "")
     if module is not None and name and find_attribute(module, name) is value:
@@ -94,7 +91,7 @@ def _find_home(role: str, value: Any) -> tuple[ModuleType, str]:
             return module, name
     owner = getattr(value, "__self__", None)
     if owner is not None and not isinstance(owner, ModuleType):  # a bound method
-        module, name = _find_home(role, owner)
+        module, name = _find_definition(role, owner)
         return module, f"{name}.{value.__name__}"
     described = getattr(value, "__qualname__", None) or f"a {type(value).__qualname__}"
     raise InvalidInput(
@@ -163,7 +160,7 @@ def zip_folder(folder: Path) -> bytes:
     """Pack a folder for the workers.
 
     Args:
-        folder: The folder. Hidden files, virtual environments and outputs/ stay at home.
+        folder: The folder. Hidden files, virtual environments and outputs/ are left out.
 
     Returns:
         A zip file; the same bytes for the same files.
@@ -195,7 +192,7 @@ def zip_folder(folder: Path) -> bytes:
 
 
 def list_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder that travel.
+    """Yield the files of a folder that are sent to workers.
 
     Args:
         folder: The folder.
@@ -220,7 +217,7 @@ def _stays_home(folder: Path) -> bool:
 
 
 def unpack_folder(archive: bytes) -> Path:
-    """Unpack a folder and make it this process's own: working directory, and first in sys.path.
+    """Unpack a folder, and make it the working directory and the first entry of sys.path.
 
     Args:
         archive: Made by `zip_folder`.
@@ -244,15 +241,12 @@ def remove_folder() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def load_reference(reference: Reference, folder: Path | None) -> Any:
+def load_reference(reference: ImportPath, folder: Path | None) -> Any:
     """Look an object up by its name.
 
     Args:
         reference: The name.
         folder: Where the files are.
-
-    Returns:
-        The object.
 
     Raises:
         InvalidInput: Its module does not load, or has no such name.

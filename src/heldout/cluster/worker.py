@@ -25,7 +25,7 @@ import heldout
 from heldout._aio import contain_exits, waker
 from heldout._progress import RunProgress
 from heldout.cluster.copies import describe_copies
-from heldout.cluster.travel import Reference, load_reference, remove_folder, unpack_folder
+from heldout.cluster.travel import ImportPath, load_reference, remove_folder, unpack_folder
 from heldout.config import EvalConfig
 from heldout.engine import Item, attempt_item, error_result
 from heldout.errors import (
@@ -47,21 +47,21 @@ COLLECT_RESULTS = 1000
 STOP_SECONDS = 15.0
 """How long environments may take to close when the run is stopped."""
 
-Kind = Literal["fatal", "fatal in scoring", "unreachable", "other"]
+FailureKind = Literal["fatal", "fatal in scoring", "unreachable", "other"]
 
 
 class WorkerSpec(msgspec.Struct):
-    """What a worker is to run."""
+    """What a worker runs."""
 
     config: EvalConfig
     """Its endpoint is a string; where the eval has another one, `references` does."""
-    references: dict[str, Reference]
+    references: dict[str, ImportPath]
     max_concurrent: int
     """Of this worker."""
 
 
-class Hello(msgspec.Struct):
-    """What a worker is, once it is ready."""
+class WorkerInfo(msgspec.Struct):
+    """Description of a worker that is ready."""
 
     node: str
     pid: int
@@ -74,7 +74,7 @@ class Hello(msgspec.Struct):
     """Why it cannot run the eval."""
 
 
-class Job(msgspec.Struct, array_like=True):
+class ItemRequest(msgspec.Struct, array_like=True):
     """One item for a worker."""
 
     number: int
@@ -83,26 +83,26 @@ class Job(msgspec.Struct, array_like=True):
     sample: msgspec.Raw
 
 
-class Finished(msgspec.Struct, array_like=True):
+class FinishedItem(msgspec.Struct, array_like=True):
     """One item from a worker."""
 
     number: int
     record: Record
-    kind: Kind | None = None
-    """What kind of problem it had, as far as that matters to the run."""
+    kind: FailureKind | None = None
+    """The kind of failure, as far as it matters to the run."""
     message: str = ""
 
 
 class Collected(msgspec.Struct, array_like=True):
-    """What has happened on a worker since it was last asked."""
+    """What has happened on a worker since the last call."""
 
     received: int
-    """Items that it was ever sent, so that the driver notices where some were lost on the way."""
-    finished: list[Finished]
+    """Items received in total, so that the driver notices lost ones."""
+    finished: list[FinishedItem]
 
 
 encode = msgspec.json.Encoder(enc_hook=plain_value).encode
-decode_jobs = msgspec.json.Decoder(list[Job]).decode
+decode_jobs = msgspec.json.Decoder(list[ItemRequest]).decode
 decode_collected = msgspec.json.Decoder(Collected).decode
 
 
@@ -118,7 +118,7 @@ class ItemWorker:
     """
 
     def __init__(self, spec: bytes, archive: bytes | None) -> None:
-        """Do nothing yet: what fails here would only say that the worker died.
+        """Store the arguments only: a failure here would merely look like a dead worker.
 
         Args:
             spec: A `WorkerSpec`.
@@ -131,29 +131,29 @@ class ItemWorker:
         """Load the eval file and open the endpoint.
 
         Returns:
-            A `Hello`.
+            A `WorkerInfo`.
         """
-        hello = Hello(socket.gethostname(), os.getpid(), own_versions())
+        info = WorkerInfo(socket.gethostname(), os.getpid(), own_versions())
         try:
             spec = msgspec.json.decode(self._spec, type=WorkerSpec)
             folder = unpack_folder(self._archive) if self._archive is not None else None
             self._archive = None
             loaded = {role: load_reference(r, folder) for role, r in spec.references.items()}
-            hello.functions = describe_copies(loaded, folder)
+            info.functions = describe_copies(loaded, folder)
             definition, endpoint = _open(spec, loaded)
-            hello.endpoint = endpoint.describe()
+            info.endpoint = endpoint.describe()
         except (HeldoutError, msgspec.MsgspecError) as problem:
-            hello.problem = printable_error(problem)
+            info.problem = printable_error(problem)
         else:
             self._loop = _ItemLoop(definition, spec.config, endpoint)
             self._loop.start()
-        return encode(hello)
+        return encode(info)
 
     def submit(self, jobs: bytes) -> None:
         """Begin to run items.
 
         Args:
-            jobs: A list of `Job`.
+            jobs: A list of `ItemRequest`.
         """
         self._loop.submit(decode_jobs(jobs))
 
@@ -187,7 +187,7 @@ class _ItemLoop:
         self._definition, self._config, self._endpoint = definition, config, endpoint
         self._progress = RunProgress(config.repeats)  # the driver shows its own
         self.received = 0
-        self._arrived: deque[Job] = deque()
+        self._arrived: deque[ItemRequest] = deque()
         self._finished: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._counting = threading.Lock()
         self._stopping = False
@@ -202,7 +202,7 @@ class _ItemLoop:
         self._thread.start()
         self._is_running.wait()
 
-    def submit(self, jobs: list[Job]) -> None:
+    def submit(self, jobs: list[ItemRequest]) -> None:
         self._arrived.extend(jobs)
         self._wake(self._notify)
         with self._counting:
@@ -246,7 +246,7 @@ class _ItemLoop:
             with anyio.CancelScope(shield=True):
                 await self._endpoint.close()
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: ItemRequest) -> None:
         content = bytes(job.sample)
         item = Item(job.index, decode_sample(content), job.repeat, content)
         with anyio.CancelScope() as timer:
@@ -264,10 +264,10 @@ class _ItemLoop:
         self._finished.put(encode((job.number, msgspec.Raw(line.rstrip()), kind, message)))
 
 
-def _classify(problem: BaseException | None) -> tuple[Kind | None, str]:
+def _classify(problem: BaseException | None) -> tuple[FailureKind | None, str]:
     if problem is None:
         return None, ""
-    kind: Kind = "other"
+    kind: FailureKind = "other"
     if isinstance(problem, FatalEndpointError):
         kind = "fatal"
     elif isinstance(root_of(problem), FatalEndpointError):
@@ -277,12 +277,12 @@ def _classify(problem: BaseException | None) -> tuple[Kind | None, str]:
     return kind, printable_error(problem)[:2000]
 
 
-def make_spec(config: EvalConfig, references: dict[str, Reference], max_concurrent: int) -> bytes:
-    """Encode what workers are to run.
+def make_spec(config: EvalConfig, references: dict[str, ImportPath], max_concurrent: int) -> bytes:
+    """Encode what workers run.
 
     Args:
         config: How to run it.
-        references: The functions, and the endpoint where it is none that a string names.
+        references: The functions, and the endpoint if no string names it.
         max_concurrent: Requests in flight at once in one worker.
 
     Returns:
@@ -293,4 +293,12 @@ def make_spec(config: EvalConfig, references: dict[str, Reference], max_concurre
     return encode(WorkerSpec(config, references, max_concurrent))
 
 
-__all__ = ["Collected", "Finished", "Hello", "ItemWorker", "Job", "WorkerSpec", "make_spec"]
+__all__ = [
+    "Collected",
+    "FinishedItem",
+    "ItemRequest",
+    "ItemWorker",
+    "WorkerInfo",
+    "WorkerSpec",
+    "make_spec",
+]

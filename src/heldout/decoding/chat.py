@@ -79,7 +79,7 @@ def answer_all(
 
 
 class ChatModel:
-    """A model and its tokenizer as a partner in a conversation; errors call it `name`."""
+    """A model and its tokenizer, answering conversations; errors call it `name`."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
         self._model, self._tokenizer, self._name = model, tokenizer, name

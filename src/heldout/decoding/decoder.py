@@ -31,7 +31,7 @@ from heldout.isolation import NeedsTrainerThread, is_background_thread
 
 logger = logging.getLogger(__name__)
 
-Result = Generation | Exception | None
+DecodeResult = Generation | Exception | None
 
 
 def _always(*_: object) -> bool:
@@ -39,13 +39,13 @@ def _always(*_: object) -> bool:
 
 
 @dataclass(eq=False, slots=True)
-class _Call:
-    """One call of `decode` while it lasts."""
+class _DecodeCall:
+    """State of one call of `decode`."""
 
     model: Any
     prompts: Sequence[Prompt]
     callbacks: Callbacks
-    results: list[Result]
+    results: list[DecodeResult]
     end_tokens: frozenset[int]
     why_eager: str | None
     ways: set[str] = field(default_factory=set)
@@ -112,7 +112,7 @@ class Decoder:
         keep_going: Callable[[], bool] = _always,
         on_done: Callable[[int, Generation], None] | None = None,
         wanted: Callable[[int], bool] = _always,
-    ) -> list[Result]:
+    ) -> list[DecodeResult]:
         """Generate a continuation of each prompt.
 
         Args:
@@ -135,7 +135,7 @@ class Decoder:
             if not prompt.ids or prompt.max_new < 1:
                 raise InvalidInput("a prompt needs at least one token, and room for one")
         model = unwrap(self._model)
-        results: list[Result] = [None] * len(prompts)
+        results: list[DecodeResult] = [None] * len(prompts)
 
         def done(index: int, generation: Generation) -> None:
             results[index] = generation
@@ -144,7 +144,7 @@ class Decoder:
 
         callbacks = Callbacks(keep_going, wanted, done)
         ends = end_tokens(model, self._tokenizer)
-        call = _Call(model, prompts, callbacks, results, ends, self._why_eager(model))
+        call = _DecodeCall(model, prompts, callbacks, results, ends, self._why_eager(model))
         try:
             with deterministic_inference(model):
                 size = self._rows
@@ -171,7 +171,7 @@ class Decoder:
             return f"on {device_of(model).type} there is nothing to capture"
         return self._refused or why_not_capturable(model)
 
-    def _decode_fitting(self, call: _Call, indices: Sequence[int], rows: int) -> None:
+    def _decode_fitting(self, call: _DecodeCall, indices: Sequence[int], rows: int) -> None:
         """Decode at most `rows` prompts as one batch, or in smaller ones if it does not fit."""
         pending = call.pending(indices)
         if not pending or not call.callbacks.keep_going():
@@ -197,8 +197,8 @@ class Decoder:
         for start in range(0, len(pending), half):
             self._decode_fitting(call, pending[start : start + half], half)
 
-    def _decode_batch(self, call: _Call, indices: list[int], rows: int) -> str | None:
-        """Decode one batch; return the error message if memory ran out on the way."""
+    def _decode_batch(self, call: _DecodeCall, indices: list[int], rows: int) -> str | None:
+        """Decode one batch; return the error message if memory ran out."""
         turns = self._make_turns(call, indices)
         try:
             if call.why_eager is None and not any(turn.sampled for turn in turns):
@@ -218,10 +218,10 @@ class Decoder:
         call.record_batch("eager", len(turns), width, length)
         return None
 
-    def _make_turns(self, call: _Call, indices: list[int]) -> list[Turn]:
+    def _make_turns(self, call: _DecodeCall, indices: list[int]) -> list[Turn]:
         return [Turn(i, call.prompts[i], self._tokenizer, call.end_tokens) for i in indices]
 
-    def _decode_static(self, call: _Call, turns: list[Turn], rows: int) -> bool:
+    def _decode_static(self, call: _DecodeCall, turns: list[Turn], rows: int) -> bool:
         """Decode with fixed shapes; False if that turns out to be impossible for the model."""
         batch = self._cache.find(call.model, turns, rows)
         if is_background_thread() and (batch is None or batch.way != "captured"):

@@ -31,7 +31,7 @@ from heldout.decoding.turn import Callbacks, Turn
 
 MAX_SHAPES = 4
 SIZE_STEP = 64
-"""Widths, and rooms for new tokens, are multiples of this: evals meet the same shapes again."""
+"""Widths and numbers of new tokens are multiples of this, so that evals reuse shapes."""
 STEPS_PER_READ = 16
 """Decode steps between two reads of the tokens by the host."""
 ATTENTION = "heldout_decoding"
@@ -64,7 +64,7 @@ class GraphCache:
         self._state = self._pool = None
 
     def find(self, model: Any, turns: list[Turn], rows: int) -> StaticBatch | None:
-        """Return the batch prepared for this shape, if it is still valid for the model."""
+        """Return the batch prepared for this shape, if still valid for the model."""
         shape = _shape_of(turns, rows)
         batch = self._batches.get(shape)
         if batch is None or capture_state(model) != self._state:

@@ -195,7 +195,7 @@ class ToolEnvironment:
         return make_snapshot(self, state)
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the state of a snapshot.
+        """Restore the state of a snapshot.
 
         Raises:
             SnapshotMismatch: It is of another kind of environment, or of another major version.
@@ -401,7 +401,7 @@ def _read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
     """Read the first paragraph of a docstring, and its descriptions of arguments."""
     try:
         parsed = docstring_parser.parse(docstring)
-    except docstring_parser.ParseError:
+    except (docstring_parser.ParseError, IndexError):  # it raises IndexError for ": :"
         return _join_lines(docstring.split("\n\n")[0]), {}
     summary = parsed.short_description or ""
     if parsed.long_description and not parsed.blank_after_short_description:

@@ -147,7 +147,7 @@ class SimulatedUser:
         return Message("user", text)
 
     def _view(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """Turn the conversation around to the user's side."""
+        """Convert the conversation to the user's point of view."""
         if self._instructions:
             yield Message("system", self._instructions)
         turns = [message for message in messages if message.role in ("user", "assistant")]
@@ -178,7 +178,7 @@ class SimulatedUser:
         return make_snapshot(self, {"tools": await settle(self._tools.snapshot())})
 
     async def restore(self, snapshot: dict[str, Any]) -> None:
-        """Take up the state of a snapshot.
+        """Restore the state of a snapshot.
 
         Raises:
             SnapshotMismatch: It, or that of the tools, is of another kind of environment or of

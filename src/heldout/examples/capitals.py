@@ -23,7 +23,7 @@ def load_dataset() -> list[Sample]:
 
 
 def score_fn(trajectory: Trajectory, sample: Sample) -> bool:
-    """Tell whether an answer names the capital, with or without its accents.
+    """Return whether an answer names the capital, with or without its accents.
 
     Args:
         trajectory: The conversation.

@@ -280,12 +280,12 @@ def _most_likely_action(policy: Any) -> Callable[[Any], Any] | None:
 
 BestBy = Literal["success_rate", "mean_return"]
 METRICS: dict[BestBy, Reward] = {"success_rate": "success", "mean_return": "return"}
-"""What the reward of an episode is, for the curve of each."""
+"""What the reward of an episode is, by curve."""
 MODEL_NAME = "best_model.zip"
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestEvaluation:
     """The best evaluation so far.
 
     Its value is the maximum of `among` evaluations, so it is biased upwards: evaluate the saved
@@ -373,7 +373,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
             best_by = "mean_return" if success is None else "success_rate"
         if best_by not in METRICS:
             raise InvalidInput(f"best_by is 'success_rate' or 'mean_return', got {best_by!r}")
-        self.best: Best | None = None
+        self.best: BestEvaluation | None = None
         self._act: PolicyFn | None = None
         self._deterministic, self._vec_normalize = deterministic, vec_normalize
         self._make_env, self._at_start, self._at_end = make_env, at_start, at_end
@@ -466,7 +466,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         return True
 
     def _weights(self) -> dict[str, Any]:
-        """What a point's hash is of: the policy, and the statistics that normalise for it."""
+        """What a point's hash covers: the policy, and its normalisation statistics."""
         weights: dict[str, Any] = {"policy": self.model.policy}
         normalizer = _find_normalizer(self.model, self._vec_normalize)
         if normalizer is not None:
@@ -524,9 +524,9 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
             return
         path = None if self._keep_best is None else self._save(self._keep_best)
         low, high = report.summary[f"{by}_ci_low"], report.summary[f"{by}_ci_high"]
-        self.best = Best(self.num_timesteps, by, value, low, high, among, path)
+        self.best = BestEvaluation(self.num_timesteps, by, value, low, high, among, path)
 
-    def _find_best(self) -> Best | None:
+    def _find_best(self) -> BestEvaluation | None:
         """Find the best evaluation on the curve that is continued.
 
         A worse one must not replace the model that was saved for it.
@@ -541,7 +541,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         path = None if self._keep_best is None else self._keep_best / MODEL_NAME
         if path is not None and not path.exists():
             path = None
-        return Best(point.step, self._best_by, value, low, high, len(values), path)
+        return BestEvaluation(point.step, self._best_by, value, low, high, len(values), path)
 
     def _save(self, directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)

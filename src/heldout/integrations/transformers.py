@@ -1,4 +1,4 @@
-"""Evaluation while a transformers or TRL trainer trains, which its training does not notice.
+"""Evaluation while a transformers or TRL trainer trains, without side effects on training.
 
     evals = PeriodicEval(samples, live_model(tokenizer, score_fn), every_steps=50)
     trainer = GRPOTrainer(model, …)
@@ -86,8 +86,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         self._own_evaluate: Callable[..., Any] | None = None
         self._model: Any = None
         self._logged = {periodic.label: len(periodic.history) for periodic in evals}
-        """How many points of its history were there before, or have been logged."""
-        self._rows: dict[str, _Row] = {}
+        """How many points of its history existed before or have been logged."""
+        self._rows: dict[str, _PendingLog] = {}
         """The last row of each eval."""
         self._finished = False
         self._stopped = False
@@ -125,7 +125,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         return cls(evals, allow_overlap=allow_overlap)
 
     def attach(self, trainer: Any) -> HeldoutCallback:
-        """Belong to this trainer, and be among its callbacks.
+        """Attach to a trainer, and add this to its callbacks.
 
         Args:
             trainer: The trainer.
@@ -189,7 +189,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
-        """Evaluate if it is due, and pass on a wish to stop."""
+        """Evaluate if it is due, and pass on a request to stop."""
         if not self._on:
             return
         self._model = model
@@ -220,7 +220,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
-        """Evaluate the last weights if that was not done, and give the trainer back."""
+        """Evaluate the last weights if that was not done, and detach from the trainer."""
         if not self._on:
             return
         self._model = model
@@ -237,7 +237,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """In place of `trainer.evaluate`, while it trains."""
+        """Replaces `trainer.evaluate` during training."""
         trainer = self._trainer
         if eval_dataset is not None or metric_key_prefix != "eval" or not trainer.is_in_train:
             assert self._own_evaluate is not None
@@ -261,7 +261,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             )
         # One more step would be trained before `on_step_end` is asked again.
         self._stop_if_requested(state, trainer.control)
-        return _Answered(metrics, self._names.values())
+        return _TrainerMetrics(metrics, self._names.values())
 
     # --- Evals ---
 
@@ -271,7 +271,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
 
     @property
     def _cadenced(self) -> list[PeriodicEval]:
-        """Those that are run from here. The others run inside the rollout phase."""
+        """The evals run by this callback. The others run inside the rollout phase."""
         return [periodic for periodic in self._on if not periodic.in_rollout_phase]
 
     def _live_model(self) -> Any:
@@ -282,7 +282,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         return self._model
 
     def _finish(self, step: int) -> dict[str, float]:
-        """The last weights, once."""
+        """Evaluate the last weights, once."""
         if self._finished:
             return {}
         self._finished = True
@@ -306,8 +306,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         *,
         log_known: bool = True,
     ) -> dict[str, float]:
-        """What is new, as a row for the log: the same one in every process."""
-        made: dict[str, _Row] = {}
+        """Run the evals, and return what is new as a log row, the same in every process."""
+        made: dict[str, _PendingLog] = {}
         shared = False
         cadenced = getattr(run, "func", run) is PeriodicEval.maybe_run
         for periodic in evals:
@@ -325,16 +325,16 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                     made[periodic.label] = self._row(point)
             self._logged[periodic.label] = len(periodic.history)
         if shared:
-            made = agree(current_ranks(), made, dict[str, _Row])
+            made = agree(current_ranks(), made, dict[str, _PendingLog])
         self._rows |= made
         return {key: value for row in made.values() for key, value in row.fields.items()}
 
-    def _row(self, point: CurvePoint) -> _Row:
+    def _row(self, point: CurvePoint) -> _PendingLog:
         if point.summary is None:
             cut = point.weights is None  # not even begun: max_overhead left no time for it
         else:
             cut = point.partial is not None or point.asked < point.of
-        return _Row(point.step, log_fields(point, self._names[point.label]), cut)
+        return _PendingLog(point.step, log_fields(point, self._names[point.label]), cut)
 
     def _stop_if_requested(self, state: Any, control: Any) -> None:
         asked = [(periodic, periodic.stop_requested_here) for periodic in self._on]
@@ -369,7 +369,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             log.warning("heldout: a result could not be reported", exc_info=problem)
 
     def _report(self, row: dict[str, float], args: Any, state: Any, control: Any) -> None:
-        """Log what is new; where the trainer evaluates nothing itself, be its evaluation."""
+        """Log what is new; if the trainer has no evaluation of its own, act as that."""
         self._log(row, state, control)
         metrics = self._metrics_at(state.global_step) if row else {}
         if not metrics or self._trainer is None or args.eval_strategy != IntervalStrategy.NO:
@@ -490,24 +490,24 @@ def _flags_kept(control: Any) -> Iterator[None]:
         control.should_log, control.should_evaluate = flags
 
 
-class _Row(msgspec.Struct):
+class _PendingLog(msgspec.Struct):
     step: int
     fields: dict[str, float]
     cut: bool = False
-    """Whether it is of fewer items than the whole set, or of none."""
+    """Whether it covers fewer items than the whole set, or none."""
 
 
 class _Replaced:
-    """In place of a model: its weights are no longer those of the last step."""
+    """Stands in for a model whose weights are no longer those of the last step."""
 
     def __init__(self, by: str) -> None:
         self.by = by
 
 
-class _Answered(dict[str, float]):
-    """Metrics for the trainer, with NaN for those of heldout's that a skip has left out.
+class _TrainerMetrics(dict[str, float]):
+    """Metrics for the trainer, with NaN for heldout metrics that a skip left out.
 
-    NaN is never better and in no log. A KeyError would end the training.
+    NaN never counts as better and is not logged. A KeyError would end the training.
     """
 
     def __init__(self, metrics: dict[str, float], names: Iterable[str]) -> None:
@@ -526,7 +526,7 @@ def _best_metric(args: Any) -> str | None:
 
 
 def _names(evals: Iterable[PeriodicEval]) -> dict[str, str]:
-    """Label to name; no two evals may write to the same keys or the same curve."""
+    """Return names by label; no two evals may write to the same keys or the same curve."""
     names: dict[str, str] = {}
     run_dirs: dict[Any, str] = {}
     for periodic in evals:

@@ -36,7 +36,7 @@ DEFAULT_MAX_TOKENS = 16_384
 """The API demands a limit, which thinking counts towards."""
 
 
-class _Usage(msgspec.Struct):
+class _MessagesUsage(msgspec.Struct):
     input_tokens: TokenCount
     output_tokens: TokenCount
     cache_creation_input_tokens: TokenCount | None = None
@@ -47,10 +47,10 @@ class _Usage(msgspec.Struct):
         return Usage(self.input_tokens + cached, self.output_tokens)
 
 
-class _Reply(msgspec.Struct):
+class _MessagesReply(msgspec.Struct):
     content: list[dict[str, Any]]
     stop_reason: str | None = None
-    usage: _Usage | None = None
+    usage: _MessagesUsage | None = None
 
 
 class AnthropicEndpoint(ServerEndpoint):
@@ -59,7 +59,7 @@ class AnthropicEndpoint(ServerEndpoint):
     kind = "anthropic"
     path = "/messages"
     provider = ANTHROPIC
-    reply_type = _Reply
+    reply_type = _MessagesReply
 
     @classmethod
     def _default_url(cls) -> str:
@@ -122,7 +122,9 @@ class AnthropicEndpoint(ServerEndpoint):
             return [*content, *map(_call_block, message.tool_calls)]
         return content
 
-    def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
+    def _to_completion(
+        self, reply: _MessagesReply, response: Response, next_call: int
+    ) -> Completion:
         turn = [_as_sendable(block) for block in reply.content]
         message = with_api_turn(_to_message(reply.content), self.kind, turn)
         usage = reply.usage.total() if reply.usage else None

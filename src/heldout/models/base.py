@@ -31,9 +31,6 @@ class Endpoint(Protocol):
             sampling: How to sample; a server that lacks an option ignores it.
             tools: What the model may call.
 
-        Returns:
-            The turn.
-
         Raises:
             EndpointError: If there is none; its type says whether a retry may help.
         """
@@ -52,10 +49,10 @@ Complete = Callable[[Sequence[Message], Sampling, Sequence[ToolSpec]], Awaitable
 """Takes one model turn, as `Endpoint.complete` does."""
 
 
-def taking_part(endpoint: Endpoint, index: int, repeat: int) -> AbstractContextManager[Complete]:
-    """Give the function that answers one attempt of a sample, for as long as the attempt runs.
+def bind_attempt(endpoint: Endpoint, index: int, repeat: int) -> AbstractContextManager[Complete]:
+    """Return the completion function of one attempt, as a context manager that spans the attempt.
 
-    An endpoint that treats each attempt on its own has a method `item(index, repeat)` for it.
+    An endpoint that treats attempts separately has a method `item(index, repeat)`.
     """
     item: Callable[[int, int], AbstractContextManager[Complete]] | None
     item = getattr(endpoint, "item", None)

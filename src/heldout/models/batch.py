@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from heldout._aio import Here
+from heldout._aio import CallerThread
 from heldout.config import Sampling
 from heldout.errors import EndpointError, printable_error
 from heldout.models.base import Complete
@@ -36,11 +36,11 @@ class Request:
 
 Answered = Completion | Message | str | Exception | None
 """A turn; the error of this request; None if time ran out before the turn was complete."""
-Answer = Callable[[Sequence[Request]], Sequence[Answered]]
+AnswerBatchFn = Callable[[Sequence[Request]], Sequence[Answered]]
 
 
 @dataclass(eq=False, slots=True)
-class _Turn:
+class _PendingTurn:
     key: tuple[int, int]
     """Index and repeat: batches are sorted by it."""
     request: Request
@@ -55,14 +55,17 @@ class BatchEndpoint:
         over: Set when time has run out and no attempt can go on.
     """
 
-    def __init__(self, answer: Answer, here: Here, *, items: int, rows: int) -> None:
+    def __init__(
+        self, answer: AnswerBatchFn, caller_thread: CallerThread, *, items: int, rows: int
+    ) -> None:
         """Prepare for one eval of `items` attempts, of which `rows` are in flight at once.
 
-        `answer` answers a batch, in the order of its requests; `here` runs it in its own thread.
+        `answer` answers a batch, in the order of its requests; `caller_thread` runs it
+        in the thread that the model belongs to.
         """
-        self._answer, self._here, self._rows = answer, here, rows
+        self._answer, self._caller_thread, self._rows = answer, caller_thread, rows
         self._items = self._left = items
-        self._waiting: list[_Turn] = []
+        self._waiting: list[_PendingTurn] = []
         self._unanswered = 0
         self._batch_ready = anyio.Event()
         self.over = anyio.Event()
@@ -78,7 +81,7 @@ class BatchEndpoint:
 
     @contextmanager
     def item(self, index: int, repeat: int) -> Iterator[Complete]:
-        """Give the function that answers one attempt; see `taking_part`."""
+        """Return the completion function of one attempt; see `bind_attempt`."""
         try:
             yield partial(self._take_turn, (index, repeat))
         finally:
@@ -92,7 +95,7 @@ class BatchEndpoint:
         raise EndpointError("a batch endpoint answers attempts of an eval only")
 
     async def close(self) -> None:
-        """Do nothing: the model is its owner's."""
+        """Do nothing: the model belongs to the caller."""
 
     async def serve(self) -> None:
         """Answer batch after batch, until cancelled."""
@@ -104,7 +107,7 @@ class BatchEndpoint:
                 continue
             requests = [turn.request for turn in turns]
             try:
-                answers = list(await self._here(partial(self._answer, requests)))
+                answers = list(await self._caller_thread(partial(self._answer, requests)))
                 if len(answers) != len(turns):
                     raise EndpointError(f"{len(turns)} requests got {len(answers)} answers")
             except Exception as problem:  # noqa: BLE001 - the error of every request in the batch
@@ -124,7 +127,7 @@ class BatchEndpoint:
         sampling: Sampling,
         tools: Sequence[ToolSpec],
     ) -> Completion:
-        turn = _Turn(key, Request(tuple(messages), sampling, tuple(tools)), anyio.Event())
+        turn = _PendingTurn(key, Request(tuple(messages), sampling, tuple(tools)), anyio.Event())
         self._waiting.append(turn)
         self._check_batch()
         try:

@@ -161,7 +161,7 @@ class ResponseCache:
         return CacheInfo(entries, self.path.stat().st_size, oldest, newest)
 
     def clear(self, *, older_than: float = 0.0) -> int:
-        """Remove turns stored at least so many seconds ago, and return how many there were."""
+        """Remove turns older than a number of seconds, and return how many there were."""
         before = time.time() - older_than
         with self._lock:
             return self._db.execute("DELETE FROM turns WHERE stored <= ?", (before,)).rowcount
@@ -199,7 +199,7 @@ class CachedEndpoint:
     """An endpoint whose turns are taken from a cache where it has them."""
 
     def __init__(self, endpoint: Endpoint, model: Any, cache: bool | str) -> None:
-        """Put the cache before an endpoint, which the config's `model` names or is."""
+        """Put the cache before an endpoint, which the config's `endpoint` names or is."""
         from heldout.models.http import ServerEndpoint
 
         description = endpoint.describe()
@@ -223,17 +223,17 @@ class CachedEndpoint:
 
     @contextmanager
     def item(self, index: int, repeat: int) -> Iterator[Complete]:
-        """Give the function that answers one attempt; see `taking_part`."""
+        """Return the completion function of one attempt; see `bind_attempt`."""
         yield partial(self._take_turn, index, repeat)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        """Take one model turn that belongs to no attempt: past the cache."""
+        """Make one model turn outside any attempt, bypassing the cache."""
         return await self._endpoint.complete(messages, sampling, tools)
 
     async def close(self) -> None:
-        """Close the cache, and the endpoint where it is this one's own."""
+        """Close the cache, and the endpoint if it was opened here."""
         await self._try(self._cache.close)
         if self._is_owner:
             await self._endpoint.close()

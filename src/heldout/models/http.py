@@ -275,7 +275,7 @@ class ServerEndpoint:
     # --- Errors ---
 
     def _error_for(self, response: Response) -> EndpointError:
-        """Tell errors of this request, of its length, of the moment and of the whole run apart."""
+        """Classify an error: this request's, its length's, transient, or fatal to the whole run."""
         status, text = response.status, response.body[:2000].decode("utf-8", "replace").lower()
         what = f"{self._url} answered {status}: {response.excerpt()}"
         if status in (400, 413, 422, 500) and _TOO_LONG.search(text):
@@ -583,27 +583,27 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 # --- Chat completions ---------------------------------------------------------------------------
 
 
-class _Function(msgspec.Struct):
+class _WireFunction(msgspec.Struct):
     name: str
     arguments: Any = None
     """JSON in a text; some servers send the value itself."""
 
 
-class _Call(msgspec.Struct):
-    function: _Function
+class _WireToolCall(msgspec.Struct):
+    function: _WireFunction
     id: str | None = None
 
 
-class _Message(msgspec.Struct):
+class _WireMessage(msgspec.Struct):
     content: str | list[dict[str, Any]] | None = None
     refusal: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_WireToolCall] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
 
 
 class _Choice(msgspec.Struct):
-    message: _Message
+    message: _WireMessage
     finish_reason: str | None = None
     provider_specific_fields: dict[str, Any] | None = None
 
@@ -614,14 +614,14 @@ class _Choice(msgspec.Struct):
         return native if isinstance(native, str) else self.finish_reason
 
 
-class _Usage(msgspec.Struct):
+class _ChatUsage(msgspec.Struct):
     prompt_tokens: TokenCount | None = None
     completion_tokens: TokenCount | None = None
 
 
-class _Reply(msgspec.Struct):
+class _ChatReply(msgspec.Struct):
     choices: list[_Choice]
-    usage: _Usage | None = None
+    usage: _ChatUsage | None = None
 
 
 CALL_TEXTS = ("name", "arguments")
@@ -634,7 +634,7 @@ class HTTPEndpoint(ServerEndpoint):
     kind = "openai"
     path = "/chat/completions"
     provider = OPENAI
-    reply_type = _Reply
+    reply_type = _ChatReply
 
     def _fields(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
@@ -682,7 +682,7 @@ class HTTPEndpoint(ServerEndpoint):
         choice = {"message": message, "finish_reason": finish_reason}
         return {"choices": [choice], "usage": usage}
 
-    def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
+    def _to_completion(self, reply: _ChatReply, response: Response, next_call: int) -> Completion:
         if not reply.choices:
             raise EndpointError(f"{self._url} answered without choices: {response.excerpt()}")
         choice = reply.choices[0]
@@ -720,10 +720,10 @@ def completion_of(reply: Any) -> Completion:
     """Read a chat completion that was stored, as decoded JSON.
 
     Raises:
-        InvalidInput: If it is none.
+        InvalidInput: If it is not a chat completion.
     """
     try:
-        parsed = msgspec.convert(reply, _Reply)
+        parsed = msgspec.convert(reply, _ChatReply)
     except msgspec.ValidationError as problem:
         raise InvalidInput(f"not a chat completion: {problem}") from None
     if not parsed.choices:
@@ -742,7 +742,7 @@ def _add_call_part(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> No
         call[name].append((part.get("function") or {}).get(name) or "")
 
 
-def _to_completion(reply: _Reply, next_call: int) -> Completion:
+def _to_completion(reply: _ChatReply, next_call: int) -> Completion:
     choice = reply.choices[0]
     content, thinking = _split_content(choice.message.content)
     calls = [
@@ -781,7 +781,7 @@ def _split_content(content: str | list[dict[str, Any]] | None) -> tuple[str, str
 
 
 def arguments_text(arguments: Any) -> str:
-    """Give a call's arguments as JSON text; some servers send the value itself, or nothing."""
+    """Return a call's arguments as JSON text; some servers send the value itself, or nothing."""
     if isinstance(arguments, str):
         return arguments
     return json.dumps({} if arguments is None else arguments, ensure_ascii=False)

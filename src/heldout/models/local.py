@@ -40,7 +40,7 @@ LINGER_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _QueuedTurn:
     messages: tuple[Message, ...]
     sampling: Sampling
     tools: tuple[ToolSpec, ...]
@@ -67,7 +67,7 @@ class LocalEndpoint:
         self._source: str | None = None
         self._version: str | None = None
         self._tokenizer_described: tuple[tuple[int, str], dict[str, Any]] | None = None
-        self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_QueuedTurn | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = False
 
@@ -87,9 +87,6 @@ class LocalEndpoint:
             name: What to call it in reports and messages; `path` by default.
             max_batch: How many requests are answered at once.
             default_max_tokens: Longest turn where the sampling sets none; 512 by default.
-
-        Returns:
-            The endpoint.
 
         Raises:
             InvalidInput: If torch or transformers is not installed.
@@ -144,7 +141,7 @@ class LocalEndpoint:
             self._thread.start()
         if sampling.max_tokens is None and self._default_max_tokens is not None:
             sampling = replace(sampling, max_tokens=self._default_max_tokens)
-        request = _Request(tuple(messages), sampling, tuple(tools), Future())
+        request = _QueuedTurn(tuple(messages), sampling, tuple(tools), Future())
         self._queue.put(request)
         return await wait_for(request.answer)
 
@@ -177,7 +174,7 @@ class LocalEndpoint:
             for request in batch:
                 self._finish(request, problem)
 
-    def _next_batch(self) -> list[_Request] | None:
+    def _next_batch(self) -> list[_QueuedTurn] | None:
         first = self._queue.get()
         if first is None:
             return None
@@ -213,7 +210,7 @@ class LocalEndpoint:
             )
         self._model = model
 
-    def _answer(self, batch: list[_Request]) -> None:
+    def _answer(self, batch: list[_QueuedTurn]) -> None:
         answer_all(
             self._chat,
             self._decoder,
@@ -224,7 +221,7 @@ class LocalEndpoint:
             wanted=lambda row: not batch[row].answer.cancelled(),
         )
 
-    def _finish(self, request: _Request, answer: Completion | Exception) -> None:
+    def _finish(self, request: _QueuedTurn, answer: Completion | Exception) -> None:
         with suppress(InvalidStateError):  # it is answered already, or its attempt was cancelled
             if isinstance(answer, Completion):
                 request.answer.set_result(answer)

@@ -65,7 +65,7 @@ class RequestsEndpoint(HTTPEndpoint):
 
     @contextmanager
     def item(self, index: int, repeat: int) -> Iterator[Complete]:
-        """Give the function that answers one attempt; see `taking_part`."""
+        """Return the completion function of one attempt; see `bind_attempt`."""
         body = as_sent(self.requests[index], self.model)
 
         async def answer(

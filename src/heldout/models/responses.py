@@ -34,7 +34,7 @@ ENDED = ("response.completed", "response.incomplete", "response.failed")
 """Events that end a stream; each holds the whole response."""
 
 
-class _Usage(msgspec.Struct):
+class _ResponsesUsage(msgspec.Struct):
     input_tokens: TokenCount
     output_tokens: TokenCount
 
@@ -42,12 +42,12 @@ class _Usage(msgspec.Struct):
         return Usage(self.input_tokens, self.output_tokens)
 
 
-class _Reply(msgspec.Struct):
+class _ResponsesReply(msgspec.Struct):
     output: list[dict[str, Any]]
     status: str = "completed"
     incomplete_details: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
-    usage: _Usage | None = None
+    usage: _ResponsesUsage | None = None
 
 
 class ResponsesEndpoint(ServerEndpoint):
@@ -56,7 +56,7 @@ class ResponsesEndpoint(ServerEndpoint):
     kind = "openai-responses"
     path = "/responses"
     provider = OPENAI
-    reply_type = _Reply
+    reply_type = _ResponsesReply
 
     def _fields(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
@@ -102,7 +102,9 @@ class ResponsesEndpoint(ServerEndpoint):
             items.append({**head, "arguments": call.arguments})
         return items
 
-    def _to_completion(self, reply: _Reply, response: Response, next_call: int) -> Completion:
+    def _to_completion(
+        self, reply: _ResponsesReply, response: Response, next_call: int
+    ) -> Completion:
         if reply.status not in ("completed", "incomplete"):
             no_reason = {"message": f"the response has the status {reply.status!r}"}
             raise self._error_of(reply.error or no_reason, response, default=400)

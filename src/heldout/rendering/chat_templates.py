@@ -111,9 +111,6 @@ class ChatRenderer:
             messages: The conversation.
             add_generation_prompt: Whether the next turn is the model's.
             tools: The tools it may call.
-
-        Returns:
-            The ids.
         """
         return self._tokenize(self.text(messages, add_generation_prompt, tools))
 

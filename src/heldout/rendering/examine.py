@@ -1,4 +1,4 @@
-"""Which `segments` modes a chat template allows, found by trying.
+"""Which `segments` modes a chat template allows, determined by probing.
 
 A model is simulated that writes what the template itself renders for its turn, up to the token
 that ends it. Then an environment replies, and the segment of each mode is compared with what the
@@ -59,7 +59,7 @@ class Examination:
     """The tokens that ended the model's turns."""
 
     def allows(self, segments: Segments) -> bool:
-        """Tell whether a mode works for all kinds of conversation that the template supports."""
+        """Return whether a mode works for all kinds of conversation that the template supports."""
         results = [finding.ok for finding in self.findings if finding.segments == segments]
         return True in results and False not in results
 
@@ -192,7 +192,7 @@ def examine(render: Render, decode: Decode | None = None) -> Examination:
 
 # --- One of them --------------------------------------------------------------------------------
 
-_Ids = Callable[[Sequence[Message], bool], list[int]]
+_RenderIds = Callable[[Sequence[Message], bool], list[int]]
 """Renders messages behind the opening of a conversation, with or without a generation prompt."""
 
 
@@ -236,7 +236,9 @@ def _without_reasoning(turn: Message) -> Message:
     return replace(turn, content=turn.text.removeprefix(_REASONING))
 
 
-def _render_turn(ids: _Ids, turn: Message, reply: Sequence[Message]) -> tuple[list[int], list[int]]:
+def _render_turn(
+    ids: _RenderIds, turn: Message, reply: Sequence[Message]
+) -> tuple[list[int], list[int]]:
     """Return what the template renders for a model's turn, and the token that ends it."""
     prompt, final = ids([], True), ids([turn], False)
     turn_ids = final[common_prefix(prompt, final) :]

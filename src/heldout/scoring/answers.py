@@ -23,7 +23,7 @@ MAX_VALUE = 2000  # characters of a line that are read
 _MAX_BOX = 20_000  # characters of a box or tag; a longer one counts as unclosed
 _MAX_PLACES = 400  # places that are looked at, from the end of the text
 
-Reading = TypeVar("Reading")
+Extracted = TypeVar("Extracted")
 
 # --- The reply ----------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ def final_answer(trajectory: Trajectory) -> str | None:
 
 
 class Strength(IntEnum):
-    """How plainly an answer is stated."""
+    """How clearly an answer is stated."""
 
     SENTENCE = 1
     """It may be a remark about the answer."""
@@ -128,10 +128,10 @@ def statements(text: str) -> list[Statement]:
     return found
 
 
-class Agreed(NamedTuple, Generic[Reading]):
+class Agreed(NamedTuple, Generic[Extracted]):
     """What the statements of a reply agree on."""
 
-    reading: Reading | None = None
+    reading: Extracted | None = None
     problem: str = ""
     """Why something is stated, and nothing can be read."""
 
@@ -147,9 +147,9 @@ _CORRECTION = re.compile(
 def agree(
     text: str,
     stated: Sequence[Statement],
-    read: Callable[[Statement], Reading | None],
-    same: Callable[[Reading, Reading], bool] = eq,
-) -> Agreed[Reading]:
+    read: Callable[[Statement], Extracted | None],
+    same: Callable[[Extracted, Extracted], bool] = eq,
+) -> Agreed[Extracted]:
     """Read the answer that the statements of a text agree on.
 
     Args:
@@ -175,15 +175,15 @@ def agree(
 
 
 def standing(
-    text: str, stated: Sequence[Statement], read: Callable[[Statement], Reading | None]
-) -> list[tuple[Statement, Reading]] | None:
+    text: str, stated: Sequence[Statement], read: Callable[[Statement], Extracted | None]
+) -> list[tuple[Statement, Extracted]] | None:
     r"""Find the statements that count and their readings, the last one first.
 
     Those without a reading do not count, nor does a label or a sentence that runs on to one with a
     reading (`The answer is $\boxed{7}$`), nor what stands before a correction (`Wait`, `No,`,
     `Actually`), or before a final answer without being one. None where the last one breaks off.
     """
-    found: list[tuple[Statement, Reading]] = []
+    found: list[tuple[Statement, Extracted]] = []
     for i in range(len(stated) - 1, -1, -1):
         statement = stated[i]
         if statement.value is None and not found:
@@ -357,7 +357,7 @@ _BETWEEN = frozenset(
 
 
 def is_denied(before: str) -> bool:
-    """Tell whether `not`, `if` or `wrong` ends a text, directly or before words like `the`."""
+    """Return whether `not`, `if` or `wrong` ends a text, directly or before words like `the`."""
     before = before[before.rfind("\n") + 1 :]
     for _ in range(6):
         before, _, word = before.rstrip(" ").rpartition(" ")

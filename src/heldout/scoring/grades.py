@@ -62,7 +62,7 @@ def as_score(value: Any, function: Callable[..., Any]) -> Score:
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is a number or a bool of Python, numpy or torch."""
+    """Return whether a value is a number or a bool of Python, numpy or torch."""
     # numpy's and torch's scalars have no type in common.
     return isinstance(value, Real) or getattr(value, "shape", None) == ()
 
@@ -81,9 +81,6 @@ def grader(
             reports comparable.
         check: A function of the grader's options, as far as they are known, that raises for those
             with which no answer could be graded.
-
-    Returns:
-        A decorator.
     """
 
     def mark(function: F) -> F:

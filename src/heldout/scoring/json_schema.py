@@ -35,7 +35,7 @@ class Schema:
     _invalid: type[Exception] = field(repr=False)
 
     def accepts(self, value: Any) -> bool:
-        """Tell whether a value is valid."""
+        """Return whether a value is valid."""
         try:
             return bool(self._validator.is_valid(value))
         except ValueError:  # half of a surrogate pair in a value that was never JSON, or too deep

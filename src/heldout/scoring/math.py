@@ -461,7 +461,7 @@ class _Different(Exception):
 
 
 def _compare(answer: str, gold: str, options: _Options) -> bool | None:
-    """Tell whether two expressions are equal; None where the answer cannot be read."""
+    """Return whether two expressions are equal; None where the answer cannot be read."""
     sympy = import_module("sympy")
     value, expected = _read(answer), _read(gold)
     if value is None:

@@ -76,8 +76,8 @@ class Pool:
 
     def _forget_workers(self) -> None:
         self._threads = ThreadPoolExecutor(self._size, "heldout-pool")
-        self._workers: set[_Worker] = set()
-        self._idle: list[_Worker] = []
+        self._workers: set[_PoolWorker] = set()
+        self._idle: list[_PoolWorker] = []
         self._closed = False
 
     async def run(self, function: str, *arguments: Any, seconds: float) -> Any:
@@ -139,7 +139,7 @@ class Pool:
                 raise WorkerDied("the pool was closed") from None
             raise
 
-    def _take_worker(self) -> _Worker:
+    def _take_worker(self) -> _PoolWorker:
         while self._idle:
             with suppress(IndexError):  # another thread was faster
                 worker = self._idle.pop()
@@ -147,7 +147,7 @@ class Pool:
                     return worker
                 self._end_worker(worker)
         try:
-            worker = _Worker(self._prepare, self._memory)
+            worker = _PoolWorker(self._prepare, self._memory)
         except OSError as problem:
             raise WorkerDied(f"no worker could be started: {problem}") from None
         self._workers.add(worker)
@@ -160,14 +160,14 @@ class Pool:
             raise WorkerDied(f"the worker could not be prepared: {problem}") from None
         return worker
 
-    def _end_worker(self, worker: _Worker) -> None:
+    def _end_worker(self, worker: _PoolWorker) -> None:
         self._workers.remove(worker)
         worker.process.kill()
         worker.process.wait()
         worker.connection.close()
 
 
-class _Worker:
+class _PoolWorker:
     """A worker as this process sees it."""
 
     def __init__(self, prepare: str, memory: int) -> None:
@@ -269,7 +269,7 @@ def _run_task(name: str, arguments: Sequence[Any], memory: int) -> bytes:
 
 
 def _has_memory(limit: int) -> bool:
-    """Tell whether half of it is free; else another worker takes over."""
+    """Return whether half of it is free; else another worker takes over."""
     if sys.platform != "linux":
         return True
     # Not `ru_maxrss`, which a process takes over from the one that started it.

@@ -89,9 +89,6 @@ def part(
         version: Identifies the function instead of its code: raise it when verdicts change.
         **options: Further arguments of the function.
 
-    Returns:
-        The part.
-
     Raises:
         InvalidInput: The function cannot be called so, or an option is wrong.
     """

@@ -29,7 +29,7 @@ from heldout.scoring.answers import (
 )
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
-Read = Literal["stated", "whole"]
+AnswerScope = Literal["stated", "whole"]
 Location = Literal["end", "begin", "any", "exact"]
 Targets = str | int | Sequence[str | int]
 
@@ -57,7 +57,9 @@ _TOKEN = re.compile(
 )
 _PERCENT = re.compile(r"(?<=\d) ?(?:percent\b|%)")
 _QUIET = '"()[]{}_`?;:,.!*“”‘'  # around a word, never part of it
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|[1-9]\d*|0)?(?:\.\d+)?(?:e[-+]?\d{1,3})?")
+_NUMBER = re.compile(
+    r"[-+]?(?=[\d.])(?:\d{1,3}(?:,\d{3})+|[1-9]\d*|0)?(?:\.\d+)?(?:e[-+]?\d{1,3})?"
+)
 _MAX_NUMBER = 400  # characters
 
 
@@ -115,7 +117,7 @@ def _check(
 
 
 @grader(version=6, check=_check)
-def grade_exact(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
+def grade_exact(answer: str | None, target: Targets, *, read: AnswerScope = "stated") -> Grade:
     """Grade an answer that has to be the target, character for character.
 
     The stated answer counts (a box, tag, key or `####`, else a label, else a sentence `the answer
@@ -143,7 +145,7 @@ def _is_same(text: str, target: str) -> float:
 
 @grader(version=6, check=_check)
 def grade_match(
-    answer: str | None, target: Targets, *, location: Location = "end", read: Read = "stated"
+    answer: str | None, target: Targets, *, location: Location = "end", read: AnswerScope = "stated"
 ) -> Grade:
     """Grade an answer that has to end with the target, as whole normalised words.
 
@@ -186,7 +188,7 @@ _WORD = re.compile(r"\S+")
 
 
 def _is_asserted(text: str, target: str, location: str) -> bool:
-    """Tell whether a target that stands in a text is not denied, and not one of several."""
+    """Return whether a target that stands in a text is not denied, and not one of several."""
     reference, reach, at_end = _target_tokens(target), 2 * len(target) + 40, location == "end"
     words = _WORD.finditer(text, max(0, len(text) - reach) if at_end else 0)
     is_found = False
@@ -216,7 +218,7 @@ def _matches(text: str, target: str, location: str) -> float:
 
 @grader(version=6, check=_check)
 def grade_includes(
-    answer: str | None, target: Targets, *, read: Read = "whole", at_most: int | None = None
+    answer: str | None, target: Targets, *, read: AnswerScope = "whole", at_most: int | None = None
 ) -> Grade:
     """Grade an answer in which the target has to stand somewhere, as whole normalised words.
 
@@ -248,10 +250,10 @@ def grade_includes(
 def _includes(text: str, target: str) -> float:
     reference = _target_tokens(target)
     longest = max(reference, key=len)
-    if not longest.strip(string.punctuation):  # nothing but marks, as they are
+    if not any(map(str.isalnum, longest)):  # nothing but marks, as they are
         return float("".join(nfkc(target).split()) in "".join(nfkc(text).split()))
     if longest in _ARTICLES:
-        return float(_within(reference, re.findall(r"\w+", text.casefold())))
+        return float(_within(reference, re.findall(r"\w+", nfkc(text).casefold())))
     return float(_within(reference, tokens(text)))
 
 
@@ -283,7 +285,7 @@ def _rouge_words(text: str) -> list[str]:
 
 
 @grader(version=6, check=_check)
-def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
+def grade_f1(answer: str | None, target: Targets, *, read: AnswerScope = "stated") -> Grade:
     """Grade the words that answer and target share: the F1 of SQuAD's script, on every pair.
 
     Words are lower-cased, without ASCII punctuation and the articles a, an and the. Two texts
@@ -319,7 +321,7 @@ def _f1(common: int, prediction: int, reference: int) -> float:
 
 
 @grader(version=6, check=_check)
-def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") -> Grade:
+def grade_rouge_l(answer: str | None, target: Targets, *, read: AnswerScope = "whole") -> Grade:
     """Grade the words that answer and target share in order: rouge-score's ROUGE-L F-measure.
 
     Words are runs of a to z and 0 to 9 in lower case, without stemming, as in the rouge-score
@@ -370,7 +372,7 @@ def common_length(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
 
 
 def _best(
-    answer: str | None, target: Targets, read: Read, compare: Callable[[str, str], float]
+    answer: str | None, target: Targets, read: AnswerScope, compare: Callable[[str, str], float]
 ) -> Grade:
     """Grade with the target that suits best."""
     references = _targets(target)
@@ -392,7 +394,7 @@ def _targets(target: Any) -> list[str]:
     return references
 
 
-def _read(answer: str | None, read: Read) -> tuple[str | None, str]:
+def _read(answer: str | None, read: AnswerScope) -> tuple[str | None, str]:
     """Return what is graded, or why there is nothing."""
     _check(read=read)
     text = visible_answer(answer)
@@ -409,6 +411,6 @@ def stated_text(text: str) -> tuple[str | None, str]:
 
 
 def _is_restated(one: str, other: str) -> bool:
-    """Tell whether one of two texts is in the other: `Paris` and `Paris, France`."""
+    """Return whether one of two texts is in the other: `Paris` and `Paris, France`."""
     ours, theirs = tokens(one), tokens(other)
     return _within(ours, theirs) or _within(theirs, ours)

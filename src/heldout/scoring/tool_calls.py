@@ -116,7 +116,7 @@ def _find_problem(call: ToolCall, parameters: dict[str, Any] | None) -> str | No
 
 
 def same_calls(ours: Sequence[ToolCall], theirs: Sequence[ToolCall]) -> bool:
-    """Tell whether the same tools are called with equal arguments, as often, in any order.
+    """Return whether the same tools are called with equal arguments, as often, in any order.
 
     Arguments are equal as JSON values: the order of keys does not count, 1 is 1.0, and true is
     not 1. Arguments that are not JSON equal nothing, not even themselves.

@@ -116,7 +116,7 @@ def factorize(ids: Ids, n: int, name: str) -> tuple[list[Hashable], Ints]:
 
 
 def is_bounded(a: Floats, b: Floats, *, bounded: bool | None) -> bool:
-    """Tell whether all values lie between 0 and 1, or `bounded` says that they need not."""
+    """Return whether all values lie between 0 and 1, or `bounded` says that they need not."""
     if bounded is False:
         return False
     low, high = min(a.min(), b.min()), max(a.max(), b.max())

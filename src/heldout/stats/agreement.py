@@ -40,7 +40,7 @@ from heldout.stats.intervals import (
 )
 from heldout.stats.moments import Moments
 
-Statistic = Callable[[Floats, NDArray[np.bool_]], tuple[float, Floats] | None]
+AgreementStatistic = Callable[[Floats, NDArray[np.bool_]], tuple[float, Floats] | None]
 """(proportions, which classes labels have) -> the value and its gradient; None: not defined."""
 
 
@@ -217,7 +217,7 @@ def _balanced_f1(p: Floats, labelled: NDArray[np.bool_]) -> tuple[float, Floats]
 
 
 def _estimate(
-    statistic: Statistic, least: float, table: Ints, row: Ints, column: Ints, groups: Ints
+    statistic: AgreementStatistic, least: float, table: Ints, row: Ints, column: Ints, groups: Ints
 ) -> Estimate:
     n, size, labelled = len(row), len(table), table.sum(axis=1) > 0
     clusters = len(np.unique(groups))

@@ -151,9 +151,6 @@ def paired_difference(
         confidence: Of the interval.
         bounded: Whether values lie between 0 and 1 by nature; None infers it from the values.
 
-    Returns:
-        The difference.
-
     Raises:
         InvalidInput: The values are not finite numbers, or not aligned.
     """
@@ -364,9 +361,6 @@ def unpaired_difference(
         clusters_b: The same of b.
         confidence: Of the interval.
         bounded: Whether values lie between 0 and 1 by nature; None infers it from the values.
-
-    Returns:
-        The difference.
 
     Raises:
         InvalidInput: The values are not finite numbers.

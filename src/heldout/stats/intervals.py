@@ -156,7 +156,7 @@ def _log_choose(n: int, k: int) -> float:
 def bisect(
     inside: float, outside: float, holds: Callable[[float], bool], steps: int = 200
 ) -> tuple[float, float]:
-    """Return the two numbers between which a condition ends to hold."""
+    """Return the two adjacent numbers between which a condition stops holding."""
     for _ in range(steps):
         middle = (inside + outside) / 2
         if middle in (inside, outside):

@@ -37,7 +37,7 @@ NO_SPREAD = 1e-30
 
 
 def find_changes(numbers: Ints) -> NDArray[np.bool_]:
-    """Return for each number whether it differs from the one before it; the first does."""
+    """Return, for each number, whether it differs from its predecessor."""
     changes = np.ones(len(numbers), dtype=np.bool_)
     np.not_equal(numbers[1:], numbers[:-1], out=changes[1:])
     return changes
@@ -235,5 +235,5 @@ def moments_by_group(values: Floats, clusters: Ints, groups: Ints, count: int) -
 
 
 def is_near_binary(values: Floats) -> NDArray[np.bool_]:
-    """Return for each value whether it is 0 or 1 but for rounding."""
+    """Return, for each value, whether it is 0 or 1 up to rounding."""
     return np.asarray(np.minimum(np.abs(values), np.abs(values - 1)) <= UNIT_ROUNDING)

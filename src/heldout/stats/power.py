@@ -70,9 +70,6 @@ def variance_components(values: ArrayLike, *, samples: Ids) -> VarianceComponent
         values: The scores.
         samples: The question of each score, in any order.
 
-    Returns:
-        The components.
-
     Raises:
         InvalidInput: There are fewer than two questions.
     """
@@ -200,16 +197,16 @@ class DifferenceVariance:
     degrees: float | None = None
 
     def times(self, factor: float) -> DifferenceVariance:
-        """Return a variance so many times as large."""
+        """Return the variance multiplied by a factor."""
         return replace(self, splits=tuple((b * factor, w * factor) for b, w in self.splits))
 
     def at_least(self, single: float) -> DifferenceVariance:
-        """Return the variance where a difference of two single answers varies at least so much."""
+        """Return the variance, with a lower bound on that of two single answers' difference."""
         splits = tuple((b, max(w, single - max(0.0, b))) for b, w in self.splits)
         return replace(self, splits=splits)
 
     def at(self, repeats: float) -> tuple[float, float]:
-        """Return the least and the largest that it can be, with so many answers a question."""
+        """Return its minimum and maximum, given the number of answers per question."""
         possible = [max(0.0, between) + within / repeats for between, within in self.splits]
         return min(possible), max(possible)
 
@@ -240,7 +237,7 @@ class DifferenceVariance:
     def repeats_for(
         self, samples: int, *, detect: float, power: float = POWER, alpha: float = ALPHA
     ) -> int | None:
-        """Return the repeats that so many samples need, 2 at least.
+        """Return the repeats that a number of samples needs, at least 2.
 
         Repeats average out the variance within questions. None where that between them alone is
         too much for these samples, in one split or another: no number helps then.
@@ -290,7 +287,7 @@ class DifferenceVariance:
         )
 
     def _samples_for(self, variance: float, detect: float, power: float, alpha: float) -> int:
-        """Return the questions, at least 2: as many as a test of so many needs."""
+        """Return the required number of questions, at least 2."""
         if not variance / detect / detect < USABLE_SAMPLES:
             raise InvalidInput(
                 f"it takes more than {USABLE_SAMPLES:g} samples: ask for a larger difference to "

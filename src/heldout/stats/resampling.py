@@ -112,9 +112,6 @@ def bootstrap(
         seed: The same seed draws the same runs for every statistic.
         optimum: Of the optimality gap: higher scores count as this.
 
-    Returns:
-        The estimate.
-
     Raises:
         InvalidInput: The scores are no finite matrix, or the statistic is unknown.
     """
@@ -144,9 +141,6 @@ def bootstrap_improvement(
         repetitions: Resamples.
         confidence: Of the interval.
         seed: Of the draws.
-
-    Returns:
-        The estimate.
 
     Raises:
         InvalidInput: The scores are no finite matrices, or of other tasks.

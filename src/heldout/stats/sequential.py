@@ -35,7 +35,7 @@ from heldout.stats.intervals import Floats, Interval, Ints, t_quantile
 from heldout.stats.moments import Moments
 from heldout.stats.power import POWER, ChangedShares, least_effect
 
-Kind = Literal["improving", "regressing", "plateau", "inconclusive"]
+VerdictKind = Literal["improving", "regressing", "plateau", "inconclusive"]
 
 Reference = Literal["previous", "trend", "peak"]
 """What the latest points are compared with; the window is the last `window` points.
@@ -88,7 +88,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ReferenceComparison:
     """A comparison of the latest points with a reference, paired by sample.
 
     Attributes:
@@ -127,13 +127,13 @@ class Verdict:
         against: The fall that contradicts a rise; None where nothing does.
     """
 
-    kind: Kind
+    kind: VerdictKind
     index: int
     effect: float
     alpha_spent: float
-    comparisons: tuple[Comparison, ...] = ()
-    decided: Comparison | None = None
-    against: Comparison | None = None
+    comparisons: tuple[ReferenceComparison, ...] = ()
+    decided: ReferenceComparison | None = None
+    against: ReferenceComparison | None = None
 
     @property
     def since(self) -> int | None:
@@ -168,7 +168,7 @@ class Advice:
     """
 
     stop: bool
-    because: Kind
+    because: VerdictKind
     in_a_row: int
 
 
@@ -241,7 +241,7 @@ def analyze_next(
     scale = _scale(seen or _span(table), bounds)
     counts = dict(before.counts) if before else {}
     errors: dict[Reference, tuple[float, Floats]] = {}
-    comparisons: dict[Reference, Comparison] = {}
+    comparisons: dict[Reference, ReferenceComparison] = {}
     for reference, (old, new, candidates) in _blocks(table, window).items():
         counts[reference] = counts.get(reference, 0) + 1
         share = alpha / len(REFERENCES) * spending_share(counts[reference])
@@ -297,8 +297,10 @@ def advise(
 
 
 def _decide(
-    comparisons: Mapping[Reference, Comparison], drop: Comparison | None, plateau_below: float
-) -> tuple[Kind, Comparison | None, Comparison | None]:
+    comparisons: Mapping[Reference, ReferenceComparison],
+    drop: ReferenceComparison | None,
+    plateau_below: float,
+) -> tuple[VerdictKind, ReferenceComparison | None, ReferenceComparison | None]:
     """Return the verdict, the comparison behind it, and the fall that contradicts a rise."""
     previous, trend, peak = (comparisons.get(reference) for reference in REFERENCES)
     if previous is None or previous.gain is None:
@@ -331,17 +333,17 @@ def _decide(
 
 # --- What is compared ---------------------------------------------------------------------------
 
-_Block = tuple[int, int]
+_PointRange = tuple[int, int]
 
 
-def _blocks(table: Floats, window: int) -> dict[Reference, tuple[_Block, _Block, int]]:
+def _blocks(table: Floats, window: int) -> dict[Reference, tuple[_PointRange, _PointRange, int]]:
     """Return the older and newer points of each comparison, and the candidates for the older.
 
     Blocks are shorter while the curve is shorter than its windows.
     """
     points = len(table)
     last, half = points - 1, min(window, points) // 2
-    blocks: dict[Reference, tuple[_Block, _Block, int]] = {}
+    blocks: dict[Reference, tuple[_PointRange, _PointRange, int]] = {}
     if half:
         blocks["previous"] = (points - 2 * half, last - half), (points - half, last), 1
     start = max(0, points - TREND_WINDOWS * window)
@@ -356,8 +358,8 @@ def _blocks(table: Floats, window: int) -> dict[Reference, tuple[_Block, _Block,
     return blocks
 
 
-def _peak(recent: Floats, points: int, size: int) -> tuple[_Block, _Block]:
-    """The best block of so many recent points, and the latest one; the later of equals."""
+def _peak(recent: Floats, points: int, size: int) -> tuple[_PointRange, _PointRange]:
+    """Return the best block among the recent points, and the latest; the later one on ties."""
     present = ~np.isnan(recent)
     ones = np.ones(size)
     sums = np.convolve(np.where(present, recent, 0.0).sum(axis=1), ones, "valid")[:-size]
@@ -371,16 +373,16 @@ def _compare(
     differences: Floats,
     groups: Ints | None,
     reference: Reference,
-    old: _Block,
-    new: _Block,
+    old: _PointRange,
+    new: _PointRange,
     alpha: float,
     share: float,
     scale: float,
-) -> Comparison:
+) -> ReferenceComparison:
     present = ~np.isnan(differences)
     members = None if groups is None else groups[present]
     gain = gain_interval(differences[present], members, alpha=alpha, scale=scale)
-    return Comparison(reference, old, new, int(present.sum()), gain, alpha, share)
+    return ReferenceComparison(reference, old, new, int(present.sum()), gain, alpha, share)
 
 
 def gain_interval(
@@ -433,7 +435,7 @@ def _detectable_gain(
     return least_effect(is_detected)
 
 
-def _differences(table: Floats, old: _Block, new: _Block) -> Floats:
+def _differences(table: Floats, old: _PointRange, new: _PointRange) -> Floats:
     return _means(table[new[0] : new[1] + 1]) - _means(table[old[0] : old[1] + 1])
 
 

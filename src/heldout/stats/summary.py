@@ -39,16 +39,16 @@ class Batch:
     """Model turns from the response cache."""
     metrics: Mapping[str, Floats]
     """By name; NaN where the item did not report that metric (clause 4)."""
-    plain: frozenset[str] = frozenset()
+    possible_counts: frozenset[str] = frozenset()
     """Metrics that some item has neither as a rate nor with a weight."""
 
     def may_be_count(self, name: str) -> bool:
-        """Tell whether a metric may be a count, for which 1 is no bound.
+        """Return whether a metric may be a count, for which 1 is no bound.
 
         A mean of zeros and ones is a share of items, whatever they count. Values that are all
         alike, or not all 0 or 1, show no such thing.
         """
-        if name not in self.plain:
+        if name not in self.possible_counts:
             return False
         values = self.metrics[name][~np.isnan(self.metrics[name])]
         return not (is_near_binary(values).all() and np.ptp(values) > 0.5)
@@ -57,7 +57,7 @@ class Batch:
         return len(self.sample)
 
     def rows(self, which: NDArray[Any]) -> Batch:
-        """Take some rows."""
+        """Return some rows."""
         return Batch(
             self.sample[which],
             self.cluster[which],
@@ -67,7 +67,7 @@ class Batch:
             self.cached[which],
             self.cached_turns[which],
             {name: values[which] for name, values in self.metrics.items()},
-            self.plain,
+            self.possible_counts,
         )
 
 

@@ -1,4 +1,4 @@
-"""The best of several checkpoints, with an interval that knows it was picked for being best.
+"""The best of several checkpoints, with an interval corrected for the selection.
 
 The highest of m noisy means is high partly by luck. The noise that all checkpoints share (they
 answered the same samples) is drawn again from its estimated covariance, and what picking the
@@ -64,9 +64,6 @@ def best_of(
         seed: The same seed gives the same numbers.
         draws: Draws of the noise.
         bounds: The least and the largest possible reward; None takes those seen.
-
-    Returns:
-        The winner.
 
     Raises:
         InvalidInput: The rewards are no finite table, or too few for an error.

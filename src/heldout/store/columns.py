@@ -29,8 +29,8 @@ from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Ints
 from heldout.stats.summary import Batch, Summary, summarize_batch, summarize_groups
 from heldout.store.error_counts import ErrorCount, count_errors
-from heldout.store.journal import Row, hash_ids, in_order, row_of
-from heldout.store.parquet import FORMAT, Kind, ParquetFile, ParquetWriter, hash_of_file
+from heldout.store.journal import RecordRow, hash_ids, in_order, row_of
+from heldout.store.parquet import FORMAT, ColumnType, ParquetFile, ParquetWriter, hash_of_file
 from heldout.store.run_dir import RunDir, RunInfo, RunUsage
 from heldout.types import MOST_TOKENS, EvalResult
 
@@ -41,7 +41,7 @@ Hashes = NDArray[np.uint64]
 Arrays = dict[str, NDArray[Any]]
 """Columns by name."""
 
-FIXED: dict[str, Kind] = {
+FIXED: dict[str, ColumnType] = {
     "sample_id": "string",
     "repeat": "int",
     "index": "int",
@@ -87,10 +87,10 @@ MAX_COLUMNS = 512
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
-class Part:
+class ColumnChunk:
     """Some results in dataset order, as columns."""
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows: list[RecordRow]) -> None:
         self._metadata = [
             {**row.sample.metadata, **row.metadata} if row.metadata else row.sample.metadata
             for row in rows
@@ -98,8 +98,8 @@ class Part:
         self.keys = set[str]().union(*self._metadata)
         """The metadata keys of these results."""
         self.own = set[str]().union(*(row.metadata for row in rows if row.metadata))
-        """Those that results add to those of their samples: what came out."""
-        self.plain: set[str] = set()
+        """Keys that results add to those of their samples."""
+        self.possible_counts: set[str] = set()
         """Metrics that some item has neither as a rate nor with a weight: they may be counts."""
         metrics: dict[str, list[float]] = {}
         rewards, weighted = [], []
@@ -114,7 +114,7 @@ class Part:
                     total += metric.value * metric.weight
                     weight += metric.weight
                 elif not metric.rate:
-                    self.plain.add(metric.name)
+                    self.possible_counts.add(metric.name)
             weighted.append(weight > 0)
             rewards.append(np.nan if row.error is not None else total / weight if weight else 0.0)
         stops = [row.trajectory.stop for row in rows]
@@ -145,19 +145,19 @@ class Part:
         self.metrics = {METRIC + name: np.array(values) for name, values in metrics.items()}
 
     def values(self, key: str) -> list[Any]:
-        """Give the values of a metadata key; None where a result has none."""
+        """Return the values of a metadata key; None where a result has none."""
         return [metadata.get(key) for metadata in self._metadata]
 
 
-def parts_of(rows: Iterable[Row]) -> Iterator[Part]:
+def parts_of(rows: Iterable[RecordRow]) -> Iterator[ColumnChunk]:
     """Turn rows into columns, `BATCH` of them at a time."""
     rows = iter(rows)
     while batch := list(islice(rows, BATCH)):
-        yield Part(batch)
+        yield ColumnChunk(batch)
 
 
-def kind_of(values: Iterable[Any]) -> Kind | None:
-    """Find what all of these values can be stored as; None where there is none but None."""
+def kind_of(values: Iterable[Any]) -> ColumnType | None:
+    """Find the column type that fits all of these values; None if all of them are None."""
     types = {*map(type, values)} - {type(None)}
     if not types:
         return None
@@ -172,14 +172,14 @@ def kind_of(values: Iterable[Any]) -> Kind | None:
     return "json"
 
 
-def merge_kinds(a: Kind | None, b: Kind | None) -> Kind | None:
-    """Find what values of two kinds can be stored as."""
+def merge_kinds(a: ColumnType | None, b: ColumnType | None) -> ColumnType | None:
+    """Find the column type that fits values of two types."""
     if a == b or a is None or b is None:
         return a or b
     return "double" if {a, b} == {"int", "double"} else "json"
 
 
-def as_array(values: list[Any], kind: Kind) -> NDArray[Any]:
+def as_array(values: list[Any], kind: ColumnType) -> NDArray[Any]:
     """Make an array that DuckDB takes for a column of this kind; None where there is no value."""
     if kind == "json":
         values = [None if value is None else _as_json(value) for value in values]
@@ -196,7 +196,7 @@ def as_array(values: list[Any], kind: Kind) -> NDArray[Any]:
 
 
 def as_text(value: Any) -> str | None:
-    """Give a text as it is, and everything else as JSON; None where there is no value."""
+    """Return a text as it is, and everything else as JSON; None where there is no value."""
     return value if value is None or isinstance(value, str) else _as_json(value)
 
 
@@ -208,20 +208,20 @@ class MemoryColumns:
     """The columns of results in memory, read as those of a `ParquetFile` are."""
 
     def __init__(self, *names: str, keys: Sequence[str] = ()) -> None:
-        """Hold those of a table, these, the metrics, and the metadata keys."""
+        """Hold the columns of a table, the given ones, the metrics, and metadata keys."""
         self._names = [*dict.fromkeys((*TABLE, *names, *(key for key in keys if key in FIXED)))]
         self._arrays: list[Arrays] = [{name: as_array([], FIXED[name]) for name in self._names}]
         self._values: dict[str, list[Any]] = {METADATA + key: [] for key in keys}
         self.columns = dict[str, Any](FIXED)
-        self.plain: set[str] = set()
+        self.possible_counts: set[str] = set()
         self.usage = RunUsage()
 
-    def add(self, part: Part) -> None:
+    def add(self, part: ColumnChunk) -> None:
         """Append results."""
         self.usage = _add_tokens(self.usage, part.columns)
         self._arrays.append({name: part.columns[name] for name in self._names} | part.metrics)
         self.columns |= part.metrics | dict.fromkeys(METADATA + key for key in sorted(part.keys))
-        self.plain |= part.plain
+        self.possible_counts |= part.possible_counts
         for name, values in self._values.items():
             values += part.values(name.removeprefix(METADATA))
 
@@ -247,11 +247,11 @@ class MemoryColumns:
         return label(self.read([name])[name].tolist() if values is None else values)
 
 
-Columns = ParquetFile | MemoryColumns
+ColumnSource = ParquetFile | MemoryColumns
 
 
 def label(values: Sequence[Any]) -> tuple[Ints, list[Any]]:
-    """Number values, -1 where there is none, by the order in which they first come."""
+    """Number values in order of first occurrence; -1 where there is none."""
     if (kind := kind_of(values)) in ("json", "double"):
         convert: Callable[[Any], Any] = _as_json if kind == "json" else float
         values = [v if v is None or v != v else convert(v) for v in values]
@@ -295,20 +295,22 @@ def derive(
         columns["cached"],
         columns["cached_turns"],
         _metrics_in(columns),
-        file.plain,
+        file.possible_counts,
     )
     return summarize_batch(batch, pass_threshold), usage, hash_of_file(run.columns)
 
 
-def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> ParquetFile | None:
+def write_parquet(
+    read_parts: Callable[[], Iterable[ColumnChunk]], path: Path
+) -> ParquetFile | None:
     """Write results, which are read in dataset order, as a Parquet file; returns it, open.
 
     They are read once more where a key turns out to have values of several kinds. Without results,
     or with too many columns, there is no file.
     """
-    kinds: dict[str, Kind | None] = dict(FIXED)
+    kinds: dict[str, ColumnType | None] = dict(FIXED)
     """None where no result has had a value."""
-    plain, own = set[str](), set[str]()
+    possible_counts, own = set[str](), set[str]()
     is_settled = False
     while not is_settled:
         is_settled = True
@@ -317,7 +319,7 @@ def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> Parqu
                 if len({*kinds, *(METADATA + key for key in part.keys)}) > MAX_COLUMNS:
                     path.unlink(missing_ok=True)
                     return None
-                plain, own = plain | part.plain, own | part.own
+                possible_counts, own = possible_counts | part.possible_counts, own | part.own
                 kinds |= dict.fromkeys(part.metrics, "double")
                 metadata = {METADATA + key: part.values(key) for key in part.keys}
                 for name, values in metadata.items():
@@ -335,14 +337,14 @@ def write_parquet(read_parts: Callable[[], Iterable[Part]], path: Path) -> Parqu
             if is_settled and len(writer):
                 names = sorted([*kinds][len(FIXED) :], key=lambda n: (not n.startswith(METRIC), n))
                 ordered = {name: kinds[name] or "string" for name in (*FIXED, *names)}
-                return writer.write(path, ordered, plain, own)
+                return writer.write(path, ordered, possible_counts, own)
     path.unlink(missing_ok=True)
     return None
 
 
 @contextmanager
 def current_parquet(run: RunDir, info: RunInfo | None = None) -> Iterator[ParquetFile | None]:
-    """Open results.parquet; None where there is none that was made of the journal as it is now."""
+    """Open results.parquet; None unless it was made from the current journal."""
     file = open_current_parquet(run, info or run.read_info())
     with nullcontext() if file is None else closing(file):
         yield file
@@ -394,18 +396,18 @@ class Labels:
         return (values[code] for code in self.codes.tolist())
 
     def rows(self, which: NDArray[Any]) -> Labels:
-        """Take some of them."""
+        """Return some of them."""
         return Labels(self.codes[which], self.values)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Table(Batch):
+class ResultTable(Batch):
     """Every item of a run as columns: dataset order, the repeats of a sample side by side."""
 
     content: Hashes
     """Of each sample: a hash of its input and ground truth, not of its metadata."""
     id_hash: Hashes
-    """Of each sample's id: two runs of the same samples are told by it at once."""
+    """Of each sample's id, to recognise two runs of the same samples quickly."""
     repeat: Ints
     keys: Mapping[str, Labels]
     """Of each sample: the value of a metadata key that was asked for; None where it has none."""
@@ -446,7 +448,7 @@ class Selection:
         return len(self.items)
 
     def pick(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Take the values of the items that it holds for, of those of all items."""
+        """Select the values of the items that it holds for."""
         if len(values) != len(self.items):
             raise RunDirectoryError("the run was changed while it was read")
         return values[self.items]
@@ -454,8 +456,8 @@ class Selection:
 
 def table_of(
     report: EvalReport, keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
-) -> Table:
-    """Give all items of a report, finished or not, with the values of metadata keys.
+) -> ResultTable:
+    """Return all items of a report, finished or not, with the values of metadata keys.
 
     Repeats of a sample have the same value of each of `keys`, or are refused (InvalidInput); they
     may differ in `item_keys`. RunDirectoryError says that there is no such key, and which are.
@@ -540,7 +542,7 @@ def _add_tokens(usage: RunUsage, columns: Arrays) -> RunUsage:
     )
 
 
-def rows_of(report: EvalReport) -> Iterator[Row]:
+def rows_of(report: EvalReport) -> Iterator[RecordRow]:
     """Read the results of a report as rows, in dataset order."""
     run = report.run_dir
     if run is None:
@@ -553,28 +555,28 @@ def rows_of(report: EvalReport) -> Iterator[Row]:
 
 def table_of_results(
     results: Iterable[EvalResult], keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
-) -> Table:
-    """Give results in memory as a table; samples are in the order in which they first come."""
+) -> ResultTable:
+    """Return results in memory as a table; samples are in order of first occurrence."""
     columns = MemoryColumns("sample_id", keys=[*keys, *item_keys])
     for part in parts_of(_rows_of_results(results)):
         columns.add(part)
     return _make_table(columns, keys, item_keys, "this report", columns.read_ids)
 
 
-def _rows_of_results(results: Iterable[EvalResult]) -> list[Row]:
+def _rows_of_results(results: Iterable[EvalResult]) -> list[RecordRow]:
     numbers: dict[str, int] = {}
     rows = [row_of(numbers.setdefault(r.sample_id, len(numbers)), r) for r in results]
     return sorted(rows, key=lambda row: (row.index, row.repeat))
 
 
 def _make_table(
-    source: Columns,
+    source: ColumnSource,
     keys: Sequence[str],
     item_keys: Sequence[str],
     where: object,
     read_ids: Callable[[], NDArray[Any]],
     selection: Selection | None = None,
-) -> Table:
+) -> ResultTable:
     names = {key: column_name(key, source.columns, where) for key in (*keys, *item_keys)}
     columns = _read_filled(source, TABLE)
     labels = {key: Labels(*source.read_codes(name)) for key, name in names.items()}
@@ -591,7 +593,7 @@ def _make_table(
         return (ids if selection is None else selection.pick(ids))[first].tolist()  # type: ignore[no-any-return]
 
     content = columns["content"][first].view(np.uint64)
-    table = Table(
+    table = ResultTable(
         sample=sample,
         cluster=_number_clusters(sample, columns["cluster_hash"]),
         reward=columns["reward"],
@@ -600,7 +602,7 @@ def _make_table(
         cached=columns["cached"],
         cached_turns=columns["cached_turns"],
         metrics=_metrics_in(columns),
-        plain=frozenset(source.plain),
+        possible_counts=frozenset(source.possible_counts),
         content=content,
         id_hash=hashes[first].view(np.uint64),
         repeat=repeat,
@@ -613,7 +615,7 @@ def _make_table(
     return table
 
 
-def _read_filled(source: Columns, names: Iterable[str]) -> Arrays:
+def _read_filled(source: ColumnSource, names: Iterable[str]) -> Arrays:
     """Read columns, and those of the metrics, with NaN where there is no value."""
     metrics = sorted(name for name in source.columns if name.startswith(METRIC))
     stored = {name: name for name in (*names, *metrics)}
@@ -659,7 +661,7 @@ def _refuse_twice(index: Ints, repeat: Ints, id_hash: Ints, where: object) -> No
         )
 
 
-def _check_same_in_repeats(key: str, labels: Labels, table: Table) -> None:
+def _check_same_in_repeats(key: str, labels: Labels, table: ResultTable) -> None:
     different = np.flatnonzero(labels.codes != table.keys[key].codes[table.sample])
     if len(different):
         item = int(different[0])
@@ -730,13 +732,13 @@ def slice_summaries(
     return {key: slices[key] for key in ordered}, summarize_batch(table, pass_threshold)
 
 
-def make_table_batch(table: Table, clusters: Ints | None = None) -> Batch:
-    """Give what a summary of a table needs, with other clusters, one for each sample, if given."""
+def make_table_batch(table: ResultTable, clusters: Ints | None = None) -> Batch:
+    """Return what a summary of a table needs; `clusters`, if given, has one entry per sample."""
     return table if clusters is None else replace(table, cluster=clusters[table.sample])
 
 
 def has_duplicates(numbers: NDArray[Any]) -> bool:
-    """Tell whether a number occurs twice; many times as fast as `np.unique` where none does."""
+    """Return whether any number occurs twice; much faster than `np.unique` if none does."""
     ordered = np.sort(numbers)
     return bool((ordered[1:] == ordered[:-1]).any())
 
@@ -751,7 +753,7 @@ def number_groups(labels: Sequence[Labels]) -> tuple[Ints, Ints]:
 
 
 def places_by_code(codes: Ints) -> Iterator[tuple[int, Ints]]:
-    """Give each code that occurs, and where it does, in order; one sort however many there are."""
+    """Return each code that occurs with its indices, in order, from a single sort."""
     order = np.argsort(codes, kind="stable")
     distinct, starts = np.unique(codes[order], return_index=True)
     return zip(distinct.tolist(), np.split(order, starts)[1:], strict=True)

@@ -34,7 +34,7 @@ def count_errors(errors: Iterable[str | None]) -> list[ErrorCount]:
 
 
 def list_errors(counts: Sequence[ErrorCount], n_errors: int) -> list[str]:
-    """Return the commonest errors as lines: "25 × score_fn: TypeError: …"; at last the rest."""
+    """Return the commonest errors as lines: "25 × score_fn: TypeError: …"; the rest last."""
     shown = counts[:KINDS_SHOWN]
     lines = [f"{kind.count} × {kind.error}" for kind in shown]
     others = n_errors - sum(kind.count for kind in shown)

@@ -19,7 +19,7 @@ from heldout.types import EvalResult
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
 
-Columns = dict[str, list[Any]]
+FrameColumns = dict[str, list[Any]]
 
 
 def import_package(name: str) -> Any:
@@ -30,7 +30,7 @@ def import_package(name: str) -> Any:
         raise InvalidInput(f"a frame of {name} needs the package: pip install {name}") from None
 
 
-def make_columns(report: EvalReport) -> Columns:
+def make_columns(report: EvalReport) -> FrameColumns:
     """Put the results of a report into columns of one type each: texts, where it has several."""
     threshold = report.pass_threshold
     opening: dict[str, Callable[[EvalResult], Any]] = {
@@ -51,7 +51,7 @@ def make_columns(report: EvalReport) -> Columns:
         "error": lambda r: r.error,
     }
     read = opening | closing
-    values: Columns = {name: [] for name in read}
+    values: FrameColumns = {name: [] for name in read}
     metrics: list[dict[str, float]] = []
     metadata: list[dict[str, Any]] = []
     for result in report.results:  # decoded one by one: only what a column takes is held
@@ -79,7 +79,7 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 
 
 def extracted_of(result: EvalResult) -> str | None:
-    """Give what the first grader that says so read in an answer, those that count before others."""
+    """Return what the first grader that reports it extracted; graders with a weight come first."""
     for metric in sorted(result.score.metrics, key=lambda metric: metric.weight == 0):
         extracted = metric.metadata.get("extracted")
         if extracted is not None:

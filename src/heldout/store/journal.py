@@ -1,6 +1,6 @@
-"""results.jsonl: append one line a result, read them back, survive kill -9.
+"""results.jsonl: append one line per result, read them back, survive kill -9.
 
-How lines are written, so that what was reported as done survives, is said in `jsonl.py`. `fsync`
+`jsonl.py` describes how lines are written so that reported results survive. `fsync`
 runs on a timer beside the writes: a result survives the death of the process at once, and that
 of the machine within a second.
 """
@@ -61,7 +61,7 @@ JOURNAL = ResultFormat(
 RESULT = "the result of sample"
 
 Place = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Larger ones are no places in a dataset, and would not fit the columns."""
+"""Larger ones are not indices of a dataset, and would not fit the columns."""
 
 
 class Record(msgspec.Struct, omit_defaults=True):
@@ -87,7 +87,7 @@ class Record(msgspec.Struct, omit_defaults=True):
         )
 
     def result(self) -> EvalResult:
-        """Give the result that the line is of."""
+        """Return the result."""
         return EvalResult(
             self.sample.id,
             self.sample,
@@ -100,11 +100,11 @@ class Record(msgspec.Struct, omit_defaults=True):
 
 
 # Summaries and columns need no conversation, and what was checked when it was written need not be
-# checked again: a Row decodes in a third of the time a Record takes. They hold no cycles, and the
-# garbage collector need not walk them (`gc=False`): it would take a third of the time.
+# checked again: a RecordRow decodes in a third of the time a Record takes. They hold no cycles, and
+# the garbage collector need not walk them (`gc=False`): it would take a third of the time.
 
 
-class Key(msgspec.Struct, kw_only=True, gc=False):
+class RecordKey(msgspec.Struct, kw_only=True, gc=False):
     """What orders a record."""
 
     index: Place
@@ -158,7 +158,7 @@ class UsageHead(msgspec.Struct, gc=False):
     completion_tokens: int = 0
 
     def is_possible(self) -> bool:
-        """Tell whether these can be counts: earlier versions stored whatever a server said."""
+        """Return whether these can be counts: earlier versions stored whatever a server said."""
         return all(0 <= n <= MOST_TOKENS for n in (self.prompt_tokens, self.completion_tokens))
 
 
@@ -179,7 +179,7 @@ class TrajectoryHead(msgspec.Struct, gc=False):
     reads_metadata: bool = False
 
 
-class Row(Key, kw_only=True, gc=False):
+class RecordRow(RecordKey, kw_only=True, gc=False):
     """What goes into the columns of a record."""
 
     sample: SampleHead
@@ -254,12 +254,12 @@ def cluster_of(result: EvalResult) -> int:
         return id_hash(sample.id)
 
 
-def row_of(index: int, result: EvalResult) -> Row:
-    """Give the row of a result in memory as the journal would give it back."""
+def row_of(index: int, result: EvalResult) -> RecordRow:
+    """Return the row of a result in memory as the journal would give it back."""
     rollout = result.trajectory
     trajectory = replace(rollout, messages=(), tokens=None, outcome=None, model_turns=None)
     record = Record.of(index, replace(result, trajectory=trajectory))
-    row = decode(encode(record, RESULT, result.sample_id), Row)
+    row = decode(encode(record, RESULT, result.sample_id), RecordRow)
     row.sample.hash_content()
     return row
 
@@ -334,7 +334,7 @@ def superseded(path: Path) -> dict[tuple[int, int], int]:
     """Count the stale records of items, by (index, repeat), that were run again after an error."""
     errors: dict[tuple[int, int], int] = {}
     stale: dict[tuple[int, int], int] = {}
-    for record in records(path, Key):
+    for record in records(path, RecordKey):
         item = (record.index, record.repeat)
         if item in errors:
             stale[item] = errors[item]
@@ -343,17 +343,18 @@ def superseded(path: Path) -> dict[tuple[int, int], int]:
     return stale
 
 
-def in_order(path: Path, repeats: int) -> Iterator[Row]:
-    """Read every item once, its last record, in dataset order; DamagedJournal if a line is none.
+def in_order(path: Path, repeats: int) -> Iterator[RecordRow]:
+    """Yield the last record of every item, in dataset order.
 
-    Items finish nearly in order, so only those that overtook a slower one wait in memory.
+    Raises DamagedJournal if a line cannot be read. Items finish nearly in order, so only those that
+    overtook a slower one wait in memory.
     """
     stale: dict[tuple[int, int], int] | None = None
     # Behind one slow item there may be a million: of most, only where they stand is kept.
-    waiting: list[tuple[int, int, int, Row | int]] = []
+    waiting: list[tuple[int, int, int, RecordRow | int]] = []
     item = (0, 0)
 
-    def take_first() -> Row:
+    def take_first() -> RecordRow:
         _, _, number, row = heapq.heappop(waiting)
         if isinstance(row, int):
             file.seek(row)
@@ -381,19 +382,21 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
             yield take_first()
 
 
-def _next_item(row: Row, repeats: int) -> tuple[int, int]:
+def _next_item(row: RecordRow, repeats: int) -> tuple[int, int]:
     return (row.index, row.repeat + 1) if row.repeat + 1 < repeats else (row.index + 1, 0)
 
 
-_row_decoder = msgspec.json.Decoder(Row)
+_row_decoder = msgspec.json.Decoder(RecordRow)
 
 
-def _decode_row(path: Path, number: int, line: bytes) -> Row:
+def _decode_row(path: Path, number: int, line: bytes) -> RecordRow:
     JOURNAL.refuse_long(path, number, line)
     try:
         row = _row_decoder.decode(line)  # directly: it is a third of the time to derive a report
     except UNREADABLE:
-        row = JOURNAL.decode(path, number, line, Row)  # which says what is wrong with the line
+        row = JOURNAL.decode(
+            path, number, line, RecordRow
+        )  # which says what is wrong with the line
     row.sample.hash_content()
     return row
 

@@ -1,4 +1,4 @@
-"""A file of lines that is only ever appended to: JSON a line, the first one says what it is.
+"""Append-only files of JSON lines, whose first line identifies the format.
 
 A line is one `write`, so a killed process leaves at most one torn line at the end, which readers
 ignore and the next writer cuts off. A line that cannot be read anywhere else is damage, and is
@@ -44,7 +44,7 @@ MAX_HEADER_BYTES = 4096
 
 
 def plain_value(value: Any) -> Any:
-    """Convert what JSON has no word for but means something plain: NumPy and torch values."""
+    """Convert values that JSON lacks but that have a plain equivalent: NumPy's and torch's."""
     if callable(getattr(value, "tolist", None)):
         return value.tolist()
     raise NotImplementedError(f"a value of type {type(value).__name__}")
@@ -56,7 +56,7 @@ _decoder_of = cache(msgspec.json.Decoder)
 
 
 def encode(value: Any, noun: str, name: str) -> bytes:
-    """Encode a value as JSON; InvalidInput, which says of what noun and name, where it cannot."""
+    """Encode a value as JSON; otherwise raise InvalidInput, naming it by noun and name."""
     try:
         return encoder.encode(value)
     except UNENCODABLE as problem:
@@ -64,7 +64,7 @@ def encode(value: Any, noun: str, name: str) -> bytes:
 
 
 def decode(text: bytes | str, kind: type[T]) -> T:
-    """Decode JSON as a type, strictly; InvalidInput where it is something else."""
+    """Decode JSON strictly as a type; InvalidInput if it does not match."""
     try:
         value: T = _decoder_of(kind).decode(text)  # type: ignore[arg-type]
     except UNREADABLE as problem:
@@ -84,7 +84,7 @@ class Header(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """What stands in the first line, and the words to speak of such a file in."""
+    """The first line of such files, and the words for them in messages."""
 
     name: str
     version: int
@@ -191,7 +191,7 @@ class LineWriter:
         return (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
 
     def sync(self) -> None:
-        """Put what was written on the disk."""
+        """Sync what was written to disk."""
         if self._synced:
             return
         self._synced = True
@@ -200,14 +200,14 @@ class LineWriter:
         except OSError as problem:
             raise storage_error(self.path, problem) from problem
 
-    def let_go(self) -> None:
-        """Close without a word to the disk: for a forked child, whose file this is not."""
+    def close_in_child(self) -> None:
+        """Close without syncing, in a forked child: the file belongs to the parent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def close(self) -> None:
-        """Put what was written on the disk, and give the lock back."""
+        """Sync to disk, close the file, and release the lock."""
         if self._fd >= 0:
             self.sync()
             os.close(self._fd)  # which also gives the lock back
@@ -215,14 +215,14 @@ class LineWriter:
 
 
 def storage_error(path: Path, problem: OSError, consequence: str = "") -> RunDirectoryError:
-    """A failed write, in words; a full disk has a class of its own, because room can be made."""
+    """Make the error of a failed write; a full disk has its own class, since space can be freed."""
     full = problem.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
     kind = StorageFull if full else RunDirectoryError
     return kind(f"cannot write {path}: {problem.strerror}{consequence}")
 
 
 def link_error(path: Path) -> RunDirectoryError:
-    """Make the error of a link where a run directory has a file or folder of its own."""
+    """Make the error for a link in place of a file or folder of a run directory."""
     return RunDirectoryError(f"{path} is a symbolic link; it is not followed")
 
 
@@ -238,7 +238,7 @@ def open_to_append(path: Path) -> BufferedWriter:
 
 
 def open_locked(path: Path, format: LineFormat, *, new: bool = False) -> int:
-    """A file of our own (no link to somebody else's), which nobody else writes."""
+    """Open a regular file (not a link), locked so that nobody else writes to it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         fd = os.open(path, flags | (os.O_EXCL if new else 0), 0o644)
@@ -346,7 +346,7 @@ def open_to_read(path: Path) -> BufferedReader:
 
 
 def read_whole(path: Path, most: int = MAX_DOCUMENT_BYTES) -> bytes:
-    """Read an ordinary file of so many bytes at most; raises as `open_to_read` does."""
+    """Read an ordinary file up to a size limit; raises as `open_to_read` does."""
     with open_to_read(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:

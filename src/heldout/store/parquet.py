@@ -25,9 +25,9 @@ from heldout.store.jsonl import open_to_read, storage_error, temporary_name
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-Kind = Literal["string", "double", "int", "bool", "json"]
+ColumnType = Literal["string", "double", "int", "bool", "json"]
 """What a column holds; "json", texts of values that are no texts, is read as "string"."""
-SQL_TYPES: dict[Kind, str] = {
+SQL_TYPES: dict[ColumnType, str] = {
     "string": "VARCHAR",
     "double": "DOUBLE",
     "int": "BIGINT",
@@ -35,7 +35,7 @@ SQL_TYPES: dict[Kind, str] = {
     "json": "VARCHAR",
 }
 FORMAT = 3
-"""Version of the columns; a file of another one is not read, but the journal."""
+"""Version of the columns; for a file of another version the journal is read instead."""
 ROW_GROUP = 122_880
 MOST_HANDED_OVER = 100_000
 """Rows of a file that is read by the database that wrote it: to open one takes 30 ms."""
@@ -46,9 +46,9 @@ class Footer(msgspec.Struct):
     """What a file says of itself."""
 
     version: int
-    columns: dict[str, tuple[str, Kind]]
+    columns: dict[str, tuple[str, ColumnType]]
     """By name: its name in the file, and its kind."""
-    plain: list[str]
+    possible_counts: list[str] = msgspec.field(name="plain")
     """Metrics that may be counts."""
     own: list[str]
     """Metadata keys that results add to those of their samples."""
@@ -94,7 +94,7 @@ def quote_text(text: str) -> str:
 
 
 def hash_of_file(path: Path) -> str:
-    """Give the version of the columns, the size of an ordinary file, and a hash of its bytes."""
+    """Return the version of the columns, the size of an ordinary file, and a hash of its bytes."""
     with open_to_read(path) as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()[:32]
         return f"{FORMAT}:{file.tell()}:{digest}"
@@ -124,7 +124,9 @@ class ParquetWriter:
         """How many columns there are: none before the first rows."""
         return len(self._columns)
 
-    def add(self, kinds: Mapping[str, Kind | None], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def add(
+        self, kinds: Mapping[str, ColumnType | None], arrays: Mapping[str, NDArray[Any]]
+    ) -> None:
         """Append rows, by column and with its kind; a column without an array has no values."""
         import duckdb
 
@@ -137,17 +139,23 @@ class ParquetWriter:
             raise RunDirectoryError(f"cannot write results.parquet: {problem}{KEPT}") from problem
 
     def write(
-        self, path: Path, kinds: Mapping[str, Kind], plain: Iterable[str], own: Iterable[str]
+        self,
+        path: Path,
+        kinds: Mapping[str, ColumnType],
+        possible_counts: Iterable[str],
+        own: Iterable[str],
     ) -> ParquetFile:
         """Write the file, or leave the one that is there; returns it, open for reading."""
         import duckdb
 
         names = dict(zip(kinds, unique_names(kinds), strict=True))
-        columns: dict[str, tuple[str, Kind]] = {
+        columns: dict[str, tuple[str, ColumnType]] = {
             name: (names[name], "string" if kind == "json" else kind)
             for name, kind in kinds.items()
         }
-        footer = msgspec.json.encode(Footer(FORMAT, columns, sorted(plain), sorted(own))).decode()
+        footer = msgspec.json.encode(
+            Footer(FORMAT, columns, sorted(possible_counts), sorted(own))
+        ).decode()
         temporary = temporary_name(path)
         try:
             self._add_columns(kinds)
@@ -172,7 +180,7 @@ class ParquetWriter:
             return ParquetFile(path)
         return ParquetFile(path, self._db)
 
-    def _add_columns(self, kinds: Mapping[str, Kind | None]) -> None:
+    def _add_columns(self, kinds: Mapping[str, ColumnType | None]) -> None:
         """Add the columns of these kinds that are not there yet."""
         added = []
         for name, kind in kinds.items():
@@ -191,7 +199,7 @@ class ParquetWriter:
 
 
 def unique_names(names: Iterable[str]) -> Iterator[str]:
-    """Give names of which no two differ in case alone, and all are printable, as SQL needs them."""
+    """Make names printable, and distinct regardless of case, as SQL needs them."""
     used: set[str] = set()
     for name in names:
         plain = name if name.isprintable() else name.encode("unicode_escape").decode()
@@ -209,7 +217,7 @@ class ParquetFile:
     def __init__(self, path: Path, db: DuckDBPyConnection | None = None) -> None:
         """Open a file; `db` is the database that wrote it, which is closed with it.
 
-        RunDirectoryError says that it is none of these files.
+        RunDirectoryError if it is not such a file.
         """
         self.path, self.db = path, db or connect()
         source = quote_path(path)
@@ -220,7 +228,7 @@ class ParquetFile:
         except BaseException:
             self.db.close()
             raise
-        self.columns, self.plain = content.columns, frozenset(content.plain)
+        self.columns, self.possible_counts = content.columns, frozenset(content.possible_counts)
         self.own = content.own
 
     def _read_footer(self, source: str) -> Footer:

@@ -1,6 +1,6 @@
 """Run directories where clusters leave them: s3://, gs:// and whatever else fsspec reads.
 
-They are read by way of a copy on this machine, and written only as a copy of a run that is done:
+They are read from a copy on this machine, and written only as a copy of a finished run:
 the journal is local, since no object store can append to a file. run.json goes last, so that half a
 copy is no run.
 """
@@ -36,7 +36,7 @@ def _fetch(url: str) -> Path:
 
 
 def _copy_here(url: str) -> Path:
-    """Copy a run; RunReplaced says that another one took its place meanwhile."""
+    """Copy a run; RunReplaced if another run took its place meanwhile."""
     filesystem, path = open_url(url)
     copy = Path(tempfile.mkdtemp(prefix="heldout-run-"))
     atexit.register(shutil.rmtree, copy, ignore_errors=True)

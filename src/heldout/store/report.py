@@ -1,4 +1,4 @@
-"""EvalReport: a finished or unfinished run as a value. The summary at once, results on demand."""
+"""EvalReport: a finished or unfinished run as a value. Results are loaded on demand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from heldout.store.error_counts import ErrorCount, list_errors
 from heldout.store.journal import (
     JOURNAL,
     JournalWriter,
-    Key,
+    RecordKey,
     decode_result,
     lines,
 )
@@ -87,7 +87,7 @@ class Results(Sequence[EvalResult]):
         if self._places is None:
             keys = array("q")  # eight bytes a number: a million results are 24 MB
             for number, offset, line in lines(self.run.journal):
-                key = JOURNAL.decode(self.run.journal, number, line, Key)
+                key = JOURNAL.decode(self.run.journal, number, line, RecordKey)
                 keys.extend((key.index, key.repeat, offset))
             index, repeat, offsets = np.array(keys, dtype=np.int64).reshape(-1, 3).T
             order = np.lexsort((offsets, repeat, index))
@@ -130,7 +130,7 @@ class Results(Sequence[EvalResult]):
 
 @dataclass(frozen=True, slots=True)
 class EvalReport:
-    """What an eval found. `path` is the run directory it lives in, if it lives in one."""
+    """The report of an eval. `path` is its run directory, if it has one."""
 
     results: Sequence[EvalResult]
     summary: Summary
@@ -164,9 +164,6 @@ class EvalReport:
         Args:
             path: The directory, or a name under outputs/evals: NAME is the latest run of that name,
                 NAME@3 its third, NAME@2026-11-15 the latest of that day.
-
-        Returns:
-            The report.
 
         Raises:
             RunDirectoryError: There is no such run, or it cannot be read.
@@ -393,9 +390,6 @@ class EvalReport:
     def to_pandas(self) -> pandas.DataFrame:
         """Make a pandas DataFrame: a row per attempt, as `heldout.store.frames` describes it.
 
-        Returns:
-            The frame.
-
         Raises:
             InvalidInput: pandas is not installed.
         """
@@ -406,9 +400,6 @@ class EvalReport:
 
     def to_polars(self) -> polars.DataFrame:
         """Make a polars DataFrame: a row per attempt, as `heldout.store.frames` describes it.
-
-        Returns:
-            The frame.
 
         Raises:
             InvalidInput: polars is not installed.
@@ -423,9 +414,6 @@ class EvalReport:
 
     def to_arrow(self) -> pyarrow.Table:
         """Make a pyarrow Table: a row per attempt, as `heldout.store.frames` describes it.
-
-        Returns:
-            The table.
 
         Raises:
             InvalidInput: pyarrow is not installed.

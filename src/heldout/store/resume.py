@@ -22,7 +22,7 @@ from heldout.store.jsonl import encode
 from heldout.types import Sample, Score, refuse_nonfinite
 
 
-class Finished(msgspec.Struct):
+class FinishedRecord(msgspec.Struct):
     """What a resumed run needs of a record."""
 
     index: Place
@@ -42,14 +42,14 @@ decode_sample = msgspec.json.Decoder(Sample).decode
 
 
 def as_stored(sample: Sample) -> Sample:
-    """Copy a sample by way of JSON; InvalidInput where JSON would give back another one."""
+    """Copy a sample by a JSON round trip; InvalidInput if that would change it."""
     content = encode_sample(sample)
     check_stored(sample, content)
     return decode_sample(content)
 
 
 def check_stored(sample: Sample, content: bytes) -> None:
-    """Refuse a sample that is another one once it was stored as `content`, and say where.
+    """Refuse a sample that storing as `content` would change, and say where.
 
     A tuple comes back as a list and bytes as text, and a score function that compares with them
     would score the sample differently.
@@ -64,7 +64,7 @@ def check_stored(sample: Sample, content: bytes) -> None:
 
 
 def _are_plain(*values: Any) -> bool:
-    """Tell whether JSON gives values back as they are, their types included."""
+    """Return whether JSON gives values back as they are, their types included."""
     for value in values:
         kind = type(value)
         if kind is str or kind is bool or value is None:
@@ -128,12 +128,12 @@ class Ledger:
         self._kept_seen = 0
 
     def close(self) -> None:
-        """Forget all of it."""
+        """Close the database."""
         self._db.close()
 
     def read_journal(self, path: Path) -> Iterator[tuple[int, float]]:
-        """Take over what a stopped run finished: (index, reward) of each item."""
-        for record in records(path, Finished):
+        """Read what a stopped run finished: (index, reward) of each item."""
+        for record in records(path, FinishedRecord):
             sample = record.sample
             new = self._db.execute(
                 "INSERT OR IGNORE INTO kept VALUES (?, ?, ?)",
@@ -166,7 +166,7 @@ class Ledger:
         return content
 
     def is_copy(self, sample: Sample, *, whole: bool = False) -> bool:
-        """Tell whether a sample before is of the same cluster; `whole` as for `cluster_hash`."""
+        """Return whether a sample before is of the same cluster; `whole` as for `cluster_hash`."""
         content = content_hash(sample.id, sample.input, sample.ground_truth)
         cluster = cluster_hash(content, sample.metadata, whole=whole)
         self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (cluster,))
@@ -197,7 +197,7 @@ class Ledger:
             )
 
     def is_finished(self, sample_id: str, repeat: int) -> bool:
-        """Tell whether the journal has a result of this item."""
+        """Return whether the journal has a result of this item."""
         if self.finished == 0:
             return False
         row = self._db.execute(
@@ -206,7 +206,7 @@ class Ledger:
         return row.fetchone() is not None
 
     def check_all_seen(self) -> None:
-        """After the last sample: everything the journal has must have come by again."""
+        """After the last sample, check that every sample of the journal was seen again."""
         if self._kept_seen == self._kept_samples:
             return
         missing = self._db.execute("SELECT id FROM kept WHERE id NOT IN (SELECT id FROM seen)")

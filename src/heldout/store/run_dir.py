@@ -42,7 +42,7 @@ from heldout.errors import (
     RunReplaced,
     UnknownFormat,
 )
-from heldout.store.journal import JournalWriter, Key, records, storage_error
+from heldout.store.journal import JournalWriter, RecordKey, records, storage_error
 from heldout.store.jsonl import (
     has_writer,
     link_error,
@@ -66,7 +66,7 @@ LEFTOVER = re.compile(
 COPIED = ".copied"
 """In a copy of a run at a URL: when it was made. Who writes the original cannot be known here."""
 
-Status = Literal["running", "complete", "interrupted", "failed"]
+RunStatus = Literal["running", "complete", "interrupted", "failed"]
 
 
 class GitState(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class RunInfo(msgspec.Struct):
 
     format: str
     version: int
-    status: Status
+    status: RunStatus
     config: dict[str, Any]
     functions: dict[str, Any]
     """Name and source fingerprint of the functions whose change would change results."""
@@ -96,14 +96,14 @@ class RunInfo(msgspec.Struct):
     journal_bytes: int | None = None
     """Size of the journal that the derived files were made of; None while there are none."""
     journal_hash: str | None = None
-    """Size and hash of that journal (`hash_ends`): of another one, none of this is said."""
+    """Size and hash of that journal (`hash_ends`); for any other journal the rest is void."""
     summary_hash: str | None = None
     """The same of summary.json: another file is not read. Both are None where an earlier version
     wrote it."""
     columns_hash: str | None = None
     """Size and hash of results.parquet: another file is not read; None where there is none."""
     id: str | None = None
-    """Of this run alone, whatever it is called; None where an earlier version wrote it."""
+    """Unique id of this run; None if an earlier version wrote it."""
     git: GitState | None = None
     """The commit of the working directory; None outside a repository."""
     command: list[str] | None = None
@@ -129,13 +129,13 @@ class RunInfo(msgspec.Struct):
         )
 
     def is_same_run(self, other: RunInfo) -> bool:
-        """Tell whether both are of one run, before and after it went on."""
+        """Return whether both are of one run, before and after it went on."""
         if self.id is None:
             return other.id is None and self.started == other.started
         return self.id == other.id
 
     def keep_origin(self, first: RunInfo) -> None:
-        """Take over when, where and by what a resumed run was begun."""
+        """Keep the time, commit and command of the run that is resumed."""
         self.started, self.id, self.versions = first.started, first.id, first.versions
         self.git, self.command = first.git, first.command
 
@@ -157,7 +157,7 @@ class RunUsage(msgspec.Struct, frozen=True):
     cost: float | None = None
 
     def is_possible(self) -> bool:
-        """Tell whether these can be sums of counts."""
+        """Return whether these can be sums of counts."""
         return all(0 <= n < 2**63 for n in (self.n, self.prompt_tokens, self.completion_tokens))
 
 
@@ -189,11 +189,11 @@ class RunDir:
         """Holds the turns of items in flight, if they are saved."""
 
     def exists(self) -> bool:
-        """Tell whether the directory holds a run."""
+        """Return whether the directory holds a run."""
         return self.run.exists() or self.journal.exists()
 
     def has_own_journal(self, info: RunInfo) -> bool:
-        """Tell whether the journal is the one that a complete run was finished with."""
+        """Return whether the journal is the one that a complete run was finished with."""
         try:
             if info.journal_hash is not None:
                 return hash_ends(self.journal) == info.journal_hash
@@ -206,7 +206,7 @@ class RunDir:
         return info.status == "complete" and self.has_own_journal(info)
 
     def may_be_running(self) -> bool:
-        """Tell whether a process writes the run, or none can tell: the run is a copy of one."""
+        """Return whether a process may be writing the run; of a copy, that cannot be known."""
         return self.copied_at is not None or has_writer(
             self.curve if self.curve.exists() else self.journal
         )
@@ -293,7 +293,7 @@ class RunDir:
         )
 
     def holds_no_result(self, has_answer: Callable[[str], bool]) -> bool:
-        """Tell whether a run ended here without a result to keep.
+        """Return whether a run ended here without a result to keep.
 
         Args:
             has_answer: Tells of an item's error whether the item has an answer that could be
@@ -307,13 +307,13 @@ class RunDir:
                 return False
             return not self.has_saved_turns() and all(
                 record.error is not None and not has_answer(record.error)
-                for record in records(self.journal, Key)
+                for record in records(self.journal, RecordKey)
             )
         except (RunDirectoryError, OSError):  # what cannot be read may well hold results
             return False
 
     def has_saved_turns(self) -> bool:
-        """Tell whether there are turns of items that have not ended."""
+        """Return whether there are turns of items that have not ended."""
         return any(self.turns.glob("*.json"))
 
     def make(self) -> None:
@@ -339,7 +339,7 @@ class RunDir:
                     Path(entry.path).unlink(missing_ok=True)
 
     def remove_empty(self) -> None:
-        """Take back a directory in which nothing came to pass."""
+        """Remove a directory in which nothing was run."""
         self.journal.unlink(missing_ok=True)
         self.run.unlink(missing_ok=True)
         with suppress(OSError):  # it holds something that is not ours
@@ -348,7 +348,7 @@ class RunDir:
     def check_resumable(
         self, info: RunInfo, config: dict[str, Any], functions: dict[str, Any]
     ) -> None:
-        """Refuse to go on with a run whose results would not belong together with new ones."""
+        """Refuse to resume a run whose results would not be comparable with new ones."""
         described: list[Any] = [info.functions, functions]
         if "parent" not in config:  # else nobody is asked
             described += [info.config.get("endpoint"), config.get("endpoint")]
@@ -372,7 +372,7 @@ class RunDir:
 
 
 def _unknown_in(described: Any) -> list[str]:
-    """Find why a model cannot be told from another one, wherever a description says so."""
+    """Find the reason in a description, if any, why a model cannot be identified."""
     if isinstance(described, dict):
         reason = described.get("unknown")
         return [reason] if isinstance(reason, str) else _unknown_in([*described.values()])
@@ -441,7 +441,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def hash_ends(path: Path) -> str:
-    """Give the size of an ordinary file, a colon, and a hash of its first and last 64 KiB.
+    """Return the size of an ordinary file, a colon, and a hash of its first and last 64 KiB.
 
     Files of two runs differ there, since every result has the time that it took; a journal of
     gigabytes takes no longer than a short one.
@@ -455,7 +455,7 @@ def hash_ends(path: Path) -> str:
 
 
 def sync_directory(path: Path) -> None:
-    """A new name survives the machine only once its directory is on the disk, too."""
+    """Sync a directory: a new name survives a crash only once its directory is on disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -464,7 +464,7 @@ def sync_directory(path: Path) -> None:
 
 
 def now() -> str:
-    """Give the time in UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 

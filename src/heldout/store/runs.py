@@ -38,8 +38,8 @@ LISTED_DEPTH = 3
 TAIL_BYTES = 2**20
 """Bytes at the end of a curve file that are searched for its last result."""
 
-Kind = Literal["run", "curve", "episodes"]
-Status = Literal["running", "finished", "failed", "interrupted", "damaged"]
+RunKind = Literal["run", "curve", "episodes"]
+ListedStatus = Literal["running", "finished", "failed", "interrupted", "damaged"]
 
 
 # --- Names --------------------------------------------------------------------------------------
@@ -91,12 +91,12 @@ def list_history(path: Path) -> list[Path]:
 
 
 def holds_run(path: Path) -> bool:
-    """Tell whether a directory holds a run or a curve."""
+    """Return whether a directory holds a run or a curve."""
     return RunDir(path).exists() or RunDir(path).curve.exists()
 
 
 def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
-    """Make `root/name/TIME`, which no other process has; the second of a second gets a number."""
+    """Make `root/name/TIME`, unique to this process; a second run in one second is numbered."""
     directory = Path(root) / name
     start = timestamp()
     number = 1
@@ -244,8 +244,8 @@ class RunEntry:
 
     name: str
     path: Path
-    kind: Kind
-    status: Status
+    kind: RunKind
+    status: ListedStatus
     model: str | None = None
     mean: float | None = None
     ci_low: float | None = None
@@ -277,7 +277,7 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
     """Read what a list says of the run in a directory; `name` is what to call it, else its path."""
     name = str(path) if name is None else name
     run = RunDir(path)
-    kind: Kind = "curve" if run.curve.exists() else "run"
+    kind: RunKind = "curve" if run.curve.exists() else "run"
     try:
         info = run.read_info()
     except (HeldoutError, OSError) as problem:
@@ -346,7 +346,7 @@ def _walk(directory: Path, depth: int) -> Iterator[Path]:
             yield from _walk(child, depth - 1)
 
 
-def _status_of(run: RunDir, info: RunInfo) -> Status:
+def _status_of(run: RunDir, info: RunInfo) -> ListedStatus:
     if info.status == "complete":
         return "finished"
     if info.status != "running":

@@ -243,6 +243,6 @@ def _run(db: DuckDBPyConnection, sql: str) -> QueryResult:
 
 
 def _on_one_line(problem: Exception) -> str:
-    """Give DuckDB's message without the excerpt of the query that it points into."""
+    """Return DuckDB's message without the excerpt of the query that it points into."""
     message, _, _ = str(problem).partition("\nLINE ")
     return " ".join(message.split())

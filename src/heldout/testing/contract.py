@@ -54,7 +54,7 @@ def check_environment(factory: EnvironmentMaker, *, turns: Sequence[str | Messag
         ContractViolation: With everything that is wrong.
         InvalidInput: If `turns` are no model turns.
     """
-    check = _Check(factory, [_as_turn(turn) for turn in turns])
+    check = _ContractCheck(factory, [_as_turn(turn) for turn in turns])
     anyio.run(check.run)
     if check.violations:
         raise ContractViolation(check.violations)
@@ -98,7 +98,7 @@ def _copy_json(name: str, value: Any) -> Any:
     return copied
 
 
-class _Check:
+class _ContractCheck:
     """One run of all checks."""
 
     def __init__(self, factory: EnvironmentMaker, turns: list[Message]) -> None:
@@ -114,12 +114,12 @@ class _Check:
             self.violations[str(violation)] = None
 
     @asynccontextmanager
-    async def _make(self, closed: str) -> AsyncIterator[_Episode]:
+    async def _make(self, closed: str) -> AsyncIterator[_CheckedEpisode]:
         """Make an environment, and close it at the end; `closed` says when that is."""
         environment = await _call("factory", self._factory)
         await _call("factory", check_environment_shape, environment)
         try:
-            yield _Episode(environment)
+            yield _CheckedEpisode(environment)
         finally:
             with self._list_violation():
                 await _call(f"close {closed}", environment.close)
@@ -138,7 +138,7 @@ class _Check:
                 with self._list_violation():
                     async with self._make(f"after {name}") as episode:
                         await episode.open()
-                        await episode.take(turn, name)
+                        await episode.play_turn(turn, name)
                         await episode.outcome(f"after {name}")
             with self._list_violation():
                 await self._check_episodes(tools)
@@ -164,7 +164,7 @@ class _Check:
             async with self._make("after an episode") as episode:
                 await episode.open()
                 for turn in self._turns:
-                    await episode.take(turn)
+                    await episode.play_turn(turn)
                 records.append((episode.conversation, await episode.outcome("after an episode")))
                 if episode.tools() != tools:
                     raise _Violation("tools: changed during an episode; a policy gets them once")
@@ -224,7 +224,7 @@ class _Check:
             await _call(name, episode.environment.restore, copy.deepcopy(newer))
 
     async def _check_restoring(self, turns_done: int) -> bool:
-        """Continue an episode from a snapshot; False if it is over before so many turns."""
+        """Continue an episode from a snapshot; False if it ends before that many turns."""
         where = f"after {turns_done} turn(s)"
         async with (
             self._make("after an episode") as original,
@@ -232,7 +232,7 @@ class _Check:
         ):
             await original.open()
             for turn in self._turns[:turns_done]:
-                await original.take(turn)
+                await original.play_turn(turn)
             if original.is_over and turns_done:
                 return False
             snapshot = await original.snapshot(where)
@@ -245,8 +245,8 @@ class _Check:
                 )
             restored.conversation = list(original.conversation)
             for turn in self._turns[turns_done:]:
-                await original.take(turn)
-                await restored.take(turn)
+                await original.play_turn(turn)
+                await restored.play_turn(turn)
             end = "after an episode"
             if original.conversation != restored.conversation:
                 raise _Violation(
@@ -259,7 +259,7 @@ class _Check:
         return True
 
 
-class _Episode:
+class _CheckedEpisode:
     """An environment and the conversation with it; every step is checked."""
 
     def __init__(self, environment: Any) -> None:
@@ -275,7 +275,7 @@ class _Episode:
             raise _Violation(str(problem)) from problem
         self.conversation += opening
 
-    async def take(self, turn: Message, name: str | None = None) -> None:
+    async def play_turn(self, turn: Message, name: str | None = None) -> None:
         """Take one model turn, unless the episode is over."""
         if self.is_over:
             return
@@ -394,7 +394,7 @@ def _plausible_json(tool: ToolSpec) -> str:
 
 
 def _plausible(schema: Any, root: Any) -> Any:
-    """Make up a value that a schema may well allow."""
+    """Make up a value that a schema is likely to allow."""
     match schema:
         case {"$ref": str(name)}:
             return _plausible(root["$defs"][name.rpartition("/")[2]], root)

@@ -120,14 +120,14 @@ def _bullets(lines: list[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
+class _TrainingResult:
     fingerprint: str | None
     tensors: dict[str, Any]
     metrics: dict[str, Any]
     """Every logged value by the path to it."""
 
 
-def _read_result(returned: Any, ignore: Collection[str]) -> _Result:
+def _read_result(returned: Any, ignore: Collection[str]) -> _TrainingResult:
     model, logged = returned, None
     if isinstance(returned, tuple) and len(returned) == 2:
         model, logged = returned
@@ -144,7 +144,7 @@ def _read_result(returned: Any, ignore: Collection[str]) -> _Result:
             raise InvalidInput(f"the weights of {name} cannot be read in this process")
         # Copied at once: a train function may continue with the same model.
         tensors[name] = local.cpu().clone()
-    return _Result(fingerprint(model), tensors, dict(_flatten(logged, "", ignore)))
+    return _TrainingResult(fingerprint(model), tensors, dict(_flatten(logged, "", ignore)))
 
 
 def _flatten(value: Any, path: str, ignore: Collection[str]) -> Iterator[tuple[str, Any]]:
@@ -174,7 +174,7 @@ def _is_eval_row(row: Any, ignore: Collection[str]) -> bool:
 # --- Comparing ----------------------------------------------------------------------------------
 
 
-def _compare(a: _Result, b: _Result, labels: tuple[str, str]) -> list[str]:
+def _compare(a: _TrainingResult, b: _TrainingResult, labels: tuple[str, str]) -> list[str]:
     """List the differences between two runs; the labels name the runs."""
     lines = [
         *_only_in_one(a.tensors, b.tensors, "tensors", labels),

@@ -26,7 +26,7 @@ SMALLEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What evals may cost, and what they have cost."""
+    """The time that evals may take, and have taken."""
 
     max_overhead: float
     """Seconds of evaluation for each second of training, at most."""
@@ -81,9 +81,6 @@ class Budget:
             samples: How many it scored.
             seconds: How long it took.
             once: Seconds of that spent on one-time preparation.
-
-        Returns:
-            The budget after it.
         """
         steps = -(-samples // self.step)
         cost = self.cost if samples == 0 else max(0.0, seconds - once) / steps

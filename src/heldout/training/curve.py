@@ -38,7 +38,7 @@ CURVE_NAME, STOP_NAME = "curve.jsonl", "stop"
 
 LAST_STEP = 2**53
 """Largest step: larger integers do not fit the floats of a plot."""
-Step = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
+StepNumber = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
 
 
 def check_step(step: Any) -> int:
@@ -52,7 +52,7 @@ def check_step(step: Any) -> int:
     return number
 
 
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class ItemOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of one item."""
 
     id: str
@@ -65,7 +65,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """Id of the first sample of its cluster (clause 7), if this one is a copy."""
 
 
-def outcomes_of(results: Iterable[EvalResult]) -> tuple[Outcome, ...]:
+def outcomes_of(results: Iterable[EvalResult]) -> tuple[ItemOutcome, ...]:
     """Return the outcomes of an eval's results, in their order."""
     first: dict[int, str] = {}
     outcomes = []
@@ -73,7 +73,7 @@ def outcomes_of(results: Iterable[EvalResult]) -> tuple[Outcome, ...]:
         id = result.sample_id
         original = first.setdefault(cluster_of(result), id)
         outcomes.append(
-            Outcome(
+            ItemOutcome(
                 id,
                 result.score.reward if result.ok else None,
                 result.repeat,
@@ -90,7 +90,7 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     label: str
     """The eval's name."""
-    step: Step
+    step: StepNumber
     session: str
     """Id of the attempt of the training run that wrote it."""
     time: str
@@ -103,7 +103,7 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Why there is no summary."""
     partial: str | None = None
     """Why it ended early; the summary is then over a complete prefix of the fixed order."""
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[ItemOutcome, ...] = ()
     asked: int = 0
     """Items that were requested."""
     of: int = 0
@@ -126,7 +126,7 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     process. `skipped` has the reason, for readers that do not know this field."""
     saved_at: str | None = None
     """Where the weights of a pending eval were saved. Never opened here."""
-    follows: Step | None = None
+    follows: StepNumber | None = None
     """Last step at which its attempt is known to have had the weights of earlier attempts: the one
     it resumed from, or the last at which it met their hash. None: unknown, or there are none."""
     adds_verdict: bool = False
@@ -222,9 +222,6 @@ def encode_point(point: CurvePoint) -> bytes:
 
     Args:
         point: The point.
-
-    Returns:
-        The line.
 
     Raises:
         InvalidInput: It holds a value that JSON cannot represent, or that cannot be read back.
@@ -399,9 +396,9 @@ def is_fewer(point: CurvePoint, most: int) -> bool:
 def _superseded_from(
     points: Sequence[CurvePoint], counts: Callable[[CurvePoint], bool]
 ) -> dict[str, float]:
-    """For each attempt, the step from which on later attempts supersede its points.
+    """Return, for each attempt, the step from which later attempts supersede its points.
 
-    `counts` says which points show that an attempt came to something.
+    `counts` says which points show that an attempt produced something.
     """
     attempts: dict[str, list[CurvePoint]] = {}
     for point in points:

@@ -246,7 +246,7 @@ def _forget_files() -> None:
     for file in list(_open_files.values()):
         file._lock = threading.RLock()
         if file._writer is not None:
-            file._writer.lines.let_go()
+            file._writer.lines.close_in_child()
     _open_files.clear()
 
 

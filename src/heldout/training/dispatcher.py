@@ -55,7 +55,7 @@ from heldout.training.metrics import heartbeat_fields
 from heldout.training.results import (
     NOT_FINISHED,
     SAME_WEIGHTS,
-    Result,
+    EvaluatorResult,
     pending_point,
     point_of,
     skip_of,
@@ -81,17 +81,17 @@ RETRY_SECONDS = 0.5
 """How often to look for a free snapshot."""
 
 WAIT = "wait"
-"""Instead of a reason: the eval has to wait for a slot."""
+"""In place of a reason: the eval has to wait for a slot."""
 
 Waits = Iterator[tuple[int, float | None]]
-"""Goes on by itself as far as it can. Then it yields the number of changes it has seen, and is
-resumed, by a thread or a coroutine, at the next one, or after so many seconds."""
+"""A generator that runs as far as it can, then yields the number of changes seen and a timeout. A
+thread or a coroutine resumes it at the next change, or after that many seconds."""
 WhenFull = Literal["wait", "skip", "newest"]
-Evaluator = Callable[..., Result | Known | Awaitable[Result]]
+Evaluator = Callable[..., EvaluatorResult | Known | Awaitable[EvaluatorResult]]
 TakeSnapshot = Callable[[], "Snapshot | None"]
 
 
-class Ended(NamedTuple):
+class UnfinishedEval(NamedTuple):
     """An eval that ended without a result."""
 
     name: str
@@ -105,8 +105,8 @@ class Drained:
 
     finished: list[tuple[str, int]] = field(default_factory=list)
     """(name, step)."""
-    skipped: list[Ended] = field(default_factory=list)
-    abandoned: list[Ended] = field(default_factory=list)
+    skipped: list[UnfinishedEval] = field(default_factory=list)
+    abandoned: list[UnfinishedEval] = field(default_factory=list)
     """Evals that had not ended in time. A result that comes later is not recorded."""
     seconds: float = 0.0
 
@@ -152,7 +152,7 @@ class Scheduled:
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class Job(Scheduled):
+class EvalJob(Scheduled):
     """A scheduled eval, with the dispatcher's own state."""
 
     evaluator: Evaluator | None
@@ -164,20 +164,20 @@ class Job(Scheduled):
     deadline: float | None = None
     """If given, the eval waits for a slot until then, whatever `when_full` is."""
     again: bool = False
-    """Whether it was lost before; if it fails, it stays pending."""
+    """Whether it was lost earlier and is rerun; if it fails, it stays pending."""
     is_judged: bool = False
     """Whether its result gets a verdict before loggers get it."""
     claimed: bool = False
-    """Whether its end is being written: it has only one."""
+    """Whether its end is being written, which happens once."""
     weights: str | None = None
     """Hash of the snapshot's weights."""
     scope: anyio.CancelScope | None = None
-    """While it runs. Only used in its event loop: to cancel one that was left is to cancel what
-    comes after it."""
+    """Set while it runs, and only used in its event loop: cancelling a scope after its exit would
+    cancel whatever runs next."""
 
     @property
     def pool(self) -> Any:
-        """What its snapshot is taken from: only the same pool can make use of it once released."""
+        """The pool that its snapshot belongs to: only that pool can reuse it once released."""
         return getattr(getattr(self.take_snapshot, "func", self.take_snapshot), "__self__", None)
 
     @property
@@ -333,9 +333,9 @@ class AsyncEvalDispatcher:
         self._max_seconds = max_seconds
         self._max_pending, self._max_running = max_pending, max_running
         self._when_full: WhenFull = when_full
-        self._running: list[Job] = []
-        self._queued: list[Job] = []
-        self._unlogged: list[Job] = []
+        self._running: list[EvalJob] = []
+        self._queued: list[EvalJob] = []
+        self._unlogged: list[EvalJob] = []
         """Evals with a result that waits for its verdict before loggers get it."""
         self._changed = threading.Condition()
         """Held while jobs, claims, `_watchers` and `_closed` are read or changed."""
@@ -367,7 +367,7 @@ class AsyncEvalDispatcher:
         self.trainer = TrainerThread(self._notify)
         """Runs what evals need in the trainer's thread."""
         self._threads = Threads()
-        self._loop: EventLoop[Job] = EventLoop(self._run, self._on_breakdown)
+        self._loop: EventLoop[EvalJob] = EventLoop(self._run, self._on_breakdown)
         if self.is_first:
             _living.add(self)
             atexit.register(self.end_with_process)
@@ -399,14 +399,11 @@ class AsyncEvalDispatcher:
             weights: Hash of the weights that it measures.
             saved_at: Where those weights can be loaded from, for `pending_evals` after a crash.
 
-        Returns:
-            The scheduled eval.
-
         Raises:
             InvalidInput: An argument is invalid.
         """
         job = self._new_job(evaluator, step, name, weights, saved_at)
-        self._wait(self._joining(job, is_plain=True))
+        self._wait(self._queue_when_free(job, is_sync=True))
         return job
 
     async def aschedule(self, evaluator: Evaluator, *, step: int, **options: Any) -> Scheduled:
@@ -416,12 +413,9 @@ class AsyncEvalDispatcher:
             evaluator: A function, as for `schedule`.
             step: The step of its point.
             **options: The other arguments of `schedule`.
-
-        Returns:
-            The scheduled eval.
         """
         job = self._new_job(evaluator, step, **options)
-        await self._await(self._joining(job))
+        await self._await(self._queue_when_free(job))
         return job
 
     def schedule_again(self, evaluator: Evaluator, pending: CurvePoint) -> Scheduled:
@@ -430,9 +424,6 @@ class AsyncEvalDispatcher:
         Args:
             evaluator: A function, as for `schedule`.
             pending: The eval. Its point belongs to the attempt that scheduled it.
-
-        Returns:
-            The scheduled eval.
         """
         if self._file is None and self.is_first:
             raise InvalidInput(
@@ -440,7 +431,7 @@ class AsyncEvalDispatcher:
             )
         job = self._job(evaluator, skip_of(pending, NOT_FINISHED, retry=True), self._file)
         job.again = True
-        self._wait(self._joining(job, is_plain=True))
+        self._wait(self._queue_when_free(job, is_sync=True))
         return job
 
     def schedule_on(
@@ -465,14 +456,11 @@ class AsyncEvalDispatcher:
                 If none is free, the dispatcher counts as full.
             deadline: If given, training waits for a slot and for the result until then
                 (`time.monotonic`), whatever `when_full` is.
-
-        Returns:
-            The scheduled eval.
         """
         job = self._job(evaluator, pending, file, snapshot)
         job.evaluator, job.deadline = partial(evaluator, job), deadline
         job.is_judged = True
-        self._wait(self._joining(job, is_plain=True))
+        self._wait(self._queue_when_free(job, is_sync=True))
         return job
 
     def _new_job(
@@ -482,7 +470,7 @@ class AsyncEvalDispatcher:
         name: str = "eval",
         weights: str | None = None,
         saved_at: str | Path | None = None,
-    ) -> Job:
+    ) -> EvalJob:
         session = self._file.session if self._file is not None else ""
         pending = pending_point(name, step, session, weights=weights, saved_at=saved_at)
         pending = msgspec.structs.replace(pending, label=self._distinct_name(pending))
@@ -496,13 +484,13 @@ class AsyncEvalDispatcher:
         pending: CurvePoint,
         file: CurveFile | None,
         snapshot: TakeSnapshot | None = None,
-    ) -> Job:
+    ) -> EvalJob:
         if inspect.iscoroutine(evaluator):
             evaluator.close()
             raise InvalidInput("evaluator is a function, not its call: leave out the parentheses")
         if not callable(evaluator):
             raise InvalidInput(f"evaluator is a function, got {evaluator!r:.100}")
-        return Job(
+        return EvalJob(
             step=pending.step,
             name=pending.label,
             dispatcher=self,
@@ -536,7 +524,7 @@ class AsyncEvalDispatcher:
 
     # --- Joining the queue ---
 
-    def _joining(self, job: Job, *, is_plain: bool = False) -> Waits:
+    def _queue_when_free(self, job: EvalJob, *, is_sync: bool = False) -> Waits:
         """Queue a job once there is a slot; without one, it is a skip."""
         if not self._is_ours("schedule"):
             job._done = True
@@ -544,14 +532,14 @@ class AsyncEvalDispatcher:
         self._warn_nowhere(job)
         self._loop.start_thread()
         retries = job.take_snapshot is not None or job.deadline is not None
-        dropped: list[tuple[Job, int]] = []
+        dropped: list[tuple[EvalJob, int]] = []
         while True:
             seen = self._changes
             with self._changed:
-                reason = self._find_place(job, dropped)
+                reason = self._try_to_queue(job, dropped)
             if reason != WAIT:
                 break
-            if is_plain and self._loop.is_here:
+            if is_sync and self._loop.is_here:
                 reason = (
                     f"{len(self._pending())} evals were pending, and a plain call cannot wait in "
                     "the event loop that they run in (if you schedule it yourself, use "
@@ -566,12 +554,12 @@ class AsyncEvalDispatcher:
             self._skip(other, f"replaced by the eval of step {step} (when_full)")
         self._start_next()
 
-    def _find_place(self, job: Job, dropped: list[tuple[Job, int]]) -> str | None:
+    def _try_to_queue(self, job: EvalJob, dropped: list[tuple[EvalJob, int]]) -> str | None:
         """Queue a job, holding the lock, with its snapshot and its write-ahead line.
 
         Returns:
             None if it has a slot; WAIT if it has to wait for one; otherwise why it gets none. A job
-            that gives way is added to `dropped`, with the step of the newer one of its eval.
+            that is replaced is added to `dropped`, with the step of the newer job of its eval.
         """
         if job.file is None or job.pending.session == job.file.session:
             self.latest_step = max(self.latest_step, job.step)
@@ -600,7 +588,7 @@ class AsyncEvalDispatcher:
             return "there was no free slot for it in time"
         return reason
 
-    def _why_no_slot(self, job: Job) -> str | None:
+    def _why_no_slot(self, job: EvalJob) -> str | None:
         pending = len(self._pending())
         if pending < self._max_pending:
             return None
@@ -613,15 +601,15 @@ class AsyncEvalDispatcher:
             "with when_full='wait' training waits instead"
         )
 
-    def _replaceable(self, job: Job, pool: Any = None) -> tuple[Job, int] | None:
-        """Find the oldest queued eval of which a newer one is queued, or is this job.
+    def _replaceable(self, job: EvalJob, pool: Any = None) -> tuple[EvalJob, int] | None:
+        """Find the oldest queued job that has a newer one of its eval, queued or this one.
 
         Args:
             job: The job that is being queued.
             pool: If given, only evals with a snapshot of this pool.
 
         Returns:
-            It, and the step of the newest one of its eval.
+            The job, and the step of the newest job of its eval.
         """
         newest = {other.eval_key: other for other in (*self._queued, job)}
         for other in self._queued:
@@ -631,7 +619,7 @@ class AsyncEvalDispatcher:
         return None
 
     def _take_snapshot(
-        self, job: Job, take: TakeSnapshot, dropped: list[tuple[Job, int]]
+        self, job: EvalJob, take: TakeSnapshot, dropped: list[tuple[EvalJob, int]]
     ) -> str | None:
         pool, waits = job.pool, job.deadline is not None
         try:
@@ -648,13 +636,15 @@ class AsyncEvalDispatcher:
             return "all snapshots were in use, but by no eval in flight here"
         return WAIT if waits or self._when_full == "wait" else "all snapshots were in use"
 
-    def _drop(self, replaceable: tuple[Job, int] | None, dropped: list[tuple[Job, int]]) -> None:
+    def _drop(
+        self, replaceable: tuple[EvalJob, int] | None, dropped: list[tuple[EvalJob, int]]
+    ) -> None:
         if replaceable is not None:
             dropped.append(replaceable)
             self._queued.remove(replaceable[0])
             replaceable[0].release()
 
-    def _remove(self, job: Job) -> None:
+    def _remove(self, job: EvalJob) -> None:
         """Remove a job, holding the lock, and free its memory."""
         for jobs in (self._running, self._queued):
             if job in jobs:
@@ -672,7 +662,7 @@ class AsyncEvalDispatcher:
         for job in jobs:
             self._loop.spawn(job)
 
-    def _warn_nowhere(self, job: Job) -> None:
+    def _warn_nowhere(self, job: EvalJob) -> None:
         if job.file is None and not self._warned_nowhere:
             log.warning(
                 "eval %r of step %s: this AsyncEvalDispatcher has neither run_dir nor loggers, so "
@@ -684,7 +674,7 @@ class AsyncEvalDispatcher:
 
     # --- Running ---
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: EvalJob) -> None:
         began, result = time.monotonic(), None
         problem: BaseException | None = None
         evaluator, job.evaluator = job.evaluator, None  # it may hold weights; no longer than needed
@@ -728,7 +718,7 @@ class AsyncEvalDispatcher:
         finally:
             result = problem = None  # else it and its traceback hold each other, and the weights
 
-    def _evaluate_snapshot(self, job: Job, evaluator: Evaluator) -> Any:
+    def _evaluate_snapshot(self, job: EvalJob, evaluator: Evaluator) -> Any:
         """Evaluate a snapshot in a thread. An abandoned eval keeps it: it is still being read."""
         with self._changed:
             snapshot, job.snapshot = job.snapshot, None
@@ -750,7 +740,9 @@ class AsyncEvalDispatcher:
 
     # --- The end of an eval ---
 
-    def _finish(self, job: Job, result: Any, problem: BaseException | None, seconds: float) -> None:
+    def _finish(
+        self, job: EvalJob, result: Any, problem: BaseException | None, seconds: float
+    ) -> None:
         if not self._claim(job):
             return
         point: CurvePoint | None = None
@@ -772,7 +764,7 @@ class AsyncEvalDispatcher:
             log.warning("eval %r of step %s is skipped: %s", job.name, job.step, point.skipped)
 
     def _append_end(
-        self, job: Job, result: Any, problem: BaseException | None, seconds: float
+        self, job: EvalJob, result: Any, problem: BaseException | None, seconds: float
     ) -> tuple[CurvePoint, BaseException | None]:
         """Write what an evaluator returned; a skip with the reason if it is not a result."""
         if problem is None:
@@ -785,12 +777,12 @@ class AsyncEvalDispatcher:
         skip = skip_of(job.pending, describe(problem), seconds, retry=job.again)
         return self._append(job, skip), problem
 
-    def _skip(self, job: Job, reason: str) -> None:
+    def _skip(self, job: EvalJob, reason: str) -> None:
         if self._claim(job):
             self._close_job(job, self._append(job, skip_of(job.pending, reason, retry=job.again)))
             log.warning("eval %r of step %s is skipped: %s", job.name, job.step, reason)
 
-    def _abandon(self, jobs: list[Job], reason: str) -> list[Job]:
+    def _abandon(self, jobs: list[EvalJob], reason: str) -> list[EvalJob]:
         """Turn unfinished evals into skips that stay pending."""
         ours = [job for job in jobs if self._claim(job)]
         for job in ours:
@@ -804,13 +796,13 @@ class AsyncEvalDispatcher:
     def _on_breakdown(self) -> None:
         self._abandon(self._pending(), "its event loop has ended")
 
-    def _claim(self, job: Job) -> bool:
+    def _claim(self, job: EvalJob) -> bool:
         with self._changed:
             first, job.claimed = not job.claimed, True
         return first
 
-    def _append(self, job: Job, point: CurvePoint) -> CurvePoint:
-        """Write the point of an eval, and send it to the loggers, unless it is still judged."""
+    def _append(self, job: EvalJob, point: CurvePoint) -> CurvePoint:
+        """Write the point of an eval, and log it unless a verdict is still to come."""
         lag = max(0, self.latest_step - point.step)
         weights = point.weights or job.weights
         point = msgspec.structs.replace(point, lag_steps=lag, weights=weights)
@@ -839,7 +831,7 @@ class AsyncEvalDispatcher:
         for job in jobs:
             self.log_point(point, job.file)
 
-    def _close_job(self, job: Job, point: CurvePoint | None, *, is_new: bool = True) -> None:
+    def _close_job(self, job: EvalJob, point: CurvePoint | None, *, is_new: bool = True) -> None:
         with self._changed:
             self._remove(job)
             if point is None or not point.has_result:
@@ -949,7 +941,7 @@ class AsyncEvalDispatcher:
             for watcher in self._watchers:
                 watcher()
 
-    def _pending(self) -> list[Job]:
+    def _pending(self) -> list[EvalJob]:
         with self._changed:
             return [*self._running, *self._queued]
 
@@ -1144,7 +1136,7 @@ class AsyncEvalDispatcher:
         leave_curve_file(self._file, self)
 
     def _is_ours(self, what: str) -> bool:
-        """A forked child has neither the threads nor the locks of what it finds here."""
+        """Return False in a forked child, which has neither the threads nor the locks."""
         if os.getpid() == self.pid:
             return self.is_first
         log.error(
@@ -1163,7 +1155,7 @@ def _call_plain(evaluator: Evaluator) -> Any:
         return evaluator()
 
 
-def _log_wait(jobs: Sequence[Job], timeout: float | None, *, because: str = "") -> None:
+def _log_wait(jobs: Sequence[EvalJob], timeout: float | None, *, because: str = "") -> None:
     left = [job for job in jobs if not job.done()]
     if left:
         log.warning(
@@ -1174,16 +1166,18 @@ def _log_wait(jobs: Sequence[Job], timeout: float | None, *, because: str = "") 
         )
 
 
-def _drained(jobs: list[Job], abandoned: list[Job], seconds: float) -> Drained:
+def _drained(jobs: list[EvalJob], abandoned: list[EvalJob], seconds: float) -> Drained:
     drained = Drained(seconds=seconds)
     for job in jobs:
         reason = "" if job.point is None else job.point.skipped or ""
         if not job.done():
-            drained.abandoned.append(Ended(job.name, job.step, "its line is being written"))
+            drained.abandoned.append(
+                UnfinishedEval(job.name, job.step, "its line is being written")
+            )
         elif job in abandoned:
-            drained.abandoned.append(Ended(job.name, job.step, reason))
+            drained.abandoned.append(UnfinishedEval(job.name, job.step, reason))
         elif job.point is not None and job.point.summary is None:
-            drained.skipped.append(Ended(job.name, job.step, reason))
+            drained.skipped.append(UnfinishedEval(job.name, job.step, reason))
         else:
             drained.finished.append((job.name, job.step))
     return drained
@@ -1196,9 +1190,9 @@ _living: set[AsyncEvalDispatcher] = set()
 
 
 def _handle_sigterm(seconds: float) -> None:
-    """Close dispatchers at a SIGTERM, and end the process then.
+    """Close dispatchers at SIGTERM, and end the process.
 
-    Where there is another handler, that one decides whether and how the process ends.
+    Another handler, if set, decides whether and how the process ends.
     """
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ from heldout.training.curve import CurvePoint, sample_rewards
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SampleFlip:
     """A sample that passes at one point and fails at the other.
 
     Without a threshold: whose reward differs. Rewards are means over repeats.
@@ -29,9 +29,9 @@ class Change:
 class Flips:
     """What changed between two points, over the samples that both have."""
 
-    gained: tuple[Change, ...]
+    gained: tuple[SampleFlip, ...]
     """Failed before and passes after; without a threshold: has a higher reward."""
-    lost: tuple[Change, ...]
+    lost: tuple[SampleFlip, ...]
     stayed_passing: int
     stayed_failing: int
     unchanged: int
@@ -73,7 +73,7 @@ def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float | None) -
     rewards_before, rewards_after = sample_rewards(before), sample_rewards(after)
     shared = [id for id in rewards_before if id in rewards_after]
     compared = [
-        Change(id, was, now)
+        SampleFlip(id, was, now)
         for id in shared
         if (was := rewards_before[id]) is not None and (now := rewards_after[id]) is not None
     ]
@@ -97,8 +97,8 @@ def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float | None) -
 
 
 def _split(
-    compared: Sequence[Change], pass_threshold: float | None
-) -> tuple[tuple[Change, ...], tuple[Change, ...], int, int, int]:
+    compared: Sequence[SampleFlip], pass_threshold: float | None
+) -> tuple[tuple[SampleFlip, ...], tuple[SampleFlip, ...], int, int, int]:
     """Split samples into gained, lost, still passing, still failing and unchanged."""
     if pass_threshold is None:
         gained = tuple(c for c in compared if c.after > c.before)

@@ -1,4 +1,4 @@
-"""PeriodicEval: an eval of the policy every so many training steps.
+"""PeriodicEval: an eval of the policy every N training steps.
 
     evals = PeriodicEval(samples, live_model(tokenizer, score_fn), every_steps=50,
                          heartbeat_fn=print, model_getter=lambda: model, run_dir="outputs/run1")
@@ -365,9 +365,6 @@ class PeriodicEval:
             pending: The eval. Its point belongs to the attempt that scheduled it.
             model: A model with the weights of that step.
 
-        Returns:
-            The point.
-
         Raises:
             InvalidInput: The eval has another label, is not pending, or has other weights.
         """
@@ -535,7 +532,7 @@ class PeriodicEval:
         return self._across == "all" and self._current_ranks().world > 1
 
     def _agree_to_stop(self) -> None:
-        """Give all processes the same stop reason: they hang if only some of them stop."""
+        """Broadcast the stop reason to all processes: they hang if only some stop."""
         if not self._is_shared:
             return
         try:
@@ -558,7 +555,7 @@ class PeriodicEval:
         final: bool = False,
         instead_of: CurvePoint | None = None,
     ) -> CurvePoint | None:
-        """No Exception gets out of here: this is called in the middle of training.
+        """Run an eval; never raises an Exception, since it is called in the middle of training.
 
         `size` is None for the whole held-out set, and `instead_of` the pending eval, of an earlier
         attempt maybe, that this finishes.
@@ -762,7 +759,7 @@ class PeriodicEval:
         saved_at: str | Path | None = None,
         deadline: float | None = None,
     ) -> Scheduled | None:
-        """Schedule an eval in the background. No Exception gets out of here, either.
+        """Schedule an eval in the background; never raises an Exception either.
 
         Training waits for the snapshot, and for a free slot.
         """

@@ -20,7 +20,7 @@ from heldout.training.curve import CurvePoint, check_step, outcomes_of
 
 log = logging.getLogger("heldout")
 
-Result = CurvePoint | EvalReport | Mapping[str, float]
+EvaluatorResult = CurvePoint | EvalReport | Mapping[str, float]
 """What an evaluator returns."""
 
 NOT_FINISHED = "scheduled, not finished"
@@ -86,9 +86,6 @@ def skip_of(
         reason: Why it has no result.
         seconds: Its duration.
         retry: Whether it stays pending, so that it can be measured later.
-
-    Returns:
-        The skip.
     """
     return msgspec.structs.replace(
         pending,
@@ -115,9 +112,6 @@ def point_of(result: Any, pending: CurvePoint, seconds: float, run_dir: Path | N
         pending: The write-ahead line, whose name, step, attempt and weights the point gets.
         seconds: Duration of the eval.
         run_dir: The run directory, if there is one.
-
-    Returns:
-        The point.
 
     Raises:
         InvalidInput: It is not a result, or a report that is not complete: the items that finish

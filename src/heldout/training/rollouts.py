@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from heldout._aio import (
-    Here,
+    CallerThread,
     is_async,
     run_in_loop_thread,
     settle,
@@ -37,7 +37,7 @@ from heldout.engine import EndpointAttempt
 from heldout.environment import Environment
 from heldout.errors import ContextFull, EndpointError, InvalidInput
 from heldout.models import AnswerFn, Endpoint, open_endpoint
-from heldout.models.base import taking_part
+from heldout.models.base import bind_attempt
 from heldout.rendering.segments import (
     Decode,
     Parse,
@@ -264,11 +264,11 @@ def rollout_batch(
             engine.remove_conversation()
         rollouts[index] = Rollout(samples[index], attempt.trajectory, attempt.score, attempt.error)
 
-    async def run_all(here: Here) -> None:
+    async def run_all(caller_thread: CallerThread) -> None:
         async def call(prompts: list[list[int]], max_tokens: list[int]) -> Any:
             if is_async(generate):
                 return await generate(prompts, max_tokens)
-            return await here(partial(generate, prompts, max_tokens))
+            return await caller_thread(partial(generate, prompts, max_tokens))
 
         engine = _BatchedEngine(call, len(samples))
         async with anyio.create_task_group() as group:
@@ -324,7 +324,7 @@ def generate_rollouts(
         InvalidInput: An argument is refused, before anything runs.
     """
 
-    async def main(here: Here) -> list[Rollout]:
+    async def main(caller_thread: CallerThread) -> list[Rollout]:
         return await agenerate_rollouts(
             samples,
             endpoint,
@@ -384,7 +384,7 @@ async def agenerate_rollouts(
 
     async def run_one(index: int, model: Endpoint) -> None:
         sample, repeat = items[index]
-        with taking_part(model, index // repeats, repeat) as complete:
+        with bind_attempt(model, index // repeats, repeat) as complete:
             attempt = await EndpointAttempt(
                 sample,
                 prepare_messages=prepare_messages,
@@ -436,7 +436,7 @@ last call took, counted from the last request."""
 
 
 @dataclass(eq=False, slots=True)
-class _Request:
+class _GenerateRequest:
     ids: list[int]
     max_tokens: int
     ready: anyio.Event
@@ -450,13 +450,13 @@ class _BatchedEngine:
         self, call: Callable[[list[list[int]], list[int]], Awaitable[Any]], conversations: int
     ) -> None:
         self._call = call
-        self._waiting: list[_Request] = []
+        self._waiting: list[_GenerateRequest] = []
         self._conversations = conversations
         self._any_waiting, self._all_waiting = anyio.Event(), anyio.Event()
         self._wait = 0.002
 
     async def generate(self, ids: list[int], max_tokens: int) -> Generated:
-        request = _Request(ids, max_tokens, anyio.Event())
+        request = _GenerateRequest(ids, max_tokens, anyio.Event())
         self._waiting.append(request)
         self._notify()
         try:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from heldout._aio import Abandoned, Here, run_in_loop_thread
+from heldout._aio import Abandoned, CallerThread, run_in_loop_thread
 from heldout.config import EvalConfig
 from heldout.datasets import distinct
 from heldout.engine import Evaluation
@@ -55,10 +55,10 @@ from heldout.training.curve import CurvePoint
 from heldout.training.curve_file import EvalHistory, numbered_names
 from heldout.training.distributed import Ranks, RanksApart
 from heldout.training.runner import (
-    Answer,
     EpisodeRunner,
     Runner,
     RunnerBuilder,
+    StoppableBatchFn,
     describe_runner,
 )
 from heldout.training.threads import TrainerGone
@@ -76,7 +76,7 @@ GRACE_SECONDS = 15.0
 SETTLE_SECONDS = 2.0
 """How long scoring of existing answers may take when time is up."""
 
-KeepGoing = Callable[[int, int], bool]
+KeepEvaluating = Callable[[int, int], bool]
 """`(items done, all items)`: whether to go on; called about every decoding step."""
 
 
@@ -130,7 +130,7 @@ class Task:
     run_dir: Path
     pass_threshold: float
     seed: int
-    keep_going: KeepGoing
+    keep_going: KeepEvaluating
     history: EvalHistory | None = None
     whole: bool = False
     final: bool = False
@@ -186,7 +186,7 @@ class Measured:
     run: str | None = None
 
 
-class Part(msgspec.Struct):
+class RankResults(msgspec.Struct):
     """The results of one rank."""
 
     records: list[Record] = []
@@ -232,7 +232,7 @@ def measure(
             gathered = ranks.gather(_encode_part(part))
             if ranks.rank != 0:
                 return None
-            parts = [msgspec.json.decode(raw, type=Part) for raw in gathered]
+            parts = [msgspec.json.decode(raw, type=RankResults) for raw in gathered]
         return _merge(task, parts, size, weights, ranks)
     except RanksApart as problem:
         if ranks.rank == 0:
@@ -247,12 +247,12 @@ def _run_here(
     ranks: Ranks,
     snapshot: WeightSnapshot | None,
     run_in_trainer: RunInTrainer | None,
-) -> tuple[Part, int, str | None, Known | None]:
+) -> tuple[RankResults, int, str | None, Known | None]:
     """Run this rank's part; return its results, the number of samples, and the weights' hash.
 
     Does not raise: the other ranks would wait for this one.
     """
-    part, size, weights = Part(), 0, None
+    part, size, weights = RankResults(), 0, None
     known: Known | None = None
     try:
         with ExitStack() as stack:
@@ -295,11 +295,11 @@ def _run_here(
     return part, size, weights, known
 
 
-def _encode_part(part: Part) -> bytes:
+def _encode_part(part: RankResults) -> bytes:
     try:
         return msgspec.json.encode(part, enc_hook=plain_value)
     except UNENCODABLE as problem:  # no rank may leave before the others
-        return msgspec.json.encode(Part(skipped=describe(problem)))
+        return msgspec.json.encode(RankResults(skipped=describe(problem)))
 
 
 def describe(problem: BaseException) -> str:
@@ -319,9 +319,6 @@ def build_runner(builder: RunnerBuilder | None, model: Any) -> Runner | EpisodeR
     Args:
         builder: The runner builder.
         model: The model.
-
-    Returns:
-        The runner.
 
     Raises:
         InvalidInput: The builder fails, or returns something else.
@@ -343,11 +340,11 @@ def _run_part(
     indices: Sequence[int],
     ranks: Ranks,
     run_in_trainer: RunInTrainer | None,
-) -> Part:
+) -> RankResults:
     if isinstance(runner, EpisodeRunner):
         return _play_episodes(task, runner)
     if not indices:  # more ranks than samples
-        return Part(repeats=runner.repeats)
+        return RankResults(repeats=runner.repeats)
     with ExitStack() as stack:
         folder = task.run_dir / "steps"
         if ranks.world > 1:
@@ -361,7 +358,7 @@ def _run_part(
         rate = runner.max_error_rate if ranks.world == 1 else None
         runner_here = replace(runner, answer=answer, max_error_rate=rate)
         report, ended = _evaluate(task, runner_here, samples, folder, name)
-        part = Part(
+        part = RankResults(
             repeats=runner.repeats,
             decoding=runner.describe() or None,
             ended=ended,
@@ -379,19 +376,21 @@ def _run_part(
         return part
 
 
-def _play_episodes(task: Task, runner: EpisodeRunner) -> Part:
+def _play_episodes(task: Task, runner: EpisodeRunner) -> RankResults:
     report = runner.play()
     name = reserve_name(task.run_dir / "steps", task.name)
     report.config["experiment_name"] = name
     report.save(task.run_dir / "steps" / name, parquet_from=PARQUET_FROM)
     index_of = {sample.id: index for index, sample in enumerate(task.samples)}
     records = [Record.of(index_of[r.sample_id], r) for r in report.results]
-    return Part(records, run=f"steps/{name}", config=report.config, has_passes=runner.has_passes)
+    return RankResults(
+        records, run=f"steps/{name}", config=report.config, has_passes=runner.has_passes
+    )
 
 
 def _answer_in_background(
     task: Task, runner: Runner, model: Any, run_in_trainer: RunInTrainer
-) -> Answer:
+) -> StoppableBatchFn:
     """Answer in this thread, or in the trainer's if global state has to change."""
     logged = False
 
@@ -450,8 +449,8 @@ def _evaluate(
             return [missing if turn is None else turn for turn in answers]
         return answers
 
-    async def main(here: Here) -> EvalReport | str:
-        endpoint = BatchEndpoint(answer, here, items=items, rows=rows)
+    async def main(caller_thread: CallerThread) -> EvalReport | str:
+        endpoint = BatchEndpoint(answer, caller_thread, items=items, rows=rows)
         endpoints.append(endpoint)
         config = EvalConfig(
             endpoint=endpoint,
@@ -533,7 +532,7 @@ def reserve_name(folder: Path, name: str) -> str:
 
 
 def _merge(
-    task: Task, parts: Sequence[Part], size: int, weights: str | None, ranks: Ranks
+    task: Task, parts: Sequence[RankResults], size: int, weights: str | None, ranks: Ranks
 ) -> Measured:
     first, several = parts[0], ranks.world > 1
     asked = size * first.repeats

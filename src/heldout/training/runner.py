@@ -32,13 +32,13 @@ from heldout.scoring.rubric import Rubric
 from heldout.store.report import EvalReport
 from heldout.training.settings import DEFAULT_MAX_NEW, Settings
 from heldout.types import Message, Sample, Score, Trajectory
-from heldout.weights import why_not_whole
+from heldout.weights import explain_sharding
 
 KEPT_MODELS = 4
 """Models whose decoders are cached from one eval to the next."""
 
 KeepGoing = Callable[[], bool]
-Answer = Callable[[Sequence[Request], KeepGoing], Sequence[Answered]]
+StoppableBatchFn = Callable[[Sequence[Request], KeepGoing], Sequence[Answered]]
 AnswerFilter = Callable[[str], str]
 
 
@@ -46,7 +46,7 @@ AnswerFilter = Callable[[str], str]
 class Runner:
     """How the policy is run on samples, and scored."""
 
-    answer: Answer
+    answer: StoppableBatchFn
     """Answers a batch, in the trainer's thread. Calls `keep_going` now and then, which also counts
     as progress; returns None for what it has not answered when that returns False."""
     score_fn: ScoreFn
@@ -257,9 +257,6 @@ def from_functions(
         score_fn: The score function, or an `EvalDefinition` with its messages and environments.
         max_new: Longest turn in tokens; by default the trainer's limit, or 256.
         settings: Fields of `Runner`.
-
-    Returns:
-        The builder.
     """
     score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
@@ -324,9 +321,6 @@ def live_model(
         rows: Largest batch.
         graphs: Whether to capture CUDA graphs; by default if possible.
         settings: Fields of `Runner`. Decoding is greedy unless `sampling` is set.
-
-    Returns:
-        The builder.
     """
     from heldout.decoding import Decoder
     from heldout.decoding.chat import ChatModel, answer_all
@@ -351,7 +345,7 @@ def live_model(
         return chat, Decoder(model, tokenizer, rows=rows, graphs=graphs)
 
     def bind(model: Any) -> dict[str, Any]:
-        if (reason := why_not_whole(model)) is not None:
+        if (reason := explain_sharding(model)) is not None:
             raise InvalidInput(reason)
         with finding:
             chat, decoder = prepare(model)

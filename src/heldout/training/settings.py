@@ -50,9 +50,6 @@ class Settings:
         Args:
             environ: The variables; by default the environment of this process.
 
-        Returns:
-            The settings.
-
         Raises:
             InvalidInput: A variable is not a number.
         """

@@ -31,7 +31,15 @@ from typing import Any
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, modules_put_back, thread_local_capture_mode
-from heldout.weights import Copy, checked_copy, fingerprint, numbers, totals, why_not_whole, writes
+from heldout.weights import (
+    Copy,
+    checked_copy,
+    explain_sharding,
+    fingerprint,
+    numbers,
+    totals,
+    writes,
+)
 
 
 class WeightSnapshot:
@@ -245,7 +253,7 @@ class _ModelCopy:
         self.fixed: list[_Transfer] = []
         """Frozen tensors, and those of the copy that are not filled each time."""
         self._due: list[_Transfer] = []
-        """Those to be filled now."""
+        """The tensors to fill now."""
         self._memo: dict[int, Any] = {}
         self._seen: set[int] = set()
         self._copy = copy
@@ -475,7 +483,7 @@ class _ModelCopy:
     # --- The order of what is written to it and read from it ---
 
     def try_fill(self) -> bool:
-        """Give it the weights that the original has now; on a GPU, enqueue that.
+        """Copy the original's current weights; on a GPU, enqueue the copies.
 
         Returns:
             Whether it still fits the original. If not, another copy has to be made.
@@ -510,7 +518,7 @@ class _ModelCopy:
         return True
 
     def is_as_taken(self) -> bool:
-        """Whether its frozen weights are those that the original had when it was filled."""
+        """Whether its frozen weights still equal the original's at the time it was filled."""
         for event in self._filled:
             event.synchronize()
         now = totals([target for _, target in self.fixed])
@@ -518,7 +526,7 @@ class _ModelCopy:
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """In streams of its own, once it is filled; waits for them at the end."""
+        """Run in its own streams, once it is filled; waits for them at the end."""
         import torch
 
         if self._is_read_by_host:
@@ -549,7 +557,7 @@ def _check(model: Any) -> None:
 
     if not isinstance(model, torch.nn.Module):
         raise InvalidInput(f"model is a torch module, got {type(model).__name__}")
-    if why := why_not_whole(model):
+    if why := explain_sharding(model):
         raise InvalidInput(why)
     for kind, name in {type(module): name for name, module in model.named_modules()}.items():
         if issubclass(kind, torch.jit.ScriptModule):
@@ -577,7 +585,7 @@ def _is_flat(value: Any) -> bool:
 
 
 def _why_not(value: Any) -> str | None:
-    """Why a copy cannot have one of its own. Functions are not copied by `deepcopy`."""
+    """Say why a value cannot be copied, or None. Functions are not copied by `deepcopy`."""
     import torch
 
     kind, data = type(value), torch.utils.data
@@ -604,7 +612,7 @@ def _why_not(value: Any) -> str | None:
 
 
 def _enclosed(function: Any) -> list[Any]:
-    """What a function holds that may be of the model; what can be imported holds nothing of it."""
+    """Yield what a function holds that may belong to the model; nothing if it can be imported."""
     target: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
         target = getattr(target, name, None)
@@ -616,7 +624,7 @@ def _enclosed(function: Any) -> list[Any]:
 
 
 def _compiled_from(function: Any) -> Any:
-    """What a function of `torch.compile`'s was compiled from; None if it is none."""
+    """Return what a function was compiled from by `torch.compile`, or None."""
     if getattr(function, "_torchdynamo_disable", False):
         return None
     return getattr(function, "_torchdynamo_orig_callable", None)

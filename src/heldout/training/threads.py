@@ -1,4 +1,4 @@
-"""Where evals in the background run: an event loop, and at times the trainer's thread.
+"""Where background evals run: an event loop, and at times the trainer's thread.
 
 Random state, torch's flags and the capture of CUDA graphs are global to a process. An eval in its
 own thread must not touch them while training runs; in the trainer's thread, between two steps, it
@@ -167,7 +167,7 @@ class TrainerThread:
         return threading.get_ident() == self._ident
 
     def adopt_current(self) -> None:
-        """Make this thread the trainer's; before, it is the one that made this object."""
+        """Make this thread the trainer's; by default it is the thread that made this object."""
         self._ident = threading.get_ident()
 
     @property

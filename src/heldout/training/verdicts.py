@@ -32,8 +32,8 @@ from heldout.stats.sequential import (
     ALPHA,
     WINDOW,
     Analysis,
-    Comparison,
-    Kind,
+    ReferenceComparison,
+    VerdictKind,
     advise,
     analyze_next,
     check_settings,
@@ -117,7 +117,7 @@ class StepVerdict:
     """The steps compared."""
     against: Steps | None
     """The steps between which a rise is contradicted (see `Verdict.against`)."""
-    readings: tuple[Kind, Kind]
+    readings: tuple[VerdictKind, VerdictKind]
     """The verdicts without errored items, and with them as 0."""
     errored: int
     """Errored items at the evals compared."""
@@ -125,7 +125,7 @@ class StepVerdict:
     """The reward that errored items count as; None: they are left out."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> VerdictKind:
         """The verdict in one word."""
         return self.verdict.kind
 
@@ -210,12 +210,12 @@ def _steps_text(steps: Steps | None) -> str:
     return f"from steps {first}–{last} to {newer}–{newest}"
 
 
-def stored_kind(point: CurvePoint) -> Kind | None:
+def stored_kind(point: CurvePoint) -> VerdictKind | None:
     """Return the kind of the verdict stored on a point, or None."""
     kind = (point.verdict or {}).get("kind")
     if kind == "cannot tell":  # the word of earlier versions
         return "inconclusive"
-    return kind if kind in get_args(Kind) else None
+    return kind if kind in get_args(VerdictKind) else None
 
 
 def verdicts(
@@ -309,15 +309,15 @@ def _combine(scored: Verdict, counted: Verdict) -> tuple[Verdict, bool]:
 LARGEST = 1e100
 """Largest reward: squares of larger ones overflow."""
 
-Key = tuple[str, int, str, float, int]
+PointKey = tuple[str, int, str, float, int]
 
 
-def key_of(point: CurvePoint) -> Key:
+def key_of(point: CurvePoint) -> PointKey:
     """Return a key that differs if a step is measured again."""
     return point.session, point.step, point.time, point.seconds, point.asked
 
 
-class _Row(NamedTuple):
+class _PointRow(NamedTuple):
     rewards: Floats
     """Of each sample; NaN where it has no score."""
     errored: Floats
@@ -336,7 +336,7 @@ class Rewards:
 
     def __init__(self) -> None:
         self._columns: dict[str, int] = {}
-        self._rows: dict[Key, _Row] = {}
+        self._rows: dict[PointKey, _PointRow] = {}
 
     def add(self, point: CurvePoint) -> None:
         """Add the rewards of a point; InvalidInput if one is too large to be judged."""
@@ -357,7 +357,7 @@ class Rewards:
         sums = np.bincount(columns[~is_error], weights=scores[~is_error], minlength=size)
         with np.errstate(invalid="ignore"):  # 0 / 0 is NaN
             rewards, errored = sums / (items - errors), errors / items
-        self._rows[key_of(point)] = _Row(rewards, errored, int(is_error.sum()), low, high)
+        self._rows[key_of(point)] = _PointRow(rewards, errored, int(is_error.sum()), low, high)
 
     def judged(self, points: Iterable[CurvePoint]) -> list[CurvePoint]:
         """Return the points that have rewards, which must have one label."""
@@ -428,7 +428,7 @@ class RewardTable:
             return self.given_bounds
         return (0.0, 1.0) if self.lows[index] >= 0 and self.highs[index] <= 1 else None
 
-    def steps_of(self, comparison: Comparison | None) -> Steps | None:
+    def steps_of(self, comparison: ReferenceComparison | None) -> Steps | None:
         """Return the steps of a comparison."""
         if comparison is None:
             return None
@@ -444,7 +444,7 @@ SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestPoint:
     """The eval with the highest mean reward, corrected for having been picked.
 
     Whether its checkpoint was saved is not known here.
@@ -490,7 +490,7 @@ class Best:
         return text
 
 
-def best_as_dict(best: Best | None) -> dict[str, Any]:
+def best_as_dict(best: BestPoint | None) -> dict[str, Any]:
     """Return the best eval so far as it is stored on a point."""
     interval = best.interval if best else None
     return {
@@ -504,7 +504,7 @@ def best_as_dict(best: Best | None) -> dict[str, Any]:
 
 def best_checkpoint(
     points: Sequence[CurvePoint], *, bounds: Bounds | None = None, most: int | None = None
-) -> Best | None:
+) -> BestPoint | None:
     """Find the best eval of one curve.
 
     Evals are compared on the samples that at least half of them have run; evals that lack some of
@@ -526,7 +526,9 @@ def best_checkpoint(
     return pick_best(rewards.table(rewards.judged(points), bounds), most=most)
 
 
-def pick_best(table: RewardTable, *, draws: int = DRAWS, most: int | None = None) -> Best | None:
+def pick_best(
+    table: RewardTable, *, draws: int = DRAWS, most: int | None = None
+) -> BestPoint | None:
     """Find the best eval of a table, as `best_checkpoint` does for points."""
     points = table.points
     last = len(points) - 1
@@ -545,7 +547,7 @@ def pick_best(table: RewardTable, *, draws: int = DRAWS, most: int | None = None
         won = best_of(rewards, seed=SEED, draws=draws, bounds=bounds)
         place, estimate, interval = won.index, won.estimate, won.interval
     index = int(candidates[place])
-    return Best(
+    return BestPoint(
         step=points[index].step,
         raw=float(means[place]),
         estimate=estimate,
@@ -558,13 +560,13 @@ def pick_best(table: RewardTable, *, draws: int = DRAWS, most: int | None = None
     )
 
 
-def _only_candidate(table: RewardTable, index: int) -> Best | None:
+def _only_candidate(table: RewardTable, index: int) -> BestPoint | None:
     """Return the one eval that could be picked, with mean and interval of its own point."""
     point = table.points[index]
     if point.reward is None:
         return None
     was_run = ~np.isnan(table.errored[index])
-    return Best(
+    return BestPoint(
         step=point.step,
         raw=point.reward,
         estimate=point.reward,
@@ -590,7 +592,7 @@ class Judgement:
 
     verdict: StepVerdict | None = None
     """None: there is nothing new to judge."""
-    best: Best | None = None
+    best: BestPoint | None = None
     """The best eval so far, whatever the verdict."""
     stop: str | None = None
     """Why training should stop."""
@@ -642,7 +644,7 @@ class CurveMonitor:
                     f"{count!r:.100}"
                 )
         self._rewards = Rewards()
-        self._made: list[tuple[Key, StepVerdict]] = []
+        self._made: list[tuple[PointKey, StepVerdict]] = []
         """The last verdict of each step, with its point's key."""
         self._before: Readings | None = None
 

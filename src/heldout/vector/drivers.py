@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.errors import EnvironmentFailed, InvalidInput
-from heldout.isolation import reached
+from heldout.isolation import reachable_objects
 from heldout.vector.episodes import Bools
 
 UNSEEDED = (
@@ -33,7 +33,7 @@ UNSEEDED = (
 UNINSPECTED = "wrappers in the worker processes could not be inspected for statistics they keep"
 
 
-class Step(NamedTuple):
+class VectorStep(NamedTuple):
     """What one step of all environments returned, one entry per environment."""
 
     reward: NDArray[Any]
@@ -73,7 +73,7 @@ class Driver(ABC):
         """Return the batch of observations that the policy acts on."""
 
     @abstractmethod
-    def step(self, actions: Any, playing: Bools | None) -> Step:
+    def step(self, actions: Any, playing: Bools | None) -> VectorStep:
         """Step all environments; those that play no episode may be left alone."""
 
     @abstractmethod
@@ -122,7 +122,7 @@ def check_make_env(make_env: Callable[[], Any]) -> None:
 
 def _refuse_existing(make_env: Callable[[], Any], stack: ExitStack) -> Callable[[], Any]:
     """Return a `make_env` that refuses what existed before; what is new is closed by the stack."""
-    known = list(reached(make_env))  # kept: no new object can have the id of one of these
+    known = list(reachable_objects(make_env))  # kept: no new object can have the id of one of these
 
     def make_new() -> Any:
         env = make_env()
@@ -202,18 +202,18 @@ def _leaves(values: Any) -> list[Any]:
     return leaves
 
 
-def _as_step(env: Any, num_envs: int, *values: Any) -> Step:
+def _as_step(env: Any, num_envs: int, *values: Any) -> VectorStep:
     """Convert what a step returned to numbers and booleans of one shape.
 
     Masks of integers would select by index, and columns would be broadcast over all episodes.
     """
     reward, terminated, truncated = map(as_numpy, values)
-    step = Step(
+    step = VectorStep(
         reward.astype(np.float64, copy=False),
         terminated.astype(np.bool_, copy=False),
         truncated.astype(np.bool_, copy=False),
     )
-    for name, array in zip(Step._fields, step, strict=True):
+    for name, array in zip(VectorStep._fields, step, strict=True):
         if array.shape != (num_envs,):
             raise InvalidInput(
                 f"{type(env).__name__}.step() returned {name} of shape {array.shape}; "
@@ -377,7 +377,7 @@ class _PlainEnvs(Driver):
     def observe(self) -> Any:
         return _stack(self._observations, self._space)
 
-    def step(self, actions: Any, playing: Bools | None) -> Step:
+    def step(self, actions: Any, playing: Bools | None) -> VectorStep:
         # The one loop over environments: whatever it does besides stepping them adds up.
         observations, reward, infos = self._observations, self._reward, self._infos
         rows = actions if type(actions) is np.ndarray else self._split_actions(actions)
@@ -398,7 +398,7 @@ class _PlainEnvs(Driver):
         except BaseException:
             self.failed = slot
             raise
-        return Step(reward, *(ends or (self._none, self._none)))
+        return VectorStep(reward, *(ends or (self._none, self._none)))
 
     def _split_actions(self, actions: Any) -> Any:
         if isinstance(actions, Mapping) or (isinstance(actions, tuple) and self._takes_tuples):
@@ -499,7 +499,7 @@ class _BatchEnv(Driver):
     def observe(self) -> Any:
         return self._observations
 
-    def step(self, actions: Any, playing: Bools | None) -> Step:
+    def step(self, actions: Any, playing: Bools | None) -> VectorStep:
         result = self._env.step(actions)
         if len(result) != 5:
             raise _wrong_step(self._env, result)
@@ -606,7 +606,7 @@ class _GymVector(_BatchEnv):
         self._observations, self._infos = self._env.reset(seed=seed)
         self._over[:] = False
 
-    def step(self, actions: Any, playing: Bools | None) -> Step:
+    def step(self, actions: Any, playing: Bools | None) -> VectorStep:
         if self._mode == "disabled" and self._over.any():
             # No episode is left for these, but they are stepped with the rest: not past their end.
             self._reset_masked({int(slot): None for slot in np.flatnonzero(self._over)})
@@ -751,7 +751,7 @@ class _SB3Vector(Driver):
     def observe(self) -> Any:
         return self._observations
 
-    def step(self, actions: Any, playing: Bools | None) -> Step:
+    def step(self, actions: Any, playing: Bools | None) -> VectorStep:
         if is_tensor(actions):
             actions = as_numpy(actions)
         self._observations, reward, done, self._infos = self._env.step(actions)

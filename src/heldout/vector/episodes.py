@@ -1,4 +1,4 @@
-"""Who plays which episode, and how it stands: vector-env bookkeeping as a reducer.
+"""Which environment plays which episode, and its progress: bookkeeping as a reducer.
 
     slots = begin(num_envs=8, requested=100)
     slots, ended = advance(slots, reward, terminated, truncated)
@@ -17,23 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput
+from heldout.stats.intervals import Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 IDLE = -1
 
 
 class Slots(NamedTuple):  # made anew at every step, so it has to be made quickly
-    """The state: one entry an environment."""
+    """The state, one entry per environment."""
 
     episode: Ints
     """Index of the episode it plays; IDLE where there is none left for it."""
     ret: Floats
     steps: Ints
     playing: Bools | None
-    """Whose next step counts; None for everybody's."""
+    """Environments whose next step counts; None if all do."""
     requested: int
 
     @property
@@ -42,7 +41,7 @@ class Slots(NamedTuple):  # made anew at every step, so it has to be made quickl
         return not (self.episode >= 0).any()
 
 
-class Ended(NamedTuple):
+class EndedEpisodes(NamedTuple):
     """Episodes that a step ended, one entry each."""
 
     slots: Ints
@@ -62,7 +61,7 @@ def check_whole(name: str, value: Any, *, least: int, note: str = "") -> None:
 
 
 def begin(num_envs: int, requested: int) -> Slots:
-    """The first episode of each slot, none played."""
+    """Return the initial state: the first episode of each slot."""
     episode = _assign(np.arange(num_envs), requested)
     playing = None if num_envs <= requested else episode >= 0
     zeros = np.zeros(num_envs)
@@ -81,11 +80,11 @@ def advance(
     *,
     max_steps: int | None = None,
     rests: bool = False,
-) -> tuple[Slots, Ended | None]:
-    """Take in one step of all environments.
+) -> tuple[Slots, EndedEpisodes | None]:
+    """Record one step of all environments.
 
-    `max_steps` truncates an episode that has had so many. `rests` is for environments whose step
-    after an end only resets them: it is nobody's, and is left out of every count.
+    `max_steps` is the length at which an episode is truncated. `rests` is for environments whose
+    step after an end only resets them: that step belongs to no episode and is not counted.
     """
     playing = slots.playing
     ret = slots.ret + reward
@@ -106,7 +105,7 @@ def advance(
 
     ends = np.flatnonzero(over)
     following = _assign(slots.episode[ends] + len(slots.episode), slots.requested)
-    ended = Ended(
+    ended = EndedEpisodes(
         ends,
         slots.episode[ends],
         ret[ends],
@@ -127,7 +126,7 @@ def advance(
 
 
 def episode_seed(seed: int, index: int) -> int:
-    """The seed of one episode: of (seed, index) alone, so that no slot and no order enters it."""
+    """Return the seed of one episode, a function of (seed, index) alone."""
     # In words of fixed width: (2**32 + 7, 0) must not be (7, 1).
     words = [seed & 0xFFFFFFFF, seed >> 32, index & 0xFFFFFFFF, index >> 32]
     return int(np.random.SeedSequence(words).generate_state(1)[0])

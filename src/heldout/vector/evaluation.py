@@ -1,4 +1,4 @@
-"""evaluate_env(): a policy, an environment, so many episodes -> VectorReport.
+"""evaluate_env(): a policy, an environment, a number of episodes -> VectorReport.
 
 Which slot plays which episode is decided in episodes.py, how a kind of environment is reset and
 stepped in drivers.py, what the numbers mean in report.py.
@@ -22,14 +22,14 @@ from heldout.isolation import held_by, isolated
 from heldout.vector.drivers import (
     NORMALISED_TWICE,
     Driver,
-    Step,
+    VectorStep,
     as_numpy,
     check_actions,
     make_driver,
 )
 from heldout.vector.episodes import (
     Bools,
-    Ended,
+    EndedEpisodes,
     Slots,
     advance,
     begin,
@@ -95,9 +95,6 @@ def evaluate_env(
             or `success` in the info of the last step); without that, success is not known (None).
         trajectory: A new `.jsonl` file for every step.
 
-    Returns:
-        The report on these episodes.
-
     Raises:
         InvalidInput: An argument, or what `make_env` or `policy_fn` returned, cannot be used.
         EnvironmentFailed: A reward was not finite, or observations do not fit together.
@@ -119,7 +116,7 @@ def evaluate_env(
         if file is not None:
             file.several = max(num_envs, driver.num_envs) > 1
             stack.enter_context(file)
-        evaluation = _Evaluation(driver, episodes, int(seed), max_steps, success)
+        evaluation = _EpisodeEvaluation(driver, episodes, int(seed), max_steps, success)
         evaluation.play(policy_fn, file)
         evaluation.check_seeding()
     return evaluation.report()
@@ -157,7 +154,7 @@ def _closing(driver: Driver) -> Iterator[None]:
             add_note(f"closing the environments failed: {type(problem).__name__}: {problem}")
 
 
-class _Evaluation:
+class _EpisodeEvaluation:
     """Episodes that are played in the environments of one driver."""
 
     def __init__(
@@ -223,14 +220,14 @@ class _Evaluation:
             return FailedEpisode(int(slots.episode[self._driver.failed]), in_flight)
         return FailedEpisode(in_flight[0] if len(in_flight) == 1 else None, in_flight)
 
-    def _restart(self, ended: Ended) -> None:
+    def _restart(self, ended: EndedEpisodes) -> None:
         goes_on = ended.following >= 0
         following = ended.following[goes_on].tolist()
         if following:
             seeds = [episode_seed(self._seed, episode) for episode in following]
             self._driver.restart(ended.slots[goes_on].tolist(), seeds)
 
-    def _record(self, ended: Ended) -> None:
+    def _record(self, ended: EndedEpisodes) -> None:
         columns = [column.tolist() for column in ended[:6]]
         for slot, episode, ret, steps, terminated, truncated in zip(*columns, strict=True):
             self._judged = episode
@@ -262,7 +259,7 @@ class _Evaluation:
         return None
 
     def check_seeding(self) -> None:
-        """Replay the first steps: what goes differently then was not seeded."""
+        """Replay the first steps: whatever differs was not seeded."""
         if self._replay is None:
             return
         try:
@@ -336,7 +333,7 @@ class _EpisodeEnd(NamedTuple):
 
 
 def _announce_episodes(policy_begin: Callable[[list[int]], object], slots: Slots) -> None:
-    """Tell a policy with a state in which rows an episode is about to start."""
+    """Tell a stateful policy in which rows an episode is about to start."""
     starting = (slots.steps == 0) & (slots.episode >= 0)
     if slots.playing is not None:
         starting &= slots.playing
@@ -353,7 +350,7 @@ class _Replay:
         self._steps: list[tuple[Any, bool, int]] = []
         """Actions, whether an episode ended, and a checksum of what came of it."""
 
-    def add(self, actions: Any, step: Step, ended: bool) -> bool:
+    def add(self, actions: Any, step: VectorStep, ended: bool) -> bool:
         """Add a step; return whether the next one is to be added too."""
         self._steps.append((actions, ended, self._checksum_step(step, ended)))
         return not ended and len(self._steps) < REPLAYED
@@ -365,7 +362,7 @@ class _Replay:
             for actions, ended, checksum in self._steps
         )
 
-    def _checksum_step(self, step: Step, ended: bool) -> int:
+    def _checksum_step(self, step: VectorStep, ended: bool) -> int:
         # Where an episode ended, the observation may belong to the next one.
         return _checksum((*step, None if ended else self._driver.observe()))
 
@@ -409,7 +406,7 @@ class _TrajectoryFile:
 
     def __init__(self, path: str | Path) -> None:
         self.several = False
-        """Whether lines say whose step it is."""
+        """Whether lines name the environment and the episode."""
         self._path = Path(path)
         self._lines = 0
         self._encode = msgspec.json.Encoder().encode
@@ -445,7 +442,7 @@ class _TrajectoryFile:
         self,
         slots: Slots,
         actions: Any,
-        step: Step,
+        step: VectorStep,
         info: Callable[[int], Mapping[str, Any]],
         max_steps: int | None,
     ) -> None:

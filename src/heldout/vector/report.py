@@ -23,7 +23,7 @@ from heldout.types import EvalResult, Metric, Sample, Score, Stop, Trajectory
 Reward = Literal["success", "return"]
 
 TERMINATED = "terminated"
-"""What `success_is` of old runs says where nothing said what success is."""
+"""Value of `success_is` in old runs that had no definition of success."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ class EvalEvery:
         self._make_evals: Callable[..., PeriodicEval] = partial(
             PeriodicEval,
             [episode_sample(i, episode_seed(int(seed), i)) for i in range(episodes)],
-            _Builder(runner),
+            _EpisodeRunnerBuilder(runner),
             every_steps=int(every_steps),
             heartbeat_fn=heartbeat_fn,
             model_getter=_model_getter(policy_fn, model),
@@ -275,7 +275,7 @@ class EvalEvery:
         return self._evals.stop_requested if is_running else None
 
     def _check_make_env(self) -> None:
-        """Refuse an environment of training's before anything is trained, not at its first eval."""
+        """Refuse a training environment before anything is trained, not at the first eval."""
         if self._is_checked or self._is_off:
             return
         self._is_checked = True
@@ -292,7 +292,7 @@ class EvalEvery:
         return self._report.as_eval(self._reward)
 
     def _record(self, point: CurvePoint | None) -> VectorReport | None:
-        """Add what came of an evaluation to `history`."""
+        """Add the outcome of an evaluation to `history`."""
         report, self._report = self._report, None
         if point is None:
             return None
@@ -306,7 +306,7 @@ class EvalEvery:
 
 
 @dataclass(frozen=True, slots=True)
-class _Builder:
+class _EpisodeRunnerBuilder:
     """A runner builder for `PeriodicEval`: the policy is played as it is."""
 
     prototype: EpisodeRunner

@@ -47,13 +47,13 @@ from heldout.store.run_dir import RunDir, RunInfo
 from heldout.store.runs import describe_model, holds_run, list_history, read_entry
 from heldout.training.curve import (
     CurvePoint,
-    Outcome,
+    ItemOutcome,
     is_fewer,
     most_asked,
     sample_rewards,
 )
 from heldout.types import EvalResult, Message, Trajectory
-from heldout.viewer.tables import Items, RunTable, stamp
+from heldout.viewer.tables import ItemNumbers, RunTable, stamp
 from heldout.viewer.where import OUTCOMES, parse, picked_by, quote
 
 if TYPE_CHECKING:  # the others are imported by the first request that needs them
@@ -254,7 +254,7 @@ class Pages:
             return answer
         return {**answer, "extra": extra, "fields": fields[:100], **self._head(table, where, items)}
 
-    def _head(self, table: RunTable, where: str, items: Items) -> Plain:
+    def _head(self, table: RunTable, where: str, items: ItemNumbers) -> Plain:
         terms = parse(where)
         picked = picked_by(terms, table.outcome_fields)
         summary = None
@@ -1017,7 +1017,7 @@ def _name_outcome(reward: float | None, threshold: float | None) -> str:
     return "passed" if reward >= threshold else "failed"
 
 
-def _describe_outcomes(outcomes: Sequence[Outcome], threshold: float | None) -> Plain:
+def _describe_outcomes(outcomes: Sequence[ItemOutcome], threshold: float | None) -> Plain:
     """Put the repeats of a sample at one step together, as `sample_rewards` does."""
     scored = [o.reward for o in outcomes if o.reward is not None and o.error is None]
     reward = sum(scored) / len(scored) if scored else None

@@ -118,10 +118,10 @@ class Viewer:
         )
 
     async def _exchange(self, request: web.Request) -> web.Response:
-        """Give the token for the code, once: other users see the code in the browser's arguments.
+        """Exchange the code for the token, once.
 
-        Whoever was faster than the browser has the token. Then the browser comes second, and
-        nobody has it any more.
+        Other users can see the code in the browser's arguments. If somebody was faster than the
+        browser, the second use of the code revokes the token.
         """
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if (

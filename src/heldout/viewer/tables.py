@@ -25,7 +25,7 @@ from heldout.stats.summary import Summary, has_passed, summarize_batch
 from heldout.store.columns import (
     METADATA,
     METRIC,
-    Table,
+    ResultTable,
     column_name,
     current_parquet,
     parts_of,
@@ -38,9 +38,9 @@ from heldout.store.parquet import ParquetFile
 from heldout.store.report import EvalReport, Results, repeats_of
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
-from heldout.viewer.where import CONTAINED, Column, Mask, evaluate, parse
+from heldout.viewer.where import CONTAINED, FilterColumn, Mask, evaluate, parse
 
-Items = NDArray[np.int64]
+ItemNumbers = NDArray[np.int64]
 """Numbers of items, in dataset order from 0."""
 PIECE = 4 << 20
 """Bytes of a journal that are looked at at once."""
@@ -93,7 +93,7 @@ class RunTable:
         return EvalReport.load(self.run.path)
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> ResultTable:
         """What summaries of some of the items are computed from."""
         return table_of(self.report)
 
@@ -156,7 +156,7 @@ class RunTable:
         return self._read("truncated", False)
 
     @cached_property
-    def item_repeats(self) -> Items:
+    def item_repeats(self) -> ItemNumbers:
         """Of each item, which attempt at its sample it is."""
         return self._read("repeat", 0)
 
@@ -166,7 +166,7 @@ class RunTable:
         return self._read("sample_id", "").tolist()  # type: ignore[no-any-return]
 
     @cached_property
-    def id_hashes(self) -> Items:
+    def id_hashes(self) -> ItemNumbers:
         """Of each item, a hash of its sample's id."""
         return self._read("id_hash", 0)
 
@@ -195,7 +195,7 @@ class RunTable:
         passed = has_passed(self.rewards, threshold)
         return passed, ~np.isnan(self.rewards) & ~passed
 
-    def _load_column(self, field: str) -> Column:
+    def _load_column(self, field: str) -> FilterColumn:
         """Load the column of a filter's field; HeldoutError where there is none.
 
         Fields are id, reward, passed, failed, errored, truncated, tokens, seconds, repeat,
@@ -205,26 +205,26 @@ class RunTable:
         match field:
             case "id":
                 numbers = np.arange(len(self), dtype=np.int32)
-                return Column(codes=numbers, values=self.ids, lowered=_lower(self.ids))
+                return FilterColumn(codes=numbers, values=self.ids, lowered=_lower(self.ids))
             case "reward":
-                return Column(numbers=rewards)
+                return FilterColumn(numbers=rewards)
             case "passed":
-                return Column(numbers=self._split_scored()[0].astype(np.float64))
+                return FilterColumn(numbers=self._split_scored()[0].astype(np.float64))
             case "failed":
-                return Column(numbers=self._split_scored()[1].astype(np.float64))
+                return FilterColumn(numbers=self._split_scored()[1].astype(np.float64))
             case "errored":
-                return Column(numbers=np.isnan(rewards).astype(np.float64))
+                return FilterColumn(numbers=np.isnan(rewards).astype(np.float64))
             case "truncated":
-                return Column(numbers=self.truncated.astype(np.float64))
+                return FilterColumn(numbers=self.truncated.astype(np.float64))
         name = self._column_name(field)
         if self.columns[name] == "string":
             with self._lock:
                 codes, values = self._file.read_codes(name)
             lowered = _lower(values) if field in CONTAINED else ()
-            return Column(codes=codes.astype(np.int32), values=values, lowered=lowered)
+            return FilterColumn(codes=codes.astype(np.int32), values=values, lowered=lowered)
         if self.columns[name] == "bool":
-            return Column(codes=self._read(name, -1, np.int32), values=["false", "true"])
-        return Column(numbers=self._read(name, np.nan, np.float64))
+            return FilterColumn(codes=self._read(name, -1, np.int32), values=["false", "true"])
+        return FilterColumn(numbers=self._read(name, np.nan, np.float64))
 
     def _column_name(self, field: str) -> str:
         alias = {"tokens": "completion_tokens"}.get(field, field)
@@ -236,7 +236,7 @@ class RunTable:
 
     # --- Filters and orders ---
 
-    def _select(self, where: str, sort: str) -> Items:
+    def _select(self, where: str, sort: str) -> ItemNumbers:
         """Pick the items that a filter holds for, in an order.
 
         Args:
@@ -252,7 +252,7 @@ class RunTable:
         order = self._order(sort)
         return order[held[order]]
 
-    def _compute_order(self, sort: str) -> Items:
+    def _compute_order(self, sort: str) -> ItemNumbers:
         """Sort all items, those without a value last, equal ones in dataset order."""
         descending = sort.startswith("-")
         column = self.column(sort.removeprefix("-"))
@@ -268,14 +268,14 @@ class RunTable:
         keys = np.where(missing, np.inf, -keys if descending else keys)
         return np.argsort(keys, kind="stable")
 
-    def summarize(self, items: Items) -> Summary:
+    def summarize(self, items: ItemNumbers) -> Summary:
         """Summarize some items; the caller knows that they were not picked by outcome."""
         held = np.zeros(len(self), dtype=np.bool_)
         held[items] = True
         summary = summarize_batch(self.table.rows(held), self.report.pass_threshold)
         return self.report.mark_selected(summary)
 
-    def count_outcomes(self, items: Items) -> dict[str, int]:
+    def count_outcomes(self, items: ItemNumbers) -> dict[str, int]:
         """Count what became of some items."""
         passed, failed = (int(part[items].sum()) for part in self._split_scored())
         return {
@@ -288,7 +288,7 @@ class RunTable:
     # --- The journal ---
 
     @cached_property
-    def offsets(self) -> Items:
+    def offsets(self) -> ItemNumbers:
         """Where in the journal the line of each item begins."""
         offsets = find_offsets(self.run.journal) if self.repeats == 1 else None
         if offsets is None:
@@ -350,7 +350,7 @@ def _strings(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def find_offsets(journal: Path) -> Items | None:
+def find_offsets(journal: Path) -> ItemNumbers | None:
     """Find where each item's last line begins, in dataset order, without decoding the lines.
 
     Decoding a million lines would take 5 s, ten times as long. None where a line does not begin as
@@ -359,7 +359,7 @@ def find_offsets(journal: Path) -> Items | None:
     data = np.memmap(journal, dtype=np.uint8, mode="r").view(np.ndarray)
     pieces = range(0, len(data), PIECE)
     ends = [np.flatnonzero(data[start : start + PIECE] == ord("\n")) + start for start in pieces]
-    starts: Items = np.concatenate(ends)[:-1] + 1  # behind the header
+    starts: ItemNumbers = np.concatenate(ends)[:-1] + 1  # behind the header
     width = len(LINE_START)
     if not len(starts) or int(starts[-1]) + width + DIGITS > len(data):
         return None
@@ -376,5 +376,5 @@ def find_offsets(journal: Path) -> Items | None:
         return None
     order = np.argsort(index, kind="stable")  # of equal ones, the later line comes later
     last = np.append(np.diff(index[order]) != 0, True)
-    offsets: Items = starts[order[last]]
+    offsets: ItemNumbers = starts[order[last]]
     return offsets

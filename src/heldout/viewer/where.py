@@ -60,7 +60,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FilterColumn:
     """One value per row: numbers, or texts as codes into a list of distinct values."""
 
     numbers: NDArray[np.float64] | None = None
@@ -134,7 +134,7 @@ def picked_by(terms: Sequence[Term], outcomes: Collection[str] = ()) -> str:
 def evaluate(
     terms: Sequence[Term],
     rows: int,
-    get_column: Callable[[str], Column],
+    get_column: Callable[[str], FilterColumn],
     search: Callable[[str], Mask],
 ) -> Mask:
     """Evaluate a filter.
@@ -162,7 +162,7 @@ def evaluate(
     return mask
 
 
-def _evaluate_term(term: Term, column: Column) -> Mask:
+def _evaluate_term(term: Term, column: FilterColumn) -> Mask:
     if column.numbers is not None:
         with np.errstate(invalid="ignore"):
             held: Mask = _COMPARE[term.op](column.numbers, _number(term))

@@ -18,7 +18,7 @@ import torch
 from heldout.errors import InvalidInput, NoVerdict
 from heldout.models import cache
 from heldout.models.cache import ResponseCache
-from heldout.scoring.judges import Judge, Verdict, judge
+from heldout.scoring.judges import Judge, JudgeVerdict, judge
 from heldout.scoring.judges.judge import CachedReply, VerdictCache
 from heldout.types import Usage
 from tests.scoring.judges.scripted import Scripted, said, three_way_question
@@ -39,7 +39,7 @@ def count_verdicts(path: Path) -> int:
         return file.info().entries
 
 
-def ask(run: Run, judge: Judge, answer: str = "four") -> Verdict[Any]:
+def ask(run: Run, judge: Judge, answer: str = "four") -> JudgeVerdict[Any]:
     return run(judge.ask, three_way_question("2+2?", answer, "4"))  # type: ignore[no-any-return]
 
 

@@ -26,9 +26,9 @@ from heldout.errors import (
 )
 from heldout.scoring.judges import (
     Judge,
+    JudgeVerdict,
     Malformed,
     Question,
-    Verdict,
 )
 from heldout.scoring.judges.judge import MAX_FAILURES, MAX_REPLY, json_object
 from heldout.types import Completion, Message, Sample, Score, Trajectory, Usage
@@ -40,7 +40,7 @@ ASKED = three_way_question("2+2?", "four", "4")
 
 
 def verdict_of(run: Run, judge: Judge, question: Question[Any] = ASKED, draw: int = 0) -> Any:
-    async def main() -> Verdict[Any]:
+    async def main() -> JudgeVerdict[Any]:
         return await judge.ask(question, draw=draw)
 
     return run(main)
@@ -52,7 +52,9 @@ def verdict_of(run: Run, judge: Judge, question: Question[Any] = ASKED, draw: in
 def test_a_verdict_says_what_was_replied_and_what_it_cost(run: Run) -> None:
     endpoint = Scripted(said("correct"), usage=Usage(100, 7))
     verdict = verdict_of(run, Judge(endpoint))
-    assert verdict == Verdict("correct", said("correct"), Usage(100, 7), 1, False, "three_way/1")
+    assert verdict == JudgeVerdict(
+        "correct", said("correct"), Usage(100, 7), 1, False, "three_way/1"
+    )
     assert endpoint.asked == [ASKED.messages]
 
 
@@ -336,7 +338,7 @@ def test_equal_questions_are_asked_once_and_others_again(run: Run) -> None:
 def test_equal_questions_at_the_same_time_are_one_request(run: Run) -> None:
     started, go = [], []
 
-    async def main() -> list[Verdict[Any]]:
+    async def main() -> list[JudgeVerdict[Any]]:
         go.append(anyio.Event())
 
         async def slow(messages: list[Message]) -> str:
@@ -345,7 +347,7 @@ def test_equal_questions_at_the_same_time_are_one_request(run: Run) -> None:
             return said("correct")
 
         judge = Judge(slow)
-        verdicts: list[Verdict[Any]] = []
+        verdicts: list[JudgeVerdict[Any]] = []
 
         async def one() -> None:
             verdicts.append(await judge.ask(ASKED))

@@ -19,7 +19,7 @@ from heldout.scoring.judges.prompts import (
     NO_REPLY,
     PAIRWISE,
     THREE_WAY,
-    Prompt,
+    JudgePrompt,
     delimited,
     readable,
 )
@@ -50,7 +50,7 @@ PINNED = {
 
 
 def test_no_prompt_is_changed_without_a_new_version() -> None:
-    def digest(prompt: Prompt) -> str:
+    def digest(prompt: JudgePrompt) -> str:
         words = (prompt.name, prompt.system, DATA, prompt.closing, AGAIN, NO_REPLY)
         return hashlib.sha256("\n\n".join(words).encode()).hexdigest()[:16]
 

@@ -31,7 +31,7 @@ from heldout.integrations.tinker.endpoint import TinkerEndpoint, stop_sequences,
 from heldout.integrations.tinker.loops import (
     PASSED_OVER,
     Cadence,
-    Step,
+    LoopStep,
     fail,
     may_have_result,
     running_step,
@@ -183,15 +183,15 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             return {f"{self.prefix}/skipped": 1.0}
 
     def begin(self, config: Any) -> None:
-        """Begin a training. One whose points could not be written does not begin."""
+        """Begin a training run; refuse it if its points could not be written."""
         self._cadence, self._log_path = Cadence.of(config), config.log_path
         self._previous, self._measured = None, {}
         if get_async_eval_dispatcher() is None:
             self._enter_run_dir()
 
-    def _next_step(self) -> Step | None:
+    def _next_step(self) -> LoopStep | None:
         if self._given_step is not None:
-            return Step(self._given_step(), "given")
+            return LoopStep(self._given_step(), "given")
         return running_step() if self._cadence is None else self._cadence.next_step()
 
     def _claim_name(self, client: Any) -> None:
@@ -203,7 +203,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             )
 
     async def skip_missed(self, step: int) -> None:
-        """Record a skip for every step that the loop has passed over before this one."""
+        """Record a skip for every due step that the loop passed over before this one."""
         previous, self._previous = self._previous, step
         if self._cadence is not None and not self._cadence.counted:
             for missed in self._cadence.missed(previous, step):
@@ -212,7 +212,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     # --- One eval ---
 
     async def measure(
-        self, client: Any, step: Step, *, final: bool = False, saved_at: str | None = None
+        self, client: Any, step: LoopStep, *, final: bool = False, saved_at: str | None = None
     ) -> dict[str, float]:
         """Measure weights of a known step, here or on the dispatcher in use."""
         if saved_at is None and self._log_path is not None:
@@ -273,7 +273,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         return point if self._file is None else _record(self._file, point)
 
     def _enter_run_dir(self) -> None:
-        """Hold the curve for as long as this evaluator lives."""
+        """Keep the curve open for the lifetime of this evaluator."""
         if self.run_dir is None:
             return
         self._file = open_curve_file(self.run_dir, self)
@@ -284,7 +284,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         return number_fields(point, f"{self.prefix}/")
 
     async def _measure_without_step(self, client: Any) -> dict[str, float]:
-        """The loop logs the result at its own step. The curve would need to know it."""
+        """Measure without a curve point: the loop knows the step, and this evaluator does not."""
         if not self._warned:
             self._warned = True
             log.warning(
@@ -297,7 +297,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     async def _point(
         self,
         client: Any,
-        step: Step | None,
+        step: LoopStep | None,
         directory: Path | None,
         *,
         final: bool = False,
@@ -349,7 +349,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
 
 
 def _record(file: CurveFile, point: CurvePoint) -> CurvePoint:
-    """Write a point; one whose step has gone back is of a new attempt of the training."""
+    """Write a point; if its step went back, it begins a new attempt of the training run."""
     latest = _latest.setdefault(file, {})
     if point.step < latest.get(point.label, 0):
         latest.clear()

@@ -51,7 +51,7 @@ The RL loops do not, and need not be counted; that of DPO adds its last step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoopStep:
     """A training step, and how it is known."""
 
     number: int
@@ -83,12 +83,12 @@ class Cadence:
             return None
         return -(-self.start // self.every) * self.every
 
-    def next_step(self) -> Step | None:
+    def next_step(self) -> LoopStep | None:
         """The step that the call in progress is about; None where it is not known."""
         calls, self.calls = self.calls, self.calls + 1
         step = running_step()
         if step is None and self.counted and self.first is not None:
-            step = Step(self.first + calls * self.every, "count")
+            step = LoopStep(self.first + calls * self.every, "count")
         return step
 
     def missed(self, previous: int | None, step: int) -> list[int]:
@@ -104,16 +104,16 @@ def is_counted(config_type: type) -> bool:
     return any(base.__module__ in COUNTED for base in config_type.__mro__)
 
 
-def running_step() -> Step | None:
+def running_step() -> LoopStep | None:
     """The step that the running task or its trace scope names."""
     task = asyncio.current_task()
     name = re.fullmatch(r"eval_.*_iteration_(\d+)", task.get_name(), re.S) if task else None
     if name is not None:
-        return Step(int(name[1]), "task")
+        return LoopStep(int(name[1]), "task")
     # Scopes of many kinds have a step; the one around an evaluator has its name, too.
     attributes = getattr(trace.trace_context.get(None), "attributes", None) or {}
     if "evaluator_name" in attributes and "step" in attributes:
-        return Step(attributes["step"], "trace")
+        return LoopStep(attributes["step"], "trace")
     return None
 
 
@@ -203,7 +203,7 @@ class AsyncBuilder:
 class AsyncEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     """An evaluator that is scheduled where the loop calls it, if the step is known."""
 
-    def __init__(self, evaluator: Any, next_step: Callable[[], Step | None]) -> None:
+    def __init__(self, evaluator: Any, next_step: Callable[[], LoopStep | None]) -> None:
         self._evaluator, self._next_step = evaluator, next_step
 
     async def __call__(self, sampling_client: Any) -> Any:
@@ -238,7 +238,7 @@ PASSED_OVER = (
 
 
 async def fail(reason: str) -> Any:
-    """In place of an eval that cannot run, so that the curve shows the gap, and the reason."""
+    """Stands in for an eval that cannot run, so that the curve shows the gap and the reason."""
     raise InvalidInput(reason)
 
 
@@ -275,7 +275,7 @@ async def schedule(
 
 
 def scheduled_metrics(name: str, scheduled: Scheduled) -> dict[str, float]:
-    """What the loop logs of an eval that was scheduled; without room for it, it is a skip."""
+    """What the loop logs for a scheduled eval; a skip if there was no free slot."""
     return {f"heldout/{name}/{'scheduled' if may_have_result(scheduled) else 'skipped'}": 1.0}
 
 
@@ -352,7 +352,7 @@ class TrainingLog:
         return scheduled_metrics(name, scheduled)
 
     def _name(self, evaluator: Any) -> str:
-        """The evaluator's name on the curve, where two of one name would be one eval."""
+        """The evaluator's name on the curve, made unique."""
         if id(evaluator) not in self._names:
             own = getattr(evaluator, "name", None)
             base = own if isinstance(own, str) and own.strip() else type(evaluator).__name__
@@ -362,7 +362,7 @@ class TrainingLog:
         return self._names[id(evaluator)][1]
 
     def _end_loop(self) -> None:
-        """In place of the logger's `close`, which the loop calls after its last row."""
+        """Replaces the logger's `close`, which the loop calls after its last row."""
         self._loop_has_ended = True
 
     def close_when_drained(self) -> None:
@@ -450,7 +450,7 @@ def _schedule_supervised(run_evals: Any) -> Any:
     async def replacement(evaluators: list[Any], training_client: Any, step: int) -> Any:
         if current_training() is not None:
             evaluators = [
-                AsyncEvaluator(evaluator, lambda: Step(step, "given"))
+                AsyncEvaluator(evaluator, lambda: LoopStep(step, "given"))
                 if _is_schedulable(evaluator)
                 else evaluator
                 for evaluator in evaluators

@@ -17,13 +17,13 @@ from tinker_cookbook import checkpoint_utils
 from heldout.errors import InvalidInput
 from heldout.integrations.tinker.endpoint import without_key
 from heldout.integrations.tinker.evaluator import HeldoutEvaluator
-from heldout.integrations.tinker.loops import Step, with_async_evals
+from heldout.integrations.tinker.loops import LoopStep, with_async_evals
 from heldout.training.run_eval import describe
 
 log = logging.getLogger("heldout")
 
 
-class Builder:
+class EvaluatorBuilder:
     """An evaluator in a config. The loop calls it once, as a training begins."""
 
     def __init__(self, evaluator: HeldoutEvaluator, config: Any) -> None:
@@ -33,7 +33,7 @@ class Builder:
         """What the package logs of it, with the rest of the config."""
         return {"heldout": self.evaluator.name}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Builder:
+    def __deepcopy__(self, memo: dict[int, Any]) -> EvaluatorBuilder:
         # To log its config, the package copies all of it. Samples and models need not be there
         # twice, and what holds a lock could not be.
         return self
@@ -53,9 +53,6 @@ def with_heldout(config: Any, *evaluators: HeldoutEvaluator, async_eval: bool = 
         async_eval: Whether all evaluators of the training, and not these alone, run on the
             dispatcher that is installed around it. Their metrics are logged at their steps with
             the loop's own logger, which is closed when the dispatcher has drained.
-
-    Returns:
-        A new config.
 
     Raises:
         InvalidInput: Two evaluators have one name, so that their metrics would be one; or there is
@@ -84,14 +81,14 @@ def with_heldout(config: Any, *evaluators: HeldoutEvaluator, async_eval: bool = 
                     f"evaluator {evaluator.name!r} a run_dir"
                 )
             evaluator.run_dir = (Path(config.log_path) / "heldout").absolute()
-    builders = [Builder(evaluator, config) for evaluator in evaluators]
+    builders = [EvaluatorBuilder(evaluator, config) for evaluator in evaluators]
     config = chz.replace(config, evaluator_builders=[*config.evaluator_builders, *builders])
     return with_async_evals(config) if async_eval else config
 
 
 def evaluators_of(config: Any) -> list[HeldoutEvaluator]:
     """The evaluators that `with_heldout` has put into a config."""
-    return [b.evaluator for b in config.evaluator_builders if isinstance(b, Builder)]
+    return [b.evaluator for b in config.evaluator_builders if isinstance(b, EvaluatorBuilder)]
 
 
 async def evaluate_final(
@@ -122,7 +119,7 @@ async def evaluate_final(
             f"{config.log_path} has no checkpoint with sampler weights, so there is nothing to "
             "measure; the training saves one when it ends"
         )
-    of_step = Step(step, "given") if step is not None else _step_of(last, config)
+    of_step = LoopStep(step, "given") if step is not None else _step_of(last, config)
     for evaluator in evaluators:
         await evaluator.skip_missed(of_step.number)
     unmeasured = [e for e in evaluators if not e.has_measured(of_step.number, last.sampler_path)]
@@ -145,7 +142,7 @@ async def evaluate_final(
     return metrics
 
 
-def _step_of(checkpoint: Any, config: Any) -> Step:
+def _step_of(checkpoint: Any, config: Any) -> LoopStep:
     # Two loops do not say in a checkpoint how many updates it has. The supervised one saves while
     # later updates are in flight, and numbers batches within an epoch. The async one calls its
     # last step the one it was configured to reach, even where it discarded stale samples and made
@@ -153,7 +150,7 @@ def _step_of(checkpoint: Any, config: Any) -> Step:
     is_async = getattr(config, "async_config", None) is not None
     is_final = checkpoint.name == "final"
     if checkpoint.epoch is None and checkpoint.batch is not None and not (is_async and is_final):
-        return Step(checkpoint.batch, "checkpoint")
+        return LoopStep(checkpoint.batch, "checkpoint")
     row_of_update = "training_client/step" if is_async else "train_mean_nll"
     logged = _last_logged(config.log_path, row_of_update) if is_final else None
     if logged is None:
@@ -162,7 +159,7 @@ def _step_of(checkpoint: Any, config: Any) -> Step:
             "is of; evaluate_final(config, step=…)"
         )
     # Step i of the log is the update that leads from i to i + 1.
-    return Step(logged + 1, "checkpoint")
+    return LoopStep(logged + 1, "checkpoint")
 
 
 def _last_logged(log_path: str, key: str) -> int | None:

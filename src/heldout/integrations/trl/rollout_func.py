@@ -118,9 +118,6 @@ def build_rollout_func(
         allow_overlap: Whether the training dataset may have prompts of these evals, which is
             otherwise an error before the first step.
 
-    Returns:
-        The function.
-
     Raises:
         InvalidInput: An argument, or the installed version of TRL, is not supported.
     """
@@ -272,7 +269,7 @@ _SKIP_FAILED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
+class _DatasetItem:
     sample: Sample
     opening: list[Message]
     """Empty where the environment opens the conversation, which a dataset cannot wait for."""
@@ -282,9 +279,9 @@ class _Item:
 
 def _prepare_items(
     samples: Iterable[Sample], prepare_messages: PrepareMessages | None
-) -> list[_Item]:
+) -> list[_DatasetItem]:
     """Make the opening messages of all samples, once, so that dataset and rollouts agree."""
-    items: list[_Item] = []
+    items: list[_DatasetItem] = []
     for sample in distinct(samples, wanted="a rollout starts from a Sample"):
         if prepare_messages is None:
             opening = messages_of(sample.input, f"sample {sample.id!r}: input")
@@ -301,13 +298,13 @@ def _prepare_items(
                 prompt = messages_of(sample.input)
             except InvalidInput:  # any input will do for an environment that reads it itself
                 prompt = [Message("user", "")]
-        items.append(_Item(sample, list(opening), prompt))
+        items.append(_DatasetItem(sample, list(opening), prompt))
     if not items:
         raise InvalidInput("there are no samples to train on")
     return items
 
 
-def _check_text(item: _Item) -> None:
+def _check_text(item: _DatasetItem) -> None:
     for message in item.prompt:
         for part in message.content if isinstance(message.content, list) else ():
             if part.get("type") != "text":
@@ -327,8 +324,8 @@ def _prompt_message(message: Message, in_parts: bool) -> dict[str, Any]:
     return body
 
 
-def _index_by_prompt(items: list[_Item], duplicates: Duplicates) -> dict[str, _Item]:
-    groups: dict[str, list[_Item]] = {}
+def _index_by_prompt(items: list[_DatasetItem], duplicates: Duplicates) -> dict[str, _DatasetItem]:
+    groups: dict[str, list[_DatasetItem]] = {}
     for item in items:
         key = _prompt_key(item.opening) if item.opening else _id_key(item.sample.id)
         groups.setdefault(key, []).append(item)
@@ -358,7 +355,9 @@ def _index_by_prompt(items: list[_Item], duplicates: Duplicates) -> dict[str, _I
     return {key: group[0] for key, group in groups.items()}
 
 
-def _choose_item(group: list[_Item], choose: Callable[[list[Sample]], Sample]) -> _Item:
+def _choose_item(
+    group: list[_DatasetItem], choose: Callable[[list[Sample]], Sample]
+) -> _DatasetItem:
     if len(group) == 1:
         return group[0]
     chosen = choose([item.sample for item in group])
@@ -371,7 +370,7 @@ def _choose_item(group: list[_Item], choose: Callable[[list[Sample]], Sample]) -
     )
 
 
-def _find_item(prompt: Any, by_prompt: dict[str, _Item]) -> _Item:
+def _find_item(prompt: Any, by_prompt: dict[str, _DatasetItem]) -> _DatasetItem:
     try:
         return by_prompt[_prompt_key(prompt)]
     except KeyError:
@@ -546,7 +545,7 @@ def _check_reward_functions(trainer: Any) -> None:
             )
 
 
-def _check_datasets(trainer: Any, by_prompt: dict[str, _Item]) -> None:
+def _check_datasets(trainer: Any, by_prompt: dict[str, _DatasetItem]) -> None:
     """Look up the evaluation prompts before the first step: an unknown one would end training."""
     if str(getattr(trainer.args.eval_strategy, "value", trainer.args.eval_strategy)) == "no":
         return

@@ -72,9 +72,6 @@ def in_rollout_phase(
         rows: Conversations in flight at once; by default 256 with vLLM and 32 without.
         timeout: Seconds for one sample, without waiting for the model.
         max_error_rate: Above this share of errored samples an eval is a skip; 1 accepts any.
-
-    Returns:
-        The builder.
     """
     if isinstance(score_fn, EvalDefinition):
         definition = EvalDefinition.of(score_fn, None, prepare_messages, environment_factory)
@@ -104,12 +101,12 @@ class RolloutPhase:
     """One rollout phase of a trainer, and how it puts conversations into tokens."""
 
     trainer: Callable[[], Any]
-    """None when it is gone: an eval's curve may be kept for longer than a trainer."""
+    """None once it is garbage collected: a curve may outlive its trainer."""
     template: Template
     per_turn_max_tokens: int
     engine_max_len: int | None
     active: bool = False
-    """Whether it is going on, so that the engine is awake."""
+    """Whether it is in progress, so that the engine is awake."""
 
 
 @dataclass(eq=False, slots=True)
@@ -287,7 +284,7 @@ class _TokenConversations:
 
 
 def _result_or_error(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function that renders or parses one conversation, so that it fails alone."""
+    """Call a function that renders or parses one conversation, and return what it raises."""
     try:
         return function(*args)
     except Exception as problem:  # noqa: BLE001 - templates raise what they like

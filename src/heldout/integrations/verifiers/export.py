@@ -115,7 +115,7 @@ def _row(sample: Sample, position: int, prompt: Sequence[Message]) -> dict[str, 
 
 
 @dataclass(slots=True)
-class _Episode:
+class _VerifiersEpisode:
     """A heldout rollout as it runs inside verifiers' loop."""
 
     sample: Sample
@@ -150,7 +150,7 @@ def _environment_class(vf: Any, base: Any) -> Any:
         async def setup_state(self, state: Any) -> Any:
             sample = self.heldout_samples[state["info"]["sample_id"]]
             with _errors_converted(vf, sample, "prepare_messages"):
-                episode = _Episode(sample, self.heldout_prepare(sample))
+                episode = _VerifiersEpisode(sample, self.heldout_prepare(sample))
             state["heldout"] = episode
             if self.heldout_environment_factory is not None:
                 with _errors_converted(vf, sample, "environment"):
@@ -277,7 +277,7 @@ def _rubric_class(vf: Any) -> Any:
             state["metrics"] = {metric.name: metric.value for metric in score.metrics}
 
         async def score_group(self, states: list[Any]) -> None:
-            """Score each by itself; its advantage is over those of the group that have a score."""
+            """Score each rollout; advantages are relative to those with a score."""
             await asyncio.gather(*(self.score_rollout(state) for state in states))
             scored = [state["reward"] for state in states if state.get("error") is None]
             for state in states:

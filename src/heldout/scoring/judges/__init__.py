@@ -10,7 +10,7 @@ graders    the four kinds as parts of a rubric, and what each shows of a sample 
 
 from __future__ import annotations
 
-from heldout.scoring.judges.judge import Judge, Verdict
+from heldout.scoring.judges.judge import Judge, JudgeVerdict
 from heldout.scoring.judges.prompts import (
     CRITERIA,
     EQUALITY,
@@ -29,8 +29,8 @@ __all__ = [
     "THREE_WAY",
     "Criterion",
     "Judge",
+    "JudgeVerdict",
     "Malformed",
     "Question",
-    "Verdict",
     "make_question",
 ]

@@ -21,7 +21,7 @@ from heldout.scoring.judges.prompts import (
     CRITERIA,
     PAIRWISE,
     Criterion,
-    Prompt,
+    JudgePrompt,
     Question,
     Scope,
     check_criteria,
@@ -31,7 +31,7 @@ from heldout.scoring.rubric import run_each
 from heldout.types import Message, Metric, Sample, Trajectory
 
 if TYPE_CHECKING:
-    from heldout.scoring.judges.judge import Judge, Verdict
+    from heldout.scoring.judges.judge import Judge, JudgeVerdict
 
 V = TypeVar("V")
 TextOf = Callable[[Sample], str]
@@ -55,7 +55,7 @@ class JudgeGrader:
     """A judge as a part of a rubric; `grade` asks and makes the metrics."""
 
     judge: Judge
-    kind: Prompt
+    kind: JudgePrompt
     name: str
     scope: Scope
     question: TextOf | None
@@ -114,7 +114,7 @@ class JudgeGrader:
         """
         return await self.grade(self, Case(answer, target, sample, trajectory), **self.options)
 
-    async def ask(self, case: Case, **texts: Any) -> list[Verdict[Any]]:
+    async def ask(self, case: Case, **texts: Any) -> list[JudgeVerdict[Any]]:
         """Judge the answer, the trajectory or each turn; no verdict where there is no answer."""
         judged: list[str] | list[dict[str, str]]
         before: Sequence[Message] | None = None
@@ -144,7 +144,7 @@ class JudgeGrader:
             return messages[0].text
         return "\n\n".join(f"[{message.role}]\n{message.text}" for message in messages)
 
-    def describe(self, verdicts: Sequence[Verdict[Any]]) -> dict[str, Any]:
+    def describe(self, verdicts: Sequence[JudgeVerdict[Any]]) -> dict[str, Any]:
         """Return the metadata of a metric; without verdicts there was no answer."""
         metadata: dict[str, Any] = {"judge": self.judge.name, "prompt": self.prompt}
         if not verdicts:
@@ -255,9 +255,9 @@ async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | No
     ]
 
 
-async def ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdict[V]]:
+async def ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[JudgeVerdict[V]]:
     """Ask at the same time; where one fails, the others' requests would be paid for nothing."""
-    verdicts: dict[int, Verdict[V]] = {}
+    verdicts: dict[int, JudgeVerdict[V]] = {}
 
     async def ask(index: int) -> None:
         verdicts[index] = await judge.ask(questions[index])

@@ -81,7 +81,7 @@ _SENT_BACK = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Generic[V]):
+class JudgeVerdict(Generic[V]):
     """What a judge decided.
 
     Attributes:
@@ -232,16 +232,13 @@ class Judge:
 
     # --- Asking ---
 
-    async def ask(self, question: Question[V], *, draw: int = 0) -> Verdict[V]:
+    async def ask(self, question: Question[V], *, draw: int = 0) -> JudgeVerdict[V]:
         """Ask a question, or look its verdict up.
 
         Args:
             question: The question.
             draw: Another number is another opinion of the same judge, with a seed of its own where
                 `sampling` has one.
-
-        Returns:
-            The verdict.
 
         Raises:
             NoVerdict: No reply was a verdict.
@@ -274,17 +271,17 @@ class Judge:
         self._has_given_verdict = True
         return verdict
 
-    async def _look_up(self, question: Question[V], key: bytes) -> Verdict[V] | None:
+    async def _look_up(self, question: Question[V], key: bytes) -> JudgeVerdict[V] | None:
         cached = await self._cache.get(key)
         if cached is None:
             return None
         reply, attempts, usage = cached
         with suppress(Malformed):  # `read` has become stricter: ask again
             value = question.read(json_object(reply, judged=question.inputs.values()))
-            return Verdict(value, reply, usage, attempts, True, question.prompt)
+            return JudgeVerdict(value, reply, usage, attempts, True, question.prompt)
         return None
 
-    async def _converse(self, question: Question[V], key: bytes, draw: int) -> Verdict[V]:
+    async def _converse(self, question: Question[V], key: bytes, draw: int) -> JudgeVerdict[V]:
         """Ask until a reply is a verdict."""
         sampling = self._sampling.for_item(f"{question.prompt} {key.hex()}", draw)
         messages = question.messages
@@ -304,7 +301,7 @@ class Judge:
                 again = Message("user", AGAIN.format(problem=problem))
                 messages = (*question.messages, sent_back, again)
             else:
-                return Verdict(value, reply, usage, attempt + 1, False, question.prompt)
+                return JudgeVerdict(value, reply, usage, attempt + 1, False, question.prompt)
         times = "one attempt" if self._attempts == 1 else f"{self._attempts} attempts"
         raise NoVerdict(
             f"judge {self.name} gave no verdict in {times} ({question.prompt}): {problem} Its last "
@@ -462,9 +459,6 @@ def json_object(
         finish_reason: Why it ended; "length" is malformed.
         judged: The texts that it could quote.
 
-    Returns:
-        The object.
-
     Raises:
         Malformed: The reply is anything else.
     """
@@ -494,7 +488,7 @@ def json_object(
 
 
 def _is_reasoning(before: str) -> bool:
-    """Tell whether it is blocks that open and close, and nothing else.
+    """Return whether it is blocks that open and close, and nothing else.
 
     Less its last character, the last block is one that never closes, and then nothing is left. A
     close alone is text without it.

@@ -61,7 +61,7 @@ but the turn itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class JudgePrompt:
     """The instructions for one kind of judge."""
 
     kind: str
@@ -77,7 +77,7 @@ class Prompt:
         """Kind and version: "equality/1"."""
         return f"{self.kind}/{self.version}"
 
-    def scoped(self, scope: Scope) -> Prompt:
+    def scoped(self, scope: Scope) -> JudgePrompt:
         """Return the prompt for an answer, a trajectory or a turn."""
         if scope == "answer":
             return self
@@ -85,7 +85,7 @@ class Prompt:
         return replace(self, kind=f"{self.kind}_{scope}", system=f"{self.system}\n\n{words}")
 
 
-EQUALITY = Prompt(
+EQUALITY = JudgePrompt(
     "equality",
     1,
     """\
@@ -105,7 +105,7 @@ where the verdict is "equal" or "different".""",
     ("equal", "different"),
 )
 
-THREE_WAY = Prompt(
+THREE_WAY = JudgePrompt(
     "three_way",
     1,
     """\
@@ -125,7 +125,7 @@ where the verdict is "correct", "incorrect" or "not_attempted".""",
     ("correct", "incorrect", "not_attempted"),
 )
 
-CRITERIA = Prompt(
+CRITERIA = JudgePrompt(
     "criteria",
     1,
     """\
@@ -142,7 +142,7 @@ where met is true or false.""",
     "Which of the CRITERIA are met by the ANSWER? Reply with the JSON object.",
 )
 
-PAIRWISE = Prompt(
+PAIRWISE = JudgePrompt(
     "pairwise",
     1,
     """\
@@ -184,7 +184,7 @@ class Question(Generic[V]):
 
 
 def make_question(
-    prompt: Prompt,
+    prompt: JudgePrompt,
     question: str,
     judged: str | Mapping[str, str],
     *,

@@ -270,7 +270,7 @@ class _LoggerThread:
         return self._lost[reason] == 1
 
     def _warn_lost(self, reason: str | None, problem: BaseException | None = None) -> None:
-        """Without the lock: a log handler may hang."""
+        """Log a warning, without holding the lock: a log handler may hang."""
         message = "heldout: %s failed to store a result: %s; more of this kind are only counted"
         log.warning(message, self._name, reason, exc_info=problem)
 

@@ -29,15 +29,15 @@ from heldout.store.jsonl import open_to_append
 from heldout.training.run_eval import Known, Measured, Task, describe
 from heldout.training.worker.messages import (
     INSIDE_WORKER,
-    Answer,
-    Begin,
-    Ended,
-    Load,
-    Measure,
-    Message,
+    CallFunction,
+    EvalDone,
+    EvaluateModel,
+    LoadWeights,
     Progress,
     Ready,
-    Stop,
+    StopEval,
+    WorkerMessage,
+    WorkerReply,
     decode_answer,
     encode,
 )
@@ -151,7 +151,7 @@ class EvalWorker:
         self._process: WorkerProcess | None = None
         self._closed = False
         self._failures: tuple[str, int] = ("", 0)
-        """Why it last did not start, and at how many evals in a row it has been so."""
+        """The last reason why it did not start, and at how many consecutive evals."""
         self._owner = os.getpid()
 
     @property
@@ -216,9 +216,9 @@ class EvalWorker:
         layout = snapshot.buffer.wait()
         process = self._ready_process(task)
         number = next(process.numbers)
-        process.send(Load(number, snapshot.slot, layout))
+        process.send(LoadWeights(number, snapshot.slot, layout))
         loaded = self._wait(process, task, number, "loading the weights", time.monotonic())
-        if isinstance(loaded, Ended):
+        if isinstance(loaded, EvalDone):
             return loaded.measured
         try:
             known = task.find_known(loaded.weights, loaded.functions)
@@ -232,7 +232,7 @@ class EvalWorker:
         return ended.measured
 
     def _ready_process(self, task: Task) -> WorkerProcess:
-        """The worker once `policy()` has returned: a new one, or one that was started before."""
+        """Return a worker whose `policy()` has returned: a new one, or the one that is running."""
         process = self._process
         if process is not None and process.ready:
             return process
@@ -247,9 +247,9 @@ class EvalWorker:
             if process is None:
                 process = self._process = self._start_process(task.run_dir / LOG)
                 path = [entry or str(Path.cwd()) for entry in sys.path]
-                process.send(Begin(next(process.numbers), self.spec, path, str(process.log)))
+                process.send(CallFunction(next(process.numbers), self.spec, path, str(process.log)))
             answer = self._wait(process, task, 1, "starting", process.started_at)
-            if isinstance(answer, Ended):
+            if isinstance(answer, EvalDone):
                 raise WorkerGone(f"{self.spec}: {answer.measured.skipped}")
         except WorkerGone as problem:
             self._failures = str(problem), times + 1 if str(problem) == reason else 1
@@ -266,8 +266,8 @@ class EvalWorker:
 
     def _wait(
         self, process: WorkerProcess, task: Task, number: int, what: str, since: float
-    ) -> Ready | Ended:
-        while not isinstance(answer := self._receive(process, number), Ready | Ended):
+    ) -> Ready | EvalDone:
+        while not isinstance(answer := self._receive(process, number), Ready | EvalDone):
             if not task.keep_going(0, len(task.samples)):
                 raise TimeIsUp(f"time was up while the eval worker was {what}")
             if time.monotonic() - since > self._start_timeout:
@@ -277,19 +277,21 @@ class EvalWorker:
                 )
         return answer
 
-    def _run(self, process: WorkerProcess, task: Task) -> Ended:
+    def _run(self, process: WorkerProcess, task: Task) -> EvalDone:
         number, samples = next(process.numbers), list(task.samples[: task.size])
         run_dir = str(task.run_dir)
-        process.send(Measure(number, samples, task.step, task.seed, task.pass_threshold, run_dir))
+        process.send(
+            EvaluateModel(number, samples, task.step, task.seed, task.pass_threshold, run_dir)
+        )
         done, total = 0, len(task.samples)
         stopped_at: float | None = None
-        while not isinstance(answer := self._receive(process, number), Ended):
+        while not isinstance(answer := self._receive(process, number), EvalDone):
             if isinstance(answer, Progress):
                 done, total = answer.done, answer.total
             if stopped_at is None:
                 if not task.keep_going(done, total):
                     stopped_at = time.monotonic()
-                    process.send(Stop(number))
+                    process.send(StopEval(number))
             elif time.monotonic() - stopped_at > GRACE_SECONDS:
                 raise WorkerGone(
                     f"time was up after {done} of {total} items, and the eval worker had not "
@@ -297,7 +299,7 @@ class EvalWorker:
                 )
         return answer
 
-    def _receive(self, process: WorkerProcess, number: int) -> Answer | None:
+    def _receive(self, process: WorkerProcess, number: int) -> WorkerReply | None:
         if self._closed:
             raise WorkerGone("the eval worker was closed")
         return process.receive(number)
@@ -319,11 +321,11 @@ class WorkerProcess(Protocol):
     log: Path
     pid: int
 
-    def send(self, message: Message) -> None:
-        """Send a request; WorkerGone where there is nobody to take it."""
+    def send(self, message: WorkerMessage) -> None:
+        """Send a request; WorkerGone if the worker has ended."""
         ...
 
-    def receive(self, number: int) -> Answer | None:
+    def receive(self, number: int) -> WorkerReply | None:
         """Return the next answer, if one comes soon and is to the request of this number."""
         ...
 
@@ -353,9 +355,6 @@ class WorkerHost(Protocol):
             environment: Variables added to those of the machine; None removes one.
             buffers: Hold the snapshots of weights.
             log: Where what it prints is to be kept.
-
-        Returns:
-            The worker.
 
         Raises:
             HeldoutError: It cannot be started.
@@ -423,14 +422,14 @@ class LocalProcess:
             raise WorkerGone(f"the eval worker could not be started: {describe(problem)}") from None
         self.pid = self._popen.pid
 
-    def send(self, message: Message) -> None:
+    def send(self, message: WorkerMessage) -> None:
         """Send a request."""
         try:
             self._connection.send_bytes(encode(message))
         except OSError:
             raise WorkerGone(self._why_gone()) from None
 
-    def receive(self, number: int) -> Answer | None:
+    def receive(self, number: int) -> WorkerReply | None:
         """The next answer, if one comes soon and is to the request of this number."""
         content = self.receive_bytes()
         if content is None:

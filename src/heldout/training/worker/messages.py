@@ -13,21 +13,21 @@ import msgspec
 
 from heldout.store.journal import plain_value
 from heldout.training.run_eval import Measured
-from heldout.training.worker.weight_buffer import Layout
+from heldout.training.worker.weight_buffer import BufferLayout
 from heldout.types import Sample
 
 INSIDE_WORKER = "HELDOUT_EVAL_WORKER"
 """Set in the environment of a worker, so that it starts none itself."""
 
 
-class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class WorkerMessage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A message between client and worker; `number` is that of the request."""
 
     number: int
 
 
-class Begin(Message, frozen=True):
-    """Call the user's function. Answered by Ready or Ended."""
+class CallFunction(WorkerMessage, frozen=True):
+    """Call the user's function. Answered by Ready or EvalDone."""
 
     spec: str
     """file.py:function or module:function."""
@@ -37,16 +37,16 @@ class Begin(Message, frozen=True):
     """The file that the worker prints to, to be named in reasons."""
 
 
-class Load(Message, frozen=True):
-    """Replace the weights of the model. Answered by Ready or Ended."""
+class LoadWeights(WorkerMessage, frozen=True):
+    """Replace the weights of the model. Answered by Ready or EvalDone."""
 
     buffer: int
     """Which of the inherited buffers they are in."""
-    layout: Layout
+    layout: BufferLayout
 
 
-class Measure(Message, frozen=True):
-    """Evaluate the model. Answered by Progress, and then Ended."""
+class EvaluateModel(WorkerMessage, frozen=True):
+    """Evaluate the model. Answered by Progress, and then EvalDone."""
 
     samples: list[Sample]
     step: int
@@ -55,11 +55,11 @@ class Measure(Message, frozen=True):
     run_dir: str
 
 
-class Stop(Message, frozen=True):
-    """End the eval of this number with what there is: time is up. Not answered."""
+class StopEval(WorkerMessage, frozen=True):
+    """End the eval of this number with the results so far: time is up. Not answered."""
 
 
-class Ready(Message, frozen=True):
+class Ready(WorkerMessage, frozen=True):
     """The function was called, or the weights are loaded."""
 
     weights: str | None = None
@@ -68,26 +68,26 @@ class Ready(Message, frozen=True):
     """What the numbers depend on (`describe_runner`), to tell whether they belong on the curve."""
 
 
-class Progress(Message, frozen=True):
-    """Items that are done, of how many."""
+class Progress(WorkerMessage, frozen=True):
+    """Items that are done, and in total."""
 
     done: int
     total: int
 
 
-class Ended(Message, frozen=True):
-    """What the eval came to; a skip where a request failed."""
+class EvalDone(WorkerMessage, frozen=True):
+    """The outcome of the eval; a skip if a request failed."""
 
     measured: Measured
     restart: bool = False
     """Something of this eval is still running, so the next one needs another worker."""
 
 
-Request = Begin | Load | Measure | Stop
-Answer = Ready | Progress | Ended
+WorkerRequest = CallFunction | LoadWeights | EvaluateModel | StopEval
+WorkerReply = Ready | Progress | EvalDone
 
-_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
-_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+_requests: msgspec.json.Decoder[WorkerRequest] = msgspec.json.Decoder(WorkerRequest)
+_answers: msgspec.json.Decoder[WorkerReply] = msgspec.json.Decoder(WorkerReply)
 
 encode = msgspec.json.Encoder(enc_hook=plain_value).encode
 decode_request, decode_answer = _requests.decode, _answers.decode

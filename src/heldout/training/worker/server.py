@@ -31,18 +31,18 @@ from heldout.training.distributed import Alone
 from heldout.training.run_eval import Measured, Task, build_runner, describe, measure
 from heldout.training.runner import EpisodeRunner, Runner, RunnerBuilder, describe_runner
 from heldout.training.worker.messages import (
-    Begin,
-    Ended,
-    Load,
-    Measure,
-    Message,
+    CallFunction,
+    EvalDone,
+    EvaluateModel,
+    LoadWeights,
     Progress,
     Ready,
-    Stop,
+    StopEval,
+    WorkerMessage,
     decode_request,
     encode,
 )
-from heldout.training.worker.weight_buffer import Layout, checksums, read_tensors
+from heldout.training.worker.weight_buffer import BufferLayout, checksums, read_tensors
 from heldout.weights import adapter_states, fingerprint, named_tensors, numbers
 
 PROGRESS_SECONDS = 1.0
@@ -59,7 +59,7 @@ def import_function(spec: str) -> Callable[[], Any]:
     return function  # type: ignore[no-any-return]
 
 
-def build_policy(begin: Begin) -> tuple[Any, RunnerBuilder]:
+def build_policy(begin: CallFunction) -> tuple[Any, RunnerBuilder]:
     """Call the user's function and check what it returns."""
     sys.path += [entry for entry in begin.path if entry not in sys.path]
     name = begin.spec.rpartition(":")[2]
@@ -75,7 +75,7 @@ def build_policy(begin: Begin) -> tuple[Any, RunnerBuilder]:
     )
 
 
-def load_weights(model: Any, layout: Layout, tensors: dict[str, Any]) -> None:
+def load_weights(model: Any, layout: BufferLayout, tensors: dict[str, Any]) -> None:
     """Replace the model's weights, or raise InvalidInput and change nothing."""
     import torch
 
@@ -126,7 +126,9 @@ class Server:
         self._connection = connection
         self._sending = threading.Lock()
         self._buffers = buffers
-        self._requests: queue.SimpleQueue[Begin | Load | Measure | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[CallFunction | LoadWeights | EvaluateModel | None] = (
+            queue.SimpleQueue()
+        )
         self._stopped = 0
         """The number of the last eval that was told to stop."""
         self._client = os.getppid()
@@ -148,26 +150,28 @@ class Server:
             except Exception as problem:  # noqa: BLE001 - the user's code: the reason of a skip
                 self._print_traceback(problem)
                 reason = describe(problem) + self._see_log()
-                answer = Ended(request.number, Measured(0, skipped=reason, weights=self._weights))
+                answer = EvalDone(
+                    request.number, Measured(0, skipped=reason, weights=self._weights)
+                )
             self._send(answer)
 
-    def _answer(self, request: Begin | Load | Measure) -> Message:
+    def _answer(self, request: CallFunction | LoadWeights | EvaluateModel) -> WorkerMessage:
         match request:
-            case Begin():
+            case CallFunction():
                 self._log = request.log
                 self._model, self._builder = build_policy(request)
                 return Ready(request.number)
-            case Load():
+            case LoadWeights():
                 self._weights = None
                 tensors = read_tensors(self._buffers[request.buffer], request.layout)
                 load_weights(self._model, request.layout, tensors)
                 self._weights = fingerprint(self._model)
                 runner = build_runner(self._builder, self._model)
                 return Ready(request.number, self._weights, describe_runner(runner))
-            case Measure():
+            case EvaluateModel():
                 return self._measure(request)
 
-    def _measure(self, request: Measure) -> Ended:
+    def _measure(self, request: EvaluateModel) -> EvalDone:
         sent = time.monotonic()
 
         def keep_going(done: int, total: int) -> bool:
@@ -192,10 +196,10 @@ class Server:
         if measured.skipped is not None:
             measured = replace(measured, skipped=measured.skipped + self._see_log())
         left = any(thread.name == "heldout-loop" for thread in threading.enumerate())
-        return Ended(request.number, measured, restart=left)
+        return EvalDone(request.number, measured, restart=left)
 
     def _build_runner(self, model: Any) -> Runner | EpisodeRunner:
-        """The user's runner; the traceback of what goes wrong in it is printed."""
+        """Build the user's runner; print the traceback if that fails."""
         runner = self._builder(model)
         if not isinstance(runner, Runner):
             return runner
@@ -219,7 +223,7 @@ class Server:
     def _see_log(self) -> str:
         return f"; see {self._log}" if self._printed else ""
 
-    def _send(self, answer: Message) -> None:
+    def _send(self, answer: WorkerMessage) -> None:
         content = encode(answer)
         # The listening thread notices where the client is gone.
         with self._sending, suppress(OSError):
@@ -233,7 +237,7 @@ class Server:
             while os.getppid() == self._client:
                 if self._connection.poll(1.0):
                     request = decode_request(self._connection.recv_bytes())
-                    if isinstance(request, Stop):
+                    if isinstance(request, StopEval):
                         self._stopped = request.number
                     else:
                         self._requests.put(request)

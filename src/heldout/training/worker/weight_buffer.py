@@ -31,10 +31,10 @@ from heldout.weights import (
     Named,
     adapter_states,
     checked_copy,
+    explain_sharding,
     named_tensors,
     readable,
     totals,
-    why_not_whole,
 )
 
 ALIGNMENT = 64
@@ -52,7 +52,7 @@ class TensorLayout(msgspec.Struct, frozen=True):
     offset: int
 
 
-class Layout(msgspec.Struct, frozen=True):
+class BufferLayout(msgspec.Struct, frozen=True):
     """What a buffer holds."""
 
     tensors: list[TensorLayout]
@@ -63,7 +63,7 @@ class Layout(msgspec.Struct, frozen=True):
     """What PEFT holds besides weights (`heldout.weights.adapter_states`)."""
 
 
-def read_tensors(fd: int, layout: Layout) -> dict[str, Any]:
+def read_tensors(fd: int, layout: BufferLayout) -> dict[str, Any]:
     """Map the tensors of a buffer by name. What is written to them stays in this process."""
     import torch
 
@@ -94,7 +94,7 @@ class WeightBuffer:
     def __init__(self, *, copy: Copy = "trainable") -> None:
         self._copy = checked_copy(copy)
         self.fd = create_memory()
-        self._layout: Layout | None = None
+        self._layout: BufferLayout | None = None
         self._checksum_offsets = range(0)
         self._content: Any = None
         """The memory as a tensor of bytes."""
@@ -123,7 +123,7 @@ class WeightBuffer:
         import torch
 
         self._layout = None
-        if (reason := why_not_whole(model)) is not None:
+        if (reason := explain_sharding(model)) is not None:
             raise InvalidInput(reason)
         with torch.inference_mode(False), torch.no_grad():
             layout, copied, frozen, end = _plan_layout(model, self._copy)
@@ -141,7 +141,7 @@ class WeightBuffer:
                 self._mark_copies(devices)
         self._layout = layout
 
-    def wait(self) -> Layout:
+    def wait(self) -> BufferLayout:
         """Wait, in any thread, until the last `write` is complete, and say what it wrote."""
         if self._layout is None:
             raise InvalidInput("there is no snapshot of the weights: none was written to its end")
@@ -220,14 +220,14 @@ class WeightBuffer:
         self._pinned = None
 
 
-def _plan_layout(model: Any, copy: Copy) -> tuple[Layout, dict[int, Named], list[Any], int]:
+def _plan_layout(model: Any, copy: Copy) -> tuple[BufferLayout, dict[int, Named], list[Any], int]:
     """The layout, what to copy to which offset, the frozen tensors, and where the last one ends."""
     import torch
 
     tensors = named_tensors(model)
     if not tensors:
         raise InvalidInput(f"a model with weights is needed for a snapshot, got {model!r:.100}")
-    layout = Layout([], [], adapters=adapter_states(model))
+    layout = BufferLayout([], [], adapters=adapter_states(model))
     frozen: list[Any] = []
     offsets: dict[int, int] = {}
     copied: dict[int, Named] = {}
