@@ -521,7 +521,7 @@ def test_an_error_in_the_third_episode_says_where_it_was(
     assert run_cli(["agent", *given, "--episodes", "9", "--seed", "7", "--json"]) == 4
     out, err = capsys.readouterr()
     error = json.loads(out)["error"]
-    assert error.keys() == build_schema("agent-error")["properties"]["error"]["properties"].keys()
+    assert error.keys() == build_schema("agent-error")["$defs"]["PlaceOutput"]["properties"].keys()
     about = {key: error[key] for key in ("env", "policy", "seed", "episode")}
     assert about == {"env": "fails:F-v0", "policy": "fails:act", "seed": 7, "episode": 2}
     assert "in episode 2" in err
