@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
@@ -81,19 +81,12 @@ def test_one_value_has_no_spread_to_speak_of() -> None:
 # --- Intervals ---
 
 
-@pytest.mark.parametrize(("wins", "n"), [(0, 10), (1, 10), (5, 10), (10, 10), (40, 40), (3, 200)])
+@pytest.mark.parametrize(("wins", "n"), [(0, 10), (40, 40), (3, 200)])
 def test_a_rate_gets_wilsons_interval(wins: int, n: int) -> None:
     interval = moments([1.0] * wins + [0.0] * (n - wins)).interval()
     expected = scipy_stats.binomtest(wins, n).proportion_ci(0.95, method="wilson")
     assert interval is not None
     assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
-
-
-def test_forty_of_forty_has_an_interval_with_width() -> None:
-    interval = moments([1.0] * 40).interval()
-    assert interval is not None
-    assert interval.high == 1.0
-    assert 0.90 < interval.low < 0.93
 
 
 def test_values_without_bounds_get_the_t_interval() -> None:
@@ -146,40 +139,6 @@ def test_the_interval_of_values_from_0_to_1_stays_there_and_holds_the_mean(
     assert 0 <= interval.low <= found.mean + 1e-9
     assert found.mean - 1e-9 <= interval.high <= 1
     assert interval.low < interval.high
-
-
-def coverage(draw, truth: float, rounds: int = 1000) -> float:  # type: ignore[no-untyped-def]
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(rounds):
-        interval = moments(*draw(rng)).interval()
-        hits += interval is not None and interval.low <= truth <= interval.high
-    return hits / rounds
-
-
-@pytest.mark.parametrize(("n", "p"), [(10, 0.5), (20, 0.1), (40, 0.95), (100, 0.02)])
-def test_intervals_of_rates_cover_the_truth(n: int, p: float) -> None:
-    # Wilson's is not exact at any one p; .92 is as low as it gets on these.
-    assert coverage(lambda rng: ((rng.random(n) < p).astype(float).tolist(),), p) > 0.92
-
-
-def test_intervals_of_graded_rewards_cover_the_truth() -> None:
-    assert 0.92 < coverage(lambda rng: (rng.beta(2, 5, size=15).tolist(),), 2 / 7) < 0.98
-
-
-def test_intervals_with_repeats_cover_the_truth() -> None:
-    def draw(rng):  # type: ignore[no-untyped-def]
-        difficulty = rng.beta(0.5, 0.5, size=30)
-        values = (rng.random((30, 4)) < difficulty[:, None]).astype(float)
-        return values.ravel().tolist(), np.repeat(np.arange(30), 4).tolist()
-
-    assert 0.92 < coverage(draw, 0.5) < 0.985
-
-
-@settings(deadline=None)
-@given(st.integers(1, 5000), st.sampled_from([0.6, 0.9, 0.95, 0.975, 0.995]))
-def test_t_quantiles_are_scipys(df: int, p: float) -> None:
-    assert t_quantile(p, df) == pytest.approx(scipy_stats.t.ppf(p, df), rel=1e-9)
 
 
 def test_t_quantile_refuses_what_it_cannot_do() -> None:
