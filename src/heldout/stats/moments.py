@@ -70,14 +70,15 @@ def degrees_of_freedom(sizes: Floats, starts: Ints) -> Floats:
     """Return the degrees of freedom of each run of cluster sizes; 0 for a single cluster."""
     counts = run_lengths(starts, len(sizes))
     unequal = np.minimum.reduceat(sizes, starts) < np.maximum.reduceat(sizes, starts)
+    equal = (counts - 1).astype(np.float64)
     if not unequal.any():
-        return counts - 1.0
+        return equal
     n = np.add.reduceat(sizes, starts)
     each = np.repeat(n, counts)
     weighted = sizes * each / np.maximum(each - sizes, 1)
     first, second, fourth = (exact_sums(weighted**power, starts) for power in (1, 2, 4))
     found = first**2 / (second + (second**2 - fourth) / n**2)
-    return np.asarray(np.where(unequal, found, counts - 1.0))
+    return np.asarray(np.where(unequal, found, equal))
 
 
 # --- Moments ------------------------------------------------------------------------------------
