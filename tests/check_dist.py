@@ -24,7 +24,7 @@ PAPERS = {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "pyproject.tom
 FIRST_RUN = """
 import heldout
 samples = [heldout.Sample("france", {"question": "Capital of France?"}, "Paris")]
-report = heldout.run(samples, lambda t, s: s.ground_truth in t.answer, model=lambda m: "Paris")
+report = heldout.run(samples, lambda t, s: s.ground_truth in t.answer, endpoint=lambda m: "Paris")
 assert report.summary["mean"] == 1.0, report.summary
 assert "site-packages" in heldout.__file__, heldout.__file__
 """

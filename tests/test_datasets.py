@@ -107,6 +107,14 @@ def test_a_column_that_a_row_lacks_is_an_error_unless_it_is_optional(columns: An
         assert to_samples(rows, **columns, optional=["key"]) == expected
 
 
+def test_an_optional_column_that_no_row_has_is_refused() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        to_samples(ROWS, metadata=["level"], optional=["level"])
+    assert str(refused.value) == (
+        "optional: no row has 'level'; there are ['answer', 'difficulty', 'question']"
+    )
+
+
 @pytest.mark.parametrize("name", ["input", "metadata", "optional"])
 def test_a_bare_text_for_a_list_of_columns_is_refused(name: str) -> None:
     columns: Any = {name: "difficulty"}

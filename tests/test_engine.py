@@ -235,7 +235,9 @@ def test_the_turn_limit_is_the_one_passed_else_the_evals_own_and_is_recorded(
     assert report.results[0].trajectory.stop.limit == "max_turns"
     assert len(report.results[0].trajectory.messages) == 2 + 2 * turns
     assert report.config["max_turns"] == turns
-    plain = heldout.run(definition, model=echo_number, output_dir=str(tmp_path), max_turns=passed)
+    plain = heldout.run(
+        definition, endpoint=echo_number, output_dir=str(tmp_path), max_turns=passed
+    )
     assert plain.config["max_turns"] == turns
     with pytest.raises(ResumeMismatch, match=f"max_turns was {turns}, is now 7"):
         run_eval(definition, None, max_turns=7, resume=True)
@@ -360,8 +362,9 @@ def test_on_error_raise_stops_at_the_first(run_eval: RunEval) -> None:
             raise KeyError("difficulty")
         return exact(trajectory, sample)
 
-    with pytest.raises(ItemFailed, match="'s3'.*KeyError"):
+    with pytest.raises(ItemFailed, match="'s3'.*KeyError") as failed:
         run_eval(make_samples(100), score, on_error="raise", max_concurrent=1)
+    assert failed.value.stage == "score_fn"
 
 
 def test_a_cancellation_out_of_the_users_code_is_an_error_of_the_item(tmp_path: Path) -> None:

@@ -32,9 +32,8 @@ from heldout.errors import (
     RunExists,
     SystemicFailure,
 )
-from heldout.rollout import failed_in_scoring
 from heldout.scoring import Rubric, grade_number, part
-from heldout.store.journal import JournalWriter
+from heldout.store.journal import JournalWriter, find_stage
 from heldout.store.run_dir import RunDir
 from tests.conftest import RunEval, echo_number, exact, make_samples
 
@@ -237,9 +236,10 @@ def test_what_has_no_trajectories_is_refused(again: Rescore, tmp_path: Path) -> 
 
 def test_a_server_cannot_make_half_a_conversation_pass_for_a_whole_one() -> None:
     late = "timeout: not done after 5 s (in endpoint); the last answer was: 503 (in score_fn)"
-    assert not failed_in_scoring(late)
-    assert failed_in_scoring("timeout: not done after 0.5 s (in score_fn)")
-    assert failed_in_scoring("score_fn: ValueError: no")
+    assert find_stage(late, None) is None  # as an earlier version stored it
+    assert find_stage(late, "endpoint") == "endpoint"
+    assert find_stage("timeout: not done after 0.5 s (in score_fn)", None) == "score_fn"
+    assert find_stage("score_fn: ValueError: no", None) == "score_fn"
 
 
 # --- What the grader changed --------------------------------------------------------------------

@@ -194,8 +194,8 @@ def test_a_stopped_rollout_goes_on_after_its_last_saved_turn(
     attempt = attempt_of(policy_of(*turns[2:]), max_turns=4, turn_file=turn_file(tmp_path))
     assert roll_out(run, attempt, Saved(log=log)) == whole
     assert log == ["closed"], "it was opened again"
-    assert attempt.restored_turns == 2
-    assert attempt.seconds_before > 0
+    assert attempt.state.restored_turns == 2
+    assert attempt.state.seconds_before > 0
 
 
 @pytest.mark.parametrize("other", ["run", "sample", "damaged", "none"])
@@ -214,7 +214,7 @@ def test_turns_that_are_not_its_own_are_not_gone_on_from(
         file.remove()
     attempt = attempt_of(policy_of(add(7)), turn_file=file)
     assert roll_out(run, attempt, Saved()).outcome == {"total": 7}
-    assert attempt.restored_turns == 0
+    assert attempt.state.restored_turns == 0
 
 
 def test_an_environment_that_cannot_be_saved_is_refused_before_its_first_turn(
@@ -362,7 +362,7 @@ def test_what_was_said_before_a_failure_is_left_in_the_attempt(
     attempt = attempt_of(policy_of("a", RuntimeError("gone")), max_turns=3)
     with pytest.raises(RuntimeError):
         roll_out(run, attempt, Counter())
-    assert [m.text for m in attempt.messages] == ["count", "a", "go on 1"]
+    assert [m.text for m in attempt.state.messages] == ["count", "a", "go on 1"]
 
 
 def test_a_sample_that_was_cut_by_a_limit_is_scored_on_its_final_state(

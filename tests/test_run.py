@@ -50,7 +50,7 @@ def is_right(trajectory: Trajectory, sample: Sample) -> bool:
 
 
 def test_a_plain_call_gives_a_report() -> None:
-    report = heldout.run(SAMPLES, is_right, model=yes)
+    report = heldout.run(SAMPLES, is_right, endpoint=yes)
     assert report.summary["mean"] == 0.5
     assert report.summary["n"] == 4
     assert report.status == "complete"
@@ -58,7 +58,7 @@ def test_a_plain_call_gives_a_report() -> None:
 
 def test_it_works_where_an_event_loop_is_running() -> None:
     async def notebook_cell() -> EvalReport:
-        return heldout.run(SAMPLES, is_right, model=yes)
+        return heldout.run(SAMPLES, is_right, endpoint=yes)
 
     assert asyncio.run(notebook_cell()).summary["mean"] == 0.5
 
@@ -66,7 +66,7 @@ def test_it_works_where_an_event_loop_is_running() -> None:
 def test_it_works_in_another_thread() -> None:
     reports: list[EvalReport] = []
     thread = threading.Thread(
-        target=lambda: reports.append(heldout.run(SAMPLES, is_right, model=yes))
+        target=lambda: reports.append(heldout.run(SAMPLES, is_right, endpoint=yes))
     )
     thread.start()
     thread.join()
@@ -74,8 +74,8 @@ def test_it_works_in_another_thread() -> None:
 
 
 def test_every_call_has_a_directory_of_its_own_and_the_name_means_the_latest() -> None:
-    first = heldout.run(SAMPLES, is_right, model=yes, name="parity")
-    second = heldout.run(SAMPLES, lambda t, s: 1.0, model=yes, name="parity")
+    first = heldout.run(SAMPLES, is_right, endpoint=yes, experiment_name="parity")
+    second = heldout.run(SAMPLES, lambda t, s: 1.0, endpoint=yes, experiment_name="parity")
     assert first.path is not None
     assert second.path is not None
     assert first.path.parent == second.path.parent == Path("outputs/evals/parity")
@@ -85,8 +85,8 @@ def test_every_call_has_a_directory_of_its_own_and_the_name_means_the_latest() -
 
 
 def test_runs_are_compared_by_name() -> None:
-    heldout.run(SAMPLES, is_right, model=yes, name="yes")
-    heldout.run(SAMPLES, is_right, model=no, name="no")
+    heldout.run(SAMPLES, is_right, endpoint=yes, experiment_name="yes")
+    heldout.run(SAMPLES, is_right, endpoint=no, experiment_name="no")
     comparison = compare("yes", "no")
     assert (len(comparison.gained), len(comparison.lost)) == (2, 2)
     assert compare("yes", "outputs/evals/no") == comparison
@@ -94,7 +94,7 @@ def test_runs_are_compared_by_name() -> None:
 
 def test_settings_go_by_their_plain_names() -> None:
     report = heldout.run(
-        SAMPLES, is_right, model=yes, max_samples=2, repeats=3, max_tokens=7, temperature=0.5
+        SAMPLES, is_right, endpoint=yes, max_samples=2, repeats=3, max_tokens=7, temperature=0.5
     )
     assert report.summary["n"] == 6
     assert report.config["sampling"]["max_tokens"] == 7
@@ -107,22 +107,23 @@ def test_settings_go_by_their_plain_names() -> None:
         ({"max_sample": 2}, "there is no setting 'max_sample'; did you mean max_samples?"),
         ({"limit": 2}, "did you mean max_samples?"),
         ({"epochs": 2}, "did you mean repeats?"),
-        ({"endpoint": yes}, "did you mean model?"),
+        ({"model": yes}, "did you mean endpoint?"),
+        ({"name": "mine"}, "did you mean experiment_name?"),
         ({"zzz": 2}, "there is no setting 'zzz'; there are cache,"),
         ({"max_tokens": 0}, "sampling.max_tokens is a whole number >= 1"),
-        ({"name": "a/b"}, "the name a/b: @ and / are for a run that exists"),
-        ({"name": "a@2"}, "the name a@2: @ and / are for a run that exists"),
-        ({"name": "?"}, "experiment_name becomes a directory"),
+        ({"experiment_name": "a/b"}, "the name a/b: @ and / are for a run that exists"),
+        ({"experiment_name": "a@2"}, "the name a@2: @ and / are for a run that exists"),
+        ({"experiment_name": "?"}, "experiment_name becomes a directory"),
         ({"score_fn": SAMPLES}, "score_fn is a function (trajectory, sample) -> Score, got list"),
         ({"samples": [{"question": "?"}]}, "heldout.datasets.to_samples makes them"),
-        ({"model": ""}, "hf:PATH, smollm2"),
+        ({"endpoint": ""}, "hf:PATH, smollm2"),
     ],
 )
 def test_what_is_no_setting_is_refused_before_anything_is_made(
     settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        heldout.run(**{"samples": SAMPLES, "score_fn": is_right, "model": yes, **settings})
+        heldout.run(**{"samples": SAMPLES, "score_fn": is_right, "endpoint": yes, **settings})
     assert message in str(refused.value)
     assert not list(tmp_path.glob("outputs/evals/*"))
 
@@ -132,12 +133,12 @@ def test_a_score_function_that_always_raises_leaves_answers_to_rescore() -> None
         raise ValueError("a bug")
 
     with pytest.raises(SystemicFailure, match="4 × score_fn: ValueError: a bug.*`heldout rescore`"):
-        heldout.run(SAMPLES, broken, model=yes)
+        heldout.run(SAMPLES, broken, endpoint=yes)
 
 
 def test_an_eval_that_refuses_its_samples_leaves_no_directory(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="already used"):
-        heldout.run([*SAMPLES, SAMPLES[0]], is_right, model=yes)
+        heldout.run([*SAMPLES, SAMPLES[0]], is_right, endpoint=yes)
     assert not list(tmp_path.glob("outputs/evals/*"))
 
 
@@ -150,12 +151,12 @@ def test_resume_goes_on_with_the_latest_run_of_the_name() -> None:
         return "True"
 
     with pytest.raises(SystemicFailure) as first:
-        heldout.run(SAMPLES, is_right, model=flaky, name="flaky")
+        heldout.run(SAMPLES, is_right, endpoint=flaky, experiment_name="flaky")
     working.append(True)
-    resumed = heldout.run(SAMPLES, is_right, model=flaky, name="flaky", resume=True)
+    resumed = heldout.run(SAMPLES, is_right, endpoint=flaky, experiment_name="flaky", resume=True)
     assert resumed.path == first.value.run_dir
     assert resumed.summary["n_errors"] == 0
-    fresh = heldout.run(SAMPLES, is_right, model=flaky, name="other", resume=True)
+    fresh = heldout.run(SAMPLES, is_right, endpoint=flaky, experiment_name="other", resume=True)
     assert fresh.summary["n"] == 4
 
 
@@ -166,7 +167,7 @@ def test_an_executor_runs_the_items_elsewhere() -> None:
             return await evaluate(definition, replace(config, note="elsewhere"))
 
     definition = EvalDefinition(SAMPLES, is_right, max_turns=3)
-    report = heldout.run(definition, model=yes, executor=ClusterOptions())
+    report = heldout.run(definition, endpoint=yes, executor=ClusterOptions())
     assert report.config["note"] == "elsewhere"
 
 
@@ -175,12 +176,12 @@ def test_an_eval_without_an_honest_number_raises_as_evaluate_does() -> None:
         raise OSError("down")
 
     with pytest.raises(SystemicFailure, match="all 4 items errored"):
-        heldout.run(SAMPLES, is_right, model=broken)
+        heldout.run(SAMPLES, is_right, endpoint=broken)
 
 
 def test_a_refusal_is_not_hidden_by_the_frames_of_the_engine() -> None:
     with pytest.raises(InvalidInput) as refused:
-        heldout.run([*SAMPLES, SAMPLES[0]], is_right, model=yes)
+        heldout.run([*SAMPLES, SAMPLES[0]], is_right, endpoint=yes)
     assert [frame.name for frame in refused.traceback] == [
         "test_a_refusal_is_not_hidden_by_the_frames_of_the_engine", "run",
     ]  # fmt: skip
@@ -199,7 +200,7 @@ def test_ctrl_c_ends_it_and_leaves_a_run_to_resume(tmp_path: Path) -> None:
                 return "yes"
             samples = [heldout.Sample(str(i), {"question": str(i)}) for i in range(4)]
             try:
-                heldout.run(samples, lambda t, s: True, model=answer, max_concurrent=1)
+                heldout.run(samples, lambda t, s: True, endpoint=answer, max_concurrent=1)
             except KeyboardInterrupt:
                 print("interrupted")
             """
@@ -216,7 +217,7 @@ def test_ctrl_c_ends_it_and_leaves_a_run_to_resume(tmp_path: Path) -> None:
 
 
 def test_loading_a_file_says_which_directory_to_load() -> None:
-    report = heldout.run(SAMPLES, is_right, model=yes)
+    report = heldout.run(SAMPLES, is_right, endpoint=yes)
     assert report.path is not None
     with pytest.raises(InvalidInput, match=f"is a file; .* the run directory, {report.path}$"):
         EvalReport.load(report.path / "results.jsonl")

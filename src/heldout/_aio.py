@@ -53,18 +53,6 @@ def current_loop() -> Any:
     return asyncio.get_running_loop()
 
 
-def current_clock() -> Callable[[], float]:
-    """Return the clock that the deadlines of this event loop go by.
-
-    It is `anyio.current_time` without the search for the event loop, which takes longer.
-    """
-    if sniffio.current_async_library() == "trio":
-        import trio
-
-        return trio.current_time
-    return asyncio.get_running_loop().time
-
-
 def waker() -> Callable[[Callable[[], object]], None]:
     """Make a function with which another thread has a function called in this event loop.
 

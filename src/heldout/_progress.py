@@ -9,16 +9,16 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from heldout._format import count
-from heldout.prices import Price
+from heldout.prices import Price, find_price
 from heldout.stats import Moments
-from heldout.types import Usage
+from heldout.types import OtherUsage, Usage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,6 +47,8 @@ class RunProgress:
         self.completion_tokens = 0
         """Tokens of the model turns since this run, or its resumption, began."""
         self._price = price
+        self._other_prices: dict[str, Price | None] = {}
+        self._other_cost = 0.0
         self._repeats = repeats
         self._partial: dict[int, list[float]] = {}
         # Of samples that have all their repeats, one sample after the other.
@@ -71,6 +73,18 @@ class RunProgress:
             self.prompt_tokens += usage.prompt_tokens
             self.completion_tokens += usage.completion_tokens
 
+    def add_others(self, usages: Iterable[OtherUsage]) -> None:
+        """Count what judges and simulated users cost; without a price there is no cost at all."""
+        for part in usages if self._price is not None else ():
+            if part.model not in self._other_prices:
+                self._other_prices[part.model] = find_price(part.model)
+            price = self._other_prices[part.model]
+            if price is None or part.usage is None:
+                self._price = None
+                return
+            tokens = part.usage.prompt_tokens, part.usage.completion_tokens
+            self._other_cost += price.cost(*tokens)
+
     def status(self) -> str:
         """Return the mean so far and errors: `mean 0.500 (0.299 … 0.701) over 20, 1 error`."""
         with self._lock:
@@ -90,7 +104,7 @@ class RunProgress:
         if self.completion_tokens and elapsed:
             parts.append(f"{self.completion_tokens / elapsed:,.0f} tokens/s")
         if self._price is not None:
-            cost = self._price.cost(self.prompt_tokens, self.completion_tokens)
+            cost = self._price.cost(self.prompt_tokens, self.completion_tokens) + self._other_cost
             parts.append(f"cost {cost:.4g}")
         return ", ".join(parts)
 

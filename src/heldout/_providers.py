@@ -67,8 +67,8 @@ def check_model_name(name: str) -> None:
         return
     raise InvalidInput(
         f"model {name!r} is not one of openai:MODEL, openai:MODEL@http://host/v1, "
-        f"PROVIDER:MODEL ({', '.join(SERVERS[1:])}, litellm), hf:PATH, smollm2"
-        + _suggest(name, kind, model)
+        f"PROVIDER:MODEL ({', '.join(SERVERS[1:])}, litellm), hf:PATH, smollm2",
+        hint=_suggest(name, kind, model),
     )
 
 
@@ -86,24 +86,22 @@ def model_name(endpoint: Mapping[str, Any]) -> str | None:
     return f"{names[0]}:{model}" if names else f"{kind}:{model}@{url}"
 
 
-def _suggest(name: str, kind: str, model: str) -> str:
+def _suggest(name: str, kind: str, model: str) -> str | None:
     if kind in KINDS:  # openai: without a model, smollm2:x
-        return ""
+        return None
     if kind.endswith(".py"):  # as --scorer takes a function
-        return "; set a function in the eval file: config = EvalConfig(endpoint=FUNCTION)"
+        return "set a function in the eval file: config = EvalConfig(endpoint=FUNCTION)"
     is_tag = re.search(r"\d", kind) is not None  # llama3:8b, which is near to "ollama"
     if model and not is_tag and (near := difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.75)):
-        return f"; did you mean {near[0]}:{model}?"
+        return f"did you mean {near[0]}:{model}?"
     prefix, slash, rest = name.partition("/")
     if slash and prefix in KINDS and rest:  # as Inspect and LiteLLM write it
-        return f"; did you mean {prefix}:{rest}?"
+        return f"did you mean {prefix}:{rest}?"
     for pattern, form in _FAMILIES:
         if pattern.match(name):
-            return f"; write {form.format(name)}"
+            return f"write {form.format(name)}"
     if slash or (name and Path(name).is_dir()):
-        return (
-            f"; write hf:{name} to load it here, or vllm:{name} or openrouter:{name} for a server"
-        )
+        return f"write hf:{name} to load it here, or vllm:{name} or openrouter:{name} for a server"
     if model:
-        return f"; write ollama:{name} if that is an Ollama model"
-    return ""
+        return f"write ollama:{name} if that is an Ollama model"
+    return None

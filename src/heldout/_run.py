@@ -22,24 +22,24 @@ from heldout.store.runs import run_directory
 from heldout.types import Sample
 
 _SAMPLING = {field.name for field in fields(Sampling)}
-_SETTINGS = {field.name for field in fields(EvalConfig)} - {"endpoint", "experiment_name"}
+_SETTINGS = {field.name for field in fields(EvalConfig)} - {"experiment_name"}
 _OTHER_NAMES = {
-    "endpoint": "model",
-    "experiment_name": "name",
+    "model": "endpoint",
+    "name": "experiment_name",
     "limit": "max_samples",
     "epochs": "repeats",
     "max_connections": "max_concurrent",
     "scorer": "score_fn",
 }
-"""What users of other tools, or of `EvalConfig`, may write."""
+"""What the options of `heldout run`, or other tools, call settings."""
 
 
 def run(
     samples: Iterable[Sample] | EvalDefinition,
     score_fn: ScoreFn | None = None,
     *,
-    model: str | AnswerFn | Endpoint | None = None,
-    name: str = "run",
+    endpoint: str | AnswerFn | Endpoint | None = None,
+    experiment_name: str = "run",
     prepare_messages: PrepareMessages | None = None,
     environment_factory: EnvironmentFactory | None = None,
     config: EvalConfig = base_config,
@@ -55,10 +55,10 @@ def run(
             and environments.
         score_fn: Scores a trajectory: `score_fn(trajectory, sample)` returns a number, a bool or a
             `Score`.
-        model: A model such as "openai:gpt-4o-mini", or a function of the messages; the config's
+        endpoint: A model such as "openai:gpt-4o-mini", or a function of the messages; the config's
             by default.
-        name: What the run is called. Every call makes a run directory of its own under it,
-            `outputs/evals/NAME/TIME`; `EvalReport.load(NAME)` loads the latest.
+        experiment_name: What the run is called. Every call makes a run directory of its own under
+            it, `outputs/evals/NAME/TIME`; `EvalReport.load(NAME)` loads the latest.
         prepare_messages: Makes a sample's opening messages; without it the sample's input does.
         environment_factory: Makes a sample's environment; without it there is one model turn.
         config: Where settings come from that are not passed.
@@ -74,9 +74,11 @@ def run(
             `max_error_rate`.
         ItemFailed: An item errored under `on_error="raise"`.
     """
-    config = _configure(config, name, model, settings)
+    if endpoint is not None:
+        settings["endpoint"] = endpoint
+    config = _configure(config, experiment_name, settings)
     definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
-    with run_directory(config.output_dir, name, resume=config.resume) as path:
+    with run_directory(config.output_dir, experiment_name, resume=config.resume) as path:
         run_name = str(path.relative_to(config.output_dir))
 
         async def main(caller_thread: CallerThread) -> EvalReport:
@@ -92,18 +94,18 @@ def run(
     return report
 
 
-def _configure(config: EvalConfig, name: str, model: Any, settings: dict[str, Any]) -> EvalConfig:
+def _configure(config: EvalConfig, experiment_name: str, settings: dict[str, Any]) -> EvalConfig:
     """Apply settings by their plain names, all at once: some are valid only together."""
     for key in settings:
         if key not in _SETTINGS | _SAMPLING:
             known = sorted(_SETTINGS | _SAMPLING)
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
             meant = _OTHER_NAMES.get(key) or (near[0] if near else None)
-            hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
-            raise InvalidInput(f"run: there is no setting {key!r}; {hint}")
+            if meant:
+                hint = f"did you mean {meant}?"
+                raise InvalidInput(f"run: there is no setting {key!r}", hint=hint)
+            raise InvalidInput(f"run: there is no setting {key!r}; there are {', '.join(known)}")
     sampling = {key: settings.pop(key) for key in [*settings] if key in _SAMPLING}
     if sampling:
         settings["sampling"] = replace(settings.get("sampling", config.sampling), **sampling)
-    if model is not None:
-        settings["endpoint"] = model
-    return replace(config, experiment_name=name, **settings)
+    return replace(config, experiment_name=experiment_name, **settings)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 REDACTED = "[redacted]"
 SHORTEST = 8
@@ -47,3 +48,22 @@ def environment_secrets(shortest: int = SHORTEST) -> list[str]:
         if len(value) >= shortest and is_secret_name(name)
     }
     return sorted(values, key=len, reverse=True)
+
+
+def redact_text(text: str) -> str:
+    """Replace what looks like a key, a password in a URL, and what secret variables hold."""
+    for value in environment_secrets():
+        text = text.replace(value, REDACTED)
+    return URL_PASSWORD.sub(REDACTED, LOOKS_LIKE_KEY.sub(REDACTED, text))
+
+
+def redact_values(value: Any) -> Any:
+    """Copy plain values with the secrets in them replaced: by their keys, and by how they look."""
+    if isinstance(value, dict):
+        return {
+            key: REDACTED if is_secret_name(str(key)) and part else redact_values(part)
+            for key, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [redact_values(part) for part in value]
+    return redact_text(value) if isinstance(value, str) else value

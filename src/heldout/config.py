@@ -16,6 +16,7 @@ import msgspec
 
 from heldout._checks import check_count, check_flag, check_number, check_text
 from heldout._providers import check_model_name, model_name
+from heldout._secrets import redact_values
 from heldout.errors import InvalidInput
 from heldout.prices import Price, find_price
 
@@ -43,7 +44,7 @@ class Sampling:
     """Makes sampled turns repeatable: each (sample, repeat) draws from its own stream."""
     extra_body: dict[str, Any] | None = field(default=None, hash=False)
     """Further fields of the request to a server, as extra_body.KEY=VALUE; null leaves a field out.
-    They are saved with the run, so no key belongs here."""
+    They are saved with the run, keys redacted."""
     stream: bool = False
     """Have a server send turns as a stream of events, for one that times out otherwise."""
 
@@ -78,8 +79,9 @@ class Sampling:
         return replace(self, seed=seed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values, as run.json has them; optional fields only where set."""
+        """Convert to plain values, as run.json has them: optional fields where set, no keys."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain["extra_body"] = redact_values(self.extra_body)
         for name in ("extra_body", "stream"):
             if not plain[name]:
                 del plain[name]
@@ -207,8 +209,9 @@ def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, An
     for name in ("cache", "tags", "note"):
         if not plain[name]:
             del plain[name]
-    model = model_name(endpoint)
-    price = config.price or (None if model is None else find_price(model))
+    # Judges have prices, too: a file that has none is refused now, and not when the run is done.
+    listed = find_price(model_name(endpoint) or "")
+    price = config.price or listed
     del plain["price"]
     if price is not None:
         plain["price"] = {"input": price.input, "output": price.output}

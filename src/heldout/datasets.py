@@ -57,8 +57,8 @@ def to_samples(
         input: The columns of the input; without it, all that are named nowhere else.
         ground_truth: The column with the target. Without it a column `ground_truth` is taken.
         metadata: The columns of the metadata.
-        optional: Columns that a row may lack: it then has None there. Any other column that is
-            named, or taken for id or target, has to be in every row.
+        optional: Columns that a row may lack, but not all rows: it then has None there. Any other
+            column that is named, or taken for id or target, has to be in every row.
 
     Returns:
         The samples.
@@ -68,8 +68,16 @@ def to_samples(
     """
     for name, given in (("input", input), ("metadata", metadata), ("optional", optional)):
         if isinstance(given, str):
-            raise InvalidInput(f"{name} is a list of columns, got {given!r}; write [{given!r}]")
+            raise InvalidInput(
+                f"{name} is a list of columns, got {given!r}", hint=f"write [{given!r}]"
+            )
     listed = [_check_row(row, f"row {number}") for number, row in enumerate(rows)]
+    for name in optional:
+        if listed and not any(name in row for row in listed):
+            raise InvalidInput(
+                f"optional: no row has {name!r}; there are "
+                f"{sorted({str(key) for row in listed for key in row})}"
+            )
     if id is None and any("id" in row for row in listed):
         id = "id"
     if ground_truth is None and any("ground_truth" in row for row in listed):
@@ -82,20 +90,19 @@ def to_samples(
             if name in row or name in optional:
                 return row.get(name)
             raise InvalidInput(
-                f"there is no column {name!r}; there are {sorted(map(str, row))}. A column that "
-                f"rows may lack is named: optional=[{name!r}]"
+                f"{row.where}: there is no column {name!r}; there are {sorted(map(str, row))}",
+                hint=f"A column that rows may lack is named: optional=[{name!r}]",
             )
 
+        chosen = [key for key in row if key not in special] if input is None else input
+        parts = (
+            {key: column(key) for key in chosen},
+            None if ground_truth is None else column(ground_truth),
+            {key: column(key) for key in metadata},
+        )
+        sample_id = str(number) if id is None else column(id)
         try:
-            chosen = [key for key in row if key not in special] if input is None else input
-            samples.append(
-                Sample(
-                    str(number) if id is None else _id(column(id)),
-                    {key: column(key) for key in chosen},
-                    None if ground_truth is None else column(ground_truth),
-                    {key: column(key) for key in metadata},
-                )
-            )
+            samples.append(Sample(_id(sample_id), *parts))
         except InvalidInput as problem:
             raise InvalidInput(f"{row.where}: {problem}") from None
     return samples

@@ -10,7 +10,6 @@ that was not. The clauses named here are those of docs/semantics.md.
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 import sys
 import threading
@@ -28,11 +27,11 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from heldout._aio import ContainedExit, capture, contain_exits, current_clock, unwrap_outcome, waker
+from heldout._aio import ContainedExit, capture, contain_exits, unwrap_outcome, waker
 from heldout._fingerprint import describe_callable
 from heldout._format import printable
 from heldout._progress import RunProgress, show_progress
-from heldout.config import EvalConfig, Sampling, config_to_dict
+from heldout.config import EvalConfig, config_to_dict
 from heldout.environment import reads_metadata
 from heldout.errors import (
     EvalFailed,
@@ -42,22 +41,22 @@ from heldout.errors import (
     ResumeMismatch,
     RunDirectoryError,
     SystemicFailure,
-    TransientError,
     Unreachable,
     printable_error,
 )
 from heldout.models import Endpoint, open_endpoint
-from heldout.models.base import Complete, bind_attempt, with_retries
+from heldout.models.base import bind_attempt
 from heldout.models.cache import CachedEndpoint
 from heldout.prices import Price
 from heldout.rollout import (
     Attempt,
+    AttemptState,
+    EndpointPolicy,
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
     ScoreFn,
     TurnFile,
-    failed_in_scoring,
     root_of,
     turn_limit,
 )
@@ -68,13 +67,10 @@ from heldout.store.report import EvalReport, finish
 from heldout.store.resume import Ledger, decode_sample, encode_sample
 from heldout.store.run_dir import RunDir, RunInfo, now, unused_name
 from heldout.types import (
-    Completion,
     EvalResult,
     Sample,
     Score,
     Stop,
-    Timing,
-    ToolSpec,
     Trajectory,
 )
 
@@ -206,19 +202,16 @@ class EvalRun:
         """What run.json said before this run was resumed."""
         self.journal: JournalWriter
         self.info: RunInfo
-        self.clock: Callable[[], float] = anyio.current_time
         self._parquet_from = parquet_from
         self._yielded_at = time.perf_counter()
 
-    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[AttemptOutcome]:
-        """Run one item; a timeout may be set on the worker's cancel scope."""
+    def run_item(self, item: Item) -> Awaitable[AttemptOutcome]:
+        """Run one item."""
         raise NotImplementedError
 
     async def run(self) -> EvalReport:
         """Run all items and derive the report, which is saved; raise as `evaluate` does."""
-        resumes = self.dir.exists() and (
-            self.config.resume or self.dir.holds_no_result(failed_in_scoring)
-        )
+        resumes = self.dir.exists() and (self.config.resume or self.dir.holds_no_result())
         try:
             # First the lock, then everything else: no other process may come in between.
             self.journal = JournalWriter(self.dir.journal) if resumes else self.dir.claim()
@@ -230,7 +223,6 @@ class EvalRun:
                         self.dir.remove_empty()
                     raise
                 contain_exits()
-                self.clock = current_clock()
                 try:
                     await self._run()
                 except BaseException as problem:
@@ -323,10 +315,12 @@ class EvalRun:
         if self.previous is not None and self.journal.written == 0:
             info = self.previous  # nothing was added to it: it is what it was
         else:
-            reason = f"{type(problem).__name__}: {printable_error(problem)}"[:2000]
+            kind = "" if isinstance(problem, EvalFailed) else f"{type(problem).__name__}: "
+            reason = f"{kind}{printable_error(problem)}"[:2000]
             failed = isinstance(problem, Exception)
             info.status, info.reason = ("failed", reason) if failed else ("interrupted", None)
             info.asked, info.finished = self.progress.total, now()
+            info.ended, info.errors = self.progress.done, self.progress.errors
         # A full disk may refuse this too. The journal, which is what counts, is whole anyway.
         with suppress(RunDirectoryError):
             self.dir.write_info(info)
@@ -379,34 +373,18 @@ class EvalRun:
         if remaining and not self.exhausted:  # one starts the next, if anything is left for it
             pool.start_soon(self._work, items, pool, remaining - 1)
         try:
-            while (late := await self._work_until_late(items)) is not None:
-                await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was, too
-                self._record(*late)
-        except (KeyboardInterrupt, SystemExit) as problem:
-            raise ContainedExit.of(problem) from problem  # asyncio would end the loop with it
-
-    async def _work_until_late(
-        self, items: Iterator[Item]
-    ) -> tuple[Item, EvalResult, BaseException | None] | None:
-        """Run items until none is left, or until one times out, which is returned."""
-        late = None
-        # One for many items, until one has timed out: to open it takes a tenth of an item.
-        with anyio.CancelScope() as timer:
             for item in items:
                 self.progress.in_flight += 1
-                result, problem = await self.run_item(item, timer)
+                result, problem = await self.run_item(item)
                 self.progress.in_flight -= 1
-                if timer.cancel_called:
-                    late = item, result, problem
-                    break
                 self._record(item, result, problem)
                 # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
                 # every timeout that was ever set kept in memory.
                 if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
-                    timer.deadline = math.inf  # the item's, which has ended
                     await anyio.lowlevel.checkpoint()
                     self._yielded_at = time.perf_counter()
-        return late
+        except (KeyboardInterrupt, SystemExit) as problem:
+            raise ContainedExit.of(problem) from problem  # asyncio would end the loop with it
 
     def _admit_samples(self) -> Iterator[tuple[int, bytes]]:
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):
@@ -446,11 +424,12 @@ class EvalRun:
             self.journal.append(item.index, result, item.content)
         except InvalidInput as refused:  # what JSON cannot hold: an error of this item
             problem = refused
-            result = error_result(item, f"store: {printable_error(refused)}")
+            result = error_result(item, "store", printable_error(refused))
             self.journal.append(item.index, result, item.content)
         if self.config.save_turns:
             self.turn_file(item).remove()
         self.progress.add(item.index, result.score.reward, ok=result.ok)
+        self.progress.add_others(result.other_usage)
         if result.error is None:
             self.unreachable = None
             return
@@ -458,7 +437,7 @@ class EvalRun:
         if self.progress.errors == 1:
             line = printable(error.replace("\n", "\\n"))
             log.warning("%s: the first item that errored: %s", self.dir.path, line)
-        self.errors_in_scoring += failed_in_scoring(result.error)
+        self.errors_in_scoring += result.error_stage == "score_fn"
         if isinstance(problem, FatalEndpointError):
             raise SystemicFailure(
                 f"the model cannot answer any request, so the eval was stopped: {problem}"
@@ -469,7 +448,8 @@ class EvalRun:
                 f"was stopped: {problem}"
             ) from problem
         if self.config.on_error == "raise":
-            raise ItemFailed(f"{error} (on_error='raise' stops at the first error)") from problem
+            text = f"{error} (on_error='raise' stops at the first error)"
+            raise ItemFailed(text, stage=result.error_stage) from problem
         if not isinstance(problem, Unreachable):
             self.unreachable = None
         elif self.unreachable is not None:
@@ -506,24 +486,28 @@ class Evaluation(EvalRun):
             definition.samples, config, described, functions, parquet_from=parquet_from
         )
 
-    def run_item(self, item: Item, timer: anyio.CancelScope) -> Awaitable[AttemptOutcome]:
+    def run_item(self, item: Item) -> Awaitable[AttemptOutcome]:
         """Roll out and score one item. Whatever goes wrong becomes its error (clause 5)."""
         return attempt_item(
             item,
             self.definition,
             self.config,
             self.endpoint,
-            timer,
             self.progress,
             turn_file=self.turn_file(item) if self.config.save_turns else None,
-            clock=self.clock,
         )
 
 
-def error_result(item: Item, error: str) -> EvalResult:
-    """Make the result of an item that has only an error."""
-    trajectory = Trajectory((), Stop("error"))
-    return EvalResult(item.sample.id, item.sample, trajectory, repeat=item.repeat, error=error)
+def error_result(item: Item, stage: str, message: str) -> EvalResult:
+    """Make the result of an item of which only its error is left."""
+    return EvalResult(
+        item.sample.id,
+        item.sample,
+        Trajectory((), Stop("error")),
+        repeat=item.repeat,
+        error=f"{stage}: {message}",
+        error_stage=stage,
+    )
 
 
 async def attempt_item(
@@ -531,19 +515,19 @@ async def attempt_item(
     definition: EvalDefinition,
     config: EvalConfig,
     endpoint: Endpoint,
-    timer: anyio.CancelScope,
     progress: RunProgress,
     *,
     turn_file: TurnFile | None = None,
-    clock: Callable[[], float] = anyio.current_time,
 ) -> AttemptOutcome:
     """Roll out and score one item, in whatever process it runs."""
-    sample = item.sample
+    sample, state = item.sample, AttemptState()
     assert config.max_turns is not None  # whoever makes the run has asked `turn_limit`
     with bind_attempt(endpoint, item.index, item.repeat) as complete:
-        attempt = EndpointAttempt(
+        sampling = config.sampling.for_item(sample.id, item.repeat)
+        policy = EndpointPolicy(complete, sampling, config.retries, progress, state)
+        attempt = await Attempt(
             sample,
-            None,
+            policy,
             definition.prepare_messages,
             definition.environment_factory,
             definition.score_fn,
@@ -551,50 +535,25 @@ async def attempt_item(
             config.token_budget,
             config.timeout,
             turn_file=turn_file,
-            complete=complete,
-            sampling=config.sampling.for_item(sample.id, item.repeat),
-            retries=config.retries,
-            progress=progress,
-        )
-        await attempt.run(timer, clock)
-    trajectory, error = attempt.trajectory, attempt.error
-    if attempt.timed_out and attempt.last_failure is not None:
-        error = f"{error}; the last answer was: {attempt.last_failure}"
-    # Known only now, as scoring counts. In place: a copy takes 4% of an attempt's CPU.
-    timing = Timing(attempt.seconds, attempt.requests, attempt.restored_turns, attempt.cached_turns)
-    object.__setattr__(trajectory, "timing", timing)
+            state=state,
+        ).run()
+    error = attempt.error
+    if attempt.timed_out and policy.last_failure is not None:
+        error = f"{error}; the last answer was: {policy.last_failure}"
+    trajectory = replace(attempt.trajectory, timing=attempt.timing)
     score = attempt.score if attempt.score is not None else Score()
-    result = EvalResult(sample.id, sample, trajectory, score, {}, item.repeat, error)
+    result = EvalResult(
+        sample.id,
+        sample,
+        trajectory,
+        score,
+        {},
+        item.repeat,
+        error,
+        attempt.error_stage,
+        attempt.other_usage,
+    )
     return result, attempt.problem
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class EndpointAttempt(Attempt):
-    """An attempt whose model turns an endpoint makes: a seed for every turn, and retries."""
-
-    complete: Complete
-    sampling: Sampling
-    retries: int
-    progress: RunProgress
-    """The run's, where tokens are counted."""
-    last_failure: TransientError | None = None
-
-    async def ask(self, tools: Sequence[ToolSpec]) -> Completion:
-        """Make one model turn, with retries."""
-        sampling = self.sampling.for_turn(len(self.model_turns))
-
-        async def request() -> Completion:
-            self.requests += 1
-            try:
-                return await self.complete(self.messages, sampling, tools)
-            except TransientError as problem:
-                self.last_failure = problem
-                raise
-
-        completion = await with_retries(request, self.retries)
-        self.requests -= completion.cached  # then there was none
-        self.progress.add_turn(completion.usage)
-        return completion
 
 
 async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> None:

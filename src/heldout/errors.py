@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,44 @@ class HeldoutError(Exception):
 
     about: Mapping[str, Any] = MappingProxyType({})
     """Details for scripts: with --json these are fields of the error."""
+    hint: str | None = None
+    """What to do, where there is one thing to do; the last words of the message."""
+
+    def __init__(self, message: str = "", *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        if not self.hint:
+            return message
+        return f"{message}{'; ' if self.hint[0].islower() else '. '}{self.hint}"
 
 
 class InvalidInput(HeldoutError, ValueError):
-    """A sample, metric, config or argument is not valid."""
+    """A sample, metric, config or argument is not valid.
+
+    `parameters` are the arguments at fault, where a command may call them by options: they stand in
+    the message where it has `%s`.
+    """
+
+    def __init__(
+        self, message: str = "", *, hint: str | None = None, parameters: Sequence[str] = ()
+    ) -> None:
+        self.parameters = tuple(parameters)
+        super().__init__(message, hint=hint)
+
+    @property
+    def parameter(self) -> str | None:
+        """The first of them; None where none is named."""
+        return self.parameters[0] if self.parameters else None
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        for parameter in self.parameters:
+            message = message.replace("%s", parameter, 1)
+        return message
 
 
 class InvalidQuery(InvalidInput):
@@ -75,7 +109,21 @@ class RunBusy(RunDirectoryError):
 
 
 class ResumeMismatch(RunDirectoryError):
-    """The run belongs to other samples, another config or other functions."""
+    """The run belongs to other samples, another config or other functions.
+
+    `remedy` is what would make it resumable, "" if nothing would. With one, `hint` says how to
+    begin a new run, too.
+    """
+
+    def __init__(self, message: str, remedy: str | None = None) -> None:
+        self.remedy = remedy
+        super().__init__(message)
+        self.offer("choose another experiment_name")
+
+    def offer(self, way: str) -> None:
+        """Say how to begin a new run: in Python, or by the options of a command."""
+        if self.remedy is not None:
+            self.hint = f"{self.remedy}, or {way}" if self.remedy else way[0].upper() + way[1:]
 
 
 class DamagedJournal(RunDirectoryError):
@@ -90,7 +138,11 @@ class DamagedJournal(RunDirectoryError):
 
 
 class UnknownFormat(RunDirectoryError):
-    """The file was written by a version that this one does not know."""
+    """The file is of another format, or (`is_newer`) of a later version of it."""
+
+    def __init__(self, message: str, *, is_newer: bool = False, hint: str | None = None) -> None:
+        self.is_newer = is_newer
+        super().__init__(message, hint=hint)
 
 
 class StorageFull(RunDirectoryError):
@@ -110,7 +162,11 @@ class SystemicFailure(EvalFailed):
 
 
 class ItemFailed(EvalFailed):
-    """An item errored under `on_error="raise"`."""
+    """An item errored under `on_error="raise"`; `stage` is what was called."""
+
+    def __init__(self, message: str, *, stage: str | None = None) -> None:
+        self.stage = stage
+        super().__init__(message)
 
 
 class EnvironmentFailed(HeldoutError):

@@ -15,16 +15,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from heldout._fingerprint import describe_callable
 from heldout.config import MAX_ERROR_RATE, EvalConfig, base_config
 from heldout.engine import AttemptOutcome, EvalRun, Item
 from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.rollout import Attempt, EvalDefinition, ScoreFn, check_score_fn, failed_in_scoring
+from heldout.rollout import Attempt, EvalDefinition, ScoreFn, check_score_fn
 from heldout.store.report import EvalReport, repeats_of, threshold_of
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.types import EvalResult, Sample, Score
+from heldout.types import EvalResult, OtherUsage, Sample, Score
 
 
 async def rescore(
@@ -130,16 +128,24 @@ class _Rescoring(EvalRun):
             self.by_repeat = {result.repeat: result for result in results}
             yield self.by_repeat[0].sample
 
-    async def run_item(self, item: Item, timer: anyio.CancelScope) -> AttemptOutcome:
+    async def run_item(self, item: Item) -> AttemptOutcome:
         result = self.by_repeat[item.repeat]
-        if result.error is not None and not failed_in_scoring(result.error):
+        if result.error is not None and result.error_stage != "score_fn":
             return result, None
-        attempt = Attempt(
+        attempt = await Attempt(
             item.sample,
             score_fn=self.score_fn,
             timeout=self.config.timeout,
             trajectory=result.trajectory,
-        )
-        await attempt.run(timer)
+        ).run()
         score = attempt.score if attempt.score is not None else Score()
-        return replace(result, score=score, error=attempt.error), attempt.problem
+        users = [part for part in result.other_usage if part.role == "user"]
+        others = OtherUsage.merge([*users, *attempt.other_usage])
+        scored = replace(
+            result,
+            score=score,
+            error=attempt.error,
+            error_stage=attempt.error_stage,
+            other_usage=others,
+        )
+        return scored, attempt.problem

@@ -1,8 +1,7 @@
 """One attempt at a sample: opening messages, turn loop, timeout, score.
 
-    attempt = Attempt(sample, policy, score_fn=score_fn)
-    await attempt.run()
-    attempt.trajectory, attempt.score, attempt.error
+    result = await Attempt(sample, policy, score_fn=score_fn).run()
+    result.trajectory, result.score, result.error
 
 An eval and a training rollout are both made of these. `Attempt.roll_out` is the turn loop, the only
 one there is: it knows messages alone, and a policy that works in tokens keeps its own account of
@@ -14,16 +13,13 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
-import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from math import inf
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
@@ -31,10 +27,12 @@ import anyio.to_thread
 import msgspec
 
 from heldout._aio import ContainedExit, in_user_code, settle, unwrap_group
+from heldout._current_attempt import CurrentAttempt
 from heldout._fingerprint import version_of
+from heldout._progress import RunProgress
 from heldout.chat.finish_reasons import LENGTH
 from heldout.chat.messages import messages_of
-from heldout.config import MAX_TURNS
+from heldout.config import MAX_TURNS, Sampling
 from heldout.environment import (
     Environment,
     HasOutcome,
@@ -59,17 +57,21 @@ from heldout.errors import (
     RunDirectoryError,
     ScoringFailed,
     SnapshotMismatch,
+    TransientError,
     printable_error,
 )
+from heldout.models.base import Complete, with_retries
 from heldout.scoring.grades import as_score
 from heldout.store.jsonl import MAX_LINE_BYTES, read_whole
 from heldout.store.run_dir import replace_file
 from heldout.types import (
     Completion,
     Message,
+    OtherUsage,
     Sample,
     Score,
     Stop,
+    Timing,
     TokenTrace,
     ToolSpec,
     Trajectory,
@@ -167,13 +169,76 @@ def check_score_fn(score_fn: ScoreFn | None) -> ScoreFn:
 
 # --- One attempt --------------------------------------------------------------------------------
 
-_UNFINISHED = Trajectory((), Stop("error"))
-_make_stop = lru_cache(Stop)  # few are different
+
+@dataclass(slots=True, eq=False)
+class AttemptState:
+    """What has happened in an attempt so far."""
+
+    stage: str = "prepare_messages"
+    """What is being called; of an attempt that errored, what was."""
+    messages: list[Message] = field(default_factory=list)
+    model_turns: list[int] = field(default_factory=list)
+    """Positions of the model's own messages."""
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    """How the last model turn ended, in the endpoint's words."""
+    requests: int = 0
+    """Requests made so far, where the policy counts them, with retries."""
+    cached_turns: int = 0
+    """Model turns that came from the response cache, without a request."""
+    other_usage: list[OtherUsage] = field(default_factory=list)
+    """What judges and simulated users took so far."""
+    restored_turns: int = 0
+    """Model turns that a stopped run had made and saved."""
+    seconds_before: float = 0.0
+    """What these took."""
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds so far, with those of restored turns."""
+        return time.perf_counter() - self.started + self.seconds_before
+
+    def add_turn(self, completion: Completion) -> None:
+        """Add a model turn to the conversation."""
+        self.model_turns.append(len(self.messages))
+        self.messages.append(completion.message)
+        self.finish_reason = completion.finish_reason
+        self.cached_turns += completion.cached
+        if completion.usage is not None:
+            self.usage = completion.usage if self.usage is None else self.usage + completion.usage
+
+    def end(
+        self, ended_by: Literal["environment", "limit", "no_reply"], limit: str | None = None
+    ) -> Trajectory:
+        """Make the trajectory of a conversation that has ended."""
+        stop = Stop(ended_by, limit, self.finish_reason == LENGTH, self.finish_reason)
+        assistants = [i for i, message in enumerate(self.messages) if message.role == "assistant"]
+        model_turns = None if assistants == self.model_turns else tuple(self.model_turns)
+        return Trajectory(tuple(self.messages), stop, self.usage, model_turns=model_turns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttemptResult:
+    """What came of an attempt."""
+
+    trajectory: Trajectory
+    timing: Timing
+    score: Score | None = None
+    """None where it errored, or where there is no `score_fn`."""
+    error: str | None = None
+    error_stage: str | None = None
+    """What was being called when it errored; None where it did not."""
+    problem: BaseException | None = None
+    """What was raised, where the error is something that was raised."""
+    timed_out: bool = False
+    other_usage: tuple[OtherUsage, ...] = ()
+    """What judges and simulated users took."""
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One attempt at a sample: what to run, what has happened so far, and what came of it."""
+    """One attempt at a sample: what to run."""
 
     sample: Sample
     """A copy of its own: the functions may write into it."""
@@ -191,137 +256,98 @@ class Attempt:
     """Returns the rollout in tokens, for a policy that keeps account of them."""
     turn_file: TurnFile | None = None
     """Where the turns are saved as they are made, and a stopped attempt is restored from."""
-    trajectory: Trajectory = _UNFINISHED
-    """What was rolled out; one that is given is scored as it is."""
+    trajectory: Trajectory | None = None
+    """A trajectory to score, in place of rolling one out."""
+    state: AttemptState = field(default_factory=AttemptState)
 
-    stage: str = "prepare_messages"
-    """What is being called, for the words of an error."""
-    messages: list[Message] = field(default_factory=list)
-    model_turns: list[int] = field(default_factory=list)
-    """Positions of the model's own messages."""
-    usage: Usage | None = None
-    finish_reason: str | None = None
-    """How the last model turn ended, in the endpoint's words."""
-    requests: int = 0
-    """Requests made so far, where the policy counts them, with retries."""
-    cached_turns: int = 0
-    """Model turns that came from the response cache, without a request."""
-    restored_turns: int = 0
-    """Model turns that a stopped run had made and saved."""
-    seconds_before: float = 0.0
-    """What these took."""
-    started: float = field(default_factory=time.perf_counter)
-
-    score: Score | None = None
-    """None where it errored, or where there is no `score_fn`."""
-    error: str | None = None
-    problem: BaseException | None = None
-    """What was raised, where the error is something that was raised."""
-    timed_out: bool = False
-    seconds: float = 0.0
-
-    # The time does not run while the attempt waits for its turn: see `waiting_for_others`.
-    _scope: anyio.CancelScope = field(init=False)
-    _waiting_tasks: int = 0
-    _waiting_since: float = 0.0
-    _waited: float = 0.0
-    _time_left: float = math.inf
-
-    async def run(
-        self,
-        scope: anyio.CancelScope | None = None,
-        clock: Callable[[], float] = anyio.current_time,
-    ) -> Self:
+    async def run(self) -> AttemptResult:
         """Roll out and score the sample; whatever goes wrong becomes the attempt's error.
 
         That the run was cancelled or interrupted does not, and is raised.
-
-        Args:
-            scope: An open cancel scope of this task, for the timeout. Many attempts, one after the
-                other, may share it (to open one takes a tenth of an attempt) until one has timed
-                out, and the scope is cancelled. Its deadline is left as it is, and may pass where
-                the task waits between two attempts. Without it the attempt opens its own.
-            clock: The event loop's, which a caller with many attempts can look up once.
         """
-        if scope is None:
-            with anyio.CancelScope() as scope:
-                await self.run(scope)
-            if self.timed_out:
-                await anyio.lowlevel.checkpoint_if_cancelled()
-            return self
-        self._scope = scope
-        if self.timeout is not None:
-            due = clock() + self.timeout
-            latest = due + self.timeout / 100
-            if not due <= scope.deadline <= latest:  # of the attempt before, which saves a timer
-                scope.deadline = latest
-        outside = in_user_code.set(self)
+        deadline = inf if self.timeout is None else anyio.current_time() + self.timeout
+        with anyio.CancelScope(deadline=deadline) as scope:
+            result = await self._run(CurrentAttempt(self.timeout, scope, self.state.other_usage))
+        if result.timed_out:
+            await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was cancelled, too
+        return result
+
+    async def _run(self, current: CurrentAttempt) -> AttemptResult:
+        state, trajectory = self.state, self.trajectory
+        score: Score | None = None
+        error: str | None = None
+        problem: BaseException | None = None
+        timed_out = False
+        outside = in_user_code.set(current)
         try:
-            await self._roll_out_and_score()
+            if trajectory is None:
+                trajectory = await self._roll_out_sample()
+            score = await self._score(trajectory)
         # sys.exit() in a tool or a score function ends nothing but its attempt.
         except (Exception, SystemExit, BaseExceptionGroup) as raised:
             if isinstance(raised, BaseExceptionGroup) and raised.subgroup(KeyboardInterrupt):
                 raise
-            if isinstance(raised, Exception) or not await self._was_cancelled():
-                self.problem = _unwrap(raised)
-                self.error = _describe_error(self.stage, self.problem)
-        except anyio.get_cancelled_exc_class() as stray:
-            if not await self._was_cancelled():
+            timed_out = not isinstance(raised, Exception) and await _has_timed_out(current)
+            if not timed_out:
+                problem = _unwrap(raised)
+                if isinstance(problem, RenderMismatch):
+                    state.stage = "render"  # it is the policy that renders: no server is broken
+                error = _describe_error(state.stage, problem)
+        except anyio.get_cancelled_exc_class() as cancelled:
+            timed_out = await _has_timed_out(current)
+            if not timed_out:
                 # The user's code let a cancellation of its own get out, which would otherwise end
                 # this worker in silence.
-                self.error = f"{self.stage}: {type(stray).__name__}: its own code cancelled it"
+                error = f"{state.stage}: {type(cancelled).__name__}: its own code cancelled it"
         finally:
             in_user_code.reset(outside)
-        elapsed = time.perf_counter() - self.started
-        self.seconds = elapsed + self.seconds_before
+        seconds = state.seconds
         # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
-        if self.timeout is not None and elapsed - self._waited > self.timeout:
-            self.timed_out = self.timed_out or self.error is None
-        if self.timed_out:
-            self.error = f"timeout: not done after {self.timeout:g} s (in {self.stage})"
-        if self.error is not None:
-            self.score = None
-        if self.trajectory is _UNFINISHED:
-            stop = Stop("limit", "timeout") if self.timed_out else Stop("error")
+        own_seconds = seconds - state.seconds_before - current.waited
+        if error is None and self.timeout is not None and own_seconds > self.timeout:
+            timed_out = True
+        if timed_out:
+            error = f"timeout: not done after {self.timeout:g} s (in {state.stage})"
+        if trajectory is None:
+            stop = Stop("limit", "timeout") if timed_out else Stop("error")
             tokens = self.trace() if self.trace is not None else None
-            self.trajectory = Trajectory(tuple(self.messages), stop, tokens=tokens)
+            trajectory = Trajectory(tuple(state.messages), stop, tokens=tokens)
         if reads_metadata(self.environment_factory):
-            self.trajectory = replace(self.trajectory, reads_metadata=True)
-        return self
+            trajectory = replace(trajectory, reads_metadata=True)
+        timing = Timing(seconds, state.requests, state.restored_turns, state.cached_turns)
+        score = score if error is None else None
+        stage = None if error is None else state.stage
+        others = OtherUsage.merge(state.other_usage)
+        return AttemptResult(trajectory, timing, score, error, stage, problem, timed_out, others)
 
-    async def _was_cancelled(self) -> bool:
-        """Return whether the timeout cancelled the attempt; raise if the run was cancelled."""
-        self.timed_out = self._scope.cancel_called
-        if not self.timed_out:
-            await anyio.lowlevel.checkpoint_if_cancelled()
-        return self.timed_out
+    async def _roll_out_sample(self) -> Trajectory:
+        sample, state = self.sample, self.state
+        if self.prepare_messages is None:
+            opening = messages_of(sample.input, f"sample {sample.id!r}: input")
+        else:
+            opening = await settle(self.prepare_messages(sample))
+            check_messages(opening, "prepare_messages gives Messages")
+        environment: Environment | None = None
+        if self.environment_factory is not None:
+            state.stage = "environment_factory"
+            environment = await settle(self.environment_factory(sample))
+            if environment is None:
+                raise InvalidInput(
+                    "environment_factory returned None, not an environment; is there a return?"
+                )
+        trajectory = await self.roll_out(opening, environment)
+        if self.trace is not None:
+            trajectory = replace(trajectory, tokens=self.trace())
+        return trajectory
 
-    async def _roll_out_and_score(self) -> None:
-        sample = self.sample
-        if self.trajectory is _UNFINISHED:
-            if self.prepare_messages is None:
-                opening = messages_of(sample.input, f"sample {sample.id!r}: input")
-            else:
-                opening = await settle(self.prepare_messages(sample))
-                check_messages(opening, "prepare_messages gives Messages")
-            environment: Environment | None = None
-            if self.environment_factory is not None:
-                self.stage = "environment_factory"
-                environment = await settle(self.environment_factory(sample))
-                if environment is None:
-                    raise InvalidInput(
-                        "environment_factory returned None, not an environment; is there a return?"
-                    )
-            trajectory = await self.roll_out(opening, environment)
-            if self.trace is not None:
-                trajectory = replace(trajectory, tokens=self.trace())
-            self.trajectory = trajectory
-        if self.score_fn is not None:
-            self.stage = "score_fn"
-            score = self.score_fn(self.trajectory, sample)
-            if not isinstance(score, Score):
-                score = as_score(await settle(score), self.score_fn)
-            self.score = score
+    async def _score(self, trajectory: Trajectory) -> Score | None:
+        if self.score_fn is None:
+            return None
+        self.state.stage = "score_fn"
+        score = self.score_fn(trajectory, self.sample)
+        if not isinstance(score, Score):
+            score = as_score(await settle(score), self.score_fn)
+        return score
 
     # --- The turn loop ---
 
@@ -332,11 +358,12 @@ class Attempt:
 
         Without an environment there is a single model turn.
         """
+        state = self.state
         if environment is None:
-            self.messages.extend(opening)
+            state.messages.extend(opening)
             await self._take_turn(())
-            return self._end("no_reply")
-        self.stage = "environment"
+            return state.end("no_reply")
+        state.stage = "environment"
         check_environment_shape(environment)
         try:
             trajectory = await self._converse(opening, environment)
@@ -350,14 +377,14 @@ class Attempt:
         return trajectory
 
     async def _converse(self, opening: Sequence[Message], environment: Environment) -> Trajectory:
-        file = self.turn_file
+        file, state = self.turn_file, self.state
         if file is not None:
             check_has_snapshots(environment)
-        if file is None or not await file.restore(self, environment):
-            self.messages.extend(opening)
+        if file is None or not await file.restore(state, environment):
+            state.messages.extend(opening)
             messages = await settle(environment.opening())
             check_messages(messages, "an environment's opening() gives Messages")
-            self.messages.extend(messages)
+            state.messages.extend(messages)
         trajectory = await self._take_turns(environment)
         if isinstance(environment, HasOutcome):
             source = f"outcome() of {type(environment).__name__}"
@@ -369,82 +396,50 @@ class Attempt:
         return trajectory
 
     async def _take_turns(self, environment: Environment) -> Trajectory:
-        tools = tuple(environment.tools)
-        for turn in range(len(self.model_turns), self.max_turns):
+        state, tools = self.state, tuple(environment.tools)
+        for turn in range(len(state.model_turns), self.max_turns):
             try:
                 completion = await self._take_turn(tools)
             except ContextFull:
                 if turn == 0:
                     raise  # nothing was said yet, so there is nothing to score
-                return self._end("limit", "context")
+                return state.end("limit", "context")
             if isinstance(environment, SeesCompletions):
                 await settle(environment.see_completion(completion))
             # The last turn reaches the environment too: scores on its state must not be stale.
-            reply = await settle(environment.reply(tuple(self.messages)))
+            reply = await settle(environment.reply(tuple(state.messages)))
             if not isinstance(reply, Reply):
                 raise TypeError(f"an environment's reply is a Reply, got {reply!r:.200}")
-            self.messages.extend(reply.messages)
+            state.messages.extend(reply.messages)
             if reply.done:
-                return self._end("environment")
+                return state.end("environment")
             if not reply.messages:
-                return self._end("no_reply")
+                return state.end("no_reply")
             if self.token_budget is not None and _count_tokens(completion) >= self.token_budget:
-                return self._end("limit", "token_budget")
+                return state.end("limit", "token_budget")
             if self.turn_file is not None:
-                await self.turn_file.save(self, environment)
-        return self._end("limit", "max_turns")
-
-    async def ask(self, tools: Sequence[ToolSpec]) -> Completion:
-        """Have the policy make one turn."""
-        assert self.policy is not None
-        return await self.policy(self.messages, tools)
+                await self.turn_file.save(state, environment)
+        return state.end("limit", "max_turns")
 
     async def _take_turn(self, tools: Sequence[ToolSpec]) -> Completion:
-        """Add one model turn to the conversation."""
-        self.stage = "endpoint"
-        completion = await self.ask(tools)
-        self.stage = "environment"
+        """Have the policy make one turn, and add it to the conversation."""
+        assert self.policy is not None
+        self.state.stage = "endpoint"
+        completion = await self.policy(self.state.messages, tools)
+        self.state.stage = "environment"
         message = completion.message
         if not isinstance(message, Message) or message.role != "assistant":
             raise InvalidInput(f"a policy's turn is an assistant's Message, got {message!r:.200}")
-        self.model_turns.append(len(self.messages))
-        self.messages.append(message)
-        self.finish_reason = completion.finish_reason
-        self.cached_turns += completion.cached
-        if completion.usage is not None:
-            self.usage = completion.usage if self.usage is None else self.usage + completion.usage
+        self.state.add_turn(completion)
         return completion
 
-    def _end(
-        self, ended_by: Literal["environment", "limit", "no_reply"], limit: str | None = None
-    ) -> Trajectory:
-        """Make the trajectory of a conversation that has ended."""
-        stop = _make_stop(ended_by, limit, self.finish_reason == LENGTH, self.finish_reason)
-        assistants = [i for i, message in enumerate(self.messages) if message.role == "assistant"]
-        model_turns = None if assistants == self.model_turns else tuple(self.model_turns)
-        return Trajectory(tuple(self.messages), stop, self.usage, model_turns=model_turns)
 
-
-@contextmanager
-def waiting_for_others() -> Iterator[None]:
-    """Stop the clock of the current attempt's timeout: what it waits for here is not its fault."""
-    attempt = in_user_code.get()
-    if not isinstance(attempt, Attempt) or attempt.timeout is None:
-        yield
-        return
-    scope = attempt._scope
-    if attempt._waiting_tasks == 0:
-        attempt._waiting_since = time.perf_counter()
-        attempt._time_left = scope.deadline - anyio.current_time()
-        scope.deadline = math.inf
-    attempt._waiting_tasks += 1
-    try:
-        yield
-    finally:
-        attempt._waiting_tasks -= 1
-        if attempt._waiting_tasks == 0:
-            attempt._waited += time.perf_counter() - attempt._waiting_since
-            scope.deadline = anyio.current_time() + attempt._time_left
+async def _has_timed_out(current: CurrentAttempt) -> bool:
+    """Return whether the time limit cancelled the attempt; raise if the run was cancelled."""
+    if current.scope.cancel_called:
+        return True
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    return False
 
 
 def _count_tokens(completion: Completion) -> int:
@@ -473,6 +468,40 @@ def _through_json(value: Any, source: str) -> Any:
         raise EnvironmentFailed(f"{source} returned what JSON cannot hold: {problem}") from None
 
 
+# --- An endpoint as the policy ------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class EndpointPolicy:
+    """A policy whose turns an endpoint makes: a seed for every turn, and retries."""
+
+    complete: Complete
+    sampling: Sampling
+    retries: int
+    progress: RunProgress
+    """The run's, where tokens are counted."""
+    state: AttemptState
+    """Of the attempt that it makes the turns of: requests are counted there."""
+    last_failure: TransientError | None = None
+
+    async def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
+        """Make one model turn, with retries."""
+        sampling = self.sampling.for_turn(len(self.state.model_turns))
+
+        async def request() -> Completion:
+            self.state.requests += 1
+            try:
+                return await self.complete(messages, sampling, tools)
+            except TransientError as problem:
+                self.last_failure = problem
+                raise
+
+        completion = await with_retries(request, self.retries)
+        self.state.requests -= completion.cached  # then there was none
+        self.progress.add_turn(completion.usage)
+        return completion
+
+
 # --- Saved turns --------------------------------------------------------------------------------
 
 
@@ -492,6 +521,7 @@ class SavedTurns(msgspec.Struct):
     seconds: float
     environment: dict[str, Any]
     cached_turns: int = 0
+    other_usage: list[OtherUsage] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,7 +532,7 @@ class TurnFile:
     run: str
     sample: Sample
 
-    async def save(self, attempt: Attempt, environment: Environment) -> None:
+    async def save(self, state: AttemptState, environment: Environment) -> None:
         """Save the current state, while it is the policy's turn."""
         assert isinstance(environment, HasSnapshots)
         snapshot = await settle(environment.snapshot())
@@ -523,19 +553,20 @@ class TurnFile:
             TURNS_VERSION,
             self.run,
             self.sample,
-            attempt.messages,
-            attempt.model_turns,
-            attempt.usage,
-            attempt.finish_reason,
-            attempt.requests,
-            time.perf_counter() - attempt.started + attempt.seconds_before,
+            state.messages,
+            state.model_turns,
+            state.usage,
+            state.finish_reason,
+            state.requests,
+            state.seconds,
             snapshot,
-            attempt.cached_turns,
+            state.cached_turns,
+            state.other_usage,
         )
         await anyio.to_thread.run_sync(replace_file, self.path, msgspec.json.encode(saved))
 
-    async def restore(self, attempt: Attempt, environment: Environment) -> bool:
-        """Restore an attempt and its environment from what a stopped run saved.
+    async def restore(self, state: AttemptState, environment: Environment) -> bool:
+        """Restore the state of an attempt and its environment from what a stopped run saved.
 
         False where there is nothing to go on from: no file, one that cannot be read, or one of
         another sample or run.
@@ -562,12 +593,13 @@ class TurnFile:
                 "the environment that saved it, or run everything again under another name; "
                 f"without {self.path} the episode begins anew"
             ) from problem
-        attempt.messages.extend(saved.messages)
-        attempt.model_turns.extend(saved.model_turns)
-        attempt.usage, attempt.finish_reason = saved.usage, saved.finish_reason
-        attempt.requests, attempt.seconds_before = saved.requests, saved.seconds
-        attempt.cached_turns = saved.cached_turns
-        attempt.restored_turns = len(saved.model_turns)
+        state.messages.extend(saved.messages)
+        state.model_turns.extend(saved.model_turns)
+        state.usage, state.finish_reason = saved.usage, saved.finish_reason
+        state.requests, state.seconds_before = saved.requests, saved.seconds
+        state.cached_turns = saved.cached_turns
+        state.other_usage.extend(saved.other_usage)
+        state.restored_turns = len(saved.model_turns)
         return True
 
     def remove(self) -> None:
@@ -576,13 +608,6 @@ class TurnFile:
 
 
 # --- Errors -------------------------------------------------------------------------------------
-
-_LATE_IN_SCORING = re.compile(r"timeout: not done after \S+ s \(in score_fn\)")
-
-
-def failed_in_scoring(error: str) -> bool:
-    """Return whether an error is the score function's, so that the trajectory is complete."""
-    return error.startswith("score_fn: ") or _LATE_IN_SCORING.match(error) is not None
 
 
 def root_of(problem: BaseException | None) -> BaseException | None:
@@ -602,8 +627,6 @@ def _unwrap(problem: BaseException) -> BaseException:
 
 def _describe_error(stage: str, problem: BaseException) -> str:
     """Describe an error: its stage, its type and message, and the line in user code."""
-    if isinstance(problem, RenderMismatch):
-        stage = "render"  # it is the policy that renders, but no server that is broken
     message = printable_error(problem)
     own_errors = EndpointError | InvalidInput | EnvironmentFailed | RenderMismatch
     if isinstance(problem, own_errors) and stage != "score_fn":

@@ -10,7 +10,7 @@ where it is made.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import takewhile
 from operator import index
@@ -29,8 +29,8 @@ def refuse_nonfinite(value: Any, where: str) -> None:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidInput(
-                f"{where} is {value}, which JSON cannot hold; write None, or a text such as "
-                f"'{value}'"
+                f"{where} is {value}, which JSON cannot hold",
+                hint=f"write None, or a text such as '{value}'",
             )
     elif isinstance(value, dict):
         for key, part in value.items():
@@ -313,6 +313,28 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherUsage:
+    """Tokens that a judge or a simulated user took in one attempt; None where it does not say."""
+
+    role: Literal["judge", "user"]
+    model: str
+    usage: Usage | None
+
+    @classmethod
+    def merge(cls, parts: Iterable[OtherUsage]) -> tuple[OtherUsage, ...]:
+        """Add up what each model took in each role; unknown where a part of it is."""
+        merged: dict[tuple[Any, str], OtherUsage] = {}
+        for part in parts:
+            key = part.role, part.model
+            before = merged.get(key)
+            if before is not None:
+                usage = before.usage and part.usage and before.usage + part.usage
+                part = cls(part.role, part.model, usage)
+            merged[key] = part
+        return tuple(merged[key] for key in sorted(merged))
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Wall seconds of the item, scoring included, and how many requests it took, with retries.
 
@@ -412,6 +434,10 @@ class EvalResult:
     metadata: dict[str, Any] = field(default_factory=dict)
     repeat: int = 0
     error: str | None = None
+    error_stage: str | None = None
+    """What was being called when it errored: "endpoint", "environment", "score_fn", …"""
+    other_usage: tuple[OtherUsage, ...] = ()
+    """What judges and simulated users took; `trajectory.usage` is the policy's."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metadata", {**self.sample.metadata, **self.metadata})

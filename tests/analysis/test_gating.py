@@ -487,19 +487,20 @@ def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parameter", "message"),
     [
-        ({}, "needs no_worse_than with a baseline, or min_mean"),
-        ({"no_worse_than": 0.1}, "go together"),
-        ({"min_mean": 0.5, "by": "level"}, "slices are compared with"),
-        ({"min_mean": float("nan")}, "min_mean is a number"),
+        ({}, "no_worse_than", "needs no_worse_than with a baseline, or min_mean"),
+        ({"no_worse_than": 0.1}, "no_worse_than", "go together"),
+        ({"min_mean": 0.5, "by": "level"}, "no_worse_than", "slices are compared with"),
+        ({"min_mean": float("nan")}, "min_mean", "min_mean is a number"),
     ],
 )
 def test_a_gate_that_asks_for_nothing_sensible_is_refused(
-    options: dict[str, object], message: str
+    options: dict[str, object], parameter: str, message: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=message):
+    with pytest.raises(InvalidInput, match=message) as refused:
         gate(by_hand({"x": 1.0}), **options)  # type: ignore[arg-type]
+    assert refused.value.parameter == parameter
 
 
 @pytest.mark.parametrize(

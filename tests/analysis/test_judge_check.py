@@ -61,7 +61,7 @@ def row(number: int, right: bool, label: Any = None, **more: Any) -> dict[str, A
         "id": f"q{number}",
         "question": f"What is {number}?",
         "answer": f"{number if right else number + 1}",
-        "target": f"{number}",
+        "ground_truth": f"{number}",
         "label": right if label is None else label,
         **more,
     }
@@ -385,7 +385,8 @@ def test_every_kind_has_its_shape(kind: JudgeTask, tmp_path: Path) -> None:
         ("equality", {"label": "maybe"}, "'label' is true or false; got 'maybe'"),
         ("equality", {"label": 1}, "'label' is true or false; got 1"),
         ("equality", {"label": None}, "'label' is true or false; got None"),
-        ("equality", {"target": ""}, "'target' is empty"),
+        ("equality", {"ground_truth": ""}, "'ground_truth' is empty"),
+        ("criteria", {"target": "4"}, "the right answer is 'ground_truth', not 'target'"),
         ("equality", {"answer": None}, "'answer' is empty"),
         ("three-way", {"label": True}, "'label' is correct, incorrect, not_attempted; got True"),
         ("three-way", {"label": "A"}, "got 'A'"),
@@ -426,8 +427,8 @@ def test_two_items_of_one_id_are_refused() -> None:
 
 
 def test_targets_that_are_no_text_are_shown_as_json() -> None:
-    (found,) = parse_labels([("a", row(1, True, target=[1, "x"]))], "equality")
-    assert found.texts["target"] == '[1,"x"]'
+    (found,) = parse_labels([("a", row(1, True, ground_truth=[1, "x"]))], "equality")
+    assert found.texts["ground_truth"] == '[1,"x"]'
 
 
 @pytest.mark.parametrize("text", ["", "\n\n"])

@@ -107,11 +107,12 @@ def write(folder: Path) -> Write:
 
 
 @pytest.fixture
-def heldout(capfd: pytest.CaptureFixture[str]) -> Heldout:
+def heldout(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Heldout:
     """The command line, in this process."""
 
     def run(*arguments: str) -> Outcome:
         capfd.readouterr()
+        monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-m", "heldout", *arguments])
         code = run_cli([*arguments])
         captured = capfd.readouterr()
         return Outcome(code, captured.out, captured.err)

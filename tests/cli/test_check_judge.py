@@ -56,7 +56,7 @@ def rows(count: int = 20) -> list[dict[str, Any]]:
             "id": f"q{i}",
             "question": f"Say {i}.",
             "answer": f"{i + (i % 4 == 0)}",
-            "target": f"{i}",
+            "ground_truth": f"{i}",
             "label": i % 4 > 0,
         }
         for i in range(count)

@@ -34,7 +34,7 @@ from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.store.runs import find_run
 from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome, stop_requested
 from tests.cli.conftest import Heldout, command_of
-from tests.cli.conftest import ItemOutcome as Said
+from tests.cli.conftest import Outcome as Said
 from tests.cli.test_process import Terminal
 from tests.cli.test_show import result, save
 

@@ -34,6 +34,19 @@ def test_a_command_that_is_not_there_is_refused_with_the_nearest(heldout: Heldou
     assert "did you mean run quiz.py?" in heldout("quiz.py").err
 
 
+def test_the_help_of_run_says_which_setting_an_option_of_another_name_sets(
+    heldout: Heldout,
+) -> None:
+    text = " ".join(heldout("run", "--help").out.split())
+    for option, setting in (
+        ("--model", "endpoint"),
+        ("--limit", "max_samples"),
+        ("--epochs", "repeats"),
+        ("--name", "experiment_name"),
+    ):
+        assert re.search(rf"{option} [A-Z]+ [^-]*\bSets {setting}\.", text), option
+
+
 def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: Heldout) -> None:
     out = heldout("run", "--help").out
     settings = out.partition("Settings (--set KEY=VALUE):\n")[2]

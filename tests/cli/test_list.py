@@ -147,12 +147,9 @@ def test_tokens_and_cost_are_in_run_show_list_and_compare(write: Write, heldout:
     ran = heldout("run", "eval.py", *priced)
     assert "\ntokens: 1,200,000 in, 6,000 out; cost: 1.26\n" in ran.out
     free = json.loads(heldout("run", "eval.py", "--json").out)
-    assert free["usage"] == {
-        "n": 6,
-        "prompt_tokens": 1_200_000,
-        "completion_tokens": 6000,
-        "cost": None,
-    }
+    share = {"n": 6, "prompt_tokens": 1_200_000, "completion_tokens": 6000, "cost": None}
+    policy = {**share, "role": "policy", "model": None, "unknown": 0}
+    assert free["usage"] == {**share, "models": [policy]}
     assert heldout("show", "six@1").out == ran.out
     rows = [line.split() for line in heldout("list").out.splitlines() if "six@" in line]
     assert [row[8] for row in rows] == ["1,206,000", "1,206,000"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from heldout import EvalReport
+from heldout.store.run_dir import RunDir
 from heldout.store.runs import find_run
 from tests.cli.conftest import EVAL, RUN, START, Heldout, Outcome, Write, calls, damage_line
 
@@ -305,6 +307,66 @@ def test_a_run_of_another_config_is_not_resumed(finished: Outcome, heldout: Held
     assert outcome.err.endswith("leave out --resume to begin a new run\n")
 
 
+def test_a_run_is_resumed_with_the_settings_it_was_begun_with(
+    write: Write, heldout: Heldout
+) -> None:
+    write(
+        **{"def load_dataset():": "def load_dataset(word='word'):", "say word{i}": "say {word}{i}"}
+    )
+    Path("run.toml").write_text("repeats = 2\n[dataset]\nword = 'term'\n")
+    settings = ("--config", "run.toml", "--sample-id", "q1", "--sample-id", "q4", "--tag", "a")
+    begun = heldout("run", "eval.py", *settings, "--set", "temperature=0.5", "-n", "1")
+    assert (begun.code, calls()) == (0, ["term1"] * 2)
+    journal = RUN / "results.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:2]))
+    resumed = heldout("run", "eval.py", "--resume", "--set", "max_concurrent=2")
+    assert resumed.out == begun.out, resumed.err
+    assert calls() == ["term1"] * 3
+    assert f"Resuming {RUN}, as it was begun by: heldout run eval.py --config run.toml" in (
+        resumed.err
+    )
+    config = EvalReport.load(RUN).config
+    assert (config["max_concurrent"], config["tags"]) == (2, ["a"])
+    refused = heldout("run", "eval.py", "--resume", "--epochs", "1")
+    assert "repeats was 2, is now 1" in refused.err
+
+
+def test_a_key_of_the_command_line_is_typed_again_to_resume(write: Write, heldout: Heldout) -> None:
+    write(**{"def load_dataset():": "def load_dataset(api_key):"})
+    assert heldout("run", "eval.py", "-T", "api_key=abc", "-n", "2").code == 0
+    refused = heldout("run", "eval.py", "--resume")
+    assert refused.code == 2
+    command = "heldout run eval.py -T 'api_key=[redacted]' -n 2 --resume"
+    assert refused.err.endswith(f"was saved. Type the whole command: {command}\n")
+    assert heldout("run", "eval.py", "--resume", "-T", "api_key=abc").code == 0
+
+
+def test_what_began_a_run_is_named_where_it_was_no_such_command(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    info = RunDir(RUN).read_info()
+    info.command = ["train.py", "--fast"]
+    RunDir(RUN).write_info(info)
+    outcome = heldout("run", "eval.py", "--resume")
+    assert (outcome.code, outcome.out) == (0, finished.out)
+    assert outcome.err == f"Resuming {RUN}, which was begun by: train.py --fast\n"
+
+
+@pytest.mark.parametrize("status", ["complete", "interrupted"])
+def test_after_a_change_of_the_scorer_rescore_is_named(
+    finished: Outcome, heldout: Heldout, write: Write, status: Literal["complete", "interrupted"]
+) -> None:
+    info = RunDir(RUN).read_info()
+    info.status = status
+    RunDir(RUN).write_info(info)
+    write(**{"trajectory.answer == sample": "trajectory.answer != sample"})
+    outcome = heldout("run", "eval.py", "--resume")
+    assert outcome.code == 2
+    assert "the code of score_fn, or of something it uses, has changed" in outcome.err
+    assert f"heldout rescore {RUN} --scorer FILE.py:score_fn" in outcome.err
+    assert ("finish it as it was" in outcome.err) == (status == "interrupted")
+
+
 def test_a_damaged_line_stops_a_resumption_until_it_is_repaired(
     finished: Outcome, heldout: Heldout
 ) -> None:
@@ -411,8 +473,8 @@ def test_a_missing_function_is_named_with_the_nearest_there_is(
     outcome = heldout("run", "eval.py")
     assert outcome.code == 2
     assert outcome.err == (
-        "Error: eval.py defines no function score_fn(trajectory, sample) -> Score "
-        "(did you mean scorefn?)\n"
+        "Error: eval.py defines no function score_fn(trajectory, sample) -> Score; "
+        "did you mean scorefn?\n"
     )
 
 
@@ -700,13 +762,12 @@ def test_overwrite_removes_the_latest_run_once_the_new_one_is_done(
 
 
 def test_a_run_has_its_tags_note_and_command_line_without_keys(
-    write: Write, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+    write: Write, heldout: Heldout
 ) -> None:
-    write()
-    secret = "sk-proj-0123456789abcdefghij"
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "heldout", "run", "--key", secret])
-    outcome = heldout("run", "eval.py", "--tag", "a", "--tag", "b", "--note", "why not")
+    given = ("run", "eval.py", "-T", "key=sk-proj-0123456789abcdefghij")
+    write(**{"def load_dataset():": "def load_dataset(key):"})
+    outcome = heldout(*given, "--tag", "a", "--tag", "b", "--note", "why not")
     assert "tags: a, b; note: why not" in outcome.out
     stored = (RUN / "run.json").read_text()
-    assert secret not in stored
-    assert json.loads(stored)["command"] == ["-m", "heldout", "run", "--key", "[redacted]"]
+    assert "0123456789" not in stored
+    assert json.loads(stored)["command"][:6] == ["-m", "heldout", *given[:3], "key=[redacted]"]

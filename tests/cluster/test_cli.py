@@ -56,17 +56,18 @@ def memory() -> Iterator[None]:
 
 @pytest.mark.integration
 def test_run_on_a_cluster_copies_the_run_and_the_copy_is_shown(
-    cluster: Any, eval_file: Path, memory: None, capsys: pytest.CaptureFixture[str]
+    cluster: Any, eval_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    url = f"file://{tmp_path}/copies/numbers"
     command = ["run", str(eval_file), "--on", cluster.address, "--workers", "2", "--json"]
-    assert run_cli([*command, "--copy-to", "memory://b/numbers"]) == 0
+    assert run_cli([*command, "--copy-to", url]) == 0
     assert '"n":30,' in capsys.readouterr().out.replace(" ", "")
-    assert run_cli(["show", "memory://b/numbers", "--json"]) == 0
+    assert run_cli(["show", url, "--json"]) == 0
     assert '"n":30,' in capsys.readouterr().out.replace(" ", "")
-    assert run_cli(["compare", "memory://b/numbers", "numbers"]) == 0
-    assert "memory://" not in capsys.readouterr().err
+    assert run_cli(["compare", url, "numbers"]) == 0
+    assert "file://" not in capsys.readouterr().err
     # A second copy would replace the first.
-    assert run_cli([*command, "--copy-to", "memory://b/numbers"]) != 0
+    assert run_cli([*command, "--copy-to", url]) != 0
     assert "already holds a run" in capsys.readouterr().err
 
 
@@ -76,6 +77,7 @@ def test_run_on_a_cluster_copies_the_run_and_the_copy_is_shown(
         (["--workers", "2"], "--workers, .* go with --on"),
         (["--on", "auto", "--gpu-id", "1"], "--on runs items on a cluster, --gpu-id the whole"),
         (["--on", "auto", "--remote", "h:8265"], "--on runs items on a cluster, --remote the"),
+        (["--copy-to", "memory://b/run"], "what is in memory ends with this process"),
         (["--gpu-id", "any"], "--gpu-id is the number of a GPU of this machine"),
         (["--on", "auto", "--resources", "tpu"], "--resources takes KEY=VALUE, got 'tpu'"),
         (["--on", "auto", "--workers", "0"], "workers is a whole number >= 1, got 0"),

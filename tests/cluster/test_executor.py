@@ -389,9 +389,9 @@ def test_a_worker_that_gets_more_items_at_once_than_a_message_holds_is_not_taken
 
 def test_a_worker_whose_model_is_another_one_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     pool = executor.WorkerPool.__new__(executor.WorkerPool)
-    pool._hello, pool._copies = None, {}
-    hello = executor.WorkerInfo("a", 1, executor.own_versions(), {"version": "1"})
-    assert pool._accept(hello)
+    pool._first_info, pool._copies = None, {}
+    info = executor.WorkerInfo("a", 1, executor.own_versions(), {"version": "1"})
+    assert pool._accept(info)
     assert pool._accept(executor.WorkerInfo("b", 2, executor.own_versions(), {"version": "1"}))
     assert not pool._accept(executor.WorkerInfo("c", 3, executor.own_versions(), {"version": "2"}))
     assert "on c cannot run the eval: its model is not that of a" in pool._start_problem

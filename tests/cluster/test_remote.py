@@ -177,7 +177,7 @@ from shared.answers import answer, score
 def main():
     samples = [heldout.Sample("a", {"question": "2"}, "2")]
     print("a word of the log", file=sys.stderr)
-    report = heldout.run(samples, score, model=answer, name="far")
+    report = heldout.run(samples, score, endpoint=answer, experiment_name="far")
     print(json.dumps(report.summary["mean"]))
 
 

@@ -22,19 +22,19 @@ rubric = Rubric(grade_exact)
 
 
 def test_a_function_travels_as_a_name_of_its_file() -> None:
-    luggage = pack_functions({"score_fn": evals.exact, "prepare_messages": None})
-    assert luggage.references == {"score_fn": ImportPath("evals.py", "exact")}
-    assert luggage.folder == FOLDER
+    packed = pack_functions({"score_fn": evals.exact, "prepare_messages": None})
+    assert packed.references == {"score_fn": ImportPath("evals.py", "exact")}
+    assert packed.folder == FOLDER
 
 
 def test_an_object_travels_by_the_name_it_is_assigned_to() -> None:
-    luggage = pack_functions({"score_fn": rubric})
-    assert luggage.references["score_fn"] == ImportPath("test_travel.py", "rubric")
+    packed = pack_functions({"score_fn": rubric})
+    assert packed.references["score_fn"] == ImportPath("test_travel.py", "rubric")
 
 
 def test_parts_of_a_definition_travel_as_its_attributes() -> None:
-    luggage = pack_functions({"prepare_messages": evals.definition.prepare_messages})
-    assert luggage.references["prepare_messages"].name == "definition.prepare_messages"
+    packed = pack_functions({"prepare_messages": evals.definition.prepare_messages})
+    assert packed.references["prepare_messages"].name == "definition.prepare_messages"
 
 
 def test_a_function_that_a_function_returned_travels_by_the_name_it_is_assigned_to() -> None:
@@ -54,8 +54,8 @@ def test_a_function_without_a_name_is_refused_by_what_it_is() -> None:
 def test_a_function_of_an_installed_package_is_imported_there() -> None:
     import msgspec
 
-    luggage = pack_functions({"score_fn": msgspec.to_builtins})
-    assert luggage.folder is None
+    packed = pack_functions({"score_fn": msgspec.to_builtins})
+    assert packed.folder is None
 
 
 def test_a_script_outside_of_the_folder_is_refused(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, Tr
 from heldout.testing import check_environment
 from heldout.types import Stop, ToolSpec
 from tests.environments.conftest import Run, calling, reply_of, rollout
+from tests.faulty_server import FaultyServer, answer, nothing_from_outside
 
 SUM = calling(("calculate", '{"expression": "1 + 1"}'))
 
@@ -277,13 +280,34 @@ def test_a_user_cannot_end_what_has_not_begun() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"user": "someone"}, "user is a function of the messages or an endpoint"),
+        ({"user": "someone"}, "model 'someone' is not one of openai:MODEL"),
         ({"stop": ""}, "'' is in every text"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         SimulatedUser(**{"user": patient, **options})
+
+
+def test_users_of_one_name_share_connections_that_end_with_the_event_loop(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_from_outside(monkeypatch)
+    with FaultyServer() as server, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        server.script(answer("hello"))
+
+        async def main() -> list[str]:
+            said = []
+            for _ in range(2):
+                environment = SimulatedUser(f"openai:m@{server.url}")
+                said += [message.text for message in await environment.opening()]
+                await environment.close()
+            return said
+
+        assert run(main) == ["hello", "hello"]
+        gc.collect()  # which would warn of what is left open
+        assert (server.connections, len(server.requests)) == (1, 2)
 
 
 def test_closing_ends_the_thread_of_a_plain_function() -> None:

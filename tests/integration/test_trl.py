@@ -728,6 +728,7 @@ def test_the_reward_function_logs_each_value_of_each_metric() -> None:
         heldout_reward=[1.0, None, 0.5],
         heldout_metrics=[{"a": 1.0, "b": 3.0}, {}, {"a": 0.0}],
         heldout_error=[None, "render: broken", None],
+        heldout_mismatched=[False, True, False],
         heldout_truncated=[True, True, False],
         log_metric=lambda name, value: logged.append((name, value)),
         log_extra=None,
@@ -1152,8 +1153,9 @@ def test_a_template_without_boundaries_is_rendered_again(make_trainer: MakeTrain
 
 def test_one_rollout_that_is_dropped_now_and_then_stops_nothing_and_many_do() -> None:
     def batch(lost: int, of: int) -> list[Rollout]:
-        errors = ["render: it differs"] * lost + [None] * (of - lost)
-        return [Rollout(SAMPLES[0], Trajectory(()), error=error) for error in errors]
+        kept = Rollout(SAMPLES[0], Trajectory(()))
+        dropped = dataclasses.replace(kept, error="render: it differs", error_stage="render")
+        return [dropped] * lost + [kept] * (of - lost)
 
     seldom = ours._MismatchCounter()
     for _ in range(3):

@@ -414,7 +414,9 @@ def test_a_run_keeps_extra_fields_and_no_key(
         output_dir=str(tmp_path),
         progress=False,
         max_error_rate=1,
-        sampling=Sampling(extra_body={"top_k": 5}),
+        sampling=Sampling(
+            extra_body={"top_k": 5, "metadata": {"api_key": "plain", "user": [f"of {KEY}"]}}
+        ),
     )
     samples = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "broken"})]
     report = anyio.run(
@@ -425,7 +427,8 @@ def test_a_run_keeps_extra_fields_and_no_key(
     )
     assert (report.summary["n_scored"], report.summary["n_errors"]) == (1, 1)
     stored = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
-    assert stored["sampling"]["extra_body"] == {"top_k": 5}
+    metadata = {"api_key": "[redacted]", "user": ["of [redacted]"]}
+    assert stored["sampling"]["extra_body"] == {"top_k": 5, "metadata": metadata}
     assert stored["endpoint"]["kind"] == "anthropic"
     for file in (tmp_path / "run").iterdir():
         assert KEY.encode() not in file.read_bytes()

@@ -12,7 +12,7 @@ from heldout import Completion, EvalReport, Message, Metric, Sample, Score, Traj
 from heldout.errors import InvalidInput
 
 COLUMNS = [
-    *("id", "repeat", "question", "answer", "target", "extracted", "reward", "passed"),
+    *("id", "repeat", "question", "answer", "ground_truth", "extracted", "reward", "passed"),
     *("metric.correct", "metric.length"),
     *("prompt_tokens", "completion_tokens", "seconds", "truncated", "error"),
     *("metadata.level", "metadata.mixed"),
@@ -44,7 +44,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EvalReport:
         Sample(f"q{i}", {"question": f"What is {i}?"}, i, {"level": "easy", "mixed": mixed})
         for i, mixed in enumerate([1, "one", [1]])
     ]
-    return heldout.run(samples, score, model=answer, prepare_messages=ask, max_error_rate=1)
+    return heldout.run(samples, score, endpoint=answer, prepare_messages=ask, max_error_rate=1)
 
 
 def test_a_pandas_frame_has_a_row_per_attempt(report: EvalReport) -> None:
@@ -53,7 +53,7 @@ def test_a_pandas_frame_has_a_row_per_attempt(report: EvalReport) -> None:
     assert {*frame.columns} == {*COLUMNS}
     assert frame["question"].tolist() == ["What is 0?", "What is 1?", "What is 2?"]
     assert frame["answer"].tolist()[:2] == ["It is 1.", "It is 1."]
-    assert frame["target"].tolist() == [0, 1, 2]
+    assert frame["ground_truth"].tolist() == [0, 1, 2]
     assert frame["extracted"].tolist()[:2] == ["1", "1"]
     assert frame["reward"].mean() == 0.5  # of those that have one
     assert frame["prompt_tokens"].sum() == 20

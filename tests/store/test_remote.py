@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import fsspec
 import pytest
 
 from heldout import EvalConfig, EvalReport, evaluate
+from heldout.cli.main import run_cli
 from heldout.cli.show import _describe_state
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplaced
 from heldout.store.remote import FILES, check_target, copy_run, fetch_run
@@ -41,6 +43,16 @@ def test_a_copied_run_is_read_back_as_it_was(run: Path, memory: Any) -> None:
         if (run / name).exists():
             assert (copy / name).read_bytes() == (run / name).read_bytes()
     assert EvalReport.load(copy).summary == EvalReport.load(run).summary
+
+
+def test_what_is_shown_of_a_copy_is_saved_where_it_came_from(
+    run: Path, memory: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy_run(run, "memory://bucket/shown")
+    assert run_cli(["show", "memory://bucket/shown"]) == 0
+    assert "saved to memory://bucket/shown\n" in capsys.readouterr().out
+    assert run_cli(["show", "memory://bucket/shown", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["path"] == "memory://bucket/shown"
 
 
 def test_the_journal_goes_first_and_run_json_last(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.errors import InvalidInput, RunDirectoryError, SystemicFailure
 from heldout.store import run_dir
 from heldout.store.journal import JournalWriter
 from heldout.store.report import EvalReport
@@ -148,9 +148,10 @@ def test_a_list_has_every_run_the_earliest_first() -> None:
     first, second, third = list_runs()
     assert (first.name, first.kind, first.status) == ("plain", "run", "finished")
     assert (second.name, second.mean, second.n) == (f"capitals/{SECOND}", 0.25, 1)
-    assert (second.tags, second.note, second.model) == (("a", "b"), "hi", "m")
+    assert (second.tags, second.note, second.endpoint) == (("a", "b"), "hi", "m")
     assert second.errors == 0
-    assert (third.name, third.kind, third.model) == ("deep/er/run", "episodes", "CartPole-v1")
+    assert (third.name, third.kind, third.environment) == ("deep/er/run", "episodes", "CartPole-v1")
+    assert third.endpoint is None
 
 
 def test_a_run_that_cannot_be_read_is_listed_as_damaged() -> None:
@@ -159,6 +160,24 @@ def test_a_run_that_cannot_be_read_is_listed_as_damaged() -> None:
     assert entry.status == "damaged"
     assert entry.mean is None
     assert "run.json" in (entry.reason or "")
+
+
+def test_a_run_of_a_newer_version_is_listed_as_such() -> None:
+    info = json.loads((save("later") / "run.json").read_text())
+    Path("outputs/evals/later/run.json").write_text(json.dumps(info | {"version": 99}))
+    (entry,) = list_runs()
+    assert entry.status == "newer"
+    assert (entry.reason or "").endswith("It was written by a newer heldout: upgrade to read it")
+
+
+def test_a_run_that_has_stopped_has_its_counts(run_eval: RunEval, tmp_path: Path) -> None:
+    def fail_first(trajectory: Trajectory, sample: Sample) -> float:
+        return 1 / (sample.id != make_samples(1)[0].id)
+
+    with pytest.raises(SystemicFailure):
+        run_eval(make_samples(4), fail_first, experiment_name="run", max_error_rate=0.1)
+    (entry,) = list_runs(tmp_path)
+    assert (entry.status, entry.n, entry.errors, entry.mean) == ("failed", 4, 1, None)
 
 
 def test_a_run_is_running_while_its_process_writes_it_and_interrupted_afterwards() -> None:

@@ -90,10 +90,11 @@ def test_means_have_the_denominators_of_the_summary_or_say_theirs(report: EvalRe
 
 
 def test_texts_are_there_where_they_are_named(report: EvalReport) -> None:
-    (row,) = rows(report, "select prompt, answer, target from results where id='s5' and repeat=1")
+    texts = "select prompt, answer, ground_truth from results"
+    (row,) = rows(report, f"{texts} where id='s5' and repeat=1")
     assert row == ("Be brief.\n\nWhat is 5?", "It is 5.", "5")
     with query(report, "select * from results") as found:
-        assert not {"prompt", "answer", "target"} & {*found.columns}
+        assert not {"prompt", "answer", "ground_truth"} & {*found.columns}
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_what_is_picked_by_outcome_has_counts_and_no_intervals(
 
 @pytest.mark.parametrize(
     "condition",
-    ["id < 's5'", "repeat = 0", '"index" < 3', "prompt like '%4%'", "target = '4'", "true"],
+    ["id < 's5'", "repeat = 0", '"index" < 3', "prompt like '%4%'", "ground_truth = '4'", "true"],
 )
 def test_what_is_picked_by_what_was_asked_keeps_its_intervals(
     condition: str, in_memory: EvalReport

@@ -187,6 +187,7 @@ def test_a_saved_report_is_read_like_any_other(saved: tuple[VectorReport, Path])
     assert loaded.summary["metric_steps_n"] == 20
     (terminated,) = (s for how, s in loaded.summarize(by="ended").items() if how == "terminated")
     assert terminated["n"] == report.summary["terminated"]
+    assert loaded.summary["n_truncated"] == report.summary["truncated"]
     assert loaded.results[3].sample.input["seed"] == report.episodes[3].seed
 
 

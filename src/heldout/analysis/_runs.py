@@ -225,7 +225,8 @@ class Measure:
             if self.pass_threshold is None:
                 raise InvalidInput(
                     f"nothing says which rewards of {run.name} pass: they are returns. Compare "
-                    "the reward, or give the return that passes (pass_threshold)"
+                    "the reward, or give the return that passes (%s)",
+                    parameters=["pass_threshold"],
                 )
             passed = has_passed(table.reward, self.pass_threshold)
             return np.asarray(np.where(np.isnan(table.reward), np.nan, passed))

@@ -237,14 +237,19 @@ def _check_arguments(
 ) -> None:
     if no_worse_than is None and min_mean is None and max_mean is None:
         raise InvalidInput(
-            "a gate needs no_worse_than with a baseline, or min_mean, or max_mean, or several"
+            "a gate needs %s with a baseline, or %s, or %s, or several",
+            parameters=("no_worse_than", "min_mean", "max_mean"),
         )
     if (baseline is None) != (no_worse_than is None):
-        raise InvalidInput("no_worse_than and baseline go together: no worse than which run?")
+        raise InvalidInput(
+            "%s and baseline go together: no worse than which run?", parameters=["no_worse_than"]
+        )
     if (by or slice_no_worse_than is not None) and no_worse_than is None:
-        raise InvalidInput("slices are compared with those of a baseline: give no_worse_than")
+        raise InvalidInput(
+            "slices are compared with those of a baseline: give %s", parameters=["no_worse_than"]
+        )
     if slice_no_worse_than is not None and not by:
-        raise InvalidInput("slice_no_worse_than needs the key to slice by")
+        raise InvalidInput("%s needs the key to slice by", parameters=["slice_no_worse_than"])
 
 
 def _check_bounds(
@@ -257,7 +262,9 @@ def _check_bounds(
     """Refuse bounds that are not numbers, or that no value in [0, 1] could exceed: 2 for 2%."""
     for name, loss in losses.items():
         if loss is not None and not 0 <= loss < math.inf:
-            raise InvalidInput(f"{name} is the loss that is tolerated, at least 0; got {loss!r}")
+            raise InvalidInput(
+                f"%s is the loss that is tolerated, at least 0; got {loss!r}", parameters=[name]
+            )
         if loss is not None and in_unit and loss >= 1:
             raise InvalidInput(
                 f"every {metric} lies between 0 and 1, so nothing can be worse by {loss:g}; is "
@@ -265,7 +272,7 @@ def _check_bounds(
             )
     for name, mean in means.items():
         if mean is not None and not math.isfinite(mean):
-            raise InvalidInput(f"{name} is a number, got {mean!r}")
+            raise InvalidInput(f"%s is a number, got {mean!r}", parameters=[name])
         if mean is not None and in_unit and not 0 <= mean <= 1:
             raise InvalidInput(f"every {metric} lies between 0 and 1, and so does a mean of them")
 

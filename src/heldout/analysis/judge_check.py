@@ -42,8 +42,8 @@ CATEGORIES: dict[JudgeTask, tuple[str, ...]] = {
     "pairwise": ("first", "second", "tie"),
 }
 _TEXTS: dict[JudgeTask, tuple[str, ...]] = {
-    "equality": ("question", "answer", "target"),
-    "three-way": ("question", "answer", "target"),
+    "equality": ("question", "answer", "ground_truth"),
+    "three-way": ("question", "answer", "ground_truth"),
     "criteria": ("question", "answer"),
     "pairwise": ("question", "first", "second"),
 }
@@ -66,7 +66,7 @@ class LabelledAnswer:
     Attributes:
         id: Names it in reports.
         kind: What the judge is asked.
-        texts: question, answer, target, first, second: those of the kind.
+        texts: question, answer, ground_truth, first, second: those of the kind.
         label: One of CATEGORIES; for criteria, whether each is met.
         criteria: For criteria.
     """
@@ -121,9 +121,11 @@ def _parse_label(where: str, row: Any, kind: JudgeTask) -> LabelledAnswer:
         return row
     if not isinstance(row, Mapping):
         raise InvalidInput(f"it is an object with keys, got {type(row).__name__}")
+    if "target" in row:
+        raise InvalidInput("the right answer is 'ground_truth', not 'target'")
     names = [*_TEXTS[kind]]
-    if kind == "criteria" and row.get("target") is not None:
-        names.append("target")
+    if kind == "criteria" and row.get("ground_truth") is not None:
+        names.append("ground_truth")
     texts = {name: _parse_text(row, name) for name in names}
     id = where.rpartition(", ")[2] if row.get("id") is None else str(row["id"])
     label = row.get("label")
@@ -150,7 +152,7 @@ def _parse_text(row: Mapping[str, Any], name: str) -> str:
     value = row[name]
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     # An empty answer is one that people may have labelled.
-    if value is None or (not text.strip() and name in ("question", "target")):
+    if value is None or (not text.strip() and name in ("question", "ground_truth")):
         raise InvalidInput(f"{name!r} is empty")
     return text
 
@@ -396,7 +398,7 @@ def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
     from heldout.scoring.judges import CRITERIA, EQUALITY, PAIRWISE, THREE_WAY, make_question
 
     texts = dict(item.texts)
-    question, target = texts.pop("question"), texts.pop("target", None)
+    question, target = texts.pop("question"), texts.pop("ground_truth", None)
     if item.kind == "pairwise":
         yield make_question(PAIRWISE, question, texts)
         yield make_question(

@@ -115,7 +115,9 @@ def _estimate(
     if pass_threshold is None:
         pass_threshold = results.pass_threshold if isinstance(results, EvalReport) else 0.5
     if pass_threshold is None:
-        raise InvalidInput("nothing says which of these rewards pass: give pass_threshold")
+        raise InvalidInput(
+            "nothing says which of these rewards pass: give %s", parameters=["pass_threshold"]
+        )
     return _count_passes(table, estimator, k, cluster, pass_threshold)
 
 

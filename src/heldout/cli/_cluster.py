@@ -96,6 +96,11 @@ class ClusterOptions:
                 )
             choose_local_gpu(int(self.gpu_id))
         if self.copy_to is not None:
+            if self.copy_to.startswith("memory:"):
+                raise InvalidInput(
+                    f"--copy-to {self.copy_to}: what is in memory ends with this process; name a "
+                    "folder, s3://… or gs://…"
+                )
             check_target(self.copy_to)
 
     def copy(self, run_dir: Path | None) -> None:

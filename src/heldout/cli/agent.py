@@ -133,6 +133,7 @@ def command(
     loss = None
     try:
         if directory is not None:
+            report.config["policy"] = policy
             report.save(directory)
     except (HeldoutError, OSError) as problem:  # the numbers are printed first
         loss = (

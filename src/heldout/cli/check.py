@@ -118,9 +118,9 @@ def judge(
 ) -> None:
     """Measure a judge against human labels, and against itself.
 
-    LABELS has one JSON object per line: {"question", "answer", "target", "label"}, with label true
-    or false; for three-way correct, incorrect or not_attempted. For pairwise there are "first" and
-    "second" instead of the answer, and label is first, second or tie; for criteria there are
+    LABELS has one JSON object per line: {"question", "answer", "ground_truth", "label"}, with label
+    true or false; for three-way correct, incorrect or not_attempted. For pairwise there are "first"
+    and "second" instead of the answer, and label is first, second or tie; for criteria there are
     "criteria", [{"id", "description"}], and label says true or false of each id. An "id" is
     optional.
     """

@@ -5,7 +5,6 @@ A report, not a judgement: it exits with 0 whatever the verdict. `heldout gate` 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -160,9 +159,8 @@ def options_in_errors() -> Iterator[None]:
         options = " ".join(f"--allow {kind}" for kind in refusal.kinds)
         raise NotComparable(f"{refusal} ({options})", refusal.kinds) from None
     except InvalidInput as problem:
-        parameters = r"\b((slice_)?no_worse_than|(min|max)_mean|pass_threshold)\b"
-        text = re.sub(parameters, lambda match: f"--{match[0].replace('_', '-')}", str(problem))
-        raise InvalidInput(text) from None
+        problem.parameters = tuple(f"--{name.replace('_', '-')}" for name in problem.parameters)
+        raise
 
 
 def build_comparison(

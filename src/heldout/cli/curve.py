@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -126,8 +125,8 @@ def _wait_for_curve(run: str, interval: float, *, once: bool) -> Path:
             is_run = RunDir(find_run(run)).journal.exists()
         except HeldoutError as problem:
             is_run = False
-            if match := re.search(r"did you mean [^?]+\?", str(problem)):
-                hint = f" ({match[0]})"
+            if problem.hint is not None:
+                hint = f" ({problem.hint})"
         if once or is_run:
             open_curve(run)  # raises: it says what is wrong
         if not announced:

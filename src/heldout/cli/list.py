@@ -50,6 +50,7 @@ STATUS_STYLES = {
     "finished": "",
     "failed": "red",
     "interrupted": "yellow",
+    "newer": "yellow",
     "damaged": "red",
 }
 SORT_KEYS = ("when", "name", "model", "mean", "n", "errors", "tokens", "cost", "status")
@@ -89,8 +90,9 @@ def command(
 ) -> None:
     """List runs, the latest first.
 
-    PATTERN picks runs by name: `capitals`, or `cap*`. Numbers are read from what a run has saved,
-    so a run that is not finished has none yet. Times are in UTC; * marks a commit with changes.
+    PATTERN picks runs by name: `capitals`, or `cap*`. Numbers are read from what a run has saved:
+    one that failed or was stopped has counts and no mean, one that is running has none yet. Times
+    are in UTC; * marks a commit with changes.
     """
     runs = list_runs(output_dir)
     entries = [
@@ -98,7 +100,7 @@ def command(
         for entry in runs
         if any(fnmatch(text, pattern or "*") for text in (entry.name, entry.name.split("/")[0]))
         and {*tags} <= {*entry.tags}
-        and (model or "").lower() in (entry.model or "").lower()
+        and (model or "").lower() in (entry.endpoint or "").lower()
         and status in (None, entry.status)
         and kind in (None, entry.kind)
     ]
@@ -117,7 +119,9 @@ def command(
 
 def _sort_entries(entries: Sequence[RunEntry], key: str) -> list[RunEntry]:
     def value(entry: RunEntry) -> Any:
-        return _tokens(entry) if key == "tokens" else getattr(entry, key)
+        if key == "tokens":
+            return _tokens(entry)
+        return entry.endpoint if key == "model" else getattr(entry, key)
 
     newest_first = sorted(entries, key=lambda entry: entry.when or "", reverse=True)
     known = [entry for entry in newest_first if value(entry) is not None]
@@ -148,7 +152,8 @@ def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Repor
     commits = [_or_dash(e.commit and e.commit[:7] + "*" * bool(e.dirty)) for e in entries]
     columns = [
         RankedColumn("run", [names[e.path] for e in entries], 9, "left"),
-        RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
+        RankedColumn("model", [cut(e.endpoint or "–", 28) for e in entries], 4, "left"),
+        RankedColumn("environment", [cut(e.environment or "–", 28) for e in entries], 4, "left"),
         RankedColumn("mean", [number(e.mean) for e in entries], 8),
         RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),
         RankedColumn("n", [_or_dash(e.n) for e in entries], 6),
@@ -172,6 +177,9 @@ def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Repor
     ]
     blocks: list[Block] = [Table([Column(c.heading, c.align) for c in shown], rows)]
     hidden = [column.heading for column in columns if column not in shown]
+    for entry in entries:
+        if entry.status == "newer":
+            blocks.append(Line(f"{names[entry.path]}: {entry.reason}", style="yellow"))
     if hidden:
         blocks.append(Line(f"No room for {', '.join(hidden)}; --json has all.", style="dim"))
     return Report(blocks)

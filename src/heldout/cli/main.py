@@ -179,8 +179,7 @@ def run_cli(arguments: list[str]) -> int:
 def _explain(problem: BaseException, arguments: list[str]) -> _Failure:
     text = str(problem)
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(problem).__name__).lower()
-    advice = re.search(r"did you mean [^?]+\?|(?<=; )write \S.*$", text)
-    hint = advice[0] if advice else None
+    hint = problem.hint if isinstance(problem, HeldoutError) else None
     match problem:
         case click.exceptions.Abort() | KeyboardInterrupt():
             message = f"Interrupted. {text}".rstrip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import re
+import shlex
 import sys
 import tomllib
 import typing
@@ -27,7 +28,8 @@ import click
 import msgspec
 from docstring_parser import parse_from_object
 
-from heldout._format import count
+from heldout._format import count, printable
+from heldout._secrets import REDACTED
 from heldout.cli._cluster import ClusterOptions, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
 from heldout.cli._options import count_option, parse_key_values, parse_value
@@ -41,7 +43,7 @@ from heldout.errors import (
 )
 from heldout.prices import Price
 from heldout.store import runs
-from heldout.store.run_dir import RunDir
+from heldout.store.run_dir import ARGUMENT_CHARACTERS, RunDir
 from heldout.types import Sample
 
 if TYPE_CHECKING:
@@ -62,8 +64,8 @@ class _RunCommand(click.Command):
     "run",
     cls=_RunCommand,
     epilog="Options win over --set, --set over --config, and that over the config in FILE. "
-    "model, limit, epochs and name are endpoint, max_samples, repeats and experiment_name; "
-    "temperature is short for sampling.temperature. sampling.stop takes a comma-separated list, or "
+    "--set takes model, limit, epochs and name, too; temperature is short for "
+    "sampling.temperature. sampling.stop takes a comma-separated list, or "
     "a JSON list of strings.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
@@ -71,10 +73,11 @@ class _RunCommand(click.Command):
     "--model",
     "endpoint",
     metavar="MODEL",
-    help="PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2 (docs/models.md).",
+    help="PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2 (docs/models.md). Sets "
+    "endpoint.",
 )
-@count_option("-n", "--limit", "max_samples", help="Only the first N samples.")
-@count_option("--epochs", "repeats", help="Attempts of each sample.")
+@count_option("-n", "--limit", "max_samples", help="Only the first N samples. Sets max_samples.")
+@count_option("--epochs", "repeats", help="Attempts of each sample. Sets repeats.")
 @click.option("--sample-id", "ids", multiple=True, metavar="ID", help="Only this sample.")
 @click.option(
     "-T",
@@ -88,12 +91,16 @@ class _RunCommand(click.Command):
     "--name",
     "experiment_name",
     metavar="NAME",
-    help="Name of the run.  [default: the name of FILE]",
+    help="Name of the run. Sets experiment_name.  [default: the name of FILE]",
 )
 @click.option("--tag", "tags", multiple=True, metavar="WORD", help="A tag; see heldout list --tag.")
 @click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")
 @click.option("--output-dir", metavar="DIR", help="Where runs are made.  [default: outputs/evals]")
-@click.option("--resume", is_flag=True, help="Continue the latest run of this name, if any.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the latest run of this name, if any, with the settings it was begun with.",
+)
 @click.option(
     "--overwrite", is_flag=True, help="Remove the latest run of this name once this one is done."
 )
@@ -139,13 +146,13 @@ def command(
     cluster.check()
     if cluster.remote is not None:
         run_as_job(cluster, file)
-    chosen = {name: value for name, value in options.items() if value not in (None, (), False)}
     with stdout_for_json(as_json):
         eval_file = load_eval_file(file)
-        stored, dataset = ({}, {}) if config_file is None else read_settings_file(config_file)
-        config = apply_settings(eval_file.config, stored, settings, chosen)
-        dataset |= parse_key_values(parameters, "-T")
-        samples = eval_file.load_samples(dataset, ids)
+        request = RunRequest.of(config_file, settings, parameters, ids, options)
+        if options["resume"]:
+            request = complete_request(request, eval_file.config, config_file)
+        config = configure(eval_file.config, request.settings)
+        samples = eval_file.load_samples(request.dataset, request.ids)
         earlier = None
         if overwrite:
             with suppress(RunDirectoryError):  # there is none
@@ -178,8 +185,8 @@ def run_directory(config: EvalConfig) -> Iterator[EvalConfig]:
                 f"Results so far are saved to {path}; continue with --resume."
             ) from None
         except ResumeMismatch as mismatch:
-            message = str(mismatch).replace("choose another experiment_name", "leave out --resume")
-            raise ResumeMismatch(f"{message} to begin a new run") from None
+            mismatch.offer("leave out --resume to begin a new run")
+            raise
 
 
 def print_run(report: EvalReport, as_json: bool) -> None:
@@ -226,7 +233,9 @@ class EvalFile:
     definition: EvalDefinition
     """The eval without its samples."""
 
-    def load_samples(self, parameters: dict[str, Any], ids: Sequence[str] = ()) -> Iterable[Sample]:
+    def load_samples(
+        self, parameters: Mapping[str, Any], ids: Sequence[str] = ()
+    ) -> Iterable[Sample]:
         """Call `load_dataset`, and pick `ids`; what is not a sequence is streamed."""
         with self._blame():
             samples = self.load_dataset(**parameters)
@@ -322,8 +331,8 @@ def _find_function(
     functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
     near = difflib.get_close_matches(name, functions, n=1, cutoff=0.5 if shape else 0.85)
     if shape:
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise EvalFileError(f"{path} defines no function {name}{shape}{hint}")
+        hint = f"did you mean {near[0]}?" if near else None
+        raise EvalFileError(f"{path} defines no function {name}{shape}", hint=hint)
     if near:  # misspelled, it would run another eval than was meant
         raise EvalFileError(f"{path} defines {near[0]}, which is not used; is it {name}?")
     return None
@@ -372,50 +381,153 @@ def read_settings_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return tables, dataset
 
 
-def apply_settings(
-    config: EvalConfig,
-    stored: Mapping[str, Any],
-    settings: Iterable[str],
-    options: Mapping[str, Any],
-) -> EvalConfig:
-    """Apply settings to a config, all at once: some are valid only together.
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What a command line of `heldout run` asks for, beside what is in the eval file."""
 
-    Settings of a file are `stored` by dotted key; `settings`, KEY=VALUE of the command line, win
-    over those, and `options`, fields of a config, over both.
+    settings: Mapping[str, Any]
+    """Values by dotted key; a field of extra_body has a key of its own."""
+    dataset: Mapping[str, Any]
+    """Parameters of load_dataset."""
+    ids: tuple[str, ...]
+    """Samples to run; all of them if there is none."""
+
+    @classmethod
+    def of(
+        cls,
+        config_file: Path | None,
+        settings: Iterable[str],
+        parameters: Iterable[str],
+        ids: tuple[str, ...],
+        options: Mapping[str, Any],
+    ) -> RunRequest:
+        """Read a command line: options win over --set, and that over the file of --config.
+
+        Args:
+            config_file: The file of --config.
+            settings: KEY=VALUE of each --set.
+            parameters: KEY=VALUE of each -T.
+            ids: Each --sample-id.
+            options: Values of the options that are fields of `EvalConfig`.
+
+        Returns:
+            What is asked for.
+
+        Raises:
+            InvalidInput: There is no such setting, or a value is not of its type.
+        """
+        stored, dataset = ({}, {}) if config_file is None else read_settings_file(config_file)
+        values: dict[str, Any] = {}
+        for name, value in stored.items():
+            key = _find_setting(name, "--config")
+            values[key] = _parse_setting(key, value, f"--config: {name}")
+        for setting in settings:
+            name, equals, text = setting.partition("=")
+            name = name.strip()
+            if not equals:
+                raise InvalidInput(f"--set takes KEY=VALUE, got {setting!r}")
+            if match := re.fullmatch(r"(?:sampling\.)?(extra_body\..+)", name):
+                values[f"sampling.{match[1]}"] = parse_value(text)
+            else:
+                key = _find_setting(name, "--set")
+                values[key] = _parse_setting(key, text, f"--set {name}")
+        values |= {name: value for name, value in options.items() if value not in (None, (), False)}
+        return cls(values, dataset | parse_key_values(parameters, "-T"), ids)
+
+
+def complete_request(
+    request: RunRequest, config: EvalConfig, config_file: Path | None
+) -> RunRequest:
+    """Add what the run to resume was asked for, where this command line does not say.
+
+    Args:
+        request: What this command line asks for. It alone says which run is resumed.
+        config: The eval file's.
+        config_file: The file of this command line's --config; if there is one, the run's is not
+            read.
+
+    Returns:
+        What is asked for by both.
+
+    Raises:
+        InvalidInput: A setting of the run was not saved, as it is a key or too long.
     """
-    values: dict[str, Any] = {}
-    for name, value in stored.items():
-        key = _find_setting(name, "--config")
-        values[key] = _parse_setting(key, value, f"--config: {name}")
-    extra_body = deepcopy(config.sampling.extra_body or {})
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        name = name.strip()
-        if not equals:
-            raise InvalidInput(f"--set takes KEY=VALUE, got {setting!r}")
-        if match := re.fullmatch(r"(?:sampling\.)?extra_body\.(.+)", name):
-            target, (*outer, last) = extra_body, match[1].split(".")
-            for part in outer:
-                target = target.setdefault(part, {})
-                if not isinstance(target, dict):
-                    raise InvalidInput(
-                        f"--set {name}: {part} is {target!r:.200} already, and has no fields"
-                    )
-            target[last] = parse_value(text)
-            values[EXTRA_BODY] = extra_body
-        else:
-            key = _find_setting(name, "--set")
-            values[key] = _parse_setting(key, text, f"--set {name}")
-    parts: dict[str, dict[str, Any]] = {"": {}, "sampling": {}, "price": {}}
-    for key, value in values.items():
+    where = {"output_dir": config.output_dir, "experiment_name": config.experiment_name}
+    where = {key: request.settings.get(key, value) for key, value in where.items()}
+    try:
+        path = runs.find_run(Path(where["output_dir"] or "") / (where["experiment_name"] or ""))
+        info = RunDir(path).read_info()
+    except (RunDirectoryError, InvalidInput):  # there is none, or entering it says what is wrong
+        return request
+    begun_by = f"heldout run {shlex.join(info.run_arguments or ())}"
+    try:
+        stored = command.make_context("run", info.run_arguments or []).params
+    except click.UsageError:  # of a script, or of a version that had other options
+        begun_by = shlex.join(info.command or ())
+        click.echo(printable(f"Resuming {path}, which was begun by: {begun_by}"), err=True)
+        return request
+    options = {name: stored[name] for name in setting_types() if name in stored}
+    before = RunRequest.of(
+        stored["config_file"] if config_file is None else None,
+        stored["settings"],
+        stored["parameters"],
+        stored["ids"],
+        {**options, "resume": False},
+    )
+    settings = {key: value for key, value in before.settings.items() if key not in where}
+    taken = [(key, value) for key, value in settings.items() if key not in request.settings]
+    taken += [(key, value) for key, value in before.dataset.items() if key not in request.dataset]
+    if lost := [key for key, value in taken if _is_incomplete(value)]:
+        raise InvalidInput(
+            f"{path} was begun with {', '.join(lost)}, of which not all was saved. Type the whole "
+            f"command: {begun_by} --resume"
+        )
+    if taken or (before.ids and not request.ids):
+        click.echo(printable(f"Resuming {path}, as it was begun by: {begun_by}"), err=True)
+    return RunRequest(
+        {**settings, **request.settings},
+        {**before.dataset, **request.dataset},
+        request.ids or before.ids,
+    )
+
+
+def _is_incomplete(value: Any) -> bool:
+    """Return whether the saved command line has less of a value than was typed."""
+    text = str(value)
+    return REDACTED in text or (text.endswith("…") and len(text) > ARGUMENT_CHARACTERS // 2)
+
+
+def configure(config: EvalConfig, settings: Mapping[str, Any]) -> EvalConfig:
+    """Apply settings by dotted key to a config, all at once: some are valid only together."""
+    parts: dict[str, dict[str, Any]] = {"": {}, "sampling": {}, "price": {}, EXTRA_BODY: {}}
+    for key, value in settings.items():
         part, _, name = key.rpartition(".")
+        if part.startswith(EXTRA_BODY):
+            part, name = EXTRA_BODY, key.removeprefix(f"{EXTRA_BODY}.")
         parts[part][name] = value
-    changes = parts[""]
-    if parts["sampling"]:
-        changes["sampling"] = replace(config.sampling, **parts["sampling"])
+    changes, sampling = parts[""], parts["sampling"]
+    if parts[EXTRA_BODY]:
+        body = deepcopy(sampling.get("extra_body", config.sampling.extra_body) or {})
+        sampling["extra_body"] = body
+        for name, value in parts[EXTRA_BODY].items():
+            _set_field(body, name, value)
+    if sampling:
+        changes["sampling"] = replace(config.sampling, **sampling)
     if parts["price"]:
         changes["price"] = replace(config.price or Price(0, 0), **parts["price"])
-    return replace(config, **{**changes, **options})
+    return replace(config, **changes)
+
+
+def _set_field(body: dict[str, Any], name: str, value: Any) -> None:
+    """Set a field of extra_body, of which `name` is the dotted path."""
+    *outer, last = name.split(".")
+    for part in outer:
+        body = body.setdefault(part, {})
+        if not isinstance(body, dict):
+            raise InvalidInput(
+                f"--set extra_body.{name}: {part} is {body!r:.200} already, and has no fields"
+            )
+    body[last] = value
 
 
 def _find_setting(name: str, option: str) -> str:
@@ -427,8 +539,10 @@ def _find_setting(name: str, option: str) -> str:
             return key
     names = [*known, *(key.removeprefix("sampling.") for key in known)]
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    raise InvalidInput(f"{option} {name}: there is no such setting; {hint}")
+    if near:
+        hint = f"did you mean {near[0]}?"
+        raise InvalidInput(f"{option} {name}: there is no such setting", hint=hint)
+    raise InvalidInput(f"{option} {name}: there is no such setting; there are {', '.join(known)}")
 
 
 def _parse_setting(key: str, value: Any, where: str) -> Any:

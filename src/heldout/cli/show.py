@@ -37,6 +37,7 @@ from heldout.cli._tables import (
 from heldout.config import MAX_ERROR_RATE
 from heldout.errors import InvalidInput
 from heldout.store.error_counts import list_errors
+from heldout.store.remote import lasting_name
 from heldout.store.runs import describe_model
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from heldout.stats.summary import Summary
     from heldout.store.report import EvalReport
-    from heldout.store.run_dir import RunInfo
+    from heldout.store.run_dir import ModelUsage, RunInfo
     from heldout.training.curve import CurvePoint
     from heldout.types import EvalResult
 
@@ -162,7 +163,7 @@ def _show_report(
     print_json(
         {
             "kind": "run",
-            "path": str(report.path),
+            "path": lasting_name(path),
             **pick(report, "status", "config"),
             "summary": summary,
             "errors": report.errors,
@@ -197,7 +198,7 @@ def _show_slices(
 
 def usage_as_dict(report: EvalReport) -> dict[str, Any] | None:
     """Return tokens and cost of a run for JSON; None where no item reported its tokens."""
-    return msgspec.structs.asdict(report.usage) if report.usage.n else None
+    return msgspec.to_builtins(report.usage) if report.usage.n else None
 
 
 def describe_usage(report: EvalReport) -> str | None:
@@ -206,9 +207,24 @@ def describe_usage(report: EvalReport) -> str | None:
     if not usage.n:
         return None
     text = f"tokens: {usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
-    if usage.n < report.summary["n"]:
-        text += f" ({usage.n} of {count(report.summary['n'], 'item')} report them)"
-    return text if usage.cost is None else f"{text}; cost: {format_cost(usage.cost)}"
+    if len(usage.models) == 1 and usage.models[0].role == "policy":
+        if usage.n < report.summary["n"]:
+            text += f" ({usage.n} of {count(report.summary['n'], 'item')} report them)"
+        return text if usage.cost is None else f"{text}; cost: {format_cost(usage.cost)}"
+    if usage.cost is not None:
+        text += f"; cost: {format_cost(usage.cost)}"
+    return f"{text} ({'; '.join(_describe_share(model) for model in usage.models)})"
+
+
+def _describe_share(model: ModelUsage) -> str:
+    """Return what one of several models took in words."""
+    named = model.role if model.model is None else f"{model.role} {model.model}"
+    if not model.n:
+        return f"{named}: not reported"
+    text = f"{named}: {model.prompt_tokens:,} in, {model.completion_tokens:,} out"
+    if model.unknown:
+        text += f", {model.n} of {count(model.n + model.unknown, 'item')} report them"
+    return f"{text}, {'no price' if model.cost is None else f'cost {format_cost(model.cost)}'}"
 
 
 def format_cost(cost: float) -> str:
@@ -219,6 +235,9 @@ def format_cost(cost: float) -> str:
 def describe_report(report: EvalReport) -> Line:
     """Return the title of a report: its name, its model, and the run it is a rescoring of."""
     title = [name(report.config.get("experiment_name") or "report")]
+    environment = report.config.get("env")
+    if isinstance(environment, str):
+        title.append(Span(f", environment: {environment}", "dim"))
     model = describe_model(report.config)
     if model is not None:
         title.append(Span(f", model: {model}", "dim"))
@@ -259,7 +278,7 @@ def build_report(
     ]
     blocks += [Line(line, style="red") for line in list_errors(report.errors, errors)]
     if errors:
-        run = "RUN" if report.path is None else shlex.quote(str(report.path))
+        run = "RUN" if report.path is None else shlex.quote(lasting_name(report.path))
         hint = f"`heldout show {run} --failures 5` shows why items errored"
         blocks.append(Line(hint, style="yellow", wrap=False))
     if tokens := describe_usage(report):
@@ -267,7 +286,7 @@ def build_report(
     if info is not None:
         blocks.append(Line(_describe_origin(info), style="dim"))
     if report.path is not None:
-        blocks.append(Line(f"saved to {report.path}", style="dim", wrap=False))
+        blocks.append(Line(f"saved to {lasting_name(report.path)}", style="dim", wrap=False))
     return Report(blocks)
 
 
@@ -318,7 +337,7 @@ def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
     summary = report.summary
     asked = summary.get("n_asked")
     if report.lacks_mean and summary["n_scored"] and summary["n"] == asked:
-        why = (reason or "too many items errored for a mean").removeprefix("SystemicFailure: ")
+        why = reason or "too many items errored for a mean"
         yield Line(f"Failed: {why}.", style="yellow")
     elif summary.get("complete") is False:
         done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
@@ -513,8 +532,12 @@ def _find_items(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
         known = list(dict.fromkeys(result.sample_id for result in report.results))
         id = min(missing, key=ids.index)
         near = difflib.get_close_matches(id, known[:10_000], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known[:3])}, …"
-        raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+            raise InvalidInput(f"{report.path} has no sample {id!r}", hint=hint)
+        raise InvalidInput(
+            f"{report.path} has no sample {id!r}; there is {', '.join(known[:3])}, …"
+        )
     return sorted(results, key=lambda result: ids.index(result.sample_id))
 
 
@@ -582,7 +605,8 @@ def _describe_result(result: EvalResult) -> Iterator[tuple[str, str]]:
     if result.sample.ground_truth is not None:
         yield "target", str(result.sample.ground_truth)
     if result.trajectory.stop.truncated:
-        yield "", "The last turn was truncated."
+        what = "last turn" if result.trajectory.messages else "episode"
+        yield "", f"The {what} was truncated."
 
 
 def shorten(value: object) -> str:
@@ -635,7 +659,7 @@ def _show_curve(
     print_json(
         {
             "kind": "curve",
-            "path": str(path),
+            "path": lasting_name(path),
             "training": _curves.training_state(run),
             "superseded": run.superseded,
             "verdicts": {p.label: {"step": p.step, **p.verdict} for p in shown if p.verdict},
@@ -666,5 +690,6 @@ def _build_curve_report(
     if run.superseded:
         text = f"{count(run.superseded, 'result')} left out: superseded by a later attempt."
         blocks.append(Line(text, style="yellow"))
-    blocks += [_curves.describe_status(run), Line(f"saved to {run.path}", style="dim", wrap=False)]
+    saved = Line(f"saved to {lasting_name(run.path)}", style="dim", wrap=False)
+    blocks += [_curves.describe_status(run), saved]
     return Report(blocks)

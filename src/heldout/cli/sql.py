@@ -25,8 +25,8 @@ def command(run: str, query: str, as_json: bool) -> None:
     The table is called results, with one row per item and the columns id, index, repeat, reward,
     reward_or_0, passed, error, truncated, ended_by, prompt_tokens, completion_tokens, seconds,
     metrics.NAME, metadata.KEY, and, where the query names them, the texts prompt, answer and
-    target. An errored item has no reward: avg(reward) is over the others, avg(reward_or_0) over
-    all. The table summary has one row, the numbers of `heldout show`.
+    ground_truth. An errored item has no reward: avg(reward) is over the others, avg(reward_or_0)
+    over all. The table summary has one row, the numbers of `heldout show`.
     """
     from heldout.store.sql import query as run_query
 

@@ -54,7 +54,8 @@ TRIGGER_ROWS = {
     "endpoint",
     required=True,
     metavar="M",
-    help="openai:MODEL or openai:MODEL@http://host/v1. MODEL replaces the model of each request.",
+    help="openai:MODEL or openai:MODEL@http://host/v1. MODEL replaces the model of each request. "
+    "Sets endpoint.",
 )
 @click.option(
     "--baseline",
@@ -65,7 +66,9 @@ TRIGGER_ROWS = {
     "the reference run again, and shows how far it agrees with itself.",
 )
 @click.option(
-    "--name", metavar="NAME", help="Name of the run.  [default: made of FILE, model and server]"
+    "--name",
+    metavar="NAME",
+    help="Name of the run. Sets experiment_name.  [default: made of FILE, model and server]",
 )
 @click.option(
     "--output-dir",
@@ -80,7 +83,7 @@ TRIGGER_ROWS = {
     "max_samples",
     type=click.IntRange(1),
     metavar="N",
-    help="Only the first N lines.",
+    help="Only the first N lines. Sets max_samples.",
 )
 @click.option(
     "--max-concurrent",
@@ -198,9 +201,9 @@ def _send_requests(
     try:
         return asyncio.run(send())
     except ResumeMismatch as mismatch:
-        message = str(mismatch).replace("another experiment_name", "another --name")
+        mismatch.offer("choose another --name")
         raise ResumeMismatch(
-            f"{message}. A sample is a line of FILE; {run_dir} may continue with lines added at "
+            f"{mismatch}. A sample is a line of FILE; {run_dir} may continue with lines added at "
             "the end"
         ) from None
     except KeyboardInterrupt:

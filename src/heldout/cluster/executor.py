@@ -202,7 +202,7 @@ class _ClusterEvaluation(Evaluation):
         super().__init__(definition, config, pool)  # type: ignore[arg-type] # for `describe` alone
         self._pool = pool
 
-    async def run_item(self, item: Item, timer: anyio.CancelScope) -> AttemptOutcome:
+    async def run_item(self, item: Item) -> AttemptOutcome:
         result, problem = await self._pool.run_item(item)
         self.progress.add_turn(result.trajectory.usage)
         return result, problem
@@ -552,11 +552,12 @@ class WorkerPool:
         for job in reversed(worker.jobs.values()):
             job.deaths += 1
             if job.deaths >= MAX_DEATHS:
-                error = (
-                    f"worker: it died {job.deaths} times while this item ran, the last time with "
-                    f"no other: {reason}"
+                why = (
+                    f"it died {job.deaths} times while this item ran, the last time with no other: "
+                    f"{reason}"
                 )
-                job.outcome = error_result(job.item, error), EvalFailed(error)
+                result = error_result(job.item, "worker", why)
+                job.outcome = result, EvalFailed(result.error or why)
                 job.done.set()
             elif job.is_suspect:
                 self._suspects.append(job)

@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-import heldout
+from heldout import __version__
 from heldout._aio import contain_exits, waker
 from heldout._progress import RunProgress
 from heldout.cluster.copies import describe_copies
@@ -108,7 +108,7 @@ decode_collected = msgspec.json.Decoder(Collected).decode
 
 def own_versions() -> dict[str, str]:
     """Return the versions that a driver compares with those of its workers."""
-    return {"heldout": heldout.__version__, "Python": platform.python_version()}
+    return {"heldout": __version__, "Python": platform.python_version()}
 
 
 class ItemWorker:
@@ -249,17 +249,15 @@ class _ItemLoop:
     async def _run(self, job: ItemRequest) -> None:
         content = bytes(job.sample)
         item = Item(job.index, decode_sample(content), job.repeat, content)
-        with anyio.CancelScope() as timer:
-            result, problem = await attempt_item(
-                item, self._definition, self._config, self._endpoint, timer, self._progress
-            )
-        await anyio.lowlevel.checkpoint_if_cancelled()  # the run may have been, too
+        result, problem = await attempt_item(
+            item, self._definition, self._config, self._endpoint, self._progress
+        )
         try:
             line = encode_result(job.index, result, content)
         except InvalidInput as refused:  # as the engine does where a journal refuses it
             problem = refused
-            error = f"store: {printable_error(refused)}"
-            line = encode_result(job.index, error_result(item, error), content)
+            failed = error_result(item, "store", printable_error(refused))
+            line = encode_result(job.index, failed, content)
         kind, message = _classify(problem)
         self._finished.put(encode((job.number, msgspec.Raw(line.rstrip()), kind, message)))
 

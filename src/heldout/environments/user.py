@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from heldout._aio import settle
+from heldout._current_attempt import add_other_usage
+from heldout._providers import model_name
 from heldout.chat.reasoning import without_reasoning
-from heldout.config import Sampling
+from heldout.config import Sampling, check_endpoint
 from heldout.environment import (
     Environment,
     HasOutcome,
@@ -23,8 +26,11 @@ from heldout.environments.tools import ToolEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.models import AnswerFn, Endpoint, open_endpoint
 from heldout.models.base import with_retries
+from heldout.models.shared import LoopEndpoints
 from heldout.types import Completion, Message, ToolSpec
 
+MAX_CONNECTIONS = 64
+"""To the server of a user that is named; items wait for a free one."""
 BEGIN = "(The conversation begins. Write your first message.)"
 
 
@@ -42,7 +48,7 @@ class SimulatedUser:
 
     def __init__(
         self,
-        user: AnswerFn | Endpoint,
+        user: str | AnswerFn | Endpoint,
         *,
         first_message: str | None = None,
         instructions: str = "",
@@ -54,8 +60,9 @@ class SimulatedUser:
         """Make the user of one rollout.
 
         Args:
-            user: A function of the messages, plain or async, or an endpoint object, which its owner
-                closes.
+            user: A model's name, as `EvalConfig.endpoint` takes it; a function of the messages,
+                plain or async; or an endpoint object, which its owner closes. Users of one name
+                share a model and its connections, which are closed when the event loop ends.
             first_message: The first message; without one the user is asked for it.
             instructions: The user's system message.
             stop: A text that ends the episode when the user writes it; the text before it is still
@@ -69,12 +76,13 @@ class SimulatedUser:
         """
         if stop == "":
             raise InvalidInput("stop is a text that ends the episode, or None; '' is in every text")
+        check_endpoint(user)
         if isinstance(user, str):
-            raise InvalidInput(
-                f"user is a function of the messages or an endpoint object, got {user!r:.200}"
-            )
-        self._user = open_endpoint(user, max_concurrent=1)
-        self._is_owner = self._user is not user
+            self._endpoints, self._is_owner = _share_endpoints(user), False
+        else:
+            endpoint = open_endpoint(user, max_concurrent=1)
+            self._endpoints, self._is_owner = LoopEndpoints(endpoint, 1), endpoint is not user
+        self._name = _name_user(user)
         self._first_message, self._instructions, self._stop = first_message, instructions, stop
         self._tools = ToolEnvironment([]) if tools is None else tools
         self._sampling, self._retries = sampling or Sampling(), retries
@@ -119,7 +127,7 @@ class SimulatedUser:
             await settle(self._tools.close())
         finally:
             if self._is_owner:
-                await self._user.close()
+                await self._endpoints.open().close()
 
     def _has_stop(self, message: Message) -> bool:
         return self._stop is not None and self._stop in message.text
@@ -128,14 +136,18 @@ class SimulatedUser:
         own_view = list(self._view(messages))
 
         async def request() -> Completion:
-            return await self._user.complete(own_view, self._sampling, ())
+            endpoint = (await self._endpoints.here()).endpoint
+            return await endpoint.complete(own_view, self._sampling, ())
 
         try:
-            answer = (await with_retries(request, self._retries)).message
+            completion = await with_retries(request, self._retries)
         except Exception as problem:
             raise EnvironmentFailed(
                 f"the simulated user failed: {type(problem).__name__}: {problem}"
             ) from problem
+        answer = completion.message
+        if self._name is not None or completion.usage is not None:
+            add_other_usage("user", self._name or "function", completion.usage)
         if isinstance(answer.content, list) and answer.content:
             return Message("user", answer.content)
         text = without_reasoning(answer.text)
@@ -189,3 +201,20 @@ class SimulatedUser:
         assert isinstance(tools, HasSnapshots)
         read_snapshot(tools, inner)  # a restore() may not look
         await settle(tools.restore(inner))
+
+
+@cache
+def _share_endpoints(name: str) -> LoopEndpoints:
+    """Return what all users of a model share: each item has a user of its own."""
+    return LoopEndpoints(name, MAX_CONNECTIONS)
+
+
+def _name_user(user: str | AnswerFn | Endpoint) -> str | None:
+    """Name the model that the user is; None for a function, which may be none."""
+    if isinstance(user, str):
+        return user
+    if not callable(getattr(user, "complete", None)):
+        return None
+    # Not by describe(), which hashes the weights of a model in this process.
+    known = {key: getattr(user, key, None) for key in ("kind", "model", "base_url")}
+    return model_name(known) or type(user).__name__

@@ -18,10 +18,10 @@ from typing import Any
 import anyio
 
 from heldout._aio import CallerThread
+from heldout._current_attempt import waiting_for_others
 from heldout.config import Sampling
 from heldout.errors import EndpointError, printable_error
 from heldout.models.base import Complete
-from heldout.rollout import waiting_for_others
 from heldout.types import Completion, Message, ToolSpec
 
 

@@ -77,7 +77,7 @@ def check_fraction(value: float, name: str, above: float = 0) -> None:
 def check_threshold(threshold: float) -> float:
     """Return a pass threshold; NaN would pass nothing."""
     if not math.isfinite(threshold):
-        raise InvalidInput(f"pass_threshold is a number; got {threshold!r}")
+        raise InvalidInput(f"%s is a number; got {threshold!r}", parameters=["pass_threshold"])
     return float(threshold)
 
 

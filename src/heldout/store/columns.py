@@ -19,20 +19,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.errors import UNREADABLE, InvalidInput, RunDirectoryError
 from heldout.stats import Ints
 from heldout.stats.summary import Batch, Summary, summarize_batch, summarize_groups
 from heldout.store.error_counts import ErrorCount, count_errors
 from heldout.store.journal import RecordRow, hash_ids, in_order, row_of
 from heldout.store.parquet import FORMAT, ColumnType, ParquetFile, ParquetWriter, hash_of_file
-from heldout.store.run_dir import RunDir, RunInfo, RunUsage
-from heldout.types import MOST_TOKENS, EvalResult
+from heldout.store.run_dir import ModelUsage, RunDir, RunInfo, RunUsage
+from heldout.types import MOST_TOKENS, EvalResult, OtherUsage
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
@@ -60,12 +60,13 @@ FIXED: dict[str, ColumnType] = {
     "content": "int",
     "cluster_hash": "int",
     "id_hash": "int",
+    "other_usage": "json",
 }
-HASHES = ("content", "cluster_hash", "id_hash")
+HASHES = ("content", "cluster_hash", "id_hash", "other_usage")
 """Columns for programs, not offered as keys."""
 OFFERED = ("ended_by", "ok", "truncated", "repeat", "sample_id")
 """Fixed columns that a message about an unknown key offers, beside the metadata."""
-TOKENS = ("prompt_tokens", "completion_tokens")
+TOKENS = ("prompt_tokens", "completion_tokens", "other_usage")
 SUMMARIZED = ("index", "cluster_hash", "reward", "truncated", "weighted", "cached", "cached_turns")
 """Columns that a summary needs, beside the metrics."""
 TABLE = (*SUMMARIZED, "content", "repeat", "id_hash")
@@ -138,6 +139,7 @@ class ColumnChunk:
             "cached_turns": [0 if t is None else t.cached_turns for t in timings],
             "content": [row.sample.content for row in rows],
             "cluster_hash": [row.cluster_hash() for row in rows],
+            "other_usage": [row.other_usage or None for row in rows],
         }
         self.columns = {name: as_array(values, FIXED[name]) for name, values in fixed.items()}
         self.columns["id_hash"] = np.frombuffer(hash_ids(ids), "<i8")
@@ -214,11 +216,11 @@ class MemoryColumns:
         self._values: dict[str, list[Any]] = {METADATA + key: [] for key in keys}
         self.columns = dict[str, Any](FIXED)
         self.possible_counts: set[str] = set()
-        self.usage = RunUsage()
+        self.usage = TokenCounts()
 
     def add(self, part: ColumnChunk) -> None:
         """Append results."""
-        self.usage = _add_tokens(self.usage, part.columns)
+        self.usage.add(part.columns)
         self._arrays.append({name: part.columns[name] for name in self._names} | part.metrics)
         self.columns |= part.metrics | dict.fromkeys(METADATA + key for key in sorted(part.keys))
         self.possible_counts |= part.possible_counts
@@ -278,9 +280,9 @@ def derive(
         for part in parts_of(in_order(run.journal, repeats)):
             source.add(part)
         table = _make_table(source, (), (), run.path, source.read_ids)
-        return summarize_batch(table, pass_threshold), source.usage, ""
+        return summarize_batch(table, pass_threshold), source.usage.total(), ""
     with closing(file):
-        usage = _add_tokens(RunUsage(), file.read(TOKENS))
+        usage = TokenCounts().add(file.read(TOKENS)).total()
         # Within little memory: a million results take 8 MB a column.
         file.db.execute("SET memory_limit = '64MB'")
         _refuse_twice(**file.read(("index", "repeat", "id_hash")), where=run.path)
@@ -330,6 +332,8 @@ def write_parquet(
                     arrays = part.columns | part.metrics
                     if arrays["ok"].all():
                         del arrays["error"]  # a column without values
+                    if not arrays["other_usage"].any():
+                        del arrays["other_usage"]
                     for name, values in metadata.items():
                         if (kind := kinds[name]) is not None:
                             arrays[name] = as_array(values, kind)
@@ -494,11 +498,11 @@ def usage_of(report: EvalReport) -> RunUsage:
                 report.run_dir.refuse_replaced(report.info)
                 if (selection := report.selection) is not None:
                     tokens = {name: selection.pick(counts) for name, counts in tokens.items()}
-                return _add_tokens(RunUsage(), tokens)
-    usage = RunUsage()
+                return TokenCounts().add(tokens).total()
+    counts = TokenCounts()
     for part in parts_of(rows_of(report)):
-        usage = _add_tokens(usage, part.columns)
-    return usage
+        counts.add(part.columns)
+    return counts.total()
 
 
 def errors_of(report: EvalReport) -> list[ErrorCount]:
@@ -529,16 +533,57 @@ def count_finish_reasons(report: EvalReport) -> dict[str, int]:
     return dict(sorted(named.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _add_tokens(usage: RunUsage, columns: Arrays) -> RunUsage:
-    """Add tokens to a usage; they are masked where they were not counted, or cannot have been."""
-    # In floats, which are exact up to 2^53: a sum of integers could turn negative.
-    counts = np.ma.stack([columns[name] for name in TOKENS]).astype(np.float64)
-    known = np.ma.filled((counts >= 0) & (counts <= MOST_TOKENS), False).all(axis=0)
-    prompt, completion = np.ma.filled(counts, 0)[:, known].sum(axis=1)
-    return RunUsage(
-        usage.n + int(known.sum()),
-        usage.prompt_tokens + int(prompt),
-        usage.completion_tokens + int(completion),
+class TokenCounts:
+    """Sums of tokens: of the policy, and of each judge and simulated user."""
+
+    def __init__(self) -> None:
+        self._policy = ModelUsage("policy")
+        self._others: dict[tuple[str, str], ModelUsage] = {}
+
+    def add(self, columns: Arrays) -> Self:
+        """Add attempts; counts of the policy's that are masked, or cannot be any, are unknown."""
+        # In floats, which are exact up to 2^53: a sum of integers could turn negative.
+        names = ("prompt_tokens", "completion_tokens")
+        counts = np.ma.stack([columns[name] for name in names]).astype(np.float64)
+        known = np.ma.filled((counts >= 0) & (counts <= MOST_TOKENS), False).all(axis=0)
+        prompt, completion = np.ma.filled(counts, 0)[:, known].sum(axis=1)
+        self._policy = _add_usage(self._policy, int(known.sum()), int(prompt), int(completion))
+        texts = columns["other_usage"]
+        for text in texts.tolist() if len(texts) and np.ma.count(texts) else ():
+            for part in _decode_others(text) if text is not None else ():
+                key = part.role, part.model
+                before = self._others.get(key) or ModelUsage(part.role, part.model)
+                if part.usage is None:
+                    after = msgspec.structs.replace(before, unknown=before.unknown + 1)
+                else:
+                    tokens = part.usage.prompt_tokens, part.usage.completion_tokens
+                    after = _add_usage(before, 1, *tokens)
+                self._others[key] = after
+        return self
+
+    def total(self) -> RunUsage:
+        """Return what all models took, and the share of each."""
+        return RunUsage.of([self._policy, *(self._others[key] for key in sorted(self._others))])
+
+
+def _decode_others(text: str) -> tuple[OtherUsage, ...]:
+    try:
+        return _others_decoder.decode(text)
+    except UNREADABLE:
+        raise RunDirectoryError(
+            "results.parquet has tokens that are none; without it the journal is read"
+        ) from None
+
+
+_others_decoder = msgspec.json.Decoder(tuple[OtherUsage, ...])
+
+
+def _add_usage(usage: ModelUsage, n: int, prompt: int, completion: int) -> ModelUsage:
+    return msgspec.structs.replace(
+        usage,
+        n=usage.n + n,
+        prompt_tokens=usage.prompt_tokens + prompt,
+        completion_tokens=usage.completion_tokens + completion,
     )
 
 

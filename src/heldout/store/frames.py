@@ -1,9 +1,9 @@
 """Results as a data frame: one row per attempt, in dataset order.
 
-Columns are `id`, `repeat`, `question`, `answer`, `target`, `extracted`, `reward`, `passed`, one
-`metric.NAME` per metric, `prompt_tokens`, `completion_tokens`, `seconds`, `truncated`, `error`, and
-one `metadata.KEY` per key of the samples. What an attempt does not have is missing: an errored one
-has no reward, rather than 0.
+Columns are `id`, `repeat`, `question`, `answer`, `ground_truth`, `extracted`, `reward`, `passed`,
+one `metric.NAME` per metric, `prompt_tokens`, `completion_tokens`, `seconds`, `truncated`, `error`,
+and one `metadata.KEY` per key of the samples. What an attempt does not have is missing: an errored
+one has no reward, rather than 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_columns(report: EvalReport) -> FrameColumns:
         "repeat": lambda r: r.repeat,
         "question": lambda r: r.question or None,
         "answer": lambda r: r.trajectory.answer if r.trajectory.last_turn is not None else None,
-        "target": lambda r: r.sample.ground_truth,
+        "ground_truth": lambda r: r.sample.ground_truth,
         "extracted": extracted_of,
         "reward": lambda r: r.score.reward if r.ok else None,
         "passed": lambda r: r.score.reward >= threshold if r.ok and threshold is not None else None,

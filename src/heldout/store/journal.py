@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +27,7 @@ from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 from heldout.store.jsonl import has_writer as has_writer
 from heldout.store.jsonl import plain_value as plain_value
 from heldout.store.jsonl import storage_error as storage_error
-from heldout.types import MOST_TOKENS, EvalResult, Sample, Score, Trajectory
+from heldout.types import MOST_TOKENS, EvalResult, OtherUsage, Sample, Score, Trajectory
 
 T = TypeVar("T")
 
@@ -75,6 +76,8 @@ class Record(msgspec.Struct, omit_defaults=True):
     metadata: dict[str, Any] = {}
     """What the result adds to its sample's metadata, which the sample already holds."""
     error: str | None = None
+    error_stage: str | None = None
+    other_usage: tuple[OtherUsage, ...] = ()
 
     @classmethod
     def of(cls, index: int, result: EvalResult) -> Record:
@@ -83,7 +86,15 @@ class Record(msgspec.Struct, omit_defaults=True):
         if own:
             own = {k: v for k, v in own.items() if k not in of_sample or of_sample[k] is not v}
         return cls(
-            index, result.sample, result.trajectory, result.repeat, result.score, own, result.error
+            index,
+            result.sample,
+            result.trajectory,
+            result.repeat,
+            result.score,
+            own,
+            result.error,
+            result.error_stage,
+            result.other_usage,
         )
 
     def result(self) -> EvalResult:
@@ -96,6 +107,8 @@ class Record(msgspec.Struct, omit_defaults=True):
             self.metadata,
             self.repeat,
             self.error,
+            find_stage(self.error, self.error_stage),
+            self.other_usage,
         )
 
 
@@ -110,6 +123,24 @@ class RecordKey(msgspec.Struct, kw_only=True, gc=False):
     index: Place
     repeat: Place = 0
     error: str | None = None
+    error_stage: str | None = None
+
+    def is_empty(self) -> bool:
+        """Return whether there is neither a score nor an answer that could be scored again."""
+        return self.error is not None and find_stage(self.error, self.error_stage) != "score_fn"
+
+
+_ENDED_IN_SCORING = re.compile(r"score_fn: |timeout: not done after \S+ s \(in score_fn\)")
+
+
+def find_stage(error: str | None, stage: str | None) -> str | None:
+    """Return the stage of an error as it is stored.
+
+    An earlier version stored none: of its errors, those of the score function can be told.
+    """
+    if stage is None and error is not None and _ENDED_IN_SCORING.match(error):
+        return "score_fn"
+    return stage
 
 
 class SampleHead(msgspec.Struct, gc=False):
@@ -186,6 +217,7 @@ class RecordRow(RecordKey, kw_only=True, gc=False):
     trajectory: TrajectoryHead
     score: ScoreHead = msgspec.field(default_factory=ScoreHead)
     metadata: dict[str, Any] = {}
+    other_usage: tuple[OtherUsage, ...] = ()
 
     def cluster_hash(self) -> int:
         """Hash what samples of one cluster share."""

@@ -424,10 +424,10 @@ def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> bool:
         f"up to version {newest}"
     )
     if header.format != expected:
-        message += ". That is another kind of file: is it the right path?"
-    elif header.version > newest:
-        message += ". A newer heldout may read it"
-    raise UnknownFormat(message)
+        raise UnknownFormat(message, hint="That is another kind of file: is it the right path?")
+    is_newer = header.version > newest
+    hint = "It was written by a newer heldout: upgrade to read it" if is_newer else None
+    raise UnknownFormat(message, is_newer=is_newer, hint=hint)
 
 
 # --- Repair -------------------------------------------------------------------------------------

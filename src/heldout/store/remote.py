@@ -22,9 +22,24 @@ FILES = ("results.jsonl", "results.parquet", "summary.json", "curve.jsonl", "run
 """Of a run directory, in the order they are copied in."""
 
 
+_urls: dict[Path, str] = {}
+"""Where each copy of this process came from."""
+
+
 def fetch_run(url: str) -> Path:
     """Copy a run directory to this machine; the copy goes when this process ends."""
-    return _fetch(url.rstrip("/"))
+    copy = _fetch(url.rstrip("/"))
+    _urls[copy] = url.rstrip("/")
+    return copy
+
+
+def lasting_name(path: Path) -> str:
+    """Name a run directory so that it can be found again: of a copy, by the URL it came from."""
+    for copy, url in _urls.items():
+        if path.is_relative_to(copy):
+            inside = path.relative_to(copy)
+            return url if inside == Path() else f"{url}/{inside}"
+    return str(path)
 
 
 @lru_cache(maxsize=64)

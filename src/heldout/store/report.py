@@ -52,6 +52,7 @@ from heldout.store.jsonl import open_to_read, read_line
 from heldout.store.run_dir import (
     SUMMARY_FORMAT,
     SUMMARY_VERSION,
+    ModelUsage,
     RunDir,
     RunInfo,
     RunUsage,
@@ -316,9 +317,9 @@ class EvalReport:
 
     @property
     def usage(self) -> RunUsage:
-        """What the model turns took: tokens and, where the model has a price, cost.
+        """What the run took: tokens and, where models have prices, cost.
 
-        A judge's own tokens are not part of it.
+        `models` has the shares: the policy's, those of judges and of simulated users.
         """
         if self.path is not None and self.selection is None:
             run = RunDir(self.path)
@@ -457,21 +458,28 @@ def _copy_file(file: Path, target: Path) -> None:
 
 
 def add_cost(usage: RunUsage, config: Mapping[str, Any]) -> RunUsage:
-    """Add what tokens cost: at the price in the run's config, or else of the user's file of prices.
+    """Add what tokens cost, by the price in the run's config or the user's file of prices."""
+    models = usage.models or (
+        ModelUsage("policy", None, usage.n, 0, usage.prompt_tokens, usage.completion_tokens),
+    )
+    priced = []
+    for model in models:
+        price = _policy_price(config) if model.role == "policy" else find_price(model.model or "")
+        if model.n and model.cost is None and price is not None:
+            cost = price.cost(model.prompt_tokens, model.completion_tokens)
+            model = msgspec.structs.replace(model, cost=cost)
+        priced.append(model)
+    return RunUsage.of(priced)
 
-    None where there is no price, or no attempt reported its tokens.
-    """
-    price = None
+
+def _policy_price(config: Mapping[str, Any]) -> Price | None:
     stored, endpoint = config.get("price"), config.get("endpoint")
     if isinstance(stored, Mapping):
         with suppress(TypeError, InvalidInput):  # a run directory may come from anywhere
-            price = Price(**stored)
+            return Price(**stored)
     elif isinstance(endpoint, Mapping) and (model := model_name(endpoint)) is not None:
-        price = find_price(model)
-    if price is None or usage.n == 0:
-        return usage
-    cost = price.cost(usage.prompt_tokens, usage.completion_tokens)
-    return msgspec.structs.replace(usage, cost=cost)
+        return find_price(model)
+    return None
 
 
 def _summary(run: RunDir, info: RunInfo) -> Summary:

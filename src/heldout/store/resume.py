@@ -154,8 +154,10 @@ class Ledger:
         """
         if not isinstance(sample, Sample):
             kind = type(sample).__name__
-            hint = "; heldout.datasets.to_samples makes them" if isinstance(sample, dict) else ""
-            raise InvalidInput(f"samples are heldout.Sample, got {kind} at position {index}{hint}")
+            raise InvalidInput(
+                f"samples are heldout.Sample, got {kind} at position {index}",
+                hint="heldout.datasets.to_samples makes them" if isinstance(sample, dict) else None,
+            )
         content = encode_sample(sample)
         check_stored(sample, content)
         self._cursor.execute("INSERT OR IGNORE INTO seen VALUES (?)", (sample.id,))
@@ -180,20 +182,22 @@ class Ledger:
             if before is not None:
                 raise ResumeMismatch(
                     f"sample number {index + 1} of the dataset was {before[0]!r} when this run "
-                    f"began and is {sample.id!r} now. Restore it, or choose another experiment_name"
+                    f"began and is {sample.id!r} now",
+                    "Restore it",
                 )
             return
         self._kept_seen += 1
         if was[1] != now:
             raise ResumeMismatch(
                 f"sample {sample.id!r} is not what it was when this run began: its input, ground "
-                "truth or metadata changed. Restore it, or choose another experiment_name"
+                "truth or metadata changed",
+                "Restore it",
             )
         if was[0] != index:
             raise ResumeMismatch(
                 f"sample {sample.id!r} was number {was[0] + 1} of the dataset when this run began "
-                f"and is number {index + 1} now. Restore the order, or choose another "
-                "experiment_name"
+                f"and is number {index + 1} now",
+                "Restore the order",
             )
 
     def is_finished(self, sample_id: str, repeat: int) -> bool:
@@ -212,6 +216,6 @@ class Ledger:
         missing = self._db.execute("SELECT id FROM kept WHERE id NOT IN (SELECT id FROM seen)")
         raise ResumeMismatch(
             f"the run holds results of {self._kept_samples - self._kept_seen} samples that are "
-            f"not in the dataset any more, {missing.fetchone()[0]!r} among them. Restore them, or "
-            "choose another experiment_name"
+            f"not in the dataset any more, {missing.fetchone()[0]!r} among them",
+            "Restore them",
         )

@@ -16,24 +16,19 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-import heldout
+from heldout import __version__
 from heldout._format import cut
-from heldout._secrets import (
-    LOOKS_LIKE_KEY,
-    REDACTED,
-    URL_PASSWORD,
-    environment_secrets,
-    is_secret_name,
-)
+from heldout._secrets import REDACTED, is_secret_name, redact_text
 from heldout.config import result_changing
 from heldout.errors import (
     ResumeMismatch,
@@ -108,6 +103,11 @@ class RunInfo(msgspec.Struct):
     """The commit of the working directory; None outside a repository."""
     command: list[str] | None = None
     """The command line, without keys; None where an earlier version wrote it."""
+    ended: int | None = None
+    """Of a run that was stopped: items that ended before. None where an earlier version wrote it,
+    or the process was killed."""
+    errors: int | None = None
+    """How many of these errored."""
 
     @classmethod
     def new(
@@ -128,6 +128,15 @@ class RunInfo(msgspec.Struct):
             command=redact_command(sys.orig_argv[1:]),
         )
 
+    @property
+    def run_arguments(self) -> list[str] | None:
+        """What followed `heldout run` on its command line; None where something else began it."""
+        command = self.command or []
+        for position, (program, name) in enumerate(pairwise(command)):
+            if name == "run" and re.fullmatch(r"(.*[/\\])?heldout(\.exe|/__main__\.py)?", program):
+                return command[position + 2 :]
+        return None
+
     def is_same_run(self, other: RunInfo) -> bool:
         """Return whether both are of one run, before and after it went on."""
         if self.id is None:
@@ -140,25 +149,67 @@ class RunInfo(msgspec.Struct):
         self.git, self.command = first.git, first.command
 
 
-class RunUsage(msgspec.Struct, frozen=True):
-    """What the model turns of a run took.
+class ModelUsage(msgspec.Struct, frozen=True):
+    """What one model took in a run, in one role.
 
     Attributes:
-        n: Attempts that reported their tokens, which are those of these attempts alone.
-        prompt_tokens: Tokens that the model read.
+        role: "policy", "judge" or "user".
+        model: Its name; None of the policy, which the config describes.
+        n: Attempts for which it reported its tokens, which are those of these attempts alone.
+        unknown: Attempts in which it was asked and did not report them.
+        prompt_tokens: Tokens that it read.
         completion_tokens: Tokens that it wrote.
-        cost: What these tokens cost, those of cached turns included; None where the model has no
-            price.
+        cost: What these cost, those of cached turns and verdicts included; None where there is no
+            price, or no count.
+    """
+
+    role: Literal["policy", "judge", "user"]
+    model: str | None = None
+    n: int = 0
+    unknown: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+
+class RunUsage(msgspec.Struct, frozen=True):
+    """What a run took.
+
+    Attributes:
+        n: Attempts with tokens, of the model that reported them for the most.
+        prompt_tokens: Tokens that all models read.
+        completion_tokens: Tokens that they wrote.
+        cost: What these cost; None where a model has no price, or did not report its tokens.
+        models: The share of each: the policy, judges, simulated users. Empty where an earlier
+            version wrote it: then it is the policy's share alone.
     """
 
     n: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
+    models: tuple[ModelUsage, ...] = ()
+
+    @classmethod
+    def of(cls, models: Iterable[ModelUsage]) -> RunUsage:
+        """Add up the shares of all models that were asked."""
+        asked = [model for model in models if model.n or model.unknown]
+        costs = [model.cost for model in asked]
+        known = [cost for cost in costs if cost is not None]
+        return cls(
+            max((model.n for model in asked), default=0),
+            sum(model.prompt_tokens for model in asked),
+            sum(model.completion_tokens for model in asked),
+            sum(known) if known and len(known) == len(costs) else None,
+            tuple(asked),
+        )
 
     def is_possible(self) -> bool:
         """Return whether these can be sums of counts."""
-        return all(0 <= n < 2**63 for n in (self.n, self.prompt_tokens, self.completion_tokens))
+        counts = [self.n, self.prompt_tokens, self.completion_tokens]
+        for model in self.models:
+            counts += [model.n, model.prompt_tokens, model.completion_tokens]
+        return all(0 <= n < 2**63 for n in counts)
 
 
 class SummaryFile(msgspec.Struct):
@@ -292,22 +343,13 @@ class RunDir:
             f"heldout rm {shlex.quote(str(self.path))}"
         )
 
-    def holds_no_result(self, has_answer: Callable[[str], bool]) -> bool:
-        """Return whether a run ended here without a result to keep.
-
-        Args:
-            has_answer: Tells of an item's error whether the item has an answer that could be
-                scored again.
-
-        Returns:
-            Whether there is no score, no such answer, and no saved turn.
-        """
+    def holds_no_result(self) -> bool:
+        """Return whether a run ended here without a score, an answer to score, or a saved turn."""
         try:
             if self.read_info().status == "complete" or has_writer(self.journal):
                 return False
             return not self.has_saved_turns() and all(
-                record.error is not None and not has_answer(record.error)
-                for record in records(self.journal, RecordKey)
+                record.is_empty() for record in records(self.journal, RecordKey)
             )
         except (RunDirectoryError, OSError):  # what cannot be read may well hold results
             return False
@@ -356,8 +398,8 @@ class RunDir:
         if unknown:
             raise ResumeMismatch(
                 f"{self.path} cannot be resumed, since nothing tells whether the same model would "
-                f"go on with it: {'; '.join(dict.fromkeys(unknown))}. Choose another "
-                "experiment_name"
+                f"go on with it: {'; '.join(dict.fromkeys(unknown))}",
+                remedy="",
             )
         different = [
             *_differences(result_changing(info.config), result_changing(config)),
@@ -366,9 +408,20 @@ class RunDir:
         if different:
             raise ResumeMismatch(
                 f"{self.path} cannot be resumed, since its results would not belong together: "
-                + "; ".join(different)
-                + ". Undo the change, or choose another experiment_name"
+                + "; ".join(different),
+                self._remedy(info, functions),
             )
+
+    def _remedy(self, info: RunInfo, functions: dict[str, Any]) -> str:
+        """Say what to do about a change that keeps a run from being resumed."""
+        if info.functions.get("score_fn") == functions.get("score_fn"):
+            return "Undo the change"
+        rescore = f"`heldout rescore {shlex.quote(str(self.path))} --scorer FILE.py:score_fn`"
+        if info.status != "complete":
+            rescore = f"finish it as it was and then have {rescore}"
+        else:
+            rescore = f"have {rescore}"
+        return f"Undo the change; {rescore} score the saved answers with the new function"
 
 
 def _unknown_in(described: Any) -> list[str]:
@@ -484,7 +537,7 @@ ARGUMENT_CHARACTERS = 1000
 
 def package_versions() -> dict[str, str]:
     """Look up versions: heldout, Python, NumPy, torch, transformers, and others if imported."""
-    versions = {"heldout": heldout.__version__, "python": platform.python_version()}
+    versions = {"heldout": __version__, "python": platform.python_version()}
     imported = [name for name in RECORDED_IF_IMPORTED if name in sys.modules]
     for name in (*ALWAYS_RECORDED, *imported):
         installed = _package_version(name)
@@ -535,7 +588,6 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
     That is the value of an option or setting named like a key, what looks like a key, a password in
     a URL, and what a variable such as OPENAI_API_KEY holds.
     """
-    secrets_set = environment_secrets()
     redacted: list[str] = []
     for i, argument in enumerate(arguments):
         name, equals, _ = argument.partition("=")
@@ -543,8 +595,5 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
             argument = f"{name}={REDACTED}"
         elif i and arguments[i - 1].startswith("-") and is_secret_name(arguments[i - 1]):
             argument = REDACTED
-        for value in secrets_set:
-            argument = argument.replace(value, REDACTED)
-        argument = LOOKS_LIKE_KEY.sub(REDACTED, argument)
-        redacted.append(cut(URL_PASSWORD.sub(REDACTED, argument), ARGUMENT_CHARACTERS))
+        redacted.append(cut(redact_text(argument), ARGUMENT_CHARACTERS))
     return redacted

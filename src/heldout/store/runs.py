@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
+from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError, UnknownFormat
 from heldout.store.jsonl import decode, open_to_read
 from heldout.store.run_dir import RunDir, RunInfo
 
@@ -39,7 +39,7 @@ TAIL_BYTES = 2**20
 """Bytes at the end of a curve file that are searched for its last result."""
 
 RunKind = Literal["run", "curve", "episodes"]
-ListedStatus = Literal["running", "finished", "failed", "interrupted", "damaged"]
+ListedStatus = Literal["running", "finished", "failed", "interrupted", "newer", "damaged"]
 
 
 # --- Names --------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
     path = Path(text if at and text else name)
     if not path.exists():
         nor = f", nor at {root / path}" if len(path.parts) == 1 else ""
-        raise RunDirectoryError(f"there is no run at {path}{nor}{_suggest(path, root)}")
+        raise RunDirectoryError(f"there is no run at {path}{nor}", hint=_suggest(path, root))
     inside = [str(run) for run in _walk(path, 2)]
     if inside:
         examples = ", ".join(inside[:3]) + (", …" if len(inside) > 3 else "")
@@ -201,13 +201,13 @@ def _start_of(run: Path) -> tuple[str, int]:
     return (match[1], int(match[2] or 1)) if match else ("", 0)
 
 
-def _suggest(path: Path, root: Path) -> str:
-    """Return the run of the most similar name, as the end of a sentence."""
+def _suggest(path: Path, root: Path) -> str | None:
+    """Return the run of the most similar name as a hint."""
     if path.parent not in (Path(), root) or not root.is_dir():
-        return ""
+        return None
     names = [child.name for child in root.iterdir() if holds_run(child) or list_history(child)]
     near = difflib.get_close_matches(path.name, sorted(names), n=1)
-    return f"; did you mean {path.parent / near[0]}?" if near else ""
+    return f"did you mean {path.parent / near[0]}?" if near else None
 
 
 # --- Listing ------------------------------------------------------------------------------------
@@ -221,12 +221,15 @@ class RunEntry:
         name: Its path below the root: capitals/2026-11-15T22-08-31.
         path: Its directory.
         kind: A run of samples, the curve of a training run, or episodes of an agent.
-        status: "interrupted" is also a run whose process is gone; "damaged" cannot be read.
-        model: The model, or the environment of an agent.
+        status: "interrupted" is also a run whose process is gone; "newer" was written by a newer
+            version of heldout; "damaged" cannot be read.
+        endpoint: The model; of episodes, the policy where it is known.
+        environment: Of episodes, the environment.
         mean: Mean reward; of a curve, that of its last result. None where there is none.
         ci_low: Lower end of its 95% interval.
         ci_high: Upper end.
-        n: Items that the mean is of; None while a run is not finished.
+        n: Items that the mean is of; of a run that has stopped, those that ended. None where that
+            is not known.
         asked: Items that were asked for.
         errors: Items that errored.
         step: Of a curve, the step of its last result.
@@ -246,7 +249,8 @@ class RunEntry:
     path: Path
     kind: RunKind
     status: ListedStatus
-    model: str | None = None
+    endpoint: str | None = None
+    environment: str | None = None
     mean: float | None = None
     ci_low: float | None = None
     ci_high: float | None = None
@@ -267,7 +271,7 @@ class RunEntry:
 
 
 def list_runs(root: str | Path = ROOT) -> list[RunEntry]:
-    """List the runs below a directory, the earliest first; one that cannot be read is "damaged"."""
+    """List the runs below a directory, the earliest first, those that cannot be read as well."""
     root = Path(root)
     entries = [read_entry(path, str(path.relative_to(root))) for path in _walk(root, LISTED_DEPTH)]
     return sorted(entries, key=lambda entry: (entry.when or "", entry.name))
@@ -281,7 +285,9 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
     try:
         info = run.read_info()
     except (HeldoutError, OSError) as problem:
-        return RunEntry(name, path, kind, "damaged", reason=str(problem))
+        is_newer = isinstance(problem, UnknownFormat) and problem.is_newer
+        status: ListedStatus = "newer" if is_newer else "damaged"
+        return RunEntry(name, path, kind, status, reason=str(problem))
     if info.config.get("kind") == "episodes":
         kind = "episodes"
     step, usage = None, None
@@ -292,14 +298,17 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
         with suppress(HeldoutError, OSError):
             if stored := run.read_summary(info):
                 summary, usage = stored.summary, stored.usage
+            elif info.status in ("failed", "interrupted"):
+                summary = {"n": info.ended, "n_errors": info.errors}
     tags = info.config.get("tags")
-    note = info.config.get("note")
+    note, environment = info.config.get("note"), info.config.get("env")
     return RunEntry(
         name,
         path,
         kind,
         _status_of(run, info),
-        model=describe_model(info.config),
+        endpoint=describe_model(info.config),
+        environment=environment if isinstance(environment, str) else None,
         mean=summary.get("mean"),
         ci_low=summary.get("ci_low"),
         ci_high=summary.get("ci_high"),
@@ -321,11 +330,11 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
 
 
 def describe_model(config: dict[str, Any]) -> str | None:
-    """Describe what answered in a run: the model and where it is served, or the environment."""
+    """Describe what answered in a run: the model and where it is served, or an agent's policy."""
     endpoint = config.get("endpoint")
     if not isinstance(endpoint, dict):
-        env = config.get("env")
-        return env if isinstance(env, str) else None
+        policy = config.get("policy")
+        return policy if isinstance(policy, str) else None
     name = endpoint.get("model") or endpoint.get("name") or endpoint.get("kind")
     where = f" at {endpoint['base_url']}" if endpoint.get("base_url") else ""
     return f"{name}{where}" if name else None

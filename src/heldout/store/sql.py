@@ -6,7 +6,7 @@
 Columns of `results` are `id`, `index`, `repeat`, `reward`, `reward_or_0`, `passed`, `error`,
 `truncated`, `ended_by`, `prompt_tokens`, `completion_tokens`, `seconds`, `metrics` and `metadata`
 (a field for each metric and key: `metrics.correct`, `metadata."the level"`), and, where a query
-names them, the texts `prompt`, `answer` and `target`. An errored item has no `reward`, so
+names them, the texts `prompt`, `answer` and `ground_truth`. An errored item has no `reward`, so
 `avg(reward)` is the mean over scored items, and `avg(reward_or_0)` that over all. `summary` is the
 report's summary, of one row. DuckDB reads results.parquet, or, of a run that has none, one that
 is written to a temporary folder; queries run in one thread and a limited memory, after access to
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from heldout.store.report import EvalReport
 
-TEXTS = ("prompt", "answer", "target")
+TEXTS = ("prompt", "answer", "ground_truth")
 OUTCOMES = ("error", "truncated", "ended_by", "prompt_tokens", "completion_tokens", "seconds")
 """Columns that hold what came out, not what was asked, beside the rewards and `passed`."""
 ROWS = 1024
@@ -149,7 +149,8 @@ def _open_parquet(report: EvalReport, copy: Path) -> ParquetFile:
 
 
 def _load_texts(db: DuckDBPyConnection, report: EvalReport) -> None:
-    db.execute("CREATE TABLE texts (place BIGINT, prompt VARCHAR, answer VARCHAR, target VARCHAR)")
+    types = ", ".join(f"{name} VARCHAR" for name in TEXTS)
+    db.execute(f"CREATE TABLE texts (place BIGINT, {types})")
     results, first = iter(report.results), 0
     while batch := list(islice(results, ROWS)):
         columns = {
@@ -158,7 +159,7 @@ def _load_texts(db: DuckDBPyConnection, report: EvalReport) -> None:
                 ["\n\n".join(m.text for m in r.trajectory.opening) for r in batch], dtype=object
             ),
             "answer": np.array([r.trajectory.answer for r in batch], dtype=object),
-            "target": np.array([as_text(r.sample.ground_truth) for r in batch], dtype=object),
+            "ground_truth": np.array([as_text(r.sample.ground_truth) for r in batch], dtype=object),
         }
         insert_arrays(db, "texts", columns)
         first += len(batch)

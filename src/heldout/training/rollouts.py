@@ -33,7 +33,6 @@ from heldout.chat.finish_reasons import LENGTH, STOP
 from heldout.chat.tool_calls import next_call_number
 from heldout.config import EvalConfig, Sampling
 from heldout.datasets import copy_sample
-from heldout.engine import EndpointAttempt
 from heldout.environment import Environment
 from heldout.errors import ContextFull, EndpointError, InvalidInput
 from heldout.models import AnswerFn, Endpoint, open_endpoint
@@ -48,6 +47,8 @@ from heldout.rendering.segments import (
 )
 from heldout.rollout import (
     Attempt,
+    AttemptState,
+    EndpointPolicy,
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
@@ -98,6 +99,8 @@ class Rollout:
     trajectory: Trajectory
     score: Score | None = None
     error: str | None = None
+    error_stage: str | None = None
+    """What was being called when it failed; "render": the template gave other tokens back."""
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -262,7 +265,7 @@ def rollout_batch(
             ).run()
         finally:
             engine.remove_conversation()
-        rollouts[index] = Rollout(samples[index], attempt.trajectory, attempt.score, attempt.error)
+        rollouts[index] = _make_rollout(samples[index], attempt)
 
     async def run_all(caller_thread: CallerThread) -> None:
         async def call(prompts: list[list[int]], max_tokens: list[int]) -> Any:
@@ -385,19 +388,18 @@ async def agenerate_rollouts(
     async def run_one(index: int, model: Endpoint) -> None:
         sample, repeat = items[index]
         with bind_attempt(model, index // repeats, repeat) as complete:
-            attempt = await EndpointAttempt(
+            state, seeded = AttemptState(), config.sampling.for_item(sample.id, repeat)
+            attempt = await Attempt(
                 sample,
+                EndpointPolicy(complete, seeded, retries, RunProgress(repeats), state),
                 prepare_messages=prepare_messages,
                 environment_factory=environment_factory,
                 score_fn=score_fn,
                 max_turns=turns,
                 timeout=timeout,
-                complete=complete,
-                sampling=config.sampling.for_item(sample.id, repeat),
-                retries=retries,
-                progress=RunProgress(repeats),
+                state=state,
             ).run()
-        rollouts[index] = Rollout(sample, attempt.trajectory, attempt.score, attempt.error)
+        rollouts[index] = _make_rollout(sample, attempt)
 
     if not items:
         return []
@@ -419,6 +421,10 @@ async def agenerate_rollouts(
             with anyio.CancelScope(shield=True):
                 await model.close()
     return [rollouts[index] for index in range(len(items))]
+
+
+def _make_rollout(sample: Sample, attempt: Attempt) -> Rollout:
+    return Rollout(sample, attempt.trajectory, attempt.score, attempt.error, attempt.error_stage)
 
 
 def _check_samples(samples: Iterable[Sample]) -> None:

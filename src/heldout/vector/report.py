@@ -146,7 +146,7 @@ def _as_result(episode: Episode, config: Mapping[str, Any], reward: Reward) -> E
         metadata["success"] = episode.success
     if episode.terminated and episode.truncated:
         metadata["truncated"] = True
-    stop = Stop("environment") if episode.terminated else Stop("limit", "steps")
+    stop = Stop("environment") if episode.terminated else Stop("limit", "steps", truncated=True)
     metrics = [Metric("return", episode.ret, weight=float(reward == "return"))]
     if episode.success is not None:
         metrics.insert(0, Metric("success", episode.success, weight=float(reward == "success")))

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-import heldout
+from heldout import __version__
 from heldout._secrets import IS_KEY, REDACTED
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.viewer.assets import BUNDLE, read_assets
@@ -222,7 +222,7 @@ def _make_page(data: bytes, answers: Answers, inside: int, whole: int) -> bytes:
             "trusted-types 'none'",
         )
     )
-    made = f"Made by heldout {heldout.__version__}; {inside:,} of {whole:,} conversations inside."
+    made = f"Made by heldout {__version__}; {inside:,} of {whole:,} conversations inside."
     packed = base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
     title = ", ".join(row["name"] for row in answers["runs"]["runs"])
     return f"""<!doctype html>

@@ -38,7 +38,13 @@ from heldout.cli._tables import Block, Line, Span
 from heldout.cli._tables import Table as TextTable
 from heldout.cli.show import build_report, build_slices
 from heldout.cli.show import in_order as order_slices
-from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
+from heldout.errors import (
+    DamagedJournal,
+    HeldoutError,
+    InvalidInput,
+    NotComparable,
+    RunDirectoryError,
+)
 from heldout.store.columns import as_text
 from heldout.store.journal import decode_result, has_writer, lines
 from heldout.store.jsonl import open_to_read
@@ -151,8 +157,8 @@ class Pages:
         if curve in known and RunDir(known[curve]).curve.exists() and step.isdecimal():
             return find_step(known[curve], int(step[:16]), label=label if colon else None)
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UnknownRun(f"there is no run {name!r:.200}{hint}")
+        hint = f"did you mean {near[0]}?" if near else None
+        raise UnknownRun(f"there is no run {name!r:.200}", hint=hint)
 
     def table(self, name: str) -> RunTable:
         """Open a run as it is now."""
@@ -513,7 +519,7 @@ def _row(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
         "name": name,
         "kind": entry.kind,
         "status": entry.status,
-        "model": entry.model,
+        "model": entry.endpoint,
         "asked": entry.asked,
         "started": entry.when,
         "tags": list(entry.tags),
@@ -527,7 +533,7 @@ def _row(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
         summary = EvalReport.load(path).summary
         return row | _numbers(summary) | {"unfinished": summary.get("complete") is False}
     except HeldoutError as problem:
-        repair = f"heldout repair {path}" if "repair" in str(problem) else None
+        repair = f"heldout repair {path}" if isinstance(problem, DamagedJournal) else None
         return row | {"problem": str(problem), "repair": repair}
 
 
@@ -643,11 +649,11 @@ def _quantiles(values: Any) -> Plain | None:
 
 def _resume_command(info: RunInfo) -> str | None:
     """Return the command that continues a run, where `heldout run` began it."""
-    command = info.command or []
-    if "run" not in command or not command[command.index("run") - 1].endswith("heldout"):
+    arguments = info.run_arguments
+    if arguments is None:
         return None
-    again = [part for part in command[command.index("run") :] if part != "--resume"]
-    return f"heldout {shlex.join([*again, '--resume'])}"
+    again = [argument for argument in arguments if argument != "--resume"]
+    return f"heldout run {shlex.join([*again, '--resume'])}"
 
 
 def _completions(table: RunTable) -> list[str]:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout import rollout
+from heldout._current_attempt import CurrentAttempt
 from heldout.config import Sampling
 from heldout.errors import (
     FatalEndpointError,
@@ -267,8 +268,8 @@ def test_waiting_for_a_place_is_not_counted_in_an_items_time(run: Run) -> None:
         async def item(answer: str) -> None:
             async def score(trajectory: Trajectory, sample: Sample) -> Score:
                 attempt = rollout.in_user_code.get()
-                assert isinstance(attempt, rollout.Attempt)
-                deadlines.append(lambda: attempt._scope.deadline)
+                assert isinstance(attempt, CurrentAttempt)
+                deadlines.append(lambda: attempt.scope.deadline)
                 await judge.ask(three_way_question("q", answer, "t"))
                 return Score(())
 

@@ -229,8 +229,8 @@ def reward_from_rollout(
                 log_metric(f"metric_{name}/batch_mean", value)
         errors = columns.get("heldout_error", [None] * len(heldout_reward))
         log_metric("rollouts/n_errors", float(sum(error is not None for error in errors)))
-        for error in errors:
-            log_metric("rollouts/mismatched", float(_is_mismatch(error)))
+        for mismatched in columns.get("heldout_mismatched", [False] * len(heldout_reward)):
+            log_metric("rollouts/mismatched", float(mismatched))
         for error, truncated in zip(errors, columns.get("heldout_truncated", ()), strict=False):
             if error is None:
                 log_metric("rollouts/truncated", float(truncated))
@@ -422,15 +422,10 @@ def _without_none(value: Any) -> Any:
 # --- Rollouts -----------------------------------------------------------------------------------
 
 
-def _is_mismatch(error: str | None) -> bool:
-    """Whether a rollout failed because the template does not render it as it was written."""
-    return error is not None and error.startswith("render: ")
-
-
 def _check_rollouts(rollouts: list[Rollout], segments: Segments) -> None:
     """Raise where further training would be on the wrong thing."""
     for rollout in rollouts:
-        if segments == "boundary" and _is_mismatch(rollout.error):
+        if segments == "boundary" and rollout.error_stage == "render":
             # A property of the template: all rollouts with such a reply will fail, and those that
             # avoid it (that use no tool, say) would be what is trained on.
             raise SystemicFailure(
@@ -455,7 +450,7 @@ class _MismatchCounter:
 
     def add(self, rollouts: list[Rollout]) -> None:
         """Add a batch, and raise where too many were dropped: the rest would be a selection."""
-        dropped = [rollout for rollout in rollouts if _is_mismatch(rollout.error)]
+        dropped = [rollout for rollout in rollouts if rollout.error_stage == "render"]
         self._dropped += len(dropped)
         self._total += len(rollouts)
         if not dropped:
@@ -492,6 +487,7 @@ def _make_columns(rollouts: list[Rollout], trainer: Any) -> dict[str, Any]:
         "heldout_reward": [rollout.reward for rollout in rollouts],
         "heldout_metrics": [rollout.metrics for rollout in rollouts],
         "heldout_error": [rollout.error for rollout in rollouts],
+        "heldout_mismatched": [rollout.error_stage == "render" for rollout in rollouts],
         "heldout_truncated": [rollout.trajectory.stop.truncated for rollout in rollouts],
     }
 

@@ -16,10 +16,9 @@ import json
 import logging
 import re
 import sqlite3
-import threading
 import time
 import warnings
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,15 +32,17 @@ import anyio.to_thread
 import msgspec
 
 from heldout._aio import current_loop
+from heldout._current_attempt import add_other_usage, waiting_for_others
 from heldout._format import cut, printable
+from heldout._providers import model_name
 from heldout.chat.finish_reasons import LENGTH
 from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling, check_endpoint
 from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict, TransientError
-from heldout.models import Endpoint, open_endpoint
+from heldout.models import Endpoint
 from heldout.models.base import with_retries
 from heldout.models.cache import ResponseCache
-from heldout.rollout import waiting_for_others
+from heldout.models.shared import LoopEndpoints
 from heldout.scoring.judges.graders import (
     Criteria,
     JudgeGrader,
@@ -143,7 +144,7 @@ class Judge:
         self._sampling, self._attempts = sampling, attempts
         self._retries, self._timeout = retries, timeout
         self._cache = VerdictCache(None if cache is None else Path(cache))
-        self._endpoints = _Endpoints(endpoint, max_concurrent)
+        self._endpoints = LoopEndpoints(endpoint, max_concurrent)
         self._locks: WeakValueDictionary[tuple[Any, bytes], anyio.Lock] = WeakValueDictionary()
         self._latest: tuple[float, dict[str, Any]] = -inf, {}
         self._has_warned = False
@@ -259,6 +260,8 @@ class Judge:
                 if is_known and await self._describe_now() == description:
                     await self._cache.put(key, (verdict.reply, verdict.attempts, verdict.usage))
         except (NoVerdict, TransientError) as problem:
+            if isinstance(problem, NoVerdict):
+                add_other_usage("judge", model_name(description) or self.name, problem.usage)
             self._failures += 1
             if self._has_given_verdict or self._failures < MAX_FAILURES:
                 raise
@@ -269,6 +272,7 @@ class Judge:
         finally:
             lock.release()
         self._has_given_verdict = True
+        add_other_usage("judge", model_name(description) or self.name, verdict.usage)
         return verdict
 
     async def _look_up(self, question: Question[V], key: bytes) -> JudgeVerdict[V] | None:
@@ -599,71 +603,3 @@ class VerdictCache:
 def _open_file(path: Path) -> ResponseCache:
     # Verdicts were paid for: they do not expire, and survive a power failure.
     return ResponseCache(path, permanent=True)
-
-
-# --- Endpoints ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Opened:
-    endpoint: Endpoint
-    slots: anyio.Semaphore
-    end: AsyncGenerator[None, None]
-
-
-class _Endpoints:
-    """One endpoint for each event loop, closed when the loop ends.
-
-    A judge is part of a score function, which may be used in one event loop after the other, or in
-    two at once (asynchronous evals of a training run), and which has no close. Connections belong
-    to the loop they were made in; a model in this process is loaded once for all.
-    """
-
-    def __init__(self, model: Any, max_concurrent: int) -> None:
-        self._model, self._max_concurrent = model, max_concurrent
-        self.is_named = isinstance(model, str)
-        """Whether it is a server, or a model on disk that nobody else can reach."""
-        self._loops: dict[Any, _Opened] = {}
-        self._shared: Endpoint | None = None
-        self._opening = threading.Lock()
-
-    def open(self) -> Endpoint:
-        with self._opening:
-            if self._shared is not None:
-                return self._shared
-            endpoint = open_endpoint(self._model, max_concurrent=self._max_concurrent)
-            kind = str(self._model).partition(":")[0]
-            if kind in ("hf", "smollm2") or endpoint is self._model:
-                self._shared = endpoint
-            return endpoint
-
-    async def here(self) -> _Opened:
-        loop = current_loop()
-        if loop not in self._loops:
-            endpoint = self.open()
-            end = self._close_with_loop(loop, None if endpoint is self._shared else endpoint)
-            self._loops[loop] = _Opened(endpoint, anyio.Semaphore(self._max_concurrent), end)
-            await anext(end)  # a loop that ends closes the generators that were started in it
-        return self._loops[loop]
-
-    async def _close_with_loop(
-        self, loop: Any, endpoint: Endpoint | None
-    ) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            self._loops.pop(loop, None)
-            await _close(endpoint)
-
-    async def close(self) -> None:
-        if opened := self._loops.get(current_loop()):
-            await opened.end.aclose()
-        with self._opening:
-            shared, self._shared = self._shared, None
-        await _close(None if shared is self._model else shared)
-
-
-async def _close(endpoint: Endpoint | None) -> None:
-    if endpoint is not None:
-        with anyio.CancelScope(shield=True):
-            await endpoint.close()

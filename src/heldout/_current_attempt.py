@@ -1,0 +1,70 @@
+"""The attempt that the running code belongs to, for code below the turn loop.
+
+`rollout.Attempt.run` sets it. Endpoints and judges know nothing of attempts; while they wait for
+others they pause its time limit, and judges and simulated users say what they took.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import anyio
+
+from heldout._aio import in_user_code
+from heldout.types import OtherUsage, Usage
+
+
+@dataclass(slots=True, eq=False)
+class CurrentAttempt:
+    """An attempt that is running: its time limit, and what models other than the policy took."""
+
+    timeout: float | None
+    scope: anyio.CancelScope
+    other_usage: list[OtherUsage]
+    """What judges and simulated users took so far."""
+    waited: float = 0.0
+    """Seconds that the time limit was paused."""
+    _pauses: int = 0
+    _paused_at: float = 0.0
+    _time_left: float = math.inf
+
+    def pause(self) -> None:
+        """Stop the clock, until every pause has ended."""
+        if self._pauses == 0:
+            self._paused_at = time.perf_counter()
+            self._time_left = self.scope.deadline - anyio.current_time()
+            self.scope.deadline = math.inf
+        self._pauses += 1
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._pauses -= 1
+        if self._pauses == 0:
+            self.waited += time.perf_counter() - self._paused_at
+            self.scope.deadline = anyio.current_time() + self._time_left
+
+
+@contextmanager
+def waiting_for_others() -> Iterator[None]:
+    """Pause the current attempt's time limit: what it waits for here is not its fault."""
+    attempt = in_user_code.get()
+    if not isinstance(attempt, CurrentAttempt) or attempt.timeout is None:
+        yield
+        return
+    attempt.pause()
+    try:
+        yield
+    finally:
+        attempt.resume()
+
+
+def add_other_usage(role: Literal["judge", "user"], model: str, usage: Usage | None) -> None:
+    """Count tokens of another model than the policy for the current attempt, if there is one."""
+    attempt = in_user_code.get()
+    if isinstance(attempt, CurrentAttempt):
+        attempt.other_usage.append(OtherUsage(role, model, usage))
