@@ -8,6 +8,7 @@
 #   make bundle  the viewer's JavaScript in one script, after a change to it
 #   make coverage  the suite with the lines it covers, processes it starts included
 #   make bench   the benchmarks; their table is BENCHMARKS.md
+#   make torture kills, hostile files and servers, floods, lost clusters: hours; docs/torture.md
 #   make dist    wheel and sdist in dist/, checked: contents, a clean install, a first run
 #   make screenshots   the pictures of docs/view.md; wants a Chromium
 
@@ -29,7 +30,7 @@ TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/s
 TRACKER_PAGES := docs/loggers.md docs/tinker.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 
-.PHONY: demo test test-slow coverage check format bundle bench dist screenshots environments clean
+.PHONY: demo test test-slow coverage check format bundle bench torture dist screenshots environments clean
 .DEFAULT_GOAL := demo
 
 # The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
@@ -109,6 +110,10 @@ bundle: .venv/dev node_modules/tools
 bench: .venv/dev
 	$(BIN)/python bench/run.py
 
+# A stopped one goes on where it was. A part, or a share: make torture TORTURE="--only kills --scale 0.1"
+torture: .venv/dev
+	$(BIN)/python -m torture $(TORTURE)
+
 dist: .venv/dev
 	rm -rf dist
 	$(BIN)/python -m build
@@ -118,4 +123,4 @@ screenshots: .venv/dev
 	$(BIN)/python -m tests.viewer.browser.screenshots docs/images
 
 clean:
-	rm -rf .venv .venv-trackers .venv-dist .cache .bench dist outputs
+	rm -rf .venv .venv-trackers .venv-dist .cache .bench .torture dist outputs

@@ -12,13 +12,13 @@ from typing import Any
 
 import duckdb
 import pytest
+from torture.run_dirs import fuzz
 
 from heldout import EvalReport
 from heldout.store.parquet import hash_of_file
 from heldout.store.run_dir import RunDir
 from heldout.viewer.pages import Pages
 from tests.cli.conftest import RUN, START, Heldout, Outcome
-from tests.fuzz_run_dirs import fuzz
 
 READ = ["show six", "compare six other", "gate six --baseline other --no-worse-than 0.9"]
 
@@ -165,6 +165,27 @@ def test_a_hole_in_the_journal_is_a_damaged_line_and_can_be_repaired(
     assert journal.read_bytes() == b"".join(whole)
     assert (RUN / "results.damaged").stat().st_size < 2**21
     assert heldout("show", "six").code == 0
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"], ids=["torn", "whole"])
+def test_a_hole_is_passed_over_without_reading_it(
+    six: None, heldout: Heldout, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    monkeypatch.setattr("heldout.store.jsonl.MAX_LINE_BYTES", 2**20)
+    journal = RUN / "results.jsonl"
+    before = journal.read_bytes()
+    with journal.open("ab") as file:
+        file.truncate(2**42)  # 4 TB of zeros
+        file.write(end)
+    assert Pages([RUN.parent]).events([START], "")[0][0][1]["lines"] == 6 + len(end)
+    assert heldout("repair", "six").code == 0
+    assert heldout("run", "eval.py", "--resume").code == 0
+    assert journal.read_bytes() == before
+
+
+def test_a_link_to_itself_keeps_no_run_out_of_the_list(six: None, heldout: Heldout) -> None:
+    Path("outputs/evals/loop").symlink_to("loop")
+    assert len(heldout("list", "--json").out.splitlines()) == 2
 
 
 NO_PARQUET: dict[str, Callable[[Path], object]] = {

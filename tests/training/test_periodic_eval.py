@@ -1745,6 +1745,15 @@ def test_a_trainer_that_resumes_says_so(tmp_path: Path) -> None:
     assert [p.step for p in again.points] == [10, 20]
 
 
+def test_training_that_resumes_behind_its_last_eval_is_complete_too(tmp_path: Path) -> None:
+    for _ in range(2):  # the first may have been killed before it could say so
+        evals = periodic(tmp_path, weighted(), resume=True)
+        evals.maybe_run(10)
+        evals.run_final(10)
+        assert RunDir(evals.run_dir).read_info().status == "complete"
+    assert steps(evals) == [10]
+
+
 def test_a_curve_without_results_is_begun_anew(tmp_path: Path) -> None:
     unsaid(tmp_path, model_getter=lambda: None).maybe_run(10)
     again = unsaid(tmp_path)

@@ -385,6 +385,14 @@ def trained(evals: EvalEvery, policy: Learns, steps: range, *, levels: Any = Non
         evals.maybe_run(step)
 
 
+def test_a_resumed_training_run_has_no_second_first_step(tmp_path: Path) -> None:
+    for steps in (range(0), range(4), range(3, 7)):  # killed before the first step, and after 3
+        policy = Learns()
+        evals = EvalEvery(4, Walk, policy, 2, at_start=True, run_dir=tmp_path / "run", resume=True)
+        trained(evals, policy, steps)
+    assert [point.step for point in evals.points] == [0, 4]
+
+
 def test_the_curve_of_returns_has_intervals_verdicts_and_flips_and_no_pass_rate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -451,9 +451,11 @@ class Client:
 
     async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
         """Read a body, and decompress it, up to the limit."""
-        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        given = response.headers.get("content-encoding", "identity").strip()
+        encoding = given.lower()
         if encoding not in ("identity", "gzip"):
-            raise TransientError(f"{self._url} compressed its answer as {encoding!r}, not as gzip")
+            shown = without_key(given.encode("utf-8", "replace"), self._key).decode()[:100]
+            raise TransientError(f"{self._url} compressed its answer as {shown!r}, not as gzip")
         unzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS) if encoding == "gzip" else None
         pieces: list[bytes] = []
         size = 0

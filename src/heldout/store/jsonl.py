@@ -282,13 +282,13 @@ def has_writer(path: Path) -> bool:
 
 def _end_of_last_line(fd: int) -> int:
     """Size of the file up to and with its last newline."""
-    end = os.fstat(fd).st_size
-    while end > 0:
-        start = max(0, end - 65_536)
-        newline = os.pread(fd, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
+    for first, end in reversed([*data_ranges(fd)]):
+        while end > first:
+            start = max(first, end - 65_536)
+            newline = os.pread(fd, end - start, start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
     return 0
 
 
@@ -301,6 +301,24 @@ MAX_LINE_BYTES = 2**28
 """Bytes of a line; a longer one is damage, since a hole in a file may be of any size."""
 MAX_DOCUMENT_BYTES = 2**26
 """Bytes of a file that is read as one JSON text."""
+
+
+def data_ranges(fd: int, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Find the parts of a file that are no holes, which read as zeros and may be of any size."""
+    size = os.fstat(fd).st_size
+    while start < size:
+        here = os.lseek(fd, 0, os.SEEK_CUR)
+        try:
+            start = os.lseek(fd, start, os.SEEK_DATA)
+            end = os.lseek(fd, start, os.SEEK_HOLE)
+        except OSError as problem:
+            if problem.errno == errno.ENXIO:  # nothing but a hole up to the end
+                return
+            end = size  # a file system that does not say
+        finally:
+            os.lseek(fd, here, os.SEEK_SET)
+        yield start, end
+        start = end
 
 
 class RunFile(FileIO):
@@ -396,11 +414,30 @@ def _whole_lines(
             number += 1
             offset += len(line) + 1
         if len(rest) > MAX_LINE_BYTES:
-            while (more := file.readline(BLOCK)) and not more.endswith(b"\n"):
-                pass
-            if more:
-                yield number, offset, rest[: MAX_LINE_BYTES + 1]
+            if not _skip_line(file):
+                return
+            yield number, offset, rest[: MAX_LINE_BYTES + 1]
             number, offset = number + 1, file.tell()
+
+
+def _skip_line(file: BufferedReader) -> bool:
+    """Move on behind the end of a line; False where it has none."""
+    for start, end in data_ranges(file.fileno(), file.tell()):
+        file.seek(start)
+        while file.tell() < end:
+            if file.readline(BLOCK).endswith(b"\n"):
+                return True
+    return False
+
+
+def count_lines(file: BufferedReader) -> int:
+    """Count the lines of a file; what is behind the last one does not count."""
+    count = 0
+    for start, end in data_ranges(file.fileno()):
+        file.seek(start)
+        while piece := file.read(min(2**20, end - file.tell())):
+            count += piece.count(b"\n")
+    return count
 
 
 def read_line(file: BufferedReader) -> bytes:

@@ -350,11 +350,13 @@ def walk_runs(directory: Path, depth: int, *, follow_links: bool = True) -> Iter
         follow_links: Whether symbolic links to directories are followed.
     """
     try:
-        with os.scandir(directory) as entries:
-            is_child = [(e.path, e.is_dir(follow_symlinks=follow_links)) for e in entries]
+        # Not `os.scandir`, whose `is_dir` raises for a link to itself.
+        children = sorted(child for child in directory.iterdir() if child.is_dir())
+        if not follow_links:
+            children = [child for child in children if not child.is_symlink()]
     except OSError:
         return
-    for child in map(Path, sorted(path for path, is_directory in is_child if is_directory)):
+    for child in children:
         if holds_run(child):
             yield from runs_of_name(child, follow_links=follow_links)
         elif depth > 1:

@@ -484,7 +484,7 @@ class EvalHistory:
     def mark_complete(self) -> None:
         """Mark training as finished in run.json, and close the curve."""
         try:
-            if self.attempt:
+            if self.points:  # of earlier attempts, too: all may have been measured before a kill
                 self.file.mark_complete()
             self.file.close()
         except (RunDirectoryError, OSError) as problem:

@@ -80,7 +80,7 @@ class EvalEvery:
         model: A torch module, or several, that `policy_fn` reaches in another way; or a function
             that returns all modules and tensors that the policy consists of. A point of the curve
             has their hash.
-        at_start: Whether the first step is due too.
+        at_start: Whether the first step is due too; where a curve is continued, it has that.
         reward: What the curve is of, "success" or "return"; success where `success` is given, the
             return where it is not. An evaluation in which nothing says what success is has no
             point on a curve of successes.
@@ -194,7 +194,7 @@ class EvalEvery:
             run_dir = self._evals.run_dir if resume else self._named_dir
             self._evals = self._make_evals(run_dir=run_dir, resume=resume or None)
         self._evals.begin(step, resume=resume)
-        self._has_begun, self._is_start = True, self._at_start
+        self._has_begun, self._is_start = True, self._at_start and not self.points
 
     def maybe_run(self, step: int) -> VectorReport | None:
         """Evaluate if it is due.
@@ -213,6 +213,7 @@ class EvalEvery:
             self._has_begun = True
             # A loop that was resumed goes on where it was; any other begins at 0.
             self._evals.begin(None if self._resumes else 0)
+            self._is_start = self._is_start and not self.points
         is_start, self._is_start = self._is_start and self.every_steps > 0, False
         point = self._evals.maybe_run(step)
         if point is None and is_start:
@@ -255,7 +256,7 @@ class EvalEvery:
 
     def end(self) -> None:
         """Say that training has ended, without another evaluation."""
-        if self._evals.history:
+        if self.points:
             self._evals.curve.mark_complete()
 
     @property

@@ -21,7 +21,7 @@ from heldout.reporting.blocks import plain_blocks
 from heldout.reporting.curves import describe_status, read_curve
 from heldout.reporting.names import find_step, parse_eval_name
 from heldout.store.journal import has_writer
-from heldout.store.jsonl import open_to_read
+from heldout.store.jsonl import count_lines, open_to_read
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import holds_run, runs_of_name, walk_runs
 from heldout.viewer import curve_page, run_page, sample_page
@@ -233,8 +233,7 @@ def _count_lines(path: Path) -> int:
     """Count the lines of a run's journal, without its header."""
     try:
         with open_to_read(RunDir(path).journal) as file:
-            pieces = iter(lambda: file.read(1 << 20), b"")
-            return max(0, sum(piece.count(b"\n") for piece in pieces) - 1)
+            return max(0, count_lines(file) - 1)
     except (OSError, RunDirectoryError):
         return 0
 

@@ -39,12 +39,13 @@ def describe_run(table: RunTable) -> Plain:
     summary = summarize_report(report)
     blocks = build_report(report, summary, info=info).blocks
     config = report.config
+    parent = config.get("parent")
     # The title is the page's own; what is not wrapped is a path or a command.
     lines = [b for b in blocks[1:] if isinstance(b, Line) and b.wrap]
     answer: Plain = {
         "status": report.status,
         "model": describe_model(config),
-        "parent": (config.get("parent") or {}).get("run"),
+        "parent": parent.get("run") if isinstance(parent, dict) else None,
         "unfinished": summary.get("complete") is False,
         "asked": info.asked,
         "resume": _resume_command(info) if report.status == "interrupted" else None,
