@@ -1,6 +1,6 @@
 """The JSON that commands print: a type for each, of which `heldout schema` derives the schema.
 
-`print_json(value, Output)` refuses to print what is not of its type, so the two cannot differ.
+`print_json(value, NAME)` refuses to print what is not of its type, so the two cannot differ.
 Documented fields are always there; commands may print others beside them, as a summary has its
 metrics, and later versions may add some.
 """
