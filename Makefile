@@ -3,6 +3,7 @@
 #
 #   make demo    ask a real small language model a hundred capitals, no key needed
 #   make test    the whole test suite
+#   make test-slow   simulations of coverage and power; tests/slow.json has what came out last
 #   make check   lint and types
 #   make bundle  the viewer's JavaScript in one script, after a change to it
 #   make coverage  the suite with the lines it covers, processes it starts included
@@ -29,7 +30,7 @@ TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/s
 TRACKER_PAGES := docs/loggers.md docs/tinker.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 
-.PHONY: demo test coverage check format bundle bench torture dist screenshots environments clean
+.PHONY: demo test test-slow coverage check format bundle bench torture dist screenshots environments clean
 .DEFAULT_GOAL := demo
 
 # The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
@@ -64,6 +65,10 @@ test: environments
 		$(addprefix --ignore=,$(TRACKER_TESTS)) \
 		$(foreach page,$(TRACKER_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
 	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
+
+test-slow: export OMP_NUM_THREADS := 1
+test-slow: .venv/dev
+	$(BIN)/python -m tests.slow
 
 coverage: export OMP_NUM_THREADS := 1
 coverage: .venv/dev

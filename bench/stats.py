@@ -21,7 +21,7 @@ REPETITIONS = 50_000
 SIZES = {"small": (10, 26), "large": (100, 57)}
 CASES = {
     "iqm small": 40.0,
-    "iqm large": 5.0,
+    "iqm large": 3.0,
     "improvement small": 500.0,
     "improvement large": None,
 }

@@ -16,8 +16,8 @@ from typing import Any
 
 import trio
 
+from file_system import FileSystem
 from heldout import Message, Sample, ToolCall, base_config, evaluate
-from heldout.environments import FileSystem
 
 # --- The policy ---------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import zstandard
 
 from heldout import Sample
-from heldout.datasets import load_csv, load_hf, load_jsonl, load_parquet
+from heldout.datasets import read_csv, read_hf, read_jsonl, read_parquet, to_samples
 from heldout.errors import InvalidInput
 
 ROWS = [
@@ -51,30 +50,20 @@ def written(path: Path, content: bytes | str) -> Path:
     return path
 
 
-# --- Columns ------------------------------------------------------------------------------------
+# --- Rows to samples ----------------------------------------------------------------------------
 
 
-def test_named_columns_go_where_they_are_named_and_the_rest_is_input(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", jsonl(ROWS))
-    assert load_jsonl(file, **COLUMNS) == SAMPLES
-    assert load_jsonl(file, id="question", input=["question", "answer"]) == [
+def test_named_columns_go_where_they_are_named_and_the_rest_is_input() -> None:
+    assert to_samples(ROWS, **COLUMNS) == SAMPLES
+    assert to_samples(iter(ROWS), id="question", input=["question", "answer"]) == [
         Sample(row["question"], {"question": row["question"], "answer": row["answer"]})
         for row in ROWS
     ]
 
 
-def test_columns_called_id_and_ground_truth_are_taken_for_what_they_say(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", jsonl([{"id": 7, "ground_truth": 1, "prompt": "?"}]))
-    assert load_jsonl(file, metadata=[]) == [Sample("7", {"prompt": "?"}, 1)]
-
-
-def test_where_no_column_is_named_the_rows_are_dicts(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", jsonl(ROWS))
-    assert load_jsonl(str(file)) == ROWS
-    assert load_hf(ROWS) == ROWS
-    whole = {"id": "a", "input": {"question": "?"}, "ground_truth": [1], "metadata": {"k": None}}
-    samples = [Sample(**row) for row in load_jsonl(written(tmp_path / "b.jsonl", jsonl([whole])))]
-    assert samples == [Sample("a", {"question": "?"}, [1], {"k": None})]
+def test_columns_called_id_and_ground_truth_are_taken_for_what_they_say() -> None:
+    rows = [{"id": 7, "ground_truth": 1, "prompt": "?"}]
+    assert to_samples(rows) == [Sample("7", {"prompt": "?"}, 1)]
 
 
 @pytest.mark.parametrize(
@@ -83,66 +72,54 @@ def test_where_no_column_is_named_the_rows_are_dicts(tmp_path: Path) -> None:
         ({"id": "", "prompt": "?"}, "a sample id is a non-empty string"),
         ({"id": None, "prompt": "?"}, "an id is a text or a number, got None"),
         ({"id": ["a"], "prompt": "?"}, "an id is a text or a number, got ['a']"),
+        ({"prompt": "?"}, "there is no column 'id'"),
         ([1, 2], "a row is an object with columns, got list"),
-        ("text", "a row is an object with columns, got str"),
         (None, "a row is an object with columns, got NoneType"),
     ],
 )
 def test_a_row_that_makes_no_sample_is_named_with_file_and_line(
     tmp_path: Path, row: Any, said: str
 ) -> None:
-    file = written(tmp_path / "a.jsonl", b'{"id": "x", "prompt": "?"}\n\n' + jsonl([row]))
+    rows = [{"id": "x", "prompt": "?"}, row]
+    file = written(tmp_path / "a.jsonl", b"\n" + jsonl(rows))
     with pytest.raises(InvalidInput) as refused:
-        load_jsonl(file, id="id")
-    assert str(refused.value).startswith(f"{file}, line 3: ")
-    assert said in str(refused.value)
+        to_samples(read_jsonl(file))
+    assert str(refused.value).startswith(f"{file}, line 3: {said}")
+    with pytest.raises(InvalidInput) as refused:
+        to_samples(rows)
+    assert str(refused.value).startswith(f"row 1: {said}")
 
 
 @pytest.mark.parametrize(
     "columns",
-    [{"id": "key"}, {"ground_truth": "key"}, {"input": ["key"]}],
+    [{"id": "key"}, {"ground_truth": "key"}, {"input": ["key"]}, {"metadata": ["answer", "key"]}],
 )
-def test_a_column_that_is_not_there_is_refused_with_those_that_are(
-    tmp_path: Path, columns: Any
-) -> None:
-    file = written(tmp_path / "a.jsonl", jsonl(ROWS))
+def test_a_column_that_a_row_lacks_is_an_error_unless_it_is_optional(columns: Any) -> None:
+    rows = [{**ROWS[0], "key": "k"}, ROWS[1]]
     with pytest.raises(InvalidInput) as refused:
-        load_jsonl(file, **columns)
+        to_samples(rows, **columns)
     assert str(refused.value) == (
-        f"{file}, line 1: there is no column 'key'; there are ['answer', 'difficulty', 'question']"
+        "row 1: there is no column 'key'; there are ['answer', 'difficulty', 'question']. "
+        "A column that rows may lack is named: optional=['key']"
+    )
+    if "id" not in columns:
+        expected = to_samples([rows[0], {**rows[1], "key": None}], **columns)
+        assert to_samples(rows, **columns, optional=["key"]) == expected
+
+
+def test_an_optional_column_that_no_row_has_is_refused() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        to_samples(ROWS, metadata=["level"], optional=["level"])
+    assert str(refused.value) == (
+        "optional: no row has 'level'; there are ['answer', 'difficulty', 'question']"
     )
 
 
-def test_a_column_that_only_some_rows_have_is_an_error_in_the_first_without(
-    tmp_path: Path,
-) -> None:
-    file = written(tmp_path / "a.jsonl", jsonl([ROWS[0], {"question": "?"}]))
-    with pytest.raises(InvalidInput, match=r"a\.jsonl, line 2: there is no column 'answer'"):
-        load_jsonl(file, ground_truth="answer")
-
-
-def test_metadata_that_a_row_lacks_is_left_out_and_what_no_row_has_is_refused(
-    tmp_path: Path,
-) -> None:
-    file = written(tmp_path / "a.jsonl", jsonl([ROWS[0], {"question": "?", "source": "b"}]))
-    samples = load_jsonl(file, metadata=["difficulty", "source"])
-    assert [sample.metadata for sample in samples] == [
-        {"difficulty": ROWS[0]["difficulty"]},
-        {"source": "b"},
-    ]
-    known = "there are ['answer', 'difficulty', 'question', 'source']"
-    with pytest.raises(InvalidInput, match=re.escape(f"metadata: no row has 'level'; {known}")):
-        load_jsonl(file, metadata=["difficulty", "level"])
-
-
-@pytest.mark.parametrize("name", ["input", "metadata"])
-def test_a_bare_text_for_a_list_of_columns_is_refused_at_the_call(
-    tmp_path: Path, name: str
-) -> None:
-    file = written(tmp_path / "a.jsonl", jsonl(ROWS))
+@pytest.mark.parametrize("name", ["input", "metadata", "optional"])
+def test_a_bare_text_for_a_list_of_columns_is_refused(name: str) -> None:
     columns: Any = {name: "difficulty"}
     with pytest.raises(InvalidInput) as refused:
-        load_jsonl(file, **columns)
+        to_samples(ROWS, **columns)
     assert str(refused.value) == (
         f"{name} is a list of columns, got 'difficulty'; write ['difficulty']"
     )
@@ -170,16 +147,16 @@ def test_a_bare_text_for_a_list_of_columns_is_refused_at_the_call(
 def test_the_same_rows_come_of_every_form_of_a_file(
     tmp_path: Path, name: str, content: bytes
 ) -> None:
-    assert load_jsonl(written(tmp_path / name, content), **COLUMNS) == SAMPLES
+    assert read_jsonl(written(tmp_path / name, content)) == ROWS
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"\n\n", b"\xef\xbb\xbf"], ids=["empty", "blank", "byte order mark"]
 )
-def test_an_empty_file_has_no_samples(tmp_path: Path, content: bytes) -> None:
-    assert load_jsonl(written(tmp_path / "a.jsonl", content), **COLUMNS) == []
-    assert load_jsonl(written(tmp_path / "a.jsonl.gz", gz(content))) == []
-    assert load_jsonl(written(tmp_path / "a.jsonl.zst", zstd(content))) == []
+def test_an_empty_file_has_no_rows(tmp_path: Path, content: bytes) -> None:
+    assert read_jsonl(written(tmp_path / "a.jsonl", content)) == []
+    assert read_jsonl(written(tmp_path / "a.jsonl.gz", gz(content))) == []
+    assert read_jsonl(written(tmp_path / "a.jsonl.zst", zstd(content))) == []
 
 
 def many_rows() -> list[dict[str, str]]:
@@ -192,7 +169,7 @@ def test_large_compressed_files_are_read_whole(tmp_path: Path, suffix: str) -> N
     rows = many_rows()
     half = jsonl(rows[:2_000]), jsonl(rows[2_000:])
     content = zstd(*half) if suffix == ".zst" else b"".join(map(gz, half))
-    assert load_jsonl(written(tmp_path / f"a.jsonl{suffix}", content)) == rows
+    assert read_jsonl(written(tmp_path / f"a.jsonl{suffix}", content)) == rows
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -204,7 +181,7 @@ def test_a_compressed_file_that_was_cut_short_is_an_error_and_not_a_shorter_data
     content = zstd(plain) if suffix == ".zst" else gz(plain)
     file = written(tmp_path / f"a.jsonl{suffix}", content[: int(len(content) * kept)])
     with pytest.raises(InvalidInput, match=r"cannot be read after line \d+: .*end"):
-        load_jsonl(file)
+        read_jsonl(file)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -215,7 +192,7 @@ def test_a_small_compressed_file_that_lacks_its_end_is_an_error(
     for end in range(1, len(content)):
         file = written(tmp_path / f"a.jsonl{suffix}", content[:end])
         with pytest.raises(InvalidInput, match="cannot be read after line"):
-            load_jsonl(file)
+            read_jsonl(file)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -224,7 +201,7 @@ def test_a_file_that_is_not_compressed_as_its_name_says_is_an_error(
 ) -> None:
     file = written(tmp_path / f"a.jsonl{suffix}", jsonl(ROWS))
     with pytest.raises(InvalidInput, match=r"a\.jsonl\.\w+: cannot be read after line 0: "):
-        load_jsonl(file)
+        read_jsonl(file)
 
 
 def test_a_compressed_file_that_is_damaged_is_an_error(tmp_path: Path) -> None:
@@ -233,7 +210,7 @@ def test_a_compressed_file_that_is_damaged_is_an_error(tmp_path: Path) -> None:
         damaged = bytearray(content)
         damaged[len(content) // 2 : len(content) // 2 + 64] = b"\x00" * 64
         with pytest.raises(InvalidInput):
-            load_jsonl(written(tmp_path / f"a.jsonl{suffix}", bytes(damaged)))
+            read_jsonl(written(tmp_path / f"a.jsonl{suffix}", bytes(damaged)))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +221,7 @@ def test_a_compressed_file_that_is_damaged_is_an_error(tmp_path: Path) -> None:
 def test_a_line_that_is_not_json_is_named_with_its_number(tmp_path: Path, line: bytes) -> None:
     file = written(tmp_path / "a.jsonl", jsonl(ROWS) + b"\n" + line + b"\n" + jsonl(ROWS))
     with pytest.raises(InvalidInput) as refused:
-        load_jsonl(file)
+        read_jsonl(file)
     assert str(refused.value).startswith(f"{file}, line 4: not JSON: ")
 
 
@@ -266,24 +243,26 @@ CSV = "question,answer,difficulty\r\none?,1,easy\r\nzwölf?,12,hard\r\n"
         ("a.csv.zst", zstd(CSV.encode())),
     ],
 )
-def test_csv_rows_become_samples(tmp_path: Path, name: str, content: bytes) -> None:
-    assert load_csv(written(tmp_path / name, content), **COLUMNS) == SAMPLES
+def test_the_same_rows_come_of_every_form_of_a_csv_file(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    assert read_csv(written(tmp_path / name, content)) == ROWS
 
 
 def test_quoted_fields_keep_line_breaks_commas_and_quotes(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", 'question,answer\n"a,\r\nb\n""c""",1\n')
-    assert load_csv(file) == [{"question": 'a,\r\nb\n"c"', "answer": "1"}]
+    assert read_csv(file) == [{"question": 'a,\r\nb\n"c"', "answer": "1"}]
 
 
 def test_a_field_may_be_longer_than_a_csv_reader_likes(tmp_path: Path) -> None:
     long = "x" * 1_000_000
-    rows = load_csv(written(tmp_path / "a.csv", f"question\n{long}\n"))
+    rows = read_csv(written(tmp_path / "a.csv", f"question\n{long}\n"))
     assert rows == [{"question": long}]
 
 
 @pytest.mark.parametrize("content", ["", "\n", "question,answer\n", "question,answer"])
-def test_a_csv_file_without_rows_has_no_samples(tmp_path: Path, content: str) -> None:
-    assert load_csv(written(tmp_path / "a.csv", content), **COLUMNS) == []
+def test_a_csv_file_without_rows_has_no_rows(tmp_path: Path, content: str) -> None:
+    assert read_csv(written(tmp_path / "a.csv", content)) == []
 
 
 @pytest.mark.parametrize(
@@ -304,31 +283,31 @@ def test_a_bad_csv_record_is_named_with_the_line_it_begins_on(
 ) -> None:
     file = written(tmp_path / "a.csv", content)
     with pytest.raises(InvalidInput) as refused:
-        load_csv(file)
+        read_csv(file)
     assert str(refused.value).startswith(f"{file}, line {line}: {said}")
 
 
 def test_csv_that_is_not_utf_8_is_named_with_its_line(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", b"a,b\n" + b"1,2\n" * 5000 + b"z\xfcrich,4\n")
     with pytest.raises(InvalidInput, match=r"a\.csv, line 5002: 'utf-8' codec can't decode"):
-        load_csv(file)
+        read_csv(file)
     excel = written(tmp_path / "b.csv", CSV.encode("utf-16"))
     with pytest.raises(InvalidInput, match=r"b\.csv, line 1: 'utf-8' codec can't decode"):
-        load_csv(excel)
+        read_csv(excel)
 
 
 def test_a_compressed_csv_file_that_was_cut_short_is_an_error(tmp_path: Path) -> None:
     content = gz(CSV.encode() * 1000)
     with pytest.raises(InvalidInput, match="cannot be read after line"):
-        load_csv(written(tmp_path / "a.csv.gz", content[:-20]))
+        read_csv(written(tmp_path / "a.csv.gz", content[:-20]))
 
 
 # --- Parquet ------------------------------------------------------------------------------------
 
 
-def test_parquet_rows_become_samples(tmp_path: Path) -> None:
+def test_parquet_rows_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet", row_group_size=1)
-    assert load_parquet(tmp_path / "a.parquet", **COLUMNS) == SAMPLES
+    assert read_parquet(tmp_path / "a.parquet") == ROWS
 
 
 @pytest.mark.parametrize("name", ["split=test/a.parquet", "a[1].parquet", "a*.parquet"])
@@ -336,31 +315,24 @@ def test_a_path_names_one_parquet_file_and_no_column(name: str, tmp_path: Path) 
     (tmp_path / "split=test").mkdir()
     for other in ("a1.parquet", "a2.parquet", name):
         pq.write_table(pa.table({"file": [other]}), tmp_path / other)
-    assert load_parquet(tmp_path / name) == [{"file": name}]
+    assert read_parquet(tmp_path / name) == [{"file": name}]
 
 
 def test_parquet_keeps_numbers_lists_and_objects(tmp_path: Path) -> None:
-    row = {
-        "id": 3,
-        "messages": [{"role": "user", "content": "?"}],
-        "ground_truth": 0.5,
-        "choices": ["a", "b"],
-    }
+    row = {"id": 3, "messages": [{"role": "user", "content": "?"}], "choices": ["a"], "x": 0.5}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
-    assert load_parquet(tmp_path / "a.parquet", metadata=["choices"]) == [
-        Sample("3", {"messages": row["messages"]}, 0.5, {"choices": ["a", "b"]})
-    ]
+    assert read_parquet(tmp_path / "a.parquet") == [row]
 
 
-def test_an_empty_parquet_file_has_no_samples(tmp_path: Path) -> None:
+def test_an_empty_parquet_file_has_no_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "a.parquet")
-    assert load_parquet(tmp_path / "a.parquet") == []
+    assert read_parquet(tmp_path / "a.parquet") == []
 
 
 def test_a_wrong_column_of_a_parquet_file_is_named_with_its_row(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
     with pytest.raises(InvalidInput, match=r"a\.parquet, row 0: there is no column 'truth'"):
-        load_parquet(tmp_path / "a.parquet", ground_truth="truth")
+        to_samples(read_parquet(tmp_path / "a.parquet"), ground_truth="truth")
 
 
 def test_a_file_that_is_not_parquet_or_only_part_of_one_is_an_error(tmp_path: Path) -> None:
@@ -369,7 +341,7 @@ def test_a_file_that_is_not_parquet_or_only_part_of_one_is_an_error(tmp_path: Pa
     whole = file.read_bytes()
     for content in (b"", b"text", jsonl(ROWS) * 10, whole[:-10], whole[: len(whole) // 2]):
         with pytest.raises(InvalidInput, match=r"a\.parquet is not a readable Parquet file: "):
-            load_parquet(written(file, content))
+            read_parquet(written(file, content))
 
 
 # --- Hugging Face -------------------------------------------------------------------------------
@@ -382,31 +354,31 @@ def datasets() -> Any:
     return datasets
 
 
-def test_a_hugging_face_dataset_becomes_samples(datasets: Any) -> None:
+def test_a_hugging_face_dataset_is_read(datasets: Any) -> None:
     dataset = datasets.Dataset.from_list(ROWS)
-    assert load_hf(dataset, **COLUMNS) == SAMPLES
-    assert load_hf(dataset.to_iterable_dataset(), **COLUMNS) == SAMPLES
+    assert read_hf(dataset) == ROWS
+    assert read_hf(dataset.to_iterable_dataset()) == ROWS
 
 
 def test_any_iterable_of_dicts_will_do() -> None:
-    assert load_hf(ROWS, **COLUMNS) == SAMPLES
-    assert load_hf(iter(ROWS), **COLUMNS) == SAMPLES
-    assert load_hf([]) == []
+    assert read_hf(ROWS) == ROWS
+    assert read_hf(iter(ROWS)) == ROWS
+    assert read_hf([]) == []
 
 
 def test_a_dict_of_splits_needs_one_named_unless_there_is_only_one(datasets: Any) -> None:
     test, train = (datasets.Dataset.from_list(rows) for rows in (ROWS, ROWS[:1]))
     both = datasets.DatasetDict({"test": test, "train": train})
-    assert load_hf(both, split="test", **COLUMNS) == SAMPLES
-    assert load_hf(both, split="train", **COLUMNS) == SAMPLES[:1]
-    assert load_hf(datasets.DatasetDict({"test": test}), **COLUMNS) == SAMPLES
+    assert read_hf(both, split="test") == ROWS
+    assert read_hf(both, split="train") == ROWS[:1]
+    assert read_hf(datasets.DatasetDict({"test": test})) == ROWS
     with pytest.raises(InvalidInput) as refused:
-        load_hf(both)
+        read_hf(both)
     assert str(refused.value) == "DatasetDict has the splits ['test', 'train']; name one: split=…"
     with pytest.raises(InvalidInput, match=r"splits \['test', 'train'\], not 'dev'; name one"):
-        load_hf(both, split="dev")
+        read_hf(both, split="dev")
     with pytest.raises(InvalidInput, match="Dataset has no splits, so there is no 'test'"):
-        load_hf(test, split="test")
+        read_hf(test, split="test")
 
 
 def test_a_saved_dataset_is_loaded_from_its_folder(datasets: Any, tmp_path: Path) -> None:
@@ -414,28 +386,28 @@ def test_a_saved_dataset_is_loaded_from_its_folder(datasets: Any, tmp_path: Path
     dataset = datasets.Dataset.from_list(ROWS)
     dataset.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"test": dataset}).save_to_disk(tmp_path / "splits")
-    assert load_hf(tmp_path / "one", **COLUMNS) == SAMPLES
-    assert load_hf(str(tmp_path / "splits"), **COLUMNS) == SAMPLES
+    assert read_hf(tmp_path / "one") == ROWS
+    assert read_hf(str(tmp_path / "splits")) == ROWS
     with pytest.raises(InvalidInput, match=r"splits\['test'\], row 0: there is no column 'x'"):
-        load_hf(tmp_path / "splits", id="x")
+        to_samples(read_hf(tmp_path / "splits"), id="x")
 
 
 def test_a_folder_that_is_not_a_saved_dataset_is_named(datasets: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"is not a folder that save_to_disk made"):
-        load_hf(tmp_path)
+        read_hf(tmp_path)
     with pytest.raises(InvalidInput, match=r"is not a folder that save_to_disk made"):
-        load_hf(written(tmp_path / "a.jsonl", jsonl(ROWS)))
+        read_hf(written(tmp_path / "a.jsonl", jsonl(ROWS)))
 
 
 def test_the_name_of_a_dataset_on_the_hub_is_refused_with_what_to_do() -> None:
     with pytest.raises(InvalidInput, match=r"no dataset folder at openai/gsm8k; .*load_dataset"):
-        load_hf("openai/gsm8k")
+        read_hf("openai/gsm8k")
 
 
 # --- Files that are not there -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("load", [load_jsonl, load_csv, load_parquet])
+@pytest.mark.parametrize("load", [read_jsonl, read_csv, read_parquet])
 def test_a_missing_file_and_a_folder_are_refused_at_the_call(
     tmp_path: Path, load: Callable[[Path], Any]
 ) -> None:
@@ -449,8 +421,8 @@ def test_a_missing_file_and_a_folder_are_refused_at_the_call(
 @pytest.mark.parametrize(
     ("package", "extra", "call"),
     [
-        ("zstandard", "zstd", lambda path: load_jsonl(path)),
-        ("datasets", "datasets", lambda path: load_hf(path.parent)),
+        ("zstandard", "zstd", lambda path: read_jsonl(path)),
+        ("datasets", "datasets", lambda path: read_hf(path.parent)),
     ],
 )
 def test_a_package_that_is_not_installed_is_named_with_how_to_install_it(

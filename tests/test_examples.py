@@ -17,7 +17,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def load(name: str) -> dict[str, Any]:
-    return runpy.run_path(str(EXAMPLES / name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES)  # as for a script
+        return runpy.run_path(str(EXAMPLES / name))
 
 
 def test_training_on_scores_makes_the_policy_better_on_held_out_questions(

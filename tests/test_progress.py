@@ -6,13 +6,15 @@ import io
 import random
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
 from heldout import Usage
-from heldout._progress import FOLD_AFTER, RunProgress, make_line
+from heldout._progress import RunProgress, make_line
 from heldout.prices import Price
+from heldout.stats import Moments
 
 
 def drawn(progress: RunProgress, *, width: int = 140, name: str = "capitals") -> str:
@@ -117,27 +119,33 @@ def test_repeats_of_a_sample_widen_the_error_bar_as_one() -> None:
     assert bars[2] < 0.8 * bars[1]
 
 
-def test_a_long_run_that_nobody_watches_holds_a_bounded_number_of_rewards() -> None:
+def test_the_mean_of_many_is_computed_again_where_enough_is_new_and_at_the_end() -> None:
     progress = RunProgress(1)
-    for i in range(FOLD_AFTER + 1):
+    progress.total = 1010
+    seen = []
+    for i in range(progress.total):
         progress.add(i, 1.0)
-    assert len(progress._fresh) == 1
-    assert f"over {FOLD_AFTER + 1}" in progress.status()
+        seen.append(progress.status().rpartition(" over ")[2])
+    assert seen[:20] == [str(n) for n in range(1, 21)]
+    assert len(set(seen)) < 100
+    assert all(int(n) > 0.95 * done for done, n in enumerate(seen, start=1))
+    assert seen[-1] == "1010"
 
 
-def test_a_result_that_arrives_while_the_display_reads_is_not_lost() -> None:
+def test_a_result_that_arrives_while_the_display_reads_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     progress = RunProgress(1)
     arriving = threading.Thread(target=progress.add, args=(1, 1.0))
+    compute = Moments.of
 
-    class Results(list[tuple[int, float]]):
-        def clear(self) -> None:
-            """The moment after reading and before forgetting what was read."""
-            if arriving.ident is None:
-                arriving.start()
-                arriving.join(0.1)  # it has to wait until this is over
-            super().clear()
+    def interrupted(*given: Any) -> Moments:
+        if arriving.ident is None:
+            arriving.start()
+            arriving.join(0.1)  # it has to wait until this is over
+        return compute(*given)
 
-    progress._fresh = Results()
+    monkeypatch.setattr(Moments, "of", interrupted)
     progress.add(0, 1.0)
     progress.status()
     arriving.join()

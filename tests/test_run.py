@@ -115,7 +115,7 @@ def test_settings_go_by_their_plain_names() -> None:
         ({"experiment_name": "a@2"}, "the name a@2: @ and / are for a run that exists"),
         ({"experiment_name": "?"}, "experiment_name becomes a directory"),
         ({"score_fn": SAMPLES}, "score_fn is a function (trajectory, sample) -> Score, got list"),
-        ({"samples": [{"question": "?"}]}, "load_jsonl(PATH, ground_truth=COLUMN) makes them"),
+        ({"samples": [{"question": "?"}]}, "heldout.datasets.to_samples makes them"),
         ({"endpoint": ""}, "hf:PATH, smollm2"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
@@ -165,9 +166,15 @@ def test_evaluate_is_the_function_whatever_was_imported_before() -> None:
     import heldout.engine
 
     assert heldout.evaluate is heldout.engine.evaluate
-    assert all(hasattr(heldout, name) for name in heldout.__all__)
     with pytest.raises(AttributeError, match="no attribute 'evalute'"):
         heldout.evalute  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("package", ["heldout", "heldout.training", "heldout.scoring"])
+def test_the_public_names_are_those_that_type_checkers_see(package: str) -> None:
+    module = importlib.import_module(package)
+    assert all(getattr(module, name) is not None for name in module.__all__)
+    assert module.__all__ == sorted(module.__all__) != []
 
 
 @pytest.mark.parametrize(

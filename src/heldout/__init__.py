@@ -10,90 +10,37 @@ from typing import TYPE_CHECKING
 from heldout._lazy import lazy
 
 if TYPE_CHECKING:
-    from heldout._run import run
-    from heldout.config import EvalConfig, Sampling, base_config
-    from heldout.data_buffer import DataBuffer
-    from heldout.engine import evaluate
-    from heldout.environment import Environment, Reply
-    from heldout.rescoring import rescore
-    from heldout.rollout import EvalDefinition
-    from heldout.store.report import EvalReport
-    from heldout.training.rollouts import (
-        Rollout,
-        agenerate_rollouts,
-        generate_rollouts,
-        rollout_batch,
-        rollout_one,
-    )
-    from heldout.types import (
-        Completion,
-        EvalResult,
-        Message,
-        Metric,
-        Sample,
-        Score,
-        Stop,
-        Timing,
-        TokenTrace,
-        ToolCall,
-        ToolSpec,
-        Trajectory,
-        Usage,
-    )
-    from heldout.viewer.notebook import view
+    from heldout._run import run as run
+    from heldout.config import EvalConfig as EvalConfig
+    from heldout.config import Sampling as Sampling
+    from heldout.config import base_config as base_config
+    from heldout.data_buffer import DataBuffer as DataBuffer
+    from heldout.engine import evaluate as evaluate
+    from heldout.environment import Environment as Environment
+    from heldout.environment import Reply as Reply
+    from heldout.rescoring import rescore as rescore
+    from heldout.rollout import EvalDefinition as EvalDefinition
+    from heldout.store.report import EvalReport as EvalReport
+    from heldout.training.rollouts import Rollout as Rollout
+    from heldout.training.rollouts import agenerate_rollouts as agenerate_rollouts
+    from heldout.training.rollouts import generate_rollouts as generate_rollouts
+    from heldout.training.rollouts import rollout_batch as rollout_batch
+    from heldout.training.rollouts import rollout_one as rollout_one
+    from heldout.types import Completion as Completion
+    from heldout.types import EvalResult as EvalResult
+    from heldout.types import Message as Message
+    from heldout.types import Metric as Metric
+    from heldout.types import Sample as Sample
+    from heldout.types import Score as Score
+    from heldout.types import Stop as Stop
+    from heldout.types import Timing as Timing
+    from heldout.types import TokenTrace as TokenTrace
+    from heldout.types import ToolCall as ToolCall
+    from heldout.types import ToolSpec as ToolSpec
+    from heldout.types import Trajectory as Trajectory
+    from heldout.types import Usage as Usage
+    from heldout.viewer.notebook import view as view
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "heldout._run": ("run",),
-    "heldout.data_buffer": ("DataBuffer",),
-    "heldout.config": ("EvalConfig", "Sampling", "base_config"),
-    "heldout.environment": ("Environment", "Reply"),
-    "heldout.rollout": ("EvalDefinition",),
-    "heldout.training.rollouts": (
-        "Rollout", "agenerate_rollouts", "generate_rollouts", "rollout_batch", "rollout_one",
-    ),
-    "heldout.engine": ("evaluate",),
-    "heldout.rescoring": ("rescore",),
-    "heldout.store.report": ("EvalReport",),
-    "heldout.types": (
-        "Completion", "EvalResult", "Message", "Metric", "Sample", "Score", "Stop", "Timing",
-        "TokenTrace", "ToolCall", "ToolSpec", "Trajectory", "Usage",
-    ),
-    "heldout.viewer.notebook": ("view",),
-}  # fmt: skip
-__all__ = [
-    "Completion",
-    "DataBuffer",
-    "Environment",
-    "EvalConfig",
-    "EvalDefinition",
-    "EvalReport",
-    "EvalResult",
-    "Message",
-    "Metric",
-    "Reply",
-    "Rollout",
-    "Sample",
-    "Sampling",
-    "Score",
-    "Stop",
-    "Timing",
-    "TokenTrace",
-    "ToolCall",
-    "ToolSpec",
-    "Trajectory",
-    "Usage",
-    "agenerate_rollouts",
-    "base_config",
-    "evaluate",
-    "generate_rollouts",
-    "rescore",
-    "rollout_batch",
-    "rollout_one",
-    "run",
-    "view",
-]
-
-
-__getattr__, __dir__ = lazy(__name__, _HOME)
+__all__, __getattr__, __dir__ = lazy(__name__)

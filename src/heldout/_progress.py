@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 NARROW = 120
 """Terminal width below which there is no room for a run's name and a bar."""
-FOLD_AFTER = 4096
-"""Maximum number of rewards waiting to be summed while nothing displays them."""
+FRESH_SHARE = 0.05
+"""New rewards, as a share of those before, for which the mean is computed again."""
 
 
 class RunProgress:
@@ -50,8 +51,9 @@ class RunProgress:
         self._other_cost = 0.0
         self._repeats = repeats
         self._partial: dict[int, list[float]] = {}
+        # Of samples that have all their repeats, one sample after the other.
+        self._rewards = array("d")
         self._moments = Moments()
-        self._fresh: list[tuple[int, float]] = []
         self._lock = threading.Lock()
 
     def add(self, index: int, reward: float, *, ok: bool = True) -> None:
@@ -63,9 +65,7 @@ class RunProgress:
             rewards = self._partial.setdefault(index, [])
             rewards.append(reward)
             if len(rewards) == self._repeats:
-                self._fresh.extend((index, r) for r in self._partial.pop(index))
-            if len(self._fresh) >= FOLD_AFTER:
-                self._fold()
+                self._rewards.extend(self._partial.pop(index))
 
     def add_turn(self, usage: Usage | None) -> None:
         """Count the tokens of a model turn, where the endpoint reports them."""
@@ -88,7 +88,7 @@ class RunProgress:
     def status(self) -> str:
         """Return the mean so far and errors: `mean 0.500 (0.299 … 0.701) over 20, 1 error`."""
         with self._lock:
-            self._fold()
+            self._update_moments()
             text, mean = "mean –", self._moments.mean
             if mean is not None and self.errors < self.done:
                 interval = None if self.has_copies else self._moments.interval()
@@ -108,11 +108,13 @@ class RunProgress:
             parts.append(f"cost {cost:.4g}")
         return ", ".join(parts)
 
-    def _fold(self) -> None:
-        if self._fresh:
-            clusters, values = zip(*self._fresh, strict=True)
-            self._fresh.clear()
-            self._moments.add(np.array(values, dtype=np.float64), np.array(clusters))
+    def _update_moments(self) -> None:
+        """Compute the mean again where enough is new: of a million rewards it takes a while."""
+        n, before = len(self._rewards), self._moments.n
+        if n - before > FRESH_SHARE * before or self.done == self.total:
+            # A copy: an array cannot grow while numpy has a view of it.
+            values = np.array(self._rewards)
+            self._moments = Moments.of(values, np.arange(n) // self._repeats)
 
 
 @contextmanager

@@ -1,13 +1,11 @@
-"""Datasets into rows or samples: JSONL, CSV, Parquet, and Hugging Face datasets.
+"""Datasets into rows, and rows into samples: JSONL, CSV, Parquet, Hugging Face datasets.
 
-Every loader gives the rows as dicts where no column is named, and `Sample`s where some are. `id`
-names the column that is the id (without one, samples are numbered), `ground_truth` the column with
-the target, `input` and `metadata` the columns that go there; what is not named goes to the input. A
-row without a column of `metadata` has none of it; one that no row has is refused. A bad row is an
-error with its file and line.
+A reader gives a list of dicts, which a line of Python can filter or change, and `to_samples` makes
+samples of them:
 
-    load_jsonl("math.jsonl", ground_truth="answer", metadata=["difficulty"])
-    [Sample(str(row["n"]), {"prompt": row["problem"]}) for row in load_jsonl("math.jsonl")]
+    to_samples(read_jsonl("math.jsonl"), ground_truth="answer", metadata=["difficulty"])
+
+A bad row is an error with its file and line.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any
 
 import msgspec
 
@@ -29,102 +27,148 @@ from heldout._extras import missing_extra
 from heldout.errors import UNREADABLE, DuplicateSampleId, InvalidInput
 from heldout.types import Sample
 
-Rows = Iterator[tuple[str, Mapping[str, Any]]]
-"""(where, row): where is a file and line, for messages."""
-Row = dict[str, Any]
+
+class Row(dict[str, Any]):
+    """A row of a dataset: a dict that knows where it stands, for messages."""
+
+    __slots__ = ("where",)
+
+    def __init__(self, columns: Mapping[str, Any], where: str) -> None:
+        super().__init__(columns)
+        self.where = where
 
 
-class Columns(TypedDict, total=False):
-    """Which column is what."""
-
-    id: str | None
-    ground_truth: str | None
-    input: Sequence[str] | None
-    metadata: Sequence[str]
+# --- Rows to samples ----------------------------------------------------------------------------
 
 
-@overload
-def load_jsonl(path: str | Path) -> list[Row]: ...
-@overload
-def load_jsonl(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]: ...
-def load_jsonl(path: str | Path, **columns: Unpack[Columns]) -> list[Row] | list[Sample]:
-    """Load one JSON object per line; `.gz` and `.zst` are read as they are.
-
-    Args:
-        path: The file.
-        **columns: Which column is what; see above.
-
-    Returns:
-        The samples; the rows, where no column is named.
-
-    Raises:
-        InvalidInput: The file or a row of it cannot be used; the message says where.
-    """
-    return _convert(jsonl_rows(path), columns)
-
-
-@overload
-def load_csv(path: str | Path) -> list[Row]: ...
-@overload
-def load_csv(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]: ...
-def load_csv(path: str | Path, **columns: Unpack[Columns]) -> list[Row] | list[Sample]:
-    """Load a CSV file in UTF-8 with a header line, `.gz` and `.zst` too. Values are texts.
+def to_samples(
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    id: str | None = None,
+    input: Sequence[str] | None = None,
+    ground_truth: str | None = None,
+    metadata: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> list[Sample]:
+    """Make a sample of each row.
 
     Args:
-        path: The file.
-        **columns: Which column is what; see above.
+        rows: What a reader gives, or any dicts.
+        id: The column with the id. Without it a column `id` is taken, or the row's number.
+        input: The columns of the input; without it, all that are named nowhere else.
+        ground_truth: The column with the target. Without it a column `ground_truth` is taken.
+        metadata: The columns of the metadata.
+        optional: Columns that a row may lack, but not all rows: it then has None there. Any other
+            column that is named, or taken for id or target, has to be in every row.
 
     Returns:
-        The samples; the rows, where no column is named.
+        The samples.
 
     Raises:
-        InvalidInput: The file or a row of it cannot be used; the message says where.
+        InvalidInput: A row lacks a column, or makes no sample; the message says which row.
     """
-    return _convert(_csv_rows(_check_file(path)), columns)
+    for name, given in (("input", input), ("metadata", metadata), ("optional", optional)):
+        if isinstance(given, str):
+            raise InvalidInput(
+                f"{name} is a list of columns, got {given!r}", hint=f"write [{given!r}]"
+            )
+    listed = [_check_row(row, f"row {number}") for number, row in enumerate(rows)]
+    for name in optional:
+        if listed and not any(name in row for row in listed):
+            raise InvalidInput(
+                f"optional: no row has {name!r}; there are "
+                f"{sorted({str(key) for row in listed for key in row})}"
+            )
+    if id is None and any("id" in row for row in listed):
+        id = "id"
+    if ground_truth is None and any("ground_truth" in row for row in listed):
+        ground_truth = "ground_truth"
+    special = {id, ground_truth, *metadata}
+    samples = []
+    for number, row in enumerate(listed):
+
+        def column(name: str, row: Row = row) -> Any:
+            if name in row or name in optional:
+                return row.get(name)
+            raise InvalidInput(
+                f"{row.where}: there is no column {name!r}; there are {sorted(map(str, row))}",
+                hint=f"A column that rows may lack is named: optional=[{name!r}]",
+            )
+
+        chosen = [key for key in row if key not in special] if input is None else input
+        parts = (
+            {key: column(key) for key in chosen},
+            None if ground_truth is None else column(ground_truth),
+            {key: column(key) for key in metadata},
+        )
+        sample_id = str(number) if id is None else column(id)
+        try:
+            samples.append(Sample(_id(sample_id), *parts))
+        except InvalidInput as problem:
+            raise InvalidInput(f"{row.where}: {problem}") from None
+    return samples
 
 
-@overload
-def load_parquet(path: str | Path) -> list[Row]: ...
-@overload
-def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]: ...
-def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Row] | list[Sample]:
-    """Load a Parquet file.
+def _check_row(row: Any, where: str) -> Row:
+    """Return a row that knows where it stands; refuse what has no columns."""
+    if isinstance(row, Row):
+        return row
+    if not isinstance(row, Mapping):
+        raise InvalidInput(f"{where}: a row is an object with columns, got {type(row).__name__}")
+    return Row(row, where)
 
-    Args:
-        path: The file.
-        **columns: Which column is what; see above.
 
-    Returns:
-        The samples; the rows, where no column is named.
+def _id(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, Mapping | Sequence):
+        raise InvalidInput(f"an id is a text or a number, got {value!r}")
+    return str(value)
+
+
+# --- Datasets to rows ---------------------------------------------------------------------------
+
+
+def read_jsonl(path: str | Path) -> list[Row]:
+    """Read one JSON object per line; `.gz` and `.zst` are read as they are.
 
     Raises:
-        InvalidInput: The file or a row of it cannot be used; the message says where.
+        InvalidInput: The file or a line of it cannot be used; the message says where.
     """
-    return _convert(_parquet_rows(_check_file(path)), columns)
+    return [_check_row(row, where) for where, row in jsonl_rows(path)]
 
 
-@overload
-def load_hf(dataset: Any, *, split: str | None = None) -> list[Row]: ...
-@overload
-def load_hf(
-    dataset: Any, *, split: str | None = None, **columns: Unpack[Columns]
-) -> list[Sample]: ...
-def load_hf(
-    dataset: Any, *, split: str | None = None, **columns: Unpack[Columns]
-) -> list[Row] | list[Sample]:
-    """Load a Hugging Face dataset.
+def read_csv(path: str | Path) -> list[Row]:
+    """Read a CSV file in UTF-8 with a header line, `.gz` and `.zst` too. Values are texts.
+
+    Raises:
+        InvalidInput: The file or a record of it cannot be used; the message says where.
+    """
+    return list(_csv_rows(_check_file(path)))
+
+
+def read_parquet(path: str | Path) -> list[Row]:
+    """Read a Parquet file.
+
+    Raises:
+        InvalidInput: The file cannot be used; the message says why.
+    """
+    return list(_parquet_rows(_check_file(path)))
+
+
+def read_hf(dataset: Any, *, split: str | None = None) -> list[Row]:
+    """Read a Hugging Face dataset.
 
     Args:
         dataset: A `Dataset`, any iterable of dicts, a dict of splits, or a folder that
             `save_to_disk` made.
         split: Which split, where there are several.
-        **columns: Which column is what; see above.
 
     Returns:
-        The samples; the rows, where no column is named.
+        The rows.
 
     Raises:
-        InvalidInput: There is no such split or folder, or a row cannot be used.
+        InvalidInput: There is no such split or folder, or a row has no columns.
     """
     name = type(dataset).__name__
     if isinstance(dataset, str | Path):
@@ -141,15 +185,14 @@ def load_hf(
         name, dataset = f"{name}[{split!r}]", dataset[split]
     elif split is not None:
         raise InvalidInput(f"{name} has no splits, so there is no {split!r}; leave split out")
-    rows = ((f"{name}, row {i}", row) for i, row in enumerate(dataset))
-    return _convert(rows, columns)
+    return [_check_row(row, f"{name}, row {i}") for i, row in enumerate(dataset)]
 
 
 def _saved_dataset(folder: Path) -> Any:
     if not folder.exists():
         raise InvalidInput(
             f"there is no dataset folder at {folder}; one from the hub is loaded first: "
-            "load_hf(datasets.load_dataset(…))"
+            "read_hf(datasets.load_dataset(…))"
         )
     try:
         import datasets
@@ -159,72 +202,6 @@ def _saved_dataset(folder: Path) -> Any:
         raise missing_extra("a dataset folder needs the package datasets", "datasets") from None
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"{folder} is not a folder that save_to_disk made: {problem}") from None
-
-
-# --- Rows to samples ----------------------------------------------------------------------------
-
-
-def _convert(rows: Rows, columns: Columns) -> list[Any]:
-    """Make rows into samples where columns are named."""
-    for name in ("input", "metadata"):
-        if isinstance(column := columns.get(name), str):
-            raise InvalidInput(
-                f"{name} is a list of columns, got {column!r}", hint=f"write [{column!r}]"
-            )
-    converted: list[Any] = []
-    unseen = dict.fromkeys(columns.get("metadata", ()))
-    seen: dict[str, None] = {}
-    for number, (where, row) in enumerate(rows):
-        try:
-            if not isinstance(row, Mapping):
-                raise InvalidInput(f"a row is an object with columns, got {type(row).__name__}")
-            converted.append(_make_sample(row, number, **columns) if columns else dict(row))
-        except InvalidInput as problem:
-            raise InvalidInput(f"{where}: {problem}") from None
-        if unseen:
-            seen |= dict.fromkeys(map(str, row))
-            unseen = {key: None for key in unseen if key not in row}
-    if unseen and converted:
-        names = ", ".join(map(repr, unseen))
-        raise InvalidInput(f"metadata: no row has {names}; there are {sorted(seen)}")
-    return converted
-
-
-def _make_sample(
-    row: Mapping[str, Any],
-    number: int,
-    *,
-    id: str | None = None,
-    ground_truth: str | None = None,
-    input: Sequence[str] | None = None,
-    metadata: Sequence[str] = (),
-) -> Sample:
-    if id is None and "id" in row:
-        id = "id"
-    if ground_truth is None and "ground_truth" in row:
-        ground_truth = "ground_truth"
-    special = {id, ground_truth, *metadata}
-    chosen = [key for key in row if key not in special] if input is None else input
-    return Sample(
-        _id(number if id is None else _column(row, id)),
-        {key: _column(row, key) for key in chosen},
-        None if ground_truth is None else _column(row, ground_truth),
-        {key: row[key] for key in metadata if key in row},
-    )
-
-
-def _column(row: Mapping[str, Any], name: str) -> Any:
-    if name not in row:
-        raise InvalidInput(f"there is no column {name!r}; there are {sorted(map(str, row))}")
-    return row[name]
-
-
-def _id(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if value is None or isinstance(value, Mapping | Sequence):
-        raise InvalidInput(f"an id is a text or a number, got {value!r}")
-    return str(value)
 
 
 # --- Files to rows ------------------------------------------------------------------------------
@@ -280,7 +257,7 @@ def _decompress_zstd(path: Path) -> bytes:
     return b"".join(parts)
 
 
-def jsonl_rows(path: str | Path) -> Rows:
+def jsonl_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
     """Read the values of a JSONL file, each with "FILE, line 3"; blank lines are left out."""
     decode = msgspec.json.Decoder().decode
     for number, line in enumerate(_lines(_check_file(path)), start=1):
@@ -292,7 +269,7 @@ def jsonl_rows(path: str | Path) -> Rows:
             yield f"{path}, line {number}", row
 
 
-def _csv_rows(path: Path) -> Rows:
+def _csv_rows(path: Path) -> Iterator[Row]:
     csv.field_size_limit(2**31 - 1)  # by default 128 KiB, too little for a long prompt
     reader = csv.reader(map(bytes.decode, _lines(path)), strict=True)
     header: list[str] = []
@@ -309,13 +286,13 @@ def _csv_rows(path: Path) -> Rows:
                     raise InvalidInput(
                         f"{where}: {len(row)} fields, where the header has {len(header)}: {header}"
                     )
-                yield where, dict(zip(header, row, strict=True))
+                yield Row(dict(zip(header, row, strict=True)), where)
             where = f"{path}, line {reader.line_num + 1}"
     except (csv.Error, UnicodeDecodeError) as problem:
         raise InvalidInput(f"{where}: {problem}") from None
 
 
-def _parquet_rows(path: Path) -> Rows:
+def _parquet_rows(path: Path) -> Iterator[Row]:
     import duckdb
 
     from heldout.store.parquet import quote_path
@@ -327,7 +304,7 @@ def _parquet_rows(path: Path) -> Rows:
             result = connection.execute(f"FROM {source}")
             names = [column[0] for column in result.description]
             for number, row in enumerate(iter(result.fetchone, None)):
-                yield f"{path}, row {number}", dict(zip(names, row, strict=True))
+                yield Row(dict(zip(names, row, strict=True)), f"{path}, row {number}")
     except duckdb.Error as problem:
         raise InvalidInput(f"{path} is not a readable Parquet file: {problem}") from None
 

@@ -13,7 +13,7 @@ import torch
 from gymnasium.envs import registration
 
 from heldout.cli.main import run_cli
-from heldout.cli.schema import build_schema
+from heldout.cli.outputs import build_schema
 
 POLICY = """
 import numpy as np
@@ -426,7 +426,7 @@ def test_a_policy_that_goes_elsewhere_is_saved_where_that_was_asked_for(
 def test_a_reader_that_is_gone_does_not_keep_a_run_from_being_saved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def gone(value: object) -> None:
+    def gone(value: object, output: str) -> None:
         raise BrokenPipeError
 
     # Taken by run_cli for standard output closed, which it then points elsewhere.
@@ -521,7 +521,7 @@ def test_an_error_in_the_third_episode_says_where_it_was(
     assert run_cli(["agent", *given, "--episodes", "9", "--seed", "7", "--json"]) == 4
     out, err = capsys.readouterr()
     error = json.loads(out)["error"]
-    assert error.keys() == build_schema("agent-error")["properties"]["error"]["properties"].keys()
+    assert error.keys() == build_schema("agent-error")["$defs"]["PlaceOutput"]["properties"].keys()
     about = {key: error[key] for key in ("env", "policy", "seed", "episode")}
     assert about == {"env": "fails:F-v0", "policy": "fails:act", "seed": 7, "episode": 2}
     assert "in episode 2" in err

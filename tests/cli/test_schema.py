@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from heldout.cli.main import COMMANDS, EXIT_CODES
-from heldout.cli.schema import SCHEMAS, build_schema
+from heldout.cli.outputs import OUTPUTS, build_schema
 from heldout.training.curve import CurveWriter
 from tests.cli.conftest import Heldout, Outcome, Write
 from tests.cli.test_curve import run as run  # the fixtures of a curve
@@ -92,8 +92,8 @@ def test_watch_streams_points_and_ends_with_the_state_of_the_training(
 
 
 def test_there_is_a_schema_of_every_command(heldout: Heldout) -> None:
-    described = {name.split()[0].split("-")[0] for name in SCHEMAS}
-    described |= {name.split()[0] for name in SCHEMAS}
+    described = {name.split()[0].split("-")[0] for name in OUTPUTS}
+    described |= {name.split()[0] for name in OUTPUTS}
     assert {*COMMANDS} - described == {"schema", "view"}
     every = json.loads(heldout("schema").out)
     for name, schema in every.items():

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from heldout.cli._tables import print_json, print_report, render_markdown
+from heldout.errors import HeldoutError
 from heldout.reporting.blocks import Column, Line, Report, Section, Span, Table, code, name
 
 REPORT = Report(
@@ -91,8 +92,17 @@ def test_json_keeps_its_values_and_escapes_what_a_terminal_would_obey(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     value = {"id": "\x1b[2J\u202eright\U000e0001", "n": 1}
-    print_json(value)
+    print_json(value, None)
     out = capfdbinary.readouterr().out.decode()
     assert "\u202e" not in out
     assert "\x1b" not in out
     assert json.loads(out) == value
+
+
+@pytest.mark.parametrize("value", [{"path": "x"}, {"path": 1, "moved": []}, []])
+def test_json_that_does_not_keep_to_its_schema_is_not_printed(
+    capsysbinary: pytest.CaptureFixture[bytes], value: object
+) -> None:
+    with pytest.raises(HeldoutError, match="keeps to its schema"):
+        print_json(value, "repair")
+    assert capsysbinary.readouterr().out == b""

@@ -7,12 +7,11 @@ import time
 from typing import Any
 
 import pytest
+from examples.calculator import CalculationError, Calculator, evaluate_expression
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout import Environment, Message
-from heldout.environments import Calculator
-from heldout.environments.calculator import CalculationError, evaluate_expression
 from heldout.testing import check_environment
 from tests.environments.conftest import calling, told
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.file_system import FileSystem
 
 from heldout import EvalReport, Sample, Trajectory
-from heldout.environments import FileSystem
 from tests.environments.conftest import calling, reply_of
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "file_puzzles.py"
@@ -42,7 +42,8 @@ def test_the_script_solves_nine_puzzles_of_ten(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def puzzles() -> list[Sample]:
+def puzzles(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
+    monkeypatch.syspath_prepend(EXAMPLE.parent)  # as for a script
     space: dict[str, Any] = runpy.run_path(str(EXAMPLE))
     samples: list[Sample] = space["load_dataset"]()
     return samples

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.file_system import FileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import Message, Sample, Trajectory
-from heldout.environments import FileSystem
 from heldout.errors import InvalidInput
 from heldout.testing import check_environment
 from tests.conftest import RunEval

@@ -12,12 +12,14 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from examples.calculator import Calculator
+from examples.file_system import FileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout import Message, Reply
 from heldout.environment import make_snapshot, read_snapshot
-from heldout.environments import Calculator, FileSystem, ToolEnvironment
+from heldout.environments import ToolEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch
 from heldout.testing import check_environment
 from tests.environments.conftest import Run, calling, reply_of, told

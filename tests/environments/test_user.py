@@ -10,9 +10,11 @@ from typing import Any
 
 import anyio
 import pytest
+from examples.calculator import Calculator
+from examples.file_system import FileSystem
 
 from heldout import Completion, Message, Reply, Sampling
-from heldout.environments import Calculator, FileSystem, SimulatedUser, ToolEnvironment
+from heldout.environments import SimulatedUser, ToolEnvironment
 from heldout.environments.user import BEGIN
 from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, TransientError
 from heldout.testing import check_environment

@@ -52,19 +52,14 @@ AS_TEXT = [
 ]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_what_is_written_as_text_is_known(name: str) -> None:
-    expected = ("tools", "calls", "results") if name in AS_TEXT else ()
-    assert ChatRenderer(family(name)).dialect.as_text == expected
-
-
 def test_the_table_has_all_families() -> None:
     assert list(ALLOWED) == list(FAMILIES)
     assert len(KINDS) == 8
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_template_allows_the_modes_of_the_table(name: str) -> None:
+def test_a_template_is_found_to_be_what_the_table_says(name: str) -> None:
+    """The modes it allows, what is written as text, and both readings of what it does not allow."""
     found = examined(name)
     modes: tuple[Segments, Segments] = ("suffix", "boundary")
     for mode, expected in zip(modes, ALLOWED[name], strict=True):
@@ -72,16 +67,10 @@ def test_a_template_allows_the_modes_of_the_table(name: str) -> None:
         row = {f.kind: letters[f.ok] for f in found.findings if f.segments == mode}
         assert "".join(row[kind] for kind in KINDS) == expected.replace(" ", "")
         assert found.allows(mode) == ("n" not in expected)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_segments_auto_is_what_check_template_recommends(name: str) -> None:
-    assert examine(ChatRenderer(family(name))).chosen == examined(name).recommended == "boundary"
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_what_is_not_allowed_is_shown_in_both_readings(name: str) -> None:
-    for finding in examined(name).findings:
+    assert examine(ChatRenderer(family(name))).chosen == found.recommended == "boundary"
+    as_text = ("tools", "calls", "results") if name in AS_TEXT else ()
+    assert ChatRenderer(family(name)).dialect.as_text == as_text
+    for finding in found.findings:
         if finding.ok is False and finding.position is not None:
             assert finding.so_far != finding.rendered
             assert finding.so_far

@@ -21,7 +21,6 @@ from heldout.scoring.answers import (
 )
 from heldout.scoring.text import grade_exact
 from heldout.types import Message, Stop, Trajectory
-from tests.scoring.examples import Example
 from tests.scoring.examples.answers import STATED
 
 HOSTILE = (
@@ -52,9 +51,9 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("example", STATED, ids=lambda example: example.why)
-def test_the_last_statement_is_read_as_its_table_says(example: Example) -> None:
-    assert stated_answer(example.answer) == example.extracted
+def test_the_last_statement_is_read_as_its_table_says() -> None:
+    read = [(example, stated_answer(example.answer)) for example in STATED]
+    assert [(example, found) for example, found in read if found != example.extracted] == []
 
 
 def stated_answer(reply: str) -> str | None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -31,23 +32,19 @@ from heldout.scoring.math import (
 )
 from heldout.scoring.process_pool import Pool
 from heldout.scoring.rubric import Rubric, part
-from tests.scoring.examples import Example
+from tests.scoring.examples import wrong_rows
 from tests.scoring.examples.math import EXAMPLES, LAST
 
 pytestmark = pytest.mark.integration
 BOMB = r"\boxed{9^{9^{9^{9}}}}"
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.answer[:40]} | {e.target[:20]}")
-def test_examples_come_out_as_the_docs_say(example: Example) -> None:
-    grade = grade_math_sync(example.answer, example.target)
-    assert (grade.extracted, grade.value) == (example.extracted, example.value)
+def test_examples_come_out_as_the_docs_say() -> None:
+    assert wrong_rows(EXAMPLES, grade_math_sync) == []
 
 
-@pytest.mark.parametrize("example", LAST, ids=lambda e: f"{e.answer[:40]} | {e.target[:20]}")
-def test_with_last_the_last_expression_counts_where_nothing_is_stated(example: Example) -> None:
-    grade = grade_math_sync(example.answer, example.target, last=True)
-    assert (grade.extracted, grade.value) == (example.extracted, example.value)
+def test_with_last_the_last_expression_counts_where_nothing_is_stated() -> None:
+    assert wrong_rows(LAST, partial(grade_math_sync, last=True)) == []
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from heldout.scoring.tool_calls import (
 )
 from heldout.stats import wilson
 from heldout.types import Completion, Message, Sample, Stop, ToolCall, ToolSpec, Trajectory
+from tests.scoring.examples import wrong_rows
 from tests.scoring.examples.tool_calls import BFCL, FOLDED, GRADED, PARAMETERS, SAME, TOOL, VALID
 
 TOOLS = (ToolSpec(TOOL, parameters=PARAMETERS), ToolSpec("stop"))
@@ -237,26 +238,23 @@ def test_a_tool_that_is_no_function_is_refused(tool):
         tools_of({"tools": [tool]})
 
 
-@pytest.mark.parametrize("example", GRADED, ids=lambda e: f"{e.answer} {e.target}")
-def test_the_examples_of_graded_calls_hold(example):
-    calls = [call(**given) for given in json.loads(example.answer)]
-    grade = grade_calls(trajectory(*calls), example.target)
-    assert (grade.value, grade.extracted) == (example.value, example.extracted)
+@pytest.mark.parametrize(
+    ("table", "ignore_case"),
+    [(GRADED, False), (BFCL, False), (FOLDED, True)],
+    ids=["graded", "BFCL", "case folded"],
+)
+def test_the_examples_of_graded_calls_hold(table, ignore_case):
+    def grade(answer, target):
+        calls = (call(**given) for given in json.loads(answer))
+        return grade_calls(trajectory(*calls), target, ignore_case=ignore_case)
+
+    assert wrong_rows(table, grade) == []
 
 
-@pytest.mark.parametrize("example", BFCL, ids=lambda e: e.why)
-def test_the_examples_of_bfcl_targets_hold(example):
-    calls = [call(**given) for given in json.loads(example.answer)]
-    grade = grade_calls(trajectory(*calls), example.target)
-    assert (grade.value, grade.extracted) == (example.value, example.extracted)
-
-
-@pytest.mark.parametrize("example", FOLDED, ids=lambda e: e.answer)
-def test_the_examples_with_case_folded_hold(example):
-    calls = trajectory(*(call(**given) for given in json.loads(example.answer)))
-    grade = grade_calls(calls, example.target, ignore_case=True)
-    assert (grade.value, grade.extracted) == (example.value, example.extracted)
-    assert grade_calls(calls, example.target).value == 0.0
+def test_case_counts_unless_it_is_ignored():
+    for example in FOLDED:
+        calls = trajectory(*(call(**given) for given in json.loads(example.answer)))
+        assert grade_calls(calls, example.target).value == 0.0
 
 
 def test_calls_are_matched_to_targets_whichever_they_fit():

@@ -14,6 +14,7 @@ from statsmodels.stats.inter_rater import cohens_kappa
 
 from heldout.errors import InvalidInput
 from heldout.stats import Agreement, agreement_of, wilson
+from tests.slow import figure
 
 TABLES = {
     "two classes": [[40, 9], [6, 45]],
@@ -224,6 +225,7 @@ WORLDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 @pytest.mark.parametrize("n", [50, 100, 500])
 def test_intervals_cover_the_truth_about_95_percent_of_the_time(n: int, world: np.ndarray) -> None:
@@ -241,7 +243,7 @@ def test_intervals_cover_the_truth_about_95_percent_of_the_time(n: int, world: n
                 all_of_them[i] += count
                 inside[i] += count * (estimate.interval.low <= truths[i] <= estimate.interval.high)
     # 200 draws: give or take 1.5%, a standard error.
-    assert (inside / all_of_them).min() > 0.87
+    assert figure((inside / all_of_them).min()) > 0.87
 
 
 # (items, share of the rarer class, how often the judge is right) and what then covers the truth, in
@@ -255,6 +257,7 @@ COVERAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", COVERAGE)
 def test_what_is_said_of_coverage_is_so(world: tuple[int, float, float]) -> None:
     """Over every table that is not rarer than one in 160,000; docs/judge-check.md has these."""

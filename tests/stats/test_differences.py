@@ -24,6 +24,7 @@ from heldout.stats.differences import (
     unpaired_difference,
 )
 from heldout.stats.intervals import student_p_value, t_quantile
+from tests.slow import figure
 
 Z = t_quantile(0.975, math.inf)
 score = st.integers(-1000, 1000).map(lambda x: x / 8)
@@ -43,7 +44,7 @@ def outcomes(wins: int, losses: int, ties: int) -> tuple[list[int], list[int]]:
 # --- Student's t, Holm, McNemar -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("degrees", [0.7, 1, 2.5, 9, 123.4, 1e4, 3e6, math.inf])
+@pytest.mark.parametrize("degrees", [0.7, 9, 1e4, math.inf])
 def test_the_t_distribution_is_scipys_at_any_degrees_of_freedom(degrees: float) -> None:
     law = scipy_stats.norm if degrees == math.inf else scipy_stats.t(degrees)
     for t in (0.0, 0.01, 1.0, -2.5, 8.0):
@@ -56,7 +57,7 @@ def test_a_t_too_large_to_square_has_no_chance() -> None:
     assert student_p_value(1e200, 9) == 0
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 41, 1000, 300_000])
+@pytest.mark.parametrize("n", [1, 2, 41, 300_000])
 def test_the_exact_mcnemar_test_is_the_binomial_test(n: int) -> None:
     spread = math.sqrt(n)
     for wins in {0, 1, n // 2, (n + 1) // 2, int(n / 2 - spread / 2), int(n / 2 - 2 * spread), n}:
@@ -113,9 +114,7 @@ def test_clusters_in_any_order_give_the_error_that_moments_gives(
 ) -> None:
     a, b, clusters = (np.array(column) for column in zip(*rows, strict=True))
     found = paired_difference(a, b, clusters=clusters)
-    order = np.argsort(clusters, kind="stable")
-    moments = Moments()
-    moments.add((b - a)[order].astype(np.float64), clusters[order].astype(np.int64))
+    moments = Moments.of((b - a).astype(np.float64), clusters)
     assert found.clusters == moments.clusters
     if moments.stderr is None:
         assert found.stderr is None
@@ -189,7 +188,7 @@ def brute_force_score(wins: int, losses: int, n: int, difference: float) -> floa
 
 @pytest.mark.parametrize(
     ("wins", "losses", "n"),
-    [(5, 2, 10), (1, 0, 44), (9, 1, 10), (3, 3, 7), (30, 12, 100), (0, 4, 9)],
+    [(5, 2, 10), (1, 0, 44), (0, 4, 9)],
 )
 def test_the_score_interval_ends_where_the_score_is_its_quantile(
     wins: int, losses: int, n: int
@@ -199,7 +198,7 @@ def test_the_score_interval_ends_where_the_score_is_its_quantile(
     assert brute_force_score(wins, losses, n, found.high) == pytest.approx(-Z, rel=1e-4)
 
 
-@pytest.mark.parametrize("n", range(2, 11))
+@pytest.mark.parametrize("n", [2, 10])
 def test_all_ties_leave_an_interval_around_zero(n: int) -> None:
     found = paired_difference([1] * n, [1] * n, pass_threshold=0.5)
     expected = Z**2 / (n + Z**2)  # Tango's bound in closed form, where no pair differs
@@ -210,7 +209,7 @@ def test_all_ties_leave_an_interval_around_zero(n: int) -> None:
     assert (found.ties, found.stayed_passing, found.gained) == (n, n, 0)
 
 
-@pytest.mark.parametrize("n", range(2, 11))
+@pytest.mark.parametrize("n", [2, 3, 4])
 def test_all_wins_leave_an_interval_that_ends_at_one(n: int) -> None:
     found = paired_difference([0] * n, [1] * n)
     assert found.interval is not None
@@ -301,16 +300,10 @@ def test_without_a_threshold_nothing_flips() -> None:
 # --- Coverage -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [5, 10, 20, 50])
-@pytest.mark.parametrize(
-    ("winning", "losing"),
-    [(0.1, 0.1), (0.2, 0.1), (0.3, 0.1), (0.25, 0.25), (0.5, 0.1), (0.02, 0.02)],
-)
-def test_the_interval_of_plain_rates_covers_as_it_says(
-    n: int, winning: float, losing: float
-) -> None:
-    """Exactly, by going through every outcome. Where few pairs differ it covers more."""
-    covered = 0.0
+@pytest.mark.parametrize(("winning", "losing"), [(0.2, 0.1), (0.5, 0.1), (0.02, 0.02)])
+def test_the_interval_of_five_pairs_covers_as_it_says(winning: float, losing: float) -> None:
+    """Exactly, by going through every outcome; of more pairs in test_coverage.py."""
+    n, covered = 5, 0.0
     law = scipy_stats.multinomial(n, [winning, losing, 1 - winning - losing])
     for wins in range(n + 1):
         for losses in range(n + 1 - wins):
@@ -318,8 +311,6 @@ def test_the_interval_of_plain_rates_covers_as_it_says(
             if around.low <= winning - losing <= around.high:
                 covered += float(law.pmf([wins, losses, n - wins - losses]))
     assert covered >= 0.93
-    if n * (winning + losing) >= 4:
-        assert covered <= 0.98 if n < 20 else covered <= 0.97
 
 
 Draw = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
@@ -335,6 +326,7 @@ def partial_scores(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.nda
     return rng.binomial(5, chance) / 5, rng.binomial(5, 0.2 + 0.6 * chance) / 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("draw", "truth"), [(normal_scores, 0.3), (partial_scores, 0.0)])
 @pytest.mark.parametrize("n", [10, 40])
 def test_the_interval_of_other_scores_covers_as_it_says(draw: Draw, truth: float, n: int) -> None:
@@ -343,6 +335,7 @@ def test_the_interval_of_other_scores_covers_as_it_says(draw: Draw, truth: float
     assert 0.93 <= share_covering(found, truth) <= 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("questions", "repeats"), [(20, 3), (60, 4)])
 def test_the_interval_of_repeated_questions_covers_as_it_says(questions: int, repeats: int) -> None:
     rng = np.random.default_rng(5)
@@ -363,7 +356,7 @@ def test_the_interval_of_repeated_questions_covers_as_it_says(questions: int, re
 
 def share_covering(found: list[PairedDifference], truth: float) -> float:
     intervals = [each.interval for each in found]
-    return float(np.mean([i is not None and i.low <= truth <= i.high for i in intervals]))
+    return figure(np.mean([i is not None and i.low <= truth <= i.high for i in intervals]))
 
 
 # --- Unpaired -----------------------------------------------------------------------------------
@@ -492,6 +485,7 @@ def test_a_slice_that_cannot_be_tested_counts_among_those_looked_at() -> None:
     assert other.adjusted_p_value == pytest.approx(2 * other.difference.p_value)
 
 
+@pytest.mark.slow
 def test_over_many_slices_without_a_difference_one_in_twenty_runs_has_a_false_one() -> None:
     rng = np.random.default_rng(21)
     labels = np.repeat(np.arange(8), 25)
@@ -503,9 +497,9 @@ def test_over_many_slices_without_a_difference_one_in_twenty_runs_has_a_false_on
         uncorrected += any(each.difference.p_value <= 0.05 for each in found)  # type: ignore[operator]
         intervals = [each.simultaneous_interval for each in found]
         uncovered += any(i is None or not i.low <= 0 <= i.high for i in intervals)
-    assert false <= 200 * 0.08
-    assert uncovered <= 200 * 0.08
-    assert uncorrected >= 200 * 0.25
+    assert figure(false / 200) <= 0.08
+    assert figure(uncovered / 200) <= 0.08
+    assert figure(uncorrected / 200) >= 0.25
 
 
 # --- What is refused ----------------------------------------------------------------------------

@@ -46,8 +46,8 @@ def outcomes(wins: int, losses: int, passed: int, failed: int) -> tuple[list[int
 # --- Rates --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
-@pytest.mark.parametrize("n", [1, 2, 10, 97, 10_000])
+@pytest.mark.parametrize("confidence", [0.5, 0.999])
+@pytest.mark.parametrize("n", [1, 97])
 def test_wilsons_interval_is_that_of_statsmodels_and_of_scipy(n: int, confidence: float) -> None:
     for count in {0, 1, n // 3, n // 2, n - 1, n}:
         found = wilson(count / n, n, confidence)
@@ -94,9 +94,7 @@ def test_the_interval_of_two_rates_is_newcombes_of_statsmodels(
 # --- Paired rates -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wins", "losses"), [(0, 0), (1, 0), (5, 2), (14, 4), (40, 61), (700, 650)]
-)
+@pytest.mark.parametrize(("wins", "losses"), [(0, 0), (5, 2), (700, 650)])
 def test_mcnemars_tests_are_those_of_statsmodels(wins: int, losses: int) -> None:
     table = [[30, losses], [wins, 20]]
     found = paired_difference(*outcomes(wins, losses, 30, 20))
@@ -239,7 +237,7 @@ def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:
 # --- Many tests, and power ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_holms_p_values_are_those_of_statsmodels(seed: int) -> None:
     p_values = np.random.default_rng(seed).beta(0.3, 2, size=12).round(2)
     assert holm(p_values.tolist()) == pytest.approx(multipletests(p_values, method="holm")[1])

@@ -93,8 +93,9 @@ def test_counts_give_what_building_the_resamples_gives(scores: Any, seed: int) -
     """Resamples built from the same counts, one by one."""
     runs, tasks = scores.shape
     width = 7
-    draw = module._Draw(module._generator(seed), runs, width)
-    counts = np.stack([draw().copy() for _ in range(tasks)])  # task, run, resample
+    rng = np.random.default_rng(seed)
+    # task, run, resample
+    counts = np.stack([module._draw_counts(rng, runs, width) for _ in range(tasks)])
     built = [
         np.stack([np.repeat(scores[:, t], counts[t, :, i]) for t in range(tasks)], axis=1)
         for i in range(width)
@@ -114,9 +115,9 @@ def test_improvement_by_counts_is_that_of_the_resamples_built(data: Any, seed: i
     x = data.draw(matrices())
     y = data.draw(matrices(x.shape[1]))
     width, tasks = 5, x.shape[1]
-    rng = module._generator(seed)
-    ours, theirs = module._Draw(rng, len(x), width), module._Draw(rng, len(y), width)
-    of_y, of_x = zip(*((theirs().copy(), ours().copy()) for _ in range(tasks)), strict=True)
+    rng = np.random.default_rng(seed)
+    drawn = [[module._draw_counts(rng, len(side), width) for side in (y, x)] for _ in range(tasks)]
+    of_y, of_x = zip(*drawn, strict=True)
     ordered = np.sort(y, axis=0)
     expected = [
         improvement_probability(
@@ -138,9 +139,8 @@ def test_the_distribution_is_that_of_direct_resampling(statistic: Statistic) -> 
 
 def test_few_runs_are_drawn_as_often_as_their_chances_say() -> None:
     """All 27 ways to draw three of three runs are equally likely: exact probabilities."""
-    draw = module._Draw(module._generator(0), 3, 27_000)
-    seen = {tuple(column) for column in draw().T.tolist()}
-    columns = draw().T
+    columns = module._draw_counts(np.random.default_rng(0), 3, 27_000).T
+    seen = {tuple(column) for column in columns.tolist()}
     ways = [
         tuple(np.bincount(way, minlength=3).tolist())
         for way in itertools.product(range(3), repeat=3)
@@ -152,38 +152,13 @@ def test_few_runs_are_drawn_as_often_as_their_chances_say() -> None:
     assert stats.chisquare(observed, expected).pvalue > 0.001
 
 
-@pytest.mark.parametrize("runs", [1, 2, 10, 100, 255, 256, 300, 3000, 5000])
+@pytest.mark.parametrize("runs", [1, 2, 100, 255, 256, 5000])
 def test_every_resample_has_as_many_draws_as_runs_and_favours_none(runs: int) -> None:
     width = max(16, 200_000 // runs)
-    counts = module._Draw(module._generator(4), runs, width)().astype(np.int64)
+    counts = module._draw_counts(np.random.default_rng(4), runs, width).astype(np.int64)
     assert (counts.sum(axis=0) == runs).all()
     if runs > 1:
         assert stats.chisquare(counts.sum(axis=1)).pvalue > 0.001
-
-
-def test_numbers_that_would_be_too_likely_are_drawn_again() -> None:
-    """Of 65536 values 2**16 % 4095 = 16 are too many; left in, 16 runs would be drawn more."""
-
-    class Bits:
-        def random_raw(self, size: int) -> Any:
-            every = np.arange(2**16, dtype=np.uint16)
-            return np.resize(every, 4 * size).view(np.uint64)
-
-    class Generator:
-        bit_generator = Bits()
-        asked = 0
-
-        def integers(self, low: int, high: int, *, size: int) -> Any:
-            self.asked += size
-            return np.zeros(size, dtype=np.int64)
-
-    generator = Generator()
-    draw = module._Draw(generator, 4095, 17)  # type: ignore[arg-type]
-    draw._draw_small()
-    once = draw._product.reshape(-1)[: 2**16]
-    assert generator.asked >= 2**16 % 4095
-    times = np.bincount(once, minlength=4095)
-    assert set(times[1:].tolist()) == {16}
 
 
 def test_chunks_do_not_show_in_the_result() -> None:
@@ -198,8 +173,9 @@ def test_chunks_do_not_show_in_the_result() -> None:
 @pytest.mark.parametrize("shape", [(200, 170), (300, 20)])
 def test_many_scores_do_not_overflow_small_integers(shape: tuple[int, int]) -> None:
     scores = np.random.default_rng(6).normal(size=shape)
-    draw = module._Draw(module._generator(9), shape[0], 2)
-    counts = np.stack([draw().copy() for _ in range(shape[1])], axis=1)  # run, task, resample
+    rng, (runs, tasks) = np.random.default_rng(9), shape
+    # run, task, resample
+    counts = np.stack([module._draw_counts(rng, runs, 2) for _ in range(tasks)], axis=1)
     expected = [
         stats.trim_mean(np.repeat(scores.ravel(), counts[:, :, i].ravel()), 0.25) for i in range(2)
     ]

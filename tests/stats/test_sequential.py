@@ -26,6 +26,7 @@ from heldout.stats.sequential import (
     monitor,
     spending_share,
 )
+from tests.slow import figure
 
 
 def judge(rewards: Any, clusters: Any = None, **settings: Any) -> Verdict:
@@ -63,24 +64,27 @@ def alarmed(said: Sequence[VerdictKind]) -> bool:
 # --- False alarms -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "p"), [(20, 0.5), (100, 0.05), (100, 0.9), (400, 0.5)])
 def test_a_flat_curve_of_50_looks_has_at_most_5_percent_false_alarms(n: int, p: float) -> None:
     rng = np.random.default_rng([n, round(100 * p)])
     curves = [steady([p] * 51, n, rng, shared=s) for s in (0.9, 0.6, 0.0) for _ in range(7)]
     curves += [drifting(p, 51, n, rng) for _ in range(19)]
     false = sum(alarmed(kinds(rows)) for rows in curves)
-    assert false / len(curves) <= 0.05
+    assert figure(false / len(curves)) <= 0.05
 
 
+@pytest.mark.slow
 def test_the_same_flat_curves_fool_an_uncorrected_comparison_with_the_first() -> None:
     rng = np.random.default_rng(0)
     fooled = 0
     for _ in range(60):
         rows = drifting(0.5, 51, 100, rng)
         fooled += stats.ttest_rel(rows[10:].T, rows[:1].T).pvalue.min() < 0.05
-    assert fooled / 60 > 0.2
+    assert figure(fooled / 60) > 0.2
 
 
+@pytest.mark.slow
 def test_few_losing_much_against_many_winning_little_does_not_fool_small_samples() -> None:
     # The mean stays; 1 sample in 20 falls from .95 to 0. At n = 20, 36% of draws have none of it.
     rng = np.random.default_rng(2)
@@ -89,19 +93,21 @@ def test_few_losing_much_against_many_winning_little_does_not_fool_small_samples
         after = np.where(rng.random(20) < 0.05, 0.0, 1.0)
         rows = np.vstack([np.full((3, 20), 0.95), np.tile(after, (12, 1))])
         false += alarmed(kinds(rows, bounds=(0.0, 1.0)))
-    assert false / 100 <= 0.05
+    assert figure(false / 100) <= 0.05
 
 
+@pytest.mark.slow
 def test_copies_in_clusters_do_not_raise_false_alarms() -> None:
     rng = np.random.default_rng(3)
     groups = np.repeat(np.arange(40), 10).tolist()
     curves = [np.repeat(drifting(0.5, 31, 40, rng), 10, axis=1) for _ in range(20)]
     with_clusters = sum(alarmed([v.kind for v in monitor(c, groups, effect=0.05)]) for c in curves)
     without = sum(alarmed(kinds(c)) for c in curves)
-    assert with_clusters / 20 <= 0.05
-    assert without / 20 > 0.3
+    assert figure(with_clusters / 20) <= 0.05
+    assert figure(without / 20) > 0.3
 
 
+@pytest.mark.slow
 def test_errors_at_random_do_not_raise_false_alarms() -> None:
     rng = np.random.default_rng(4)
     false = 0
@@ -109,7 +115,7 @@ def test_errors_at_random_do_not_raise_false_alarms() -> None:
         rows = steady([0.5] * 41, 100, rng)
         rows[rng.random(rows.shape) < 0.02] = np.nan
         false += alarmed(kinds(rows))
-    assert false / 40 <= 0.05
+    assert figure(false / 40) <= 0.05
 
 
 # --- Power --------------------------------------------------------------------------------------
@@ -253,6 +259,7 @@ def test_a_short_curve_has_short_windows() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_minimum_detectable_gain_is_found_with_80_percent_power() -> None:
     rng = np.random.default_rng(11)
     alpha, sd, n = 0.01, 0.3, 200
@@ -261,9 +268,10 @@ def test_the_minimum_detectable_gain_is_found_with_80_percent_power() -> None:
     size = float(np.mean([size for size in sizes if size is not None]))
     gains = [gain_interval(rng.normal(size, sd, n), alpha=alpha, scale=1.0) for _ in range(600)]
     found = sum(gain is not None and gain.interval.low > 0 for gain in gains)
-    assert 0.75 < found / 600 < 0.86
+    assert 0.75 < figure(found / 600) < 0.86
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "flips"), [(100, 0), (100, 4), (400, 10)])
 def test_a_gain_of_rates_that_is_called_detectable_is_found_with_80_percent_power(
     n: int, flips: int
@@ -277,9 +285,10 @@ def test_a_gain_of_rates_that_is_called_detectable_is_found_with_80_percent_powe
     draws = rng.choice([1.0, -1.0, 0.0], p=shares, size=(600, n))
     gains = [gain_interval(row, alpha=alpha, scale=1.0) for row in draws]
     found = sum(gain is not None and gain.interval.low > 0 for gain in gains)
-    assert 0.75 < found / 600 < 0.9
+    assert 0.75 < figure(found / 600) < 0.9
 
 
+@pytest.mark.slow
 def test_the_guard_against_rare_falls_costs_power_only_once() -> None:
     """Graded rewards that hardly vary: the estimate varies as little, whatever the guard adds."""
     rng = np.random.default_rng(13)
@@ -290,7 +299,7 @@ def test_the_guard_against_rare_falls_costs_power_only_once() -> None:
     draws = rng.normal(gain.minimum_detectable, 0.03, size=(300, 16))
     gains = [gain_interval(row, alpha=0.001, scale=1.0) for row in draws]
     found = sum(gain is not None and gain.interval.low > 0 for gain in gains)
-    assert 0.7 < found / 300 < 0.95
+    assert 0.7 < figure(found / 300) < 0.95
 
 
 # --- The parts ----------------------------------------------------------------------------------

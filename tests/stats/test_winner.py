@@ -13,6 +13,7 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from heldout.stats.intervals import Floats
 from heldout.stats.winner import Winner, best_of
+from tests.slow import figure
 
 N = 200
 CURVES = 150
@@ -38,9 +39,10 @@ def simulate(
 
 
 def coverage(pairs: list[tuple[Winner, float]]) -> float:
-    return float(np.mean([w.interval.low <= truth <= w.interval.high for w, truth in pairs]))
+    return figure(np.mean([w.interval.low <= truth <= w.interval.high for w, truth in pairs]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [0.0, 0.6, 0.9])
 @pytest.mark.parametrize("better", [0.0, 0.05, 0.1, 0.3])
 def test_the_interval_covers_the_true_mean_of_the_winner_of_twenty(
@@ -49,26 +51,30 @@ def test_the_interval_covers_the_true_mean_of_the_winner_of_twenty(
     assert coverage(simulate([0.5] * 19 + [0.5 + better], shared=shared)) >= 0.93
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "p"), [(20, 0.5), (20, 0.05), (20, 0.95), (100, 0.95)])
 def test_few_samples_and_extreme_rates_do_not_break_the_interval(n: int, p: float) -> None:
     assert coverage(simulate([p] * 20, shared=0.6, n=n)) >= 0.93
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [0.0, 0.6])
 def test_the_corrected_estimate_overstates_far_less_than_the_raw_maximum(shared: float) -> None:
     pairs = simulate([0.5] * 20, shared=shared)
     raw = np.mean([w.raw - truth for w, truth in pairs])
     corrected = np.mean([w.estimate - truth for w, truth in pairs])
-    assert raw > 0.045
-    assert abs(corrected) < 0.3 * raw
+    assert figure(raw) > 0.045
+    assert abs(figure(corrected)) < 0.3 * raw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("better", [0.05, 0.1, 0.3])
 def test_a_winner_that_is_truly_better_is_not_talked_down_by_much(better: float) -> None:
     pairs = simulate([0.5] * 19 + [0.5 + better], shared=0.6)
-    assert abs(np.mean([w.estimate - truth for w, truth in pairs])) < 0.02
+    assert abs(figure(np.mean([w.estimate - truth for w, truth in pairs]))) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 10, 20])
 def test_few_samples_do_not_make_the_correction_wild(n: int) -> None:
     """Equal checkpoints near the top, whose noise is mostly shared."""
@@ -78,7 +84,7 @@ def test_few_samples_do_not_make_the_correction_wild(n: int) -> None:
         found = best_of(evals([0.9] * 10, n, 0.9, rng), seed=trial, bounds=(0, 1), draws=1000)
         assert 0 <= found.estimate <= found.raw
         biases.append(found.estimate - 0.9)
-    assert abs(np.mean(biases)) < 0.08
+    assert abs(figure(np.mean(biases))) < 0.08
 
 
 def test_a_clear_winner_pays_for_no_one_else() -> None:

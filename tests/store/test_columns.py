@@ -259,9 +259,7 @@ def test_a_slice_is_to_the_last_bit_the_summary_of_its_results_alone(tmp_path: P
     for key, summary in slices.items():
         own = [each for each in given if each.metadata["key"] == key]
         assert summary == summarize_results(own)
-        rewards = Moments()
-        for number, each in enumerate(own):  # one at a time, as a stream comes
-            rewards.add(np.array([each.score.reward]), np.array([number]))
+        rewards = Moments.of(np.array([each.score.reward for each in own]))
         assert (summary["mean"], summary["stderr"]) == (rewards.mean, rewards.stderr)
         assert (summary["std"], summary["max"]) == (rewards.std, rewards.max)
 

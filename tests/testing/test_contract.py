@@ -10,10 +10,12 @@ from typing import Any
 
 import anyio.lowlevel
 import pytest
+from examples.calculator import Calculator
+from examples.file_system import FileSystem
 
 from heldout import Message, Reply, ToolCall, ToolSpec
 from heldout.environment import make_snapshot, read_snapshot
-from heldout.environments import Calculator, FileSystem, SimulatedUser, ToolEnvironment
+from heldout.environments import SimulatedUser, ToolEnvironment
 from heldout.errors import InvalidInput, SnapshotMismatch
 from heldout.testing import ContractViolation, check_environment
 

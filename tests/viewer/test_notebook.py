@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import heldout
 from heldout.analysis import compare
@@ -35,7 +36,7 @@ class Tags(HTMLParser):
         self.text += data + " "
 
 
-PLAIN = {"p", "b", "table", "tr", "th", "td", "svg", "line", "circle", "text", "polyline"}
+PLAIN = {"p", "b", "table", "tr", "th", "td", "svg", "line", "circle", "text"}
 
 
 def test_a_report_shows_the_table_of_show(folder: Path, command: Command) -> None:
@@ -56,14 +57,28 @@ def test_a_comparison_shows_its_verdict_first(folder: Path, command: Command) ->
     assert "level=hard" in shown.text
 
 
-def test_a_curve_is_drawn(tmp_path: Path) -> None:
+def test_a_curve_is_its_table_and_the_viewers_drawing(tmp_path: Path) -> None:
     evals = make_curve(tmp_path, 40, samples=8)
     page = evals._repr_html_()
     shown = Tags(page)
-    assert shown.tags <= PLAIN
-    assert page.count("<circle") == 3
+    assert shown.tags <= {*PLAIN, "iframe"}
     assert "best so far" in shown.text
-    assert "<svg" not in curve_html([])
+    assert html.escape('<html data-start="#/curve/grpo-shop" lang="en">') in page
+    several = [*evals.points, replace(evals.points[0], label="other one")]
+    assert "#/curve/grpo-shop?label=other%20one" in curve_html(several, "other one", evals.run_dir)
+    assert "<iframe" not in curve_html([], "eval", None)
+
+
+def test_a_curve_that_cannot_be_exported_is_a_table_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> bytes:
+        raise heldout.errors.InvalidInput("something looks like a key")
+
+    monkeypatch.setattr("heldout.viewer.export.export_runs", refuse)
+    shown = Tags(make_curve(tmp_path, 40, samples=8)._repr_html_())
+    assert shown.tags <= PLAIN
+    assert "The curve is not drawn: something looks like a key" in shown.text
 
 
 def test_hostile_text_is_escaped(folder: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from heldout._format import cut, printable, printable_json
+from heldout.errors import HeldoutError
 from heldout.reporting.blocks import Block, Cell, Line, Report, Span, Table
 
 if TYPE_CHECKING:
@@ -42,13 +43,31 @@ def print_report(report: Report, *, markdown: bool = False) -> None:
         console.print(as_line(report.conclusion, report.style))
 
 
-def print_json(value: Any) -> None:
-    """Print a value as one line of JSON, as UTF-8 whatever the terminal's encoding is."""
+def print_json(value: Any, output: str | None) -> None:
+    """Print a value as one line of JSON, as UTF-8 whatever the terminal's encoding is.
+
+    Args:
+        value: What to print.
+        output: The name of its schema, a key of `heldout.cli.outputs.OUTPUTS`; None: it has none.
+
+    Raises:
+        HeldoutError: The value does not keep to that schema.
+    """
     import msgspec
 
-    encoder = msgspec.json.Encoder(decimal_format="number")
+    from heldout.cli.outputs import OUTPUTS
+
+    encoded = msgspec.json.Encoder(decimal_format="number").encode(value)
+    try:
+        kind = Any if output is None else OUTPUTS[output]
+        msgspec.json.decode(encoded, type=kind, dec_hook=lambda part, text: part(text))
+    except msgspec.ValidationError as problem:
+        raise HeldoutError(
+            f"this cannot be printed as JSON that keeps to its schema: {problem}. Either a file of "
+            "the run is damaged, or this is a defect of heldout; without --json it is shown"
+        ) from None
     sys.stdout.flush()
-    sys.stdout.buffer.write(printable_json(encoder.encode(value).decode()).encode() + b"\n")
+    sys.stdout.buffer.write(printable_json(encoded.decode()).encode() + b"\n")
     sys.stdout.buffer.flush()
 
 

@@ -115,7 +115,7 @@ def command(
             report = evaluate_env(make_env, policy_fn, seed=seed, success=success_fn, **settings)
     except (Exception, SystemExit) as problem:
         if skip_missing and isinstance(problem, MissingDependency):
-            print_json({"skipped": str(problem)})
+            print_json({"skipped": str(problem)}, "agent-skipped")
             return
         failed = find_failed_episode(problem)
         place = _describe_place(env, policy, seed, failed)
@@ -143,7 +143,7 @@ def command(
         )
         error = {"kind": "not_saved", "message": loss, "hint": None}
         about["error"] = {**error, **_describe_place(env, policy, seed, FailedEpisode())}
-    print_json({**about, **report.summary})
+    print_json({**about, **report.summary}, "agent")
     notes = list(report.notes)
     if report.summary["success_is"] is None:
         notes.append("nothing says which episodes succeeded, so that is null; --success says it")

@@ -89,7 +89,7 @@ def command(
         matrices = [load_matrix(names) for names in (runs, against) if names]
         aggregates = aggregate(*matrices, **settings)
     if format == "json":
-        print_json({**aggregates.as_dict(), "notes": [*make_notes(aggregates)]})
+        print_json({**aggregates.as_dict(), "notes": [*make_notes(aggregates)]}, "aggregate")
     else:
         print_report(_build_report(aggregates, runs_key), markdown=format == "markdown")
 

@@ -37,14 +37,14 @@ def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:
     for path in paths or (default_path(),):
         if not path.exists():
             if as_json:
-                print_json({"path": str(path), "entries": 0, "bytes": 0})
+                print_json({"path": str(path), "entries": 0, "bytes": 0}, "cache show")
             else:
                 click.echo(f"{path}: no cache yet; `heldout run --cache` makes one")
             continue
         with ResponseCache(path) as cache:
             info = cache.info()
         if as_json:
-            print_json({"path": str(path), **info._asdict()})
+            print_json({"path": str(path), **info._asdict()}, "cache show")
             continue
         line = f"{path}: {count(info.entries, 'turn')}, {info.bytes / 1e6:.1f} MB"
         if info.oldest is not None and info.newest is not None:
@@ -71,6 +71,6 @@ def clear(path: Path | None, older_than: float, as_json: bool) -> None:
         with ResponseCache(path) as cache:
             removed = cache.clear(older_than=older_than * DAY)
     if as_json:
-        print_json({"path": str(path), "removed": removed})
+        print_json({"path": str(path), "removed": removed}, "cache clear")
     else:
         click.echo(f"{path}: removed {count(removed, 'turn')}")

@@ -126,7 +126,8 @@ def judge(
     shown = check.differences[: failures or 0]
     if as_json:
         more = {} if failures is None else {"failures": [_judged_as_dict(j) for j in shown]}
-        print_json({**check.as_dict(), "notes": list(make_judge_notes(check)), **more})
+        notes = list(make_judge_notes(check))
+        print_json({**check.as_dict(), "notes": notes, **more}, "check judge")
     else:
         print_report(_build_judge_report(check))
         if failures is not None:
@@ -368,7 +369,8 @@ def template(tokenizer: str, template: str | None, as_json: bool) -> None:
                 "recommended": examination.recommended,
                 "advice": examination.advice,
                 "findings": examination.findings,
-            }
+            },
+            "check template",
         )
     else:
         print_report(_build_template_report(tokenizer, examination, render))

@@ -123,7 +123,7 @@ def command(
         replace_file(plot, plot_comparison(comparison, order=order, format=image))
         click.echo(printable(f"Wrote {plot}."), err=True)
     if format == "json":
-        print_json(comparison_json(comparison, flips))
+        print_json(comparison_json(comparison, flips), "compare")
     else:
         markdown = format == "markdown"
         report = build_comparison(comparison, flips, markdown=markdown, width=make_console().width)

@@ -134,14 +134,14 @@ def _watch_pipe(path: Path, metric: str, interval: float, *, once: bool, as_json
         fresh = lines.keys() - printed
         for point in (point for line, point in lines.items() if line in fresh):
             if as_json:
-                print_json(point_as_dict(point))
+                print_json(point_as_dict(point), "curve watch")
             else:
                 click.echo(format_point(point, labelled=labelled))
         printed |= fresh
         finished = training_state(curve)["state"] == "finished"
         if once or (finished and not fresh):
             if as_json:
-                print_json({"training": training_state(curve)})
+                print_json({"training": training_state(curve)}, "curve watch-end")
             return
         if not finished:  # else once more at once: the last point comes before the end
             time.sleep(interval)
@@ -268,7 +268,8 @@ def flips(
                 "ci_high": bounds.high if bounds else None,
                 "gained": [f.as_dict("before", "after") for f in listed if f.kind == "gained"],
                 "lost": [f.as_dict("before", "after") for f in listed if f.kind == "lost"],
-            }
+            },
+            "curve flips",
         )
         return
     blocks: list[Block] = [Line(name(after.label), f", step {before.step} to {after.step}")]
@@ -314,7 +315,7 @@ def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_j
     with_passes = pass_rate and metric != "pass_rate"
     replace_file(output, plot_curves(curves, metric, pass_rate=with_passes, format=format))
     if as_json:
-        print_json({"path": str(output), "format": format, "runs": list(runs)})
+        print_json({"path": str(output), "format": format, "runs": list(runs)}, "curve plot")
     else:
         click.echo(printable(f"Wrote {output}."))
 
@@ -340,7 +341,8 @@ def stop(run: str, reason: str, as_json: bool) -> None:
     is_alive = state == "alive"
     request_stop(path, reason)
     if as_json:
-        print_json({"path": str(path / STOP_NAME), "reason": reason, "alive": is_alive})
+        stop_file = str(path / STOP_NAME)
+        print_json({"path": stop_file, "reason": reason, "alive": is_alive}, "curve stop")
     else:
         click.echo(printable(f"Asked the training run that writes {path} to stop."))
     if not is_alive:  # not refused: some file systems have no locks

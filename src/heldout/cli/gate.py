@@ -81,7 +81,7 @@ def command(
     markdown = format == "markdown"
     try:
         if format == "json":
-            print_json(_gate_json(verdict, flips))
+            print_json(_gate_json(verdict, flips), "gate")
         else:
             print_report(_build_report(verdict, flips, markdown=markdown), markdown=markdown)
         sys.stdout.flush()

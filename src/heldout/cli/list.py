@@ -106,7 +106,8 @@ def command(
     names = _shorten_names(entries)
     if as_json:
         for entry in entries:
-            print_json({**asdict(entry), "path": str(entry.path), "id": names[entry.path]})
+            listed = {**asdict(entry), "path": str(entry.path), "id": names[entry.path]}
+            print_json(listed, "list")
     elif entries:
         print_report(_build_list(entries, names))
     else:
@@ -222,7 +223,7 @@ def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None
     remaining = {str(path): remove_run(path) for path in paths}
     if as_json:
         left = {path: files for path, files in remaining.items() if files}
-        print_json({"removed": [*remaining], "left": left})
+        print_json({"removed": [*remaining], "left": left}, "rm")
         return
     for name, files in remaining.items():
         others = f"; {count(len(files), 'file')} not of the run stay there" if files else ""
@@ -288,4 +289,4 @@ def repair(run: str, as_json: bool) -> None:
         text = f"Moved damaged {lines} of {file} to {file.with_suffix('.damaged').name}."
     click.echo(printable(text), err=True)
     if as_json:
-        print_json({"path": str(path), "moved": moved})
+        print_json({"path": str(path), "moved": moved}, "repair")

@@ -170,7 +170,7 @@ def run_cli(arguments: list[str]) -> int:
             from heldout.cli._tables import print_json
 
             error = {"kind": failure.kind, "message": failure.message, "hint": failure.hint}
-            print_json({"error": {**error, **failure.about}})
+            print_json({"error": {**error, **failure.about}}, "error")
         elif "--markdown" in arguments and arguments[0] == "gate":
             _print_refusal(failure)
     return failure.code

@@ -69,7 +69,7 @@ def command(run: str, baseline: str | None, format: str | None, **settings: Any)
     with options_in_errors():
         planned = plan(report, against=other, **settings)
     if format == "json":
-        print_json({**asdict(planned), "notes": [*make_notes(planned)]})
+        print_json({**asdict(planned), "notes": [*make_notes(planned)]}, "power")
     else:
         print_report(_build_report(planned, report), markdown=format == "markdown")
 

@@ -202,7 +202,7 @@ def print_run(report: EvalReport, as_json: bool) -> None:
             "errors": report.errors,
             "usage": usage_as_dict(report),
         }
-        print_json({**report.summary, **about})
+        print_json({**report.summary, **about}, "run")
     else:
         print_report(build_report(report, info=RunDir(report.path).read_info()))
 

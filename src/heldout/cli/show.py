@@ -150,7 +150,8 @@ def _show_report(
             "usage": usage_as_dict(report),
             "finish_reasons": report.finish_reasons,
             **pick(info, "reason", "started", "finished", "git", "command", "versions"),
-        }
+        },
+        "show",
     )
 
 
@@ -169,7 +170,7 @@ def _show_slices(
         print_report(build_slices(by, slices, total, report), markdown=format == "markdown")
         return
     for values, summary in slices.items():
-        print_json({"slice": dict(zip(by, values, strict=True)), **summary})
+        print_json({"slice": dict(zip(by, values, strict=True)), **summary}, "show-slices")
 
 
 # --- Report -------------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ def _show_items(results: Sequence[EvalResult], report: EvalReport, format: str |
     if format == "json":
         for result in results:
             reward = result.score.reward if result.ok else None
-            print_json({**msgspec.to_builtins(result), "reward": reward})
+            print_json({**msgspec.to_builtins(result), "reward": reward}, "show-items")
         return
     if not results:
         so_far = " so far" if report.summary.get("complete") is False else ""
@@ -338,12 +339,13 @@ def _show_curve(
     print_json(
         {
             "kind": "curve",
-            "path": str(path),
+            "path": lasting_name(path),
             "training": curves.training_state(run),
             "superseded": run.superseded,
             "verdicts": {p.label: {"step": p.step, **p.verdict} for p in shown if p.verdict},
             "points": [curves.point_as_dict(point) for point in shown],
-        }
+        },
+        "show-curve",
     )
 
 
@@ -368,5 +370,6 @@ def _build_curve_report(
     if run.superseded:
         text = f"{count(run.superseded, 'result')} left out: superseded by a later attempt."
         blocks.append(Line(text, style="yellow"))
-    blocks += [curves.describe_status(run), Line(f"saved to {run.path}", style="dim", wrap=False)]
+    saved = Line(f"saved to {lasting_name(run.path)}", style="dim", wrap=False)
+    blocks += [curves.describe_status(run), saved]
     return Report(blocks)

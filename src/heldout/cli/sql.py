@@ -36,7 +36,7 @@ def command(run: str, query: str, as_json: bool) -> None:
             click.echo(printable(f"Note: {result.note}."), err=True)
         if as_json:
             for row in result.rows:
-                print_json(dict(zip(result.columns, row, strict=True)))
+                print_json(dict(zip(result.columns, row, strict=True)), "sql")
             return
         rows = [[_format_value(value) for value in row] for row in islice(result.rows, ROWS)]
         table = Table([Column(name, wrap=True) for name in result.columns], rows)

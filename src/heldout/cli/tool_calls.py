@@ -151,7 +151,7 @@ def command(
     report = _send_requests(samples, server, config, run_dir, resume=resume)
     calls = _describe_calls(report, load_call_sets(report)[0], reference_sets)
     if as_json:
-        print_json(calls)
+        print_json(calls, "tool-calls")
     else:
         print_report(_build_report(report, calls))
 

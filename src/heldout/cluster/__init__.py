@@ -16,15 +16,9 @@ from typing import TYPE_CHECKING
 from heldout._lazy import lazy
 
 if TYPE_CHECKING:
-    from heldout.cluster.executor import RayExecutor
-    from heldout.cluster.node import RayNode
-    from heldout.cluster.remote import attach_remote, run_remote
+    from heldout.cluster.executor import RayExecutor as RayExecutor
+    from heldout.cluster.node import RayNode as RayNode
+    from heldout.cluster.remote import attach_remote as attach_remote
+    from heldout.cluster.remote import run_remote as run_remote
 
-_HOME = {
-    "heldout.cluster.executor": ("RayExecutor",),
-    "heldout.cluster.node": ("RayNode",),
-    "heldout.cluster.remote": ("attach_remote", "run_remote"),
-}
-__all__ = ["RayExecutor", "RayNode", "attach_remote", "run_remote"]
-
-__getattr__, __dir__ = lazy(__name__, _HOME)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heldout import Sample, Sampling, Trajectory, base_config
-from heldout.datasets import load_jsonl
+from heldout.datasets import read_jsonl, to_samples
 
 config = replace(base_config, max_concurrent=50, sampling=Sampling(max_tokens=32))
 
@@ -18,8 +18,8 @@ def load_dataset() -> list[Sample]:
     Returns:
         A sample per country, with its difficulty as metadata.
     """
-    file = Path(__file__).with_name("capitals.jsonl")
-    return load_jsonl(file, ground_truth="answer", metadata=["difficulty"])
+    rows = read_jsonl(Path(__file__).with_name("capitals.jsonl"))
+    return to_samples(rows, ground_truth="answer", metadata=["difficulty"])
 
 
 def score_fn(trajectory: Trajectory, sample: Sample) -> bool:

@@ -14,97 +14,40 @@ from typing import TYPE_CHECKING
 from heldout._lazy import lazy
 
 if TYPE_CHECKING:
-    from heldout.scoring.answers import final_answer, last_code_block
-    from heldout.scoring.choice import grade_choice
-    from heldout.scoring.formats import (
-        has_boxed,
-        has_code_block,
-        has_length,
-        has_tags,
-        is_json,
-        is_one_line,
-    )
-    from heldout.scoring.grades import Grade, grader
-    from heldout.scoring.json_schema import grade_json
-    from heldout.scoring.judges import Criterion, Judge
-    from heldout.scoring.lists import grade_list, grade_set, grade_spans
-    from heldout.scoring.math import grade_math, grade_math_sync
-    from heldout.scoring.number import grade_number
-    from heldout.scoring.regex import grade_captured, grade_pattern
-    from heldout.scoring.rubric import Part, Rubric, part
-    from heldout.scoring.text import (
-        grade_exact,
-        grade_f1,
-        grade_includes,
-        grade_match,
-        grade_rouge_l,
-    )
-    from heldout.scoring.tool_calls import (
-        compare_calls,
-        grade_calls,
-        read_calls,
-        same_calls,
-        schema_accuracy,
-    )
+    from heldout.scoring.answers import final_answer as final_answer
+    from heldout.scoring.answers import last_code_block as last_code_block
+    from heldout.scoring.choice import grade_choice as grade_choice
+    from heldout.scoring.formats import has_boxed as has_boxed
+    from heldout.scoring.formats import has_code_block as has_code_block
+    from heldout.scoring.formats import has_length as has_length
+    from heldout.scoring.formats import has_tags as has_tags
+    from heldout.scoring.formats import is_json as is_json
+    from heldout.scoring.formats import is_one_line as is_one_line
+    from heldout.scoring.grades import Grade as Grade
+    from heldout.scoring.grades import grader as grader
+    from heldout.scoring.json_schema import grade_json as grade_json
+    from heldout.scoring.judges import Criterion as Criterion
+    from heldout.scoring.judges import Judge as Judge
+    from heldout.scoring.lists import grade_list as grade_list
+    from heldout.scoring.lists import grade_set as grade_set
+    from heldout.scoring.lists import grade_spans as grade_spans
+    from heldout.scoring.math import grade_math as grade_math
+    from heldout.scoring.math import grade_math_sync as grade_math_sync
+    from heldout.scoring.number import grade_number as grade_number
+    from heldout.scoring.regex import grade_captured as grade_captured
+    from heldout.scoring.regex import grade_pattern as grade_pattern
+    from heldout.scoring.rubric import Part as Part
+    from heldout.scoring.rubric import Rubric as Rubric
+    from heldout.scoring.rubric import part as part
+    from heldout.scoring.text import grade_exact as grade_exact
+    from heldout.scoring.text import grade_f1 as grade_f1
+    from heldout.scoring.text import grade_includes as grade_includes
+    from heldout.scoring.text import grade_match as grade_match
+    from heldout.scoring.text import grade_rouge_l as grade_rouge_l
+    from heldout.scoring.tool_calls import compare_calls as compare_calls
+    from heldout.scoring.tool_calls import grade_calls as grade_calls
+    from heldout.scoring.tool_calls import read_calls as read_calls
+    from heldout.scoring.tool_calls import same_calls as same_calls
+    from heldout.scoring.tool_calls import schema_accuracy as schema_accuracy
 
-_HOME = {
-    "heldout.scoring.rubric": ("Part", "Rubric", "part"),
-    "heldout.scoring.grades": ("Grade", "grader"),
-    "heldout.scoring.answers": ("final_answer", "last_code_block"),
-    "heldout.scoring.choice": ("grade_choice",),
-    "heldout.scoring.number": ("grade_number",),
-    "heldout.scoring.text": (
-        "grade_exact", "grade_f1", "grade_includes", "grade_match", "grade_rouge_l",
-    ),
-    "heldout.scoring.lists": ("grade_list", "grade_set", "grade_spans"),
-    "heldout.scoring.math": ("grade_math", "grade_math_sync"),
-    "heldout.scoring.regex": ("grade_captured", "grade_pattern"),
-    "heldout.scoring.json_schema": ("grade_json",),
-    "heldout.scoring.formats": (
-        "has_boxed", "has_code_block", "has_length", "has_tags", "is_json", "is_one_line",
-    ),
-    "heldout.scoring.tool_calls": (
-        "compare_calls", "grade_calls", "read_calls", "same_calls", "schema_accuracy",
-    ),
-    "heldout.scoring.judges": ("Criterion", "Judge"),
-}  # fmt: skip
-
-__all__ = [
-    "Criterion",
-    "Grade",
-    "Judge",
-    "Part",
-    "Rubric",
-    "compare_calls",
-    "final_answer",
-    "grade_calls",
-    "grade_captured",
-    "grade_choice",
-    "grade_exact",
-    "grade_f1",
-    "grade_includes",
-    "grade_json",
-    "grade_list",
-    "grade_match",
-    "grade_math",
-    "grade_math_sync",
-    "grade_number",
-    "grade_pattern",
-    "grade_rouge_l",
-    "grade_set",
-    "grade_spans",
-    "grader",
-    "has_boxed",
-    "has_code_block",
-    "has_length",
-    "has_tags",
-    "is_json",
-    "is_one_line",
-    "last_code_block",
-    "part",
-    "read_calls",
-    "same_calls",
-    "schema_accuracy",
-]
-
-__getattr__, __dir__ = lazy(__name__, _HOME)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -1,7 +1,7 @@
 """Error bars, comparisons and verdicts: pure functions over numbers, numpy only.
 
 intervals    intervals of rates, means and medians; Student's t
-moments      means with clustered standard errors, from a stream
+moments      means with clustered standard errors
 summary      results to a summary: every denominator is decided there
 differences  a difference on the same items, on other items, in many slices
 pass_rates   pass@k and pass^k

@@ -34,7 +34,7 @@ from heldout.stats.intervals import (
     t_interval,
     t_quantile,
 )
-from heldout.stats.moments import Moments, clustered_error
+from heldout.stats.moments import Moments
 
 ROUNDING = 1e-12
 """Relative to a value: more than a sum of a thousand values loses, less than any score differs."""
@@ -159,8 +159,8 @@ def paired_difference(
     codes = clusters_or_none(clusters, n)
     inside = is_bounded(values_a, values_b, bounded=bounded)
     differences = _subtract(values_a, values_b)
-    mean = _exact_sum(differences) / n
-    groups, stderr, degrees = clustered_error(differences, mean, codes)
+    moments = Moments.of(differences, codes)
+    mean, groups, degrees = _mean(moments), moments.clusters, moments.degrees
     more, less = differences > 0, differences < 0
     wins, losses = int(more.sum()), int(less.sum())
 
@@ -171,19 +171,19 @@ def paired_difference(
             pairs, degrees = float(n), math.inf
             exact = mcnemar_exact(wins, losses)
         else:
-            pairs = _effective_pairs(won / n, lost / n, stderr, groups)
+            pairs = _effective_pairs(won / n, lost / n, moments.stderr, groups)
             degrees = degrees if groups > 1 else math.inf
         won, lost = won * (pairs / n), lost * (pairs / n)
         p_value, evidence = _score_p_value(won, lost, degrees), Evidence(degrees, pairs, won, lost)
-    elif stderr:
-        p_value = student_p_value(mean / stderr, degrees)
+    elif moments.stderr:
+        p_value = student_p_value(mean / moments.stderr, degrees)
     result = PairedDifference(
         n=n,
         clusters=groups,
         mean_a=_exact_sum(values_a) / n,
         mean_b=_exact_sum(values_b) / n,
         difference=mean,
-        stderr=stderr,
+        stderr=moments.stderr,
         interval=None,
         confidence=confidence,
         p_value=1.0 if wins == losses == 0 else p_value,

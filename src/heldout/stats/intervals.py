@@ -112,11 +112,14 @@ def score_interval(rate: float, n: float, quantile: float) -> Interval:
 def t_interval(
     mean: float, stderr: float | None, degrees: float, confidence: float
 ) -> Interval | None:
-    """Return Student's t interval (Student 1908, Biometrika 6); None without a spread."""
+    """Return Student's t interval (Student 1908, Biometrika 6).
+
+    None without a spread, and where an end would be larger than any number.
+    """
     if not stderr:
         return None
     margin = t_quantile((1 + confidence) / 2, degrees) * stderr
-    return Interval(mean - margin, mean + margin)
+    return Interval(mean - margin, mean + margin) if math.isfinite(abs(mean) + margin) else None
 
 
 def median_interval(values: NDArray[Any], confidence: float = CONFIDENCE) -> Interval | None:

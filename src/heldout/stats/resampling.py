@@ -200,12 +200,12 @@ def _interquartile_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
     gaps = np.diff(ordered, append=ordered[-1])
     cut = int(TRIMMED * matrix.size)
     width, chunks = _cut_into_chunks(repetitions, matrix.size)
-    draw = _Draw(_generator(seed), runs, width)
-    counts = np.empty((matrix.size, width), dtype=draw.counts.dtype)
+    rng = np.random.default_rng(seed)
+    counts = np.empty((matrix.size, width), dtype=np.uint8 if runs < 2**8 else np.uint32)
     sums = np.empty(chunks[-1].stop)
     for chunk in chunks:
         for task in range(tasks):
-            counts[rows[task]] = draw()
+            counts[rows[task]] = _draw_counts(rng, runs, width)
         sums[chunk] = _trimmed_sums(counts, gaps, cut)
     return float(ordered[matrix.size // 2]) + sums[:repetitions] / (matrix.size - 2 * cut)
 
@@ -252,11 +252,12 @@ def _task_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
     center = matrix.mean(axis=0)
     distance = matrix - center
     width, chunks = _cut_into_chunks(repetitions, matrix.size)
-    draw = _Draw(_generator(seed), runs, width)
+    rng = np.random.default_rng(seed)
     means = np.empty((tasks, chunks[-1].stop))
     for chunk in chunks:
         for task in range(tasks):
-            means[task, chunk] = np.einsum("i,ij->j", distance[:, task], draw())
+            counts = _draw_counts(rng, runs, width)
+            means[task, chunk] = np.einsum("i,ij->j", distance[:, task], counts)
     return np.asarray(means[:, :repetitions] / runs + center[:, None])
 
 
@@ -271,31 +272,25 @@ def _improvements(ours: Floats, theirs: Floats, repetitions: int, seed: int) -> 
     small = np.int32 if pairs < 2**30 else np.int64
     theirs = np.sort(theirs, axis=0)
     width, chunks = _cut_into_chunks(repetitions, 8 * max(len(ours), len(theirs)))
-    rng = _generator(seed)
-    draw_ours = _Draw(rng, len(ours), width)
-    draw_theirs = _Draw(rng, len(theirs), width)
+    rng = np.random.default_rng(seed)
     beaten = np.zeros((len(theirs) + 1, width), dtype=small)
     doubled, tied = (np.empty((len(ours), width), dtype=small) for _ in range(2))
     wins = np.zeros(chunks[-1].stop, dtype=np.int64)
     for chunk in chunks:
         for task in range(tasks):
-            _accumulate(beaten[0], draw_theirs(), beaten[1:])
+            _accumulate(beaten[0], _draw_counts(rng, len(theirs), width), beaten[1:])
             left = np.searchsorted(theirs[:, task], ours[:, task], side="left")
             right = np.searchsorted(theirs[:, task], ours[:, task], side="right")
             # "clip" is never needed, and without it numpy would copy what it has taken.
             np.take(beaten, left, axis=0, out=doubled, mode="clip")
             np.take(beaten, right, axis=0, out=tied, mode="clip")
             doubled += tied
-            doubled *= draw_ours()
+            doubled *= _draw_counts(rng, len(ours), width)
             wins[chunk] += doubled.sum(axis=0)
     return np.asarray(wins[:repetitions] / (2 * pairs * tasks))
 
 
 # --- Draws --------------------------------------------------------------------------------------
-
-
-def _generator(seed: int) -> np.random.Generator:
-    return np.random.Generator(np.random.SFC64(seed))  # the fastest of numpy's
 
 
 def _cut_into_chunks(repetitions: int, bytes_each: int) -> tuple[int, list[slice]]:
@@ -306,51 +301,16 @@ def _cut_into_chunks(repetitions: int, bytes_each: int) -> tuple[int, list[slice
     return width, [slice(start, start + width) for start in range(0, repetitions, width)]
 
 
-class _Draw:
-    """A function that draws as many runs as there are, with replacement.
+def _draw_counts(rng: np.random.Generator, runs: int, width: int) -> Counts:
+    """Draw as many runs as there are, with replacement, for `width` resamples of a task.
 
-    It returns how often each run (a row) was drawn in each of `width` resamples (the columns) of
-    one task. The next call overwrites that: fresh memory would cost more than the draws do.
+    Binning draws takes a quarter of the time of `rng.multinomial`.
+
+    Returns:
+        How often each run (a row) is in each resample (a column).
     """
-
-    def __init__(self, rng: np.random.Generator, runs: int, width: int) -> None:
-        self.rng, self.runs = rng, runs
-        # A cell is a run of a resample; there are as many draws as cells.
-        self.counts: Counts = np.empty((runs, width), dtype=np.uint8 if runs < 2**8 else np.uint32)
-        self._product = np.empty((runs, width), dtype=np.uint32)
-        self._low = np.empty(runs * width, dtype=np.uint16)
-        self._uneven = np.empty(runs * width, dtype=np.bool_)
-        self._cells = np.empty((runs, width), dtype=np.intp)
-        self._columns = np.arange(width, dtype=np.uint32)
-
-    def __call__(self) -> Counts:
-        runs, width = self.counts.shape
-        if runs <= 2**12:
-            self._draw_small()
-            self._product *= np.uint32(width)
-            np.add(self._product, self._columns, out=self._product)
-            self._cells[...] = self._product
-        else:
-            self._cells[...] = self.rng.integers(0, runs, size=(runs, width))
-            self._cells *= width
-            self._cells += self._columns
-        self.counts.fill(0)
-        np.add.at(self.counts.reshape(-1), self._cells.reshape(-1), self.counts.dtype.type(1))
-        return self.counts
-
-    def _draw_small(self) -> None:
-        """Draw whole numbers below `runs`, all exactly equally likely.
-
-        Sixteen random bits times `runs`, of which the upper half counts: D. Lemire (2019), "Fast
-        Random Integer Generation in an Interval", ACM TOMACS 29. Those that would make some
-        numbers likelier than others are drawn again.
-        """
-        product = self._product.reshape(-1)
-        size = len(product)
-        bits = self.rng.bit_generator.random_raw(-(-size // 4)).view(np.uint16)[:size]
-        np.multiply(bits, np.uint32(self.runs), out=product, dtype=np.uint32)
-        np.multiply(bits, np.uint16(self.runs), out=self._low)
-        np.less(self._low, 2**16 % self.runs, out=self._uneven)
-        np.right_shift(product, np.uint32(16), out=product)
-        again = np.flatnonzero(self._uneven)
-        product[again] = self.rng.integers(0, self.runs, size=len(again))
+    cells = rng.integers(0, runs, size=(runs, width))
+    cells *= width
+    cells += np.arange(width)
+    counts = np.bincount(cells.ravel(), minlength=runs * width).reshape(runs, width)
+    return counts.astype(np.uint8 if runs < 2**8 else np.uint32)

@@ -32,7 +32,7 @@ from heldout.stats._input import (
     clusters_or_none,
 )
 from heldout.stats.intervals import Floats, Interval, Ints, t_quantile
-from heldout.stats.moments import clustered_error
+from heldout.stats.moments import Moments
 from heldout.stats.power import POWER, ChangedShares, least_effect
 
 VerdictKind = Literal["improving", "regressing", "plateau", "inconclusive"]
@@ -399,16 +399,17 @@ def gain_interval(
     if n < 2 or scale <= 0:
         return None
     codes = None if clusters is None else cluster_codes(clusters, n)
-    mean = float(differences.mean())
-    _, error, degrees = clustered_error(differences, mean, codes)
-    if error is None:
+    moments = Moments.of(differences, codes)
+    mean, error = moments.mean, moments.stderr
+    if mean is None or error is None:
         return None
     largest = 1 if codes is None else int(np.bincount(codes).max())
     stderr = math.sqrt(error**2 + 2 * (scale * largest / n) ** 2)
-    quantile = t_quantile(1 - alpha / 2, degrees)
+    quantile = t_quantile(1 - alpha / 2, moments.degrees)
     margin = quantile * stderr
-    groups = n if codes is None else int(codes.max()) + 1
-    detectable = _detectable_gain(differences / scale, error / scale, groups, largest, quantile)
+    detectable = _detectable_gain(
+        differences / scale, error / scale, moments.clusters, largest, quantile
+    )
     # A mean of differences cannot be larger than the largest of them can be.
     low, high = max(-scale, mean - margin), min(scale, mean + margin)
     interval = Interval(min(low, mean), max(high, mean))

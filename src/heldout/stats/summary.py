@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heldout.stats.intervals import Floats, Ints, bounds_as_dict
-from heldout.stats.moments import Moments, exact_sums, find_changes, is_near_binary, run_lengths
+from heldout.stats.moments import Moments, find_changes, is_near_binary, moments_by_group
 from heldout.types import METRIC_SUFFIXES
 
 Summary = dict[str, Any]
@@ -105,7 +104,7 @@ def summarize_groups(
         return moments_by_group(values[rows], batch.cluster[rows], groups[rows], count)
 
     of_all = moments_of(np.where(ok, batch.reward, 0.0))
-    of_scored = moments_of(batch.reward)
+    of_scored = of_all if ok.all() else moments_of(batch.reward)
     of_passed = [Moments()] * count
     if pass_threshold is not None:
         of_passed = moments_of(has_passed(batch.reward, pass_threshold).astype(np.float64))
@@ -205,47 +204,7 @@ def without_intervals(summary: Summary) -> Summary:
     return {key: None if key in uncertain else value for key, value in summary.items()}
 
 
-# --- Moments of groups --------------------------------------------------------------------------
-
-BATCH = 8_192
-"""Values that are added at a time, which bounds the memory that it takes."""
-
-
-def moments_by_group(values: Floats, clusters: Ints, groups: Ints, count: int) -> list[Moments]:
-    """Compute the moments of each group of values, sorted by group and then by cluster."""
-    moments = [Moments() for _ in range(count)]
-    starts, firsts = find_changes(groups), find_changes(clusters)
-    firsts |= starts
-    if firsts.all():
-        for begin in range(0, len(values), BATCH):
-            _add_singles(moments, values[begin : begin + BATCH], groups[begin : begin + BATCH])
-        return moments
-    # Batches end where a cluster does.
-    ends = np.flatnonzero(firsts)
-    starts[ends[np.searchsorted(ends, np.arange(0, len(values), BATCH), side="right") - 1]] = True
-    cuts = np.append(np.flatnonzero(starts), len(values)).tolist()
-    for begin, end in pairwise(cuts):
-        moments[groups[begin]].add(values[begin:end], clusters[begin:end])
-    return moments
-
-
-def _add_singles(moments: list[Moments], values: Floats, groups: Ints) -> None:
-    """Add values of which each is a cluster of its own, all groups at once."""
-    starts = np.flatnonzero(find_changes(groups))
-    columns = (
-        groups[starts],
-        run_lengths(starts, len(values)),
-        np.minimum.reduceat(values, starts),
-        np.maximum.reduceat(values, starts),
-        np.logical_and.reduceat(is_near_binary(values), starts),
-    )
-    listed = (column.tolist() for column in columns)
-    for group, n, low, high, binary, total, squares in zip(
-        *listed, *exact_sums(values, starts), strict=True
-    ):
-        moments[group].add_sums(n, low, high, binary, total, squares)
-        moments[group].add_clusters(1, n, total, squares)
-
+# --- No results ---------------------------------------------------------------------------------
 
 _NO_NUMBERS, _NO_FLAGS = np.empty(0, np.int64), np.empty(0, np.bool_)
 EMPTY_SUMMARY = summarize_batch(

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from heldout.errors import InvalidInput
 from heldout.stats._input import Ids, check_matrix, cluster_codes
 from heldout.stats.intervals import CONFIDENCE, Floats, Interval, t_quantile
-from heldout.stats.moments import degrees_of_sizes, leave_out_weights
+from heldout.stats.moments import degrees_of_freedom, leave_out_weights
 
 DRAWS = 10_000
 SELECTION_SHARE = 0.1
@@ -143,7 +143,7 @@ def _draw_noise(
     floor = 2 * (scale / 2 * float(sizes.max()) / counts) ** 2
     residuals = residuals * leave_out_weights(sizes)
     covariance = residuals @ residuals.T
-    degrees = degrees_of_sizes(sizes)
+    degrees = float(degrees_of_freedom(sizes, np.zeros(1, np.int64))[0])
     widen = t_quantile(tail, degrees) / NormalDist().inv_cdf(tail)
     normal = np.random.default_rng(seed).standard_normal((draws, len(table)))
     return _transform(normal, covariance), widen * _transform(normal, covariance + np.diag(floor))

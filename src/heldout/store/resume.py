@@ -154,8 +154,10 @@ class Ledger:
         """
         if not isinstance(sample, Sample):
             kind = type(sample).__name__
-            hint = "; load_jsonl(PATH, ground_truth=COLUMN) makes them" if kind == "dict" else ""
-            raise InvalidInput(f"samples are heldout.Sample, got {kind} at position {index}{hint}")
+            raise InvalidInput(
+                f"samples are heldout.Sample, got {kind} at position {index}",
+                hint="heldout.datasets.to_samples makes them" if isinstance(sample, dict) else None,
+            )
         content = encode_sample(sample)
         check_stored(sample, content)
         self._cursor.execute("INSERT OR IGNORE INTO seen VALUES (?)", (sample.id,))

@@ -37,63 +37,22 @@ from typing import TYPE_CHECKING
 from heldout._lazy import lazy
 
 if TYPE_CHECKING:
-    from heldout._fingerprint import set_version
-    from heldout.overlap import check_no_overlap
-    from heldout.training.curve import CurvePoint, current_points, read_points
-    from heldout.training.dispatcher import (
-        AsyncEvalDispatcher,
-        get_async_eval_dispatcher,
-        set_async_eval_dispatcher,
-    )
-    from heldout.training.periodic_eval import PeriodicEval
-    from heldout.training.runner import Request, Runner, from_functions, live_model
-    from heldout.training.snapshot import SnapshotPool
-    from heldout.training.verdicts import CurveMonitor, best_checkpoint
-    from heldout.training.worker import EvalWorker
+    from heldout._fingerprint import set_version as set_version
+    from heldout.overlap import check_no_overlap as check_no_overlap
+    from heldout.training.curve import CurvePoint as CurvePoint
+    from heldout.training.curve import current_points as current_points
+    from heldout.training.curve import read_points as read_points
+    from heldout.training.dispatcher import AsyncEvalDispatcher as AsyncEvalDispatcher
+    from heldout.training.dispatcher import get_async_eval_dispatcher as get_async_eval_dispatcher
+    from heldout.training.dispatcher import set_async_eval_dispatcher as set_async_eval_dispatcher
+    from heldout.training.periodic_eval import PeriodicEval as PeriodicEval
+    from heldout.training.runner import Request as Request
+    from heldout.training.runner import Runner as Runner
+    from heldout.training.runner import from_functions as from_functions
+    from heldout.training.runner import live_model as live_model
+    from heldout.training.snapshot import SnapshotPool as SnapshotPool
+    from heldout.training.verdicts import CurveMonitor as CurveMonitor
+    from heldout.training.verdicts import best_checkpoint as best_checkpoint
+    from heldout.training.worker import EvalWorker as EvalWorker
 
-_MODULES = {
-    "heldout._fingerprint": ("set_version",),
-    "heldout.overlap": ("check_no_overlap",),
-    "heldout.training.curve": (
-        "CurvePoint",
-        "current_points",
-        "read_points",
-    ),
-    "heldout.training.dispatcher": (
-        "AsyncEvalDispatcher",
-        "get_async_eval_dispatcher",
-        "set_async_eval_dispatcher",
-    ),
-    "heldout.training.periodic_eval": ("PeriodicEval",),
-    "heldout.training.runner": (
-        "Request",
-        "Runner",
-        "from_functions",
-        "live_model",
-    ),
-    "heldout.training.snapshot": ("SnapshotPool",),
-    "heldout.training.verdicts": ("CurveMonitor", "best_checkpoint"),
-    "heldout.training.worker": ("EvalWorker",),
-}
-
-__all__ = [
-    "AsyncEvalDispatcher",
-    "CurveMonitor",
-    "CurvePoint",
-    "EvalWorker",
-    "PeriodicEval",
-    "Request",
-    "Runner",
-    "SnapshotPool",
-    "best_checkpoint",
-    "check_no_overlap",
-    "current_points",
-    "from_functions",
-    "get_async_eval_dispatcher",
-    "live_model",
-    "read_points",
-    "set_async_eval_dispatcher",
-    "set_version",
-]
-
-__getattr__, __dir__ = lazy(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy(__name__)

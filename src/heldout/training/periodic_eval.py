@@ -423,7 +423,7 @@ class PeriodicEval:
     def _repr_html_(self) -> str:
         from heldout.viewer.notebook import curve_html
 
-        return curve_html([point for point in self.points if point.label == self.label])
+        return curve_html(self.points, self.label, self.run_dir if self.points else None)
 
     @property
     def points(self) -> list[CurvePoint]:

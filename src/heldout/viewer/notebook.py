@@ -1,8 +1,9 @@
-"""Reports, comparisons and curves in notebooks: tables and pictures without script.
+"""Reports, comparisons and curves in notebooks.
 
 `_repr_html_` of `EvalReport`, `Comparison` and `PeriodicEval` is made here: the tables and
-sentences of the command line and a small SVG, which also show where a notebook is not trusted.
-`heldout.view` gives the whole viewer in a sandboxed frame, with no port and no server.
+sentences of the command line, without script, which also show where a notebook is not trusted.
+`heldout.view` gives the whole viewer in a sandboxed frame, with no port and no server; a curve is
+drawn by it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import html
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from heldout._format import number, printable
+from heldout.errors import InvalidInput
 from heldout.reporting.blocks import plain_blocks
 
 if TYPE_CHECKING:
@@ -54,12 +57,29 @@ def comparison_html(comparison: Comparison) -> str:
     return f"<p><b>{_escape(report.conclusion)}</b></p>{forest_svg(marks)}{_blocks(report.blocks)}"
 
 
-def curve_html(points: Sequence[CurvePoint]) -> str:
-    """Render the curve of one label, with its verdict."""
+def curve_html(points: Sequence[CurvePoint], label: str, run_dir: Path | None) -> str:
+    """Render a curve as `heldout show` prints it, and draw it in the viewer.
+
+    Args:
+        points: The points in its directory.
+        label: The eval that is shown.
+        run_dir: The directory; None where nothing was evaluated yet.
+    """
     from heldout.reporting.curves import build_curve_table, judge_curve
 
-    judged, lines = judge_curve(points, {})
-    return _blocks(lines) + curve_svg(points) + _blocks(build_curve_table(judged, 10_000))
+    judged, lines = judge_curve([point for point in points if point.label == label], {})
+    text = _blocks(lines) + _blocks(build_curve_table(judged, 10_000))
+    if run_dir is None:
+        return text
+    try:
+        frame = view(run_dir, samples="0", height=520)
+    except InvalidInput as problem:  # something in it looks like a key, say
+        return f"{text}<p>{_escape(f'The curve is not drawn: {problem}')}</p>"
+    address = f"#/curve/{quote(run_dir.name, safe='')}"
+    if any(point.label != label for point in points):
+        address += f"?label={quote(label, safe='')}"
+    opened = frame.page.replace("<html ", f'<html data-start="{address}" ', 1)
+    return text + replace(frame, page=opened)._repr_html_()
 
 
 def _escape(text: object) -> str:
@@ -129,26 +149,6 @@ def forest_svg(marks: Sequence[Mark]) -> str:
             )
         parts.append(f'<circle cx="{x(value)}" cy="{y}" r="4" fill="{BLUE}"/>')
     return _svg(height, parts)
-
-
-def curve_svg(points: Sequence[CurvePoint]) -> str:
-    """Draw a curve with the 95% interval of each point; "" where none has a reward."""
-    known = [(p.step, p.reward, p.ci) for p in points if p.reward is not None]
-    if not known:
-        return ""
-    heights = [value for _, reward, ci in known for value in (reward, *(ci or ()))]
-    x = _make_scale([step for step, _, _ in known], 56, WIDTH - 10)
-    y = _make_scale(heights, 190, 10)
-    parts = [_text(48, y(value), number(value)) for value in (min(heights), max(heights))]
-    parts += [_text(x(step), 208, str(step), "middle") for step in {known[0][0], known[-1][0]}]
-    line = " ".join(f"{x(step)},{y(reward)}" for step, reward, _ in known)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="{BLUE}" opacity="0.7"/>')
-    for step, reward, ci in known:
-        if ci is not None:
-            ends = " ".join(f"{x(step)},{y(value)}" for value in ci)
-            parts.append(f'<polyline points="{ends}" stroke="{BLUE}" stroke-width="2"/>')
-        parts.append(f'<circle cx="{x(step)}" cy="{y(reward)}" r="3" fill="{BLUE}"/>')
-    return _svg(216, parts)
 
 
 # --- The viewer in a frame ----------------------------------------------------------------------

@@ -9,12 +9,18 @@ import pytest
 from tests.faulty_server import FaultyServer, nothing_from_outside
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Runs an async function to its end, under each kind of event loop."""
+@pytest.fixture
+def backend() -> str:
+    """The event loop; `pytest.mark.parametrize` it where it plays a part."""
+    return "asyncio"
+
+
+@pytest.fixture
+def run(backend: str) -> Callable[..., Any]:
+    """Runs an async function to its end."""
 
     def run(function: Callable[..., Any], *args: Any) -> Any:
-        return anyio.run(function, *args, backend=request.param)
+        return anyio.run(function, *args, backend=backend)
 
     return run
 

@@ -117,6 +117,7 @@ def test_a_verdict_during_which_the_weights_changed_is_not_reused(run: Run) -> N
     assert not ask(run, judge).cached
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_questions_asked_at_once_share_a_look_at_the_weights(run: Run) -> None:
     endpoint = Scripted(said("correct"))
     looks = list[int]()
@@ -183,6 +184,7 @@ def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path)
         Judge(Scripted(""), cache=tmp_path)
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_two_judges_share_a_file_and_find_what_the_other_has_added(
     run: Run, tmp_path: Path
 ) -> None:

@@ -334,6 +334,7 @@ def test_no_answer_loses_and_says_nothing_about_consistency(run: Run) -> None:
     assert endpoint.asked == []
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_what_goes_wrong_in_one_order_comes_out_by_itself(run: Run) -> None:
     with pytest.raises(FatalEndpointError, match="401"):
         graded(run, Judge(Scripted(FatalEndpointError("401"))).pairwise())
@@ -397,6 +398,7 @@ def test_a_turn_that_was_cut_off_is_labelled_so(run: Run) -> None:
     assert [block.get("TURN CUT OFF") for block in map(blocks, turns.asked)].count("four") == 1
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_turns_are_judged_one_by_one_with_what_came_before(run: Run) -> None:
     def reply(messages: Sequence[Message]) -> str:
         return met(right="TURN" in blocks(messages), brief=True, rude=False)
@@ -472,6 +474,7 @@ def said_of(answer: str) -> Trajectory:
     return Trajectory((Message("user", "2+2?"), Message("assistant", answer)))
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_judges_are_parts_of_a_rubric(run: Run) -> None:
     def reply(messages: Sequence[Message]) -> str:
         return said("equal" if "TARGET, which is" in messages[0].text else "tie")
@@ -518,6 +521,7 @@ def test_the_identity_of_a_rubric_names_judge_prompt_and_options() -> None:
     assert identity(judge.equality()) == identity(Judge(Scripted("", name="big")).equality())
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_eval_reports_accuracy_given_attempted_and_errors_for_what_has_no_verdict(
     run_eval: RunEval,
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_verdict_says_what_was_replied_and_what_it_cost(run: Run) -> None:
     assert endpoint.asked == [ASKED.messages]
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_functions_plain_and_async_are_judges(run: Run) -> None:
     async def kind(messages: list[Message]) -> str:
         return said("equal")
@@ -154,6 +155,7 @@ def test_usage_is_unknown_where_one_attempt_does_not_say(run: Run) -> None:
 # --- Endpoints that fail ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_transient_failure_is_tried_again_and_is_no_attempt(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +221,7 @@ def test_a_judge_that_gave_one_verdict_is_asked_on(run: Run, cached: bool, tmp_p
 # --- Time ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_request_that_takes_too_long_is_tried_again(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,11 +242,13 @@ def test_a_request_that_takes_too_long_is_tried_again(
         verdict_of(run, judge)
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_time_out_of_the_endpoints_own_comes_out_as_it_is(run: Run) -> None:
     with pytest.raises(TimeoutError, match="mine"):
         verdict_of(run, Judge(Scripted(TimeoutError("mine"))))
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_waiting_for_a_place_is_not_counted_in_an_items_time(run: Run) -> None:
     """Two questions, one of them asked by two items, and room for one request."""
 
@@ -336,6 +341,7 @@ def test_equal_questions_are_asked_once_and_others_again(run: Run) -> None:
         assert not verdict_of(run, judge, other).cached
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_equal_questions_at_the_same_time_are_one_request(run: Run) -> None:
     started, go = [], []
 
@@ -366,6 +372,7 @@ def test_equal_questions_at_the_same_time_are_one_request(run: Run) -> None:
     assert sorted(v.cached for v in verdicts) == [False, True, True, True, True]
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_one_who_waited_for_a_failure_asks_again(run: Run) -> None:
     asked = []
 
@@ -396,6 +403,7 @@ def test_one_who_waited_for_a_failure_asks_again(run: Run) -> None:
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_one_who_is_cancelled_leaves_the_question_to_the_next(run: Run) -> None:
     asked = []
 
@@ -435,6 +443,7 @@ def test_one_who_is_cancelled_leaves_the_question_to_the_next(run: Run) -> None:
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_no_more_requests_are_under_way_than_allowed(run: Run) -> None:
     most, now = [0], [0]
 

@@ -3,7 +3,7 @@
 /** @typedef {{path: string[], params: URLSearchParams}} Route */
 
 /** In a frame without an address of its own, where we are is kept here instead. */
-let framed = location.protocol === "about:" ? "#/" : null;
+let framed = location.protocol === "about:" ? document.documentElement.dataset.start || "#/" : null;
 const listeners = [];
 
 const current = () => framed ?? location.hash;

@@ -1,4 +1,4 @@
-"""A calculator: one tool, bounded arithmetic."""
+"""A calculator for models to call: one tool, bounded arithmetic. It needs simpleeval."""
 
 from __future__ import annotations
 
