@@ -162,7 +162,7 @@ def cached_run(*more: str) -> int:
 
 def _finish_cached() -> int:
     code = cached_run("--name", "run", "--resume")
-    return code or cached_run("--name", "again")
+    return code or cached_run("--name", "again", "--resume")
 
 
 def _facts_cached() -> dict[str, Any]:
