@@ -5,6 +5,7 @@
 #   make test    the whole test suite
 #   make test-slow   simulations of coverage and power; tests/slow.json has what came out last
 #   make check   lint and types
+#   make bundle  the viewer's JavaScript in one script, after a change to it
 #   make coverage  the suite with the lines it covers, processes it starts included
 #   make bench   the benchmarks; their table is BENCHMARKS.md
 #   make dist    wheel and sdist in dist/, checked: contents, a clean install, a first run
@@ -28,7 +29,7 @@ TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/s
 TRACKER_PAGES := docs/loggers.md docs/tinker.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 
-.PHONY: demo test test-slow coverage check format bench dist screenshots environments clean
+.PHONY: demo test test-slow coverage check format bundle bench dist screenshots environments clean
 .DEFAULT_GOAL := demo
 
 # The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
@@ -77,14 +78,33 @@ coverage: .venv/dev
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-check: .venv/dev
+# Node and two binaries of npm, for those who work on the viewer's JavaScript; heldout needs none.
+node_modules/tools: package.json .npmrc
+	@command -v npm >/dev/null || { echo "make: there is no npm here; install Node 18 or newer \
+	(apt-get install nodejs npm)" >&2; exit 1; }
+	@npm install --loglevel=error || { echo "make: npm could not get biome and esbuild from the \
+	registry that \`npm config get registry\` names; is it reachable from here?" >&2; exit 1; }
+	touch $@
+
+STATIC := src/heldout/viewer/static
+MAKE_BUNDLE = node_modules/.bin/esbuild $(STATIC)/app.js --bundle --minify --legal-comments=none \
+	--log-level=warning --banner:js="$$($(BIN)/python -c \
+	'from heldout.viewer.assets import bundle_header; print(bundle_header())')"
+
+check: .venv/dev node_modules/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	node_modules/.bin/biome check --error-on-warnings
+	@$(MAKE_BUNDLE) | cmp - $(STATIC)/bundle.js || { echo "make: run make bundle" >&2; exit 1; }
 	$(BIN)/mypy
 
-format: .venv/dev
+format: .venv/dev node_modules/tools
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	node_modules/.bin/biome check --write
+
+bundle: .venv/dev node_modules/tools
+	$(MAKE_BUNDLE) > $(STATIC)/bundle.js.new && mv $(STATIC)/bundle.js.new $(STATIC)/bundle.js
 
 bench: .venv/dev
 	$(BIN)/python bench/run.py

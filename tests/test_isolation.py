@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from heldout import isolation
+from heldout import Sample, isolation
+from heldout._torch_settings import torch_settings
 from heldout.isolation import eval_mode, isolated, modules_of, untouched_random_state
 from heldout.testing import NotNeutral, assert_neutral
+from heldout.training import PeriodicEval, from_functions
 from tests.tiny_model import CONTEXT, tiny_model
 
 
@@ -47,6 +50,7 @@ def language_model() -> Any:
     model.generation_config.stop_strings = ["one"]
     model.model.layers[0].mlp.eval()
     model.model.embed_tokens.weight.requires_grad_(False)
+    model.prefixes, model.lengths = {"one": 1}, [1, 2]
     return model
 
 
@@ -103,37 +107,6 @@ def rotary(model: Any) -> Any:
     return id(module.inv_freq), module.inv_freq.tolist(), lengths
 
 
-def determinism(model: Any) -> Any:
-    return (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.backends.cudnn.deterministic,
-        torch.backends.cudnn.benchmark,
-    )
-
-
-def be_deterministic(model: Any) -> None:
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = True
-
-
-def sdpa(model: Any) -> Any:
-    cuda = torch.backends.cuda
-    return (
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    )
-
-
-def pin_attention(model: Any) -> None:
-    torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)
-
-
 def precision(model: Any) -> Any:
     try:
         older = torch.get_float32_matmul_precision()
@@ -148,6 +121,26 @@ def autocast(model: Any) -> Any:
         torch.get_autocast_dtype("cpu"),
         torch.is_autocast_cache_enabled(),
     )
+
+
+def replace_parts(model: Any) -> None:
+    model.model.layers[0].mlp.act_fn = torch.nn.Identity()
+    model.model.norm.weight = torch.nn.Parameter(torch.ones(3))
+
+
+def fill_caches(model: Any) -> None:
+    model.prefixes["two"] = 2
+    model.lengths.pop(0)
+    model.lengths.append(1)
+
+
+def stay_hooked(model: Any) -> None:
+    model.register_forward_hook(lambda *given: None)
+    torch.nn.modules.module.register_module_forward_hook(lambda *given: None)
+
+
+def hooks(model: Any) -> Any:
+    return list(model._forward_hooks), len(torch.nn.modules.module._global_forward_hooks)
 
 
 def switch_autocast(model: Any) -> None:
@@ -198,13 +191,20 @@ DISTURBANCES: dict[str, tuple[Look, Disturb]] = {
     ),
     "generation config": (generation_config, swap_generation_config),
     "rotary embeddings": (rotary, read_much),
-    "default dtype": (
-        lambda m: torch.get_default_dtype(),
-        lambda m: torch.set_default_dtype(torch.float64),
+    "a plain attribute": (
+        lambda m: m.model.layers[0].self_attn.attention_dropout,
+        lambda m: unlike_before(m.model.layers[0].self_attn, "attention_dropout", 0.25),
     ),
-    "threads": (lambda m: torch.get_num_threads(), lambda m: torch.set_num_threads(2)),
-    "determinism": (determinism, be_deterministic),
-    "attention kernels": (sdpa, pin_attention),
+    "an attribute that is new": (
+        lambda m: sorted(vars(m)),
+        lambda m: setattr(m, "never_seen_before", 1),
+    ),
+    "caches": (lambda m: (dict(m.prefixes), list(m.lengths)), fill_caches),
+    "hooks": (hooks, stay_hooked),
+    "modules and parameters": (
+        lambda m: (id(m.model.layers[0].mlp.act_fn), id(m.model.norm.weight)),
+        replace_parts,
+    ),
     "precision of matmul": (precision, lambda m: torch.set_float32_matmul_precision("high")),
     "precision of matmul, the newer way": (
         precision,
@@ -248,6 +248,82 @@ def test_without_isolation_each_of_them_would_stay(what: str) -> None:
         with torch.enable_grad():
             disturb(model)
             assert look(model) != before
+
+
+OTHER_VALUES: dict[str, Any] = {
+    "torch.get_float32_matmul_precision": "high",
+    "torch.backends.cudnn.depthwise_kernel": "cudnn",
+    "torch.backends.opt_einsum.strategy": "greedy",
+    "torch.backends.quantized.engine": "qnnpack",
+    "torch.get_num_threads": 2,
+    "torch.get_default_dtype": torch.float64,
+    "torch._C._get_sdp_priority_order": [0, 2, 1, 3, 4],
+    "torch.use_deterministic_algorithms": {"mode": True, "warn_only": True},
+    "torch.set_anomaly_enabled": (True, False),
+    "torch.set_default_device": torch.device("meta"),
+    **{
+        f"torch.backends.cuda.matmul.allow_{kind}_reduced_precision_reduction": (False, False)
+        for kind in ("fp16", "bf16")
+    },
+}
+"""Of settings that are neither on nor off, and no precision: a value that is not the default."""
+
+NOT_HERE = {
+    "torch.backends.cudnn.benchmark_limit",  # without cuDNN
+    "torch.backends.mkldnn.allow_tf32",  # without an Intel GPU
+    "torch.backends.opt_einsum.enabled",  # without opt_einsum
+    "torch.backends.opt_einsum.strategy",
+    "torch._C._get_blas_preferred_backend",  # without CUDA
+    "torch._C._get_linalg_preferred_backend",
+}
+
+
+@pytest.mark.parametrize("name", sorted(torch_settings(torch).keys() - NOT_HERE))
+def test_a_setting_of_torch_that_is_changed_inside_is_as_it_was(name: str) -> None:
+    read, write = torch_settings(torch)[name]
+    before = read()
+    other = not before
+    if name in OTHER_VALUES:
+        other = OTHER_VALUES[name]
+    elif isinstance(before, str):
+        other = "tf32" if before != "tf32" else "ieee"
+    with isolated():
+        write(other)
+        assert read() != before
+    assert read() == before
+
+
+TOKENIZER_CHANGES: dict[str, Any] = {
+    "padding_side": "left",
+    "truncation_side": "left",
+    "pad_token": "two",
+    "chat_template": "{{ messages }}",
+    "model_max_length": 7,
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZER_CHANGES)
+def test_a_tokenizer_that_an_eval_shares_with_training_is_as_it_was(
+    name: str, tmp_path: Path
+) -> None:
+    model, tokenizer = tiny_model()
+    before = getattr(tokenizer, name)
+    changed = []
+
+    def generate(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        setattr(tokenizer, name, TOKENIZER_CHANGES[name])
+        changed.append(getattr(tokenizer, name) != before)
+        return ["one"] * len(prompts)
+
+    runner = from_functions(lambda messages: messages[-1].text, generate, lambda t, s: 1.0)
+    evals = PeriodicEval(
+        [Sample("s", {"question": "one"})], runner, every_steps=1, run_dir=tmp_path / "run"
+    )
+    point = evals.maybe_run(1, model)
+    assert point is not None
+    assert point.reward == 1.0
+    assert changed == [True]
+    assert getattr(tokenizer, name) == before
 
 
 def test_inside_everything_is_in_eval_mode_and_without_gradients() -> None:

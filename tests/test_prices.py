@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from heldout import Completion, EvalConfig, EvalReport, Message, Sample, Usage, evaluate
-from heldout.cli.show import describe_usage
 from heldout.environments import SimulatedUser
 from heldout.errors import InvalidInput
 from heldout.prices import Price, find_price, load_prices
+from heldout.reporting.summaries import describe_usage
 from heldout.rescoring import rescore
 from heldout.scoring import Rubric
 from heldout.scoring.judges import Judge

@@ -493,6 +493,21 @@ def test_clause_13_random_state_is_as_it_was(tmp_path: Path) -> None:
     assert state() == before
 
 
+def test_clause_13_settings_and_attributes_are_as_they_were(tmp_path: Path) -> None:
+    import torch
+
+    from tests.training.toys import periodic
+
+    model = torch.nn.Dropout(0.5)
+
+    def build(model: Any) -> Any:
+        torch.backends.cudnn.enabled, model.p = False, 0.1
+        raise RuntimeError("whatever happens")
+
+    periodic(tmp_path, model, runner_builder=build).maybe_run(10)
+    assert (torch.backends.cudnn.enabled, model.p) == (True, 0.5)
+
+
 def test_clause_14_an_eval_ends_in_a_result_or_a_skip_and_both_are_on_the_curve(
     tmp_path: Path,
 ) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from heldout._extras import missing_extra
 from heldout._format import cut
 from heldout.errors import InvalidInput
 
@@ -55,9 +56,7 @@ def render_figure(
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as problem:
-        raise InvalidInput(
-            f"drawing needs matplotlib ({problem}): pip install 'heldout[plot]'"
-        ) from None
+        raise missing_extra(f"drawing needs matplotlib ({problem})", "plot") from None
 
     # Not pyplot, and settings that are put back: a notebook does not notice.
     with mpl.rc_context(), warnings.catch_warnings():

@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from heldout._extras import missing_extra
 from heldout.errors import UNREADABLE, DuplicateSampleId, InvalidInput
 from heldout.types import Sample
 
@@ -198,9 +199,7 @@ def _saved_dataset(folder: Path) -> Any:
 
         return datasets.load_from_disk(str(folder))
     except ImportError:
-        raise InvalidInput(
-            "a dataset folder needs the package datasets: pip install 'heldout[datasets]'"
-        ) from None
+        raise missing_extra("a dataset folder needs the package datasets", "datasets") from None
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"{folder} is not a folder that save_to_disk made: {problem}") from None
 
@@ -243,9 +242,7 @@ def _decompress_zstd(path: Path) -> bytes:
     try:
         import zstandard
     except ImportError:
-        raise InvalidInput(
-            f"{path} needs the package zstandard: pip install 'heldout[zstd]'"
-        ) from None
+        raise missing_extra(f"{path} needs the package zstandard", "zstd") from None
     parts: list[bytes] = []
     content = path.read_bytes()
     while content:

@@ -315,7 +315,7 @@ class EvalRun:
         if self.previous is not None and self.journal.written == 0:
             info = self.previous  # nothing was added to it: it is what it was
         else:
-            kind = "" if isinstance(problem, EvalFailed) else f"{type(problem).__name__}: "
+            kind = "" if isinstance(problem, SystemicFailure) else f"{type(problem).__name__}: "
             reason = f"{kind}{printable_error(problem)}"[:2000]
             failed = isinstance(problem, Exception)
             info.status, info.reason = ("failed", reason) if failed else ("interrupted", None)

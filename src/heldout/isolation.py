@@ -7,9 +7,10 @@ The block may draw random numbers, switch modes, edit configs and raise. On ever
 listed at `isolated` is restored, so that training ends in the same weights, bit for bit, as if
 nothing had run. `heldout.testing.assert_neutral` tests that.
 
-Not covered: in-place writes to weights and buffers, and hooks that stay registered. Gradient mode
-and autocast are per thread in torch: they hold in the thread that entered. Torch is never imported
-from here; it counts only once something else has imported it.
+Not covered: in-place writes to weights and buffers, tokens added to a tokenizer, environment
+variables, and what a thread does that the block left running. Gradient mode and autocast are per
+thread in torch: they hold in the thread that entered. Torch is never imported from here; it counts
+only once something else has imported it.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
+from operator import is_
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+
+from heldout._torch_settings import torch_settings
 
 Restore = Callable[[], object]
 """Restores what one of the `_save_…` functions has saved."""
@@ -34,19 +38,25 @@ Restore = Callable[[], object]
 
 @contextmanager
 def isolated(
-    model: Any = None, *, seed: int | None = None, generators: Sequence[Any] = ()
+    model: Any = None,
+    *,
+    seed: int | None = None,
+    generators: Sequence[Any] = (),
+    tokenizers: Sequence[Any] = (),
 ) -> Iterator[None]:
     """Run the block in eval mode and without gradients, and restore everything afterwards.
 
     Restored are: random state (python, numpy, torch on every device in use, and `generators`),
-    each module's own train/eval flag, gradient checkpointing, `forward` and adapters,
-    `requires_grad` of parameters, configs and generation configs with all that is in them,
-    autocast, and torch's global settings.
+    each module's own train/eval flag, attributes, hooks, and what its lists and dicts hold (caches,
+    adapters, gradient checkpointing), `requires_grad` of parameters, configs and generation configs
+    with all that is in them, attributes of `tokenizers`, autocast, and torch's global settings
+    (`heldout._torch_settings`).
 
     Args:
         model: A torch module, or a list or dict of them; anything else is ignored.
         seed: Seed of all random state inside; None leaves it as it is.
         generators: Further random generators that the block may draw from.
+        tokenizers: Tokenizers that training uses, too (`tokenizers_of`).
     """
     modules, torch = modules_of(model), _torch()
     with _restoring() as restores:
@@ -56,6 +66,9 @@ def isolated(
             restores += _save_torch_settings(torch)
             restores += _save_autocast(torch)
         restores += _save_modules(modules)
+        seen: dict[int, Any] = {}
+        for tokenizer in tokenizers:
+            restores.append(_save_contents(_containers_in(tokenizer, seen, is_config=True)))
         if seed is not None:
             _seed_everything(seed)
             for number, generator in enumerate(generators):
@@ -251,6 +264,15 @@ def held_by(function: Any) -> tuple[list[Any], list[Any]]:
     torch, values = _torch(), list(reachable_objects(function))
     modules = [] if torch is None else [v for v in values if issubclass(type(v), torch.nn.Module)]
     return modules_of(modules), [value for value in values if _is_generator(value, torch)]
+
+
+def tokenizers_of(function: Any) -> list[Any]:
+    """Find the transformers tokenizers that a function or an object can reach."""
+    base = sys.modules.get("transformers.tokenization_utils_base")
+    kind = getattr(base, "PreTrainedTokenizerBase", None)
+    if kind is None:
+        return []
+    return [value for value in reachable_objects(function) if issubclass(type(value), kind)]
 
 
 def reachable_objects(function: Any) -> Iterator[Any]:
@@ -457,47 +479,15 @@ def _seed_everything(seed: int) -> None:
 
 
 def _save_torch_settings(torch: Any) -> list[Restore]:
-    backends, kernels = torch.backends, torch.backends.cuda
-    # One setting has an old and a new name, and torch refuses to read it once both were used. The
-    # old one is restored first (so it stands last), then the new one, which the old one changes.
-    settings = [
-        _attribute(owner, "fp32_precision")
-        for owner in (
-            backends,
-            backends.cuda.matmul,
-            backends.cudnn,
-            getattr(backends.cudnn, "conv", None),
-            getattr(backends.cudnn, "rnn", None),
-            getattr(backends.mkldnn, "matmul", None),
-        )
-        if hasattr(owner, "fp32_precision")
+    settings = reversed(torch_settings(torch).values())  # the last is restored first
+    restores = [restore for get, put in settings for restore in _save_setting(get, put)]
+    hooks = vars(torch.nn.modules.module)
+    containers = [
+        value
+        for name, value in hooks.items()
+        if name.startswith("_global_") and isinstance(value, dict)
     ]
-    settings += [
-        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-        (torch.get_default_dtype, torch.set_default_dtype),
-        (torch.get_num_threads, torch.set_num_threads),  # sums depend on it
-        (partial(_determinism, torch), lambda was: torch.use_deterministic_algorithms(**was)),
-        _attribute(backends.cudnn, "deterministic"),
-        _attribute(backends.cudnn, "benchmark"),
-        (kernels.flash_sdp_enabled, kernels.enable_flash_sdp),
-        (kernels.mem_efficient_sdp_enabled, kernels.enable_mem_efficient_sdp),
-        (kernels.math_sdp_enabled, kernels.enable_math_sdp),
-        (kernels.cudnn_sdp_enabled, kernels.enable_cudnn_sdp),
-    ]
-    if torch.cuda.is_initialized():
-        settings.append((torch.cuda.current_device, torch.cuda.set_device))
-    return [restore for get, put in settings for restore in _save_setting(get, put)]
-
-
-def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-    return partial(getattr, owner, name), partial(setattr, owner, name)
-
-
-def _determinism(torch: Any) -> dict[str, bool]:
-    return {
-        "mode": torch.are_deterministic_algorithms_enabled(),
-        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-    }
+    return [*restores, _save_contents(containers)]
 
 
 _AUTOCAST_ON = ("cpu", "cuda", "mps", "xpu")
@@ -527,47 +517,20 @@ def _in_autocast(torch: Any) -> bool:
 
 # --- Modules and their configs ------------------------------------------------------------------
 
-_SWITCHES = (
-    "forward",
-    "gradient_checkpointing",
-    "_gradient_checkpointing_func",
-    "config",
-    "generation_config",
-    "active_adapter",  # peft's, as the next two
-    "_active_adapter",
-    "_disable_adapters",
-)
-
 
 def _save_modules(modules: Sequence[Any]) -> list[Restore]:
-    torch = _torch()
-    switches: list[tuple[dict[str, Any], dict[str, Any]]] = []
     flags = [(parameter, parameter.requires_grad) for parameter in _parameters(modules)]
-    restores: list[Restore] = [
-        partial(_restore_switches, switches),
-        partial(_restore_requires_grad, flags),
-    ]
-    seen: set[int] = set()
+    containers: list[Any] = []
+    configs: dict[int, Any] = {}
     for module in modules:
         held = vars(module)
-        switches.append((held, {name: held[name] for name in _SWITCHES if name in held}))
+        containers.append(held)
+        # Caches, hooks, adapters; and parameters, buffers and modules, which may be replaced.
+        containers += [value for value in held.values() if isinstance(value, _CONTAINERS)]
         for config in (held.get("config"), held.get("generation_config")):
-            if config is not None and id(config) not in seen:
-                restores += _save_config(config, seen, at_least_one=True)
-        if held.get("_non_persistent_buffers_set"):
-            # State of forward passes: frequencies of rotary embeddings that are scaled to the
-            # longest text so far, and would stay so for shorter ones.
-            restores.append(_save_contents(held["_buffers"]))
-            restores.append(_save_contents(held, only=(int, float, torch.Tensor)))
-    return restores
-
-
-def _restore_switches(kept: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    for held, values in kept:
-        for name in _SWITCHES:
-            if name in held and name not in values:
-                del held[name]
-        held.update(values)
+            if config is not None:
+                containers += _containers_in(config, configs, is_config=True)
+    return [partial(_restore_requires_grad, flags), _save_contents(containers)]
 
 
 def _parameters(modules: Sequence[Any]) -> Iterator[Any]:
@@ -583,38 +546,54 @@ def _restore_requires_grad(kept: Iterable[tuple[Any, bool]]) -> None:
             parameter.requires_grad_(flag)
 
 
-def _save_config(value: Any, seen: set[int], *, at_least_one: bool = False) -> list[Restore]:
-    """Save a config's attributes, and the configs, dicts and lists in it."""
+def _containers_in(value: Any, seen: dict[int, Any], *, is_config: bool = False) -> list[Any]:
+    """List the dicts and lists of a config: its attributes, and those in configs within it."""
     if isinstance(value, dict | list):
         held: Any = value
-    elif hasattr(value, "__dict__") and (at_least_one or hasattr(type(value), "to_dict")):
+    elif hasattr(value, "__dict__") and (is_config or hasattr(type(value), "to_dict")):
         held = vars(value)
     else:
         return []
     if id(value) in seen or isinstance(value, type):
         return []
-    seen.add(id(value))
-    restores = [_save_contents(held)]
-    for inner in held.values() if isinstance(held, dict) else held:
-        restores += _save_config(inner, seen)
-    return restores
+    seen[id(value)] = value
+    inner = held.values() if isinstance(held, dict) else held
+    return [held, *(found for part in inner for found in _containers_in(part, seen))]
 
 
-def _save_contents(held: Any, only: Any = object) -> Restore:
-    """Save the contents of a dict or list, as far as they are of type `only`."""
-    if isinstance(held, list):
-        items = list(held)
+_CONTAINERS = (dict, list, set, deque)
 
-        def refill_list() -> None:
-            held[:] = items
 
-        return refill_list
-    entries = {key: value for key, value in held.items() if isinstance(value, only)}
+def _save_contents(containers: Iterable[Any]) -> Restore:
+    """Save what containers hold. The restore writes only to those that have changed."""
+    # Not a restore each: a model has ten thousands of them, most of them empty.
+    kept = [(held, (dict if isinstance(held, dict) else list)(held)) for held in containers]
 
-    def refill() -> None:
-        for key in [key for key, value in held.items() if isinstance(value, only)]:
-            if key not in entries:
-                del held[key]
-        held.update(entries)
+    def restore() -> None:
+        problems = []
+        for held, before in reversed(kept):
+            try:
+                if held or before:
+                    _refill(held, before)
+            except Exception as problem:  # noqa: BLE001 - raised once the rest is restored
+                problems.append(problem)
+        if problems:
+            raise problems[0]
 
-    return refill
+    return restore
+
+
+def _refill(held: Any, before: Any) -> None:
+    if isinstance(held, dict):
+        now = dict(held)  # not `held[key]`: DeepSpeed's dicts gather a parameter that is asked for
+        if list(now) == list(before):
+            changed = {key: value for key, value in now.items() if before[key] is not value}
+            held.update({key: before[key] for key in changed})
+            return
+    elif isinstance(held, set):
+        if held == set(before):
+            return
+    elif len(held) == len(before) and all(map(is_, held, before)):
+        return
+    held.clear()
+    held.update(before) if isinstance(held, dict | set) else held.extend(before)

@@ -12,8 +12,9 @@ import pytest
 
 from heldout import EvalReport, Metric, Sample, Sampling, Score, Trajectory
 from heldout.analysis import compare
-from heldout.cli.compare import comparison_json, notes
+from heldout.cli.compare import comparison_json
 from heldout.errors import InvalidInput, NotComparable, RunDirectoryError
+from heldout.reporting.comparisons import notes
 from heldout.stats import PairedDifference, UnpairedDifference, paired_difference
 from tests.analysis.runs import by_hand, knows, lenient, run, samples
 

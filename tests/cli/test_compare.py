@@ -18,17 +18,10 @@ from markdown_it import MarkdownIt
 from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Score, Trajectory, evaluate
 from heldout._format import number, p_value, printable
 from heldout.analysis import compare
-from heldout.cli._tables import (
-    MARKDOWN_CHARACTERS,
-    MARKDOWN_ROWS,
-    Column,
-    Report,
-    Table,
-    escape_markdown,
-    render_markdown,
-)
-from heldout.cli._tables import code as code_span
+from heldout.cli._tables import MARKDOWN_CHARACTERS, MARKDOWN_ROWS, escape_markdown, render_markdown
 from heldout.cli.compare import comparison_json
+from heldout.reporting.blocks import Column, Report, Table
+from heldout.reporting.blocks import code as code_span
 from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from heldout.viewer.pages import Pages

@@ -20,16 +20,17 @@ from rich.text import Text
 
 from heldout import Message
 from heldout.cli._braille import Dot, Series, draw_curves
-from heldout.cli._curves import (
+from heldout.cli._tables import render_line, render_table
+from heldout.cli.curve import draw_screen
+from heldout.reporting.blocks import Table
+from heldout.reporting.curves import (
     build_curve_table,
     format_age,
     format_n,
     latest_verdicts,
     read_curve,
 )
-from heldout.cli._load import find_curve, list_result_steps
-from heldout.cli._tables import Table, render_line, render_table
-from heldout.cli.curve import draw_screen
+from heldout.reporting.names import find_curve, list_result_steps
 from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.store.runs import find_run
 from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome, stop_requested
@@ -407,7 +408,7 @@ def test_a_curve_of_thousands_is_shown_in_seconds_with_a_best_eval(
     run: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What takes the cube of their number is left out, and said to be."""
-    monkeypatch.setattr("heldout.cli._curves.CORRECTED_EVALS", 10)
+    monkeypatch.setattr("heldout.reporting.curves.CORRECTED_EVALS", 10)
     CURVE.unlink()
     append(*climb("rl_eval"))
     *_, best, _, _ = heldout("show", "rl_eval").out.splitlines()

@@ -23,7 +23,7 @@ from heldout import (
     Trajectory,
 )
 from heldout._format import printable
-from heldout.cli.show import in_order
+from heldout.reporting.summaries import in_order
 from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, now

@@ -6,20 +6,9 @@ import json
 
 import pytest
 
-from heldout.cli._tables import (
-    Column,
-    Line,
-    Report,
-    Section,
-    Span,
-    Table,
-    code,
-    name,
-    print_json,
-    print_report,
-    render_markdown,
-)
+from heldout.cli._tables import print_json, print_report, render_markdown
 from heldout.errors import HeldoutError
+from heldout.reporting.blocks import Column, Line, Report, Section, Span, Table, code, name
 
 REPORT = Report(
     [

@@ -770,8 +770,13 @@ def test_an_eval_that_rides_on_rollouts_is_only_logged_until_the_end(tmp_path: P
     assert [row["eval_riding_step"] for row in heard.evaluated] == [3]
 
 
+@pytest.mark.parametrize(
+    ("every_steps", "settings"),
+    [(2, {"save_strategy": "best", **BEST}), (100, {"eval_strategy": "steps", "eval_steps": 2})],
+    ids=["on cadence", "where the trainer evaluates"],
+)
 def test_every_process_does_what_the_first_one_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_steps: int, settings: dict[str, Any]
 ) -> None:
     """The second of two: it has no results of its own, and the first has found a stop file."""
 
@@ -784,17 +789,17 @@ def test_every_process_does_what_the_first_one_says(
 
     row = b'{"rl_eval": {"step": 2, "fields": {"eval_heldout_reward": 0.5}, "cut": false}}'
     calls: list[bytes] = []
-    # Stop after 1? What came out at 2? Stop after 2? What is final?
-    said = [b"false", row, b"true", b"{}"]
+    # What came out at 2? Stop after 2? What is final?
+    said = [row, b"true", b"{}"]
     monkeypatch.setattr(ours, "current_ranks", Second)
-    evals = make_evals(tmp_path, broken, ranks=Second())
-    trainer = make_trainer(tmp_path, steps=20, save_strategy="best", **BEST)
+    evals = make_evals(tmp_path, broken, ranks=Second(), every_steps=every_steps)
+    trainer = make_trainer(tmp_path, steps=20, **settings)
     HeldoutCallback(evals).attach(trainer)
     trainer.train()
-    assert calls == [b"false", b"{}", b"false", b"{}"]
+    assert calls == [b"{}", b"false", b"{}"]
     assert said == []
     assert trainer.state.global_step == 2
-    assert trainer.state.best_global_step == 2
+    assert trainer.state.best_global_step == (2 if BEST.items() <= settings.items() else None)
     assert evals.history == []
 
 

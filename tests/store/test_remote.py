@@ -14,8 +14,8 @@ import pytest
 
 from heldout import EvalConfig, EvalReport, evaluate
 from heldout.cli.main import run_cli
-from heldout.cli.show import _describe_state
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplaced
+from heldout.reporting.summaries import _describe_state
 from heldout.store.remote import FILES, check_target, copy_run, fetch_run
 from heldout.store.run_dir import RunDir
 from tests.conftest import echo_number, exact, make_samples

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from heldout._torch_settings import torch_settings
 from heldout.errors import InvalidInput
+from heldout.isolation import isolated
 from heldout.testing import Neutral, NotNeutral, NotRepeatable, assert_neutral
 from heldout.weights import fingerprint
+from tests.tiny_model import tiny_model
 
 
 def state(**changes: Any) -> dict[str, Any]:
@@ -32,10 +36,11 @@ def said(without: Any, with_eval: Any, **settings: Any) -> str:
 def test_what_is_the_same_passes_and_can_be_printed() -> None:
     log = [{"loss": 0.5, "step": 1}, {"loss": math.nan, "step": 2}]
     result = assert_neutral(lambda evaluating: (state(), log))
-    assert result == Neutral(fingerprint(state()), tensors=2, metrics=4, repeats=1)
+    settings = len(torch_settings(torch))
+    assert result == Neutral(fingerprint(state()), 2, metrics=4, settings=settings, repeats=1)
     assert str(result) == (
-        f"neutral: a run with eval ended in the same 2 tensors (weights {result.weights}) and 4 "
-        "logged values, bit for bit, as without"
+        f"neutral: a run with eval ended in the same 2 tensors (weights {result.weights}), 4 "
+        f"logged values and {settings} settings, bit for bit, as without"
     )
 
 
@@ -172,3 +177,56 @@ def test_weights_that_cannot_be_read_are_refused() -> None:
 def test_no_run_with_eval_at_all_is_refused() -> None:
     with pytest.raises(InvalidInput, match="repeats"):
         assert_neutral(lambda evaluating: state(), repeats=0)
+
+
+# --- What is left changed -----------------------------------------------------------------------
+
+
+def leave_hook(model: Any, tokenizer: Any) -> None:
+    model[0].register_forward_pre_hook(lambda *given: None)
+
+
+LEFT_CHANGED: dict[str, tuple[Callable[[Any, Any], object], str]] = {
+    "a setting of torch": (
+        lambda model, tokenizer: setattr(torch.backends.cudnn, "enabled", False),
+        "torch.backends.cudnn.enabled: True without, False with",
+    ),
+    "a plain attribute": (
+        lambda model, tokenizer: setattr(model[1], "p", 0.1),
+        "p of 1: 0.5 without, 0.1 with",
+    ),
+    "a hook": (leave_hook, "_forward_pre_hooks of 0: 'OrderedDict()' without, '1 entries' with"),
+    "a cache": (
+        lambda model, tokenizer: model.seen.append(1),
+        "seen of the model: '[]' without, '[1]' with",
+    ),
+    "something new": (
+        lambda model, tokenizer: setattr(model, "temperature", 2.0),
+        "temperature of the model: 2.0 with, absent without",
+    ),
+    "a tokenizer": (
+        lambda model, tokenizer: setattr(tokenizer, "padding_side", "left"),
+        "padding_side of TokenizersBackend 1: 'right' without, 'left' with",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_CHANGED)
+def test_what_an_eval_leaves_changed_is_named_even_if_this_training_ends_the_same(
+    what: str,
+) -> None:
+    change, line = LEFT_CHANGED[what]
+    tokenizer, numbers = tiny_model()[1], count()
+    tokenizer.padding_side = "right"
+
+    def train(evaluating: bool) -> Any:
+        torch.manual_seed(0)
+        model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
+        model.seen, model.number = [], next(numbers)  # differs from run to run
+        if evaluating:
+            change(model, tokenizer)
+        return model
+
+    with isolated(), pytest.raises(NotNeutral) as raised:
+        assert_neutral(train)
+    assert str(raised.value).endswith(f"\n  - settings that the eval changed: {line}")

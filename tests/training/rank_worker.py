@@ -15,12 +15,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from heldout import Sample, Score, Trajectory
 from heldout.training import CurvePoint, run_eval
+from heldout.training.curve import request_stop
 from tests.training import toys
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -177,8 +179,8 @@ def one_cannot_be_put_back(home: Path) -> Any:
     whole = run_eval.isolated
 
     @contextmanager
-    def broken(model: Any, *, seed: int | None = None) -> Iterator[None]:
-        with whole(model, seed=seed):
+    def broken(model: Any, **settings: Any) -> Iterator[None]:
+        with whole(model, **settings):
             yield
         on_rank_1(lambda: fail("a flag is not what it was"))()
 
@@ -253,6 +255,85 @@ def budget_of_the_first(home: Path) -> Any:
     return asked
 
 
+# --- A trainer's callback ---
+
+
+def trainer_callback(home: Path) -> Any:
+    """At which steps ranks communicate and stop, by what only the first rank knows."""
+    from transformers import TrainerControl, TrainerState
+
+    from heldout.integrations.transformers import HeldoutCallback
+
+    def stop_at_second(points: Any) -> str | None:
+        return "that is enough" if len(points) == 2 else None
+
+    def train(name: str, *, stop_file_at: int | None = None, **settings: Any) -> Any:
+        clock, model = toys.Clock(), toys.Model(knows=6)
+
+        def spend() -> None:
+            clock.now += 1.0
+
+        evals = toys.make_eval(
+            toys.questions(10),
+            after(spend),
+            model_getter=lambda: model,
+            run_dir=home / name / f"rank{RANK}",
+            clock=clock,
+            **settings,
+        )
+        args = SimpleNamespace(
+            output_dir=home, report_to=[], metric_for_best_model=None, eval_strategy="no"
+        )
+        state, control, talked = TrainerState(), TrainerControl(), []
+        callback = HeldoutCallback(evals)
+        callback.on_train_begin(args, state, control)
+        while state.global_step < 100 and not control.should_training_stop:
+            state.global_step += 1
+            clock.now += 0.0 if RANK == 0 else 1000.0  # others could afford any eval
+            if state.global_step == stop_file_at and RANK == 0:
+                request_stop(evals.run_dir, "no better")
+            with collectives() as calls:
+                callback.on_step_end(args, state, control, model)
+            talked += [state.global_step] if calls else []
+        return {
+            "talked": talked,
+            "points": [[point.step, point.skipped is not None] for point in evals.history],
+            "rows": [row["step"] for row in state.log_history],
+            "ended": state.global_step,
+        }
+
+    return {
+        "monitor": train("monitor", every_steps=7, monitor=stop_at_second),
+        "stop file": train("outside", every_steps=60, stop_file_at=9),
+        "budget": train("budget", every_steps=40, max_overhead=0.01),
+    }
+
+
+@contextmanager
+def collectives() -> Iterator[list[str]]:
+    """The collectives that this process takes part in meanwhile."""
+    from torch import distributed
+
+    calls: list[str] = []
+    names = ("all_gather", "all_gather_object", "all_reduce", "broadcast", "barrier")
+    own = {name: getattr(distributed, name) for name in names}
+
+    def counted(name: str) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            calls.append(name)
+            return own[name](*given, **named)
+
+        return call
+
+    for name in names:
+        setattr(distributed, name, counted(name))
+    try:
+        yield calls
+    finally:
+        for name in names:
+            setattr(distributed, name, own[name])
+
+
 # --- Death and training -------------------------------------------------------------------------
 
 
@@ -318,7 +399,11 @@ def main(names: list[str], home: Path) -> None:
         world_size=WORLD,
         timeout=timedelta(seconds=60),
     )
-    others: dict[str, Callable[[Path], Any]] = {"one_dies": one_dies, "training": training}
+    others: dict[str, Callable[[Path], Any]] = {
+        "one_dies": one_dies,
+        "trainer_callback": trainer_callback,
+        "training": training,
+    }
     seen = {name: ({**RULES, **others})[name](home / name) for name in names or RULES}
     (home / f"{RANK}.json").write_text(json.dumps(seen))
     if "one_dies" not in names:

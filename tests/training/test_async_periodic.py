@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from heldout.cli._curves import judge_curve, read_curve
 from heldout.errors import InvalidInput
 from heldout.isolation import NeedsTrainerThread, is_background_thread
+from heldout.reporting.curves import judge_curve, read_curve
 from heldout.training import (
     AsyncEvalDispatcher,
     CurveMonitor,
@@ -283,7 +283,7 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
         for step, knows in ((10, 1), (20, 2)):
             model.learn(knows)
             evals.maybe_run(step)
-        first, second = evals._scheduled
+        first, second = evals._background.scheduled
         dispatcher.wait_for([second], LONG)
         evals.maybe_run(21)
         assert [p.step for p in evals.history] == [20]
@@ -292,7 +292,7 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
         for step, knows in ((30, 3), (40, 4)):
             model.learn(knows)
             evals.maybe_run(step)
-            dispatcher.wait_for(evals._scheduled, LONG)
+            dispatcher.wait_for(evals._background.scheduled, LONG)
     assert [p.step for p in evals.history] == [20, 10, 30, 40]
     at = {point.step: point.verdict for point in evals.points}
     assert at[10] is None
@@ -315,7 +315,7 @@ def test_a_background_point_is_judged_where_an_inline_one_is(tmp_path: Path, gat
             for step in range(10, 90, 10):
                 model.learn(step // 2 if step < 40 else 20)
                 point = evals.maybe_run(step, wait=not dispatched)
-                dispatcher.wait_for(evals._scheduled, LONG)
+                dispatcher.wait_for(evals._background.scheduled, LONG)
             last = evals.run_final(90)
         points = points_of(tmp_path / folder)
         assert points[-1] == last == evals.points[-1]
@@ -340,7 +340,7 @@ def test_a_result_that_was_never_collected_is_judged_by_the_settings_of_its_run(
         for step in (10, 20):
             model.learn(step // 10)
             evals.maybe_run(step)
-            dispatcher.wait_for(evals._scheduled, LONG)
+            dispatcher.wait_for(evals._background.scheduled, LONG)
         # As at the end of a process whose trainer's thread does not come back.
         closing = threading.Thread(target=dispatcher.end_with_process)
         closing.start()
@@ -375,7 +375,7 @@ def test_heartbeats_and_monitor_are_called_in_the_thread_that_trains(
     evals = evals_of(tmp_path, Counter(3), gates, heartbeat_fn=beats, monitor=monitor)
     with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(10)
-        dispatcher.wait_for(evals._scheduled, LONG)
+        dispatcher.wait_for(evals._background.scheduled, LONG)
         assert not seen
         random.seed(0), np.random.seed(0), torch.manual_seed(0)
         drawn = random.random(), np.random.rand(), float(torch.rand(1))
@@ -550,7 +550,7 @@ def test_a_result_that_comes_after_training_went_back_hides_nothing(tmp_path: Pa
         assert gates.begun.wait(LONG)
         model.learn(4)
         evals.maybe_run(30)  # from a checkpoint, in the same process
-        dispatcher.wait_for(evals._scheduled[1:], LONG)
+        dispatcher.wait_for(evals._background.scheduled[1:], LONG)
         gates.open.set()
         dispatcher.drain(LONG)
         evals.maybe_run(60)
@@ -684,7 +684,7 @@ def test_errands_are_run_by_no_other_thread_than_the_one_that_trains(tmp_path: P
     with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
-        [handle] = evals._scheduled
+        [handle] = evals._background.scheduled
         waiting = threading.Thread(target=lambda: handle.result(0.3))
         waiting.start()
         waiting.join(LONG)
@@ -700,7 +700,7 @@ def test_an_errand_of_an_eval_that_was_given_up_on_is_not_run(tmp_path: Path) ->
     with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
-        dispatcher._abandon(dispatcher._pending(), "given up")
+        dispatcher._runner.abandon(dispatcher._runner.pending(), "given up")
         evals.maybe_run(11)
     assert gates.threads == []
     assert [p.skipped for p in points_of(tmp_path)] == ["given up"]
@@ -715,7 +715,7 @@ def test_nobody_waits_for_a_shadow_that_an_eval_given_up_on_still_reads(
     dispatching = AsyncEvalDispatcher(when_full=when_full, max_seconds=0.05)
     with dispatching as dispatcher:
         evals.maybe_run(10)
-        dispatcher.wait_for(evals._scheduled, LONG)
+        dispatcher.wait_for(evals._background.scheduled, LONG)
         evals.maybe_run(20)
         evals.run_final(21)
         gates.open.set()
@@ -763,11 +763,28 @@ def test_a_monitor_that_is_interrupted_loses_no_point_of_evals_beside(
     evals = evals_of(tmp_path, Counter(8), gates, monitor=interrupted)
     with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(10)
-        dispatcher.wait_for(evals._scheduled, LONG)
+        dispatcher.wait_for(evals._background.scheduled, LONG)
         with pytest.raises(KeyboardInterrupt):
             evals.maybe_run(11)
     assert [p.step for p in evals.history] == [10]
     assert [p.step for p in points_of(tmp_path)] == [10]
+
+
+def test_the_first_eval_takes_one_snapshot(
+    tmp_path: Path, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    take = SnapshotPool.try_take
+
+    def counted(pool: SnapshotPool, model: Any, *, step: int) -> Any:
+        taken.append(step)
+        return take(pool, model, step=step)
+
+    monkeypatch.setattr(SnapshotPool, "try_take", counted)
+    evals = evals_of(tmp_path, Counter(4), gates)
+    with AsyncEvalDispatcher():
+        evals.maybe_run(10)
+    assert taken == [10]
 
 
 def test_a_model_that_no_shadow_can_be_made_of_is_evaluated_at_once(
@@ -845,7 +862,7 @@ def test_the_last_weights_are_measured_after_a_block_whose_drain_was_interrupted
     with dispatcher:
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
-        dispatcher._abandon(dispatcher._pending(), "the wait for it was interrupted")
+        dispatcher._runner.abandon(dispatcher._runner.pending(), "the wait for it was interrupted")
         set_async_eval_dispatcher(None)
         gates.open.set()
         last = evals.run_final(10)

@@ -33,6 +33,7 @@ from heldout.training.dispatcher import (
     set_async_eval_dispatcher,
 )
 from heldout.training.results import NOT_FINISHED, pending_point
+from heldout.training.sigterm import open_dispatchers
 from tests.conftest import echo_number, exact, make_samples
 from tests.training.toys import periodic
 
@@ -90,7 +91,7 @@ def points_of(folder: Path) -> list[CurvePoint]:
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    assert not dispatcher._living, "a test left a dispatcher open"
+    assert not open_dispatchers, "a test left a dispatcher open"
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -258,11 +259,11 @@ def test_a_loop_that_breaks_down_is_a_skip_and_another_one_is_started(tmp_path: 
         raise RuntimeError("broken")
 
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
-        runs, evals._loop._run = evals._loop._run, breaks
+        runs, evals._runner.loop._run = evals._runner.loop._run, breaks
         point = evals.schedule(half, step=1).result(LONG)
         assert point is not None
         assert point.skipped == "its event loop has ended"
-        evals._loop._run = runs
+        evals._runner.loop._run = runs
         assert evals.schedule(half, step=2).result(LONG).has_result  # type: ignore[union-attr]
 
 
@@ -465,8 +466,8 @@ def test_an_eval_that_is_abandoned_before_it_begins_is_not_run() -> None:
     gate = Gate()
     with AsyncEvalDispatcher(when_full="wait") as evals:
         job = evals._new_job(gate, 1)
-        evals._abandon([job], "too late")
-        anyio.run(evals._run, job)
+        evals._runner.abandon([job], "too late")
+        anyio.run(evals._runner._run, job)
     assert not gate.begun.is_set()
 
 
@@ -799,6 +800,29 @@ def test_a_point_gets_the_step_and_name_it_was_scheduled_as(tmp_path: Path) -> N
     ]
 
 
+def test_a_scheduled_result_has_its_verdict_on_the_curve_and_in_loggers(tmp_path: Path) -> None:
+    def result(right: int) -> CurvePoint:
+        outcomes = tuple(ItemOutcome(f"s{i}", float(i < right)) for i in range(64))
+        summary = {"mean": right / 64, "n": 64, "n_scored": 64}
+        return CurvePoint(
+            label="x",
+            step=1,
+            session="s",
+            time="t",
+            seconds=0.0,
+            summary=summary,
+            outcomes=outcomes,
+        )
+
+    rows = Rows()
+    with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[rows]) as evals:
+        for step, right in enumerate((4, 30, 60), start=1):
+            assert evals.schedule(partial(result, right), step=step).result(LONG) is not None
+    kinds = [None if p.verdict is None else p.verdict["kind"] for p in points_of(tmp_path)]
+    assert kinds[-1] == "improving"
+    assert [fields.get("eval_verdict") for _, _, fields in rows] == kinds
+
+
 def test_a_point_that_could_not_be_read_back_is_a_skip(tmp_path: Path) -> None:
     outcomes = (ItemOutcome("s1", float("nan")),)
     given = CurvePoint(
@@ -967,7 +991,7 @@ def test_ctrl_c_while_a_snapshot_is_taken_leaves_no_ghost(tmp_path: Path) -> Non
     with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1) as evals:
         pending, file = pending_point("eval", 1), open_curve_file(tmp_path, evals)
         with pytest.raises(KeyboardInterrupt):
-            evals.schedule_on(file, result, pending, snapshot=interrupted)
+            evals.schedule_on(file, result, pending, snapshot=interrupted, pool=evals)
         point = evals.schedule(half, step=2).result(LONG)
     assert point is not None
     assert point.has_result
@@ -1084,7 +1108,7 @@ def test_a_thousand_evals_are_a_thousand_lines_each_at_its_step(
         for step in range(1000):
             ending = chance.choice(["fails", "fine", "fine", "plain"])
             evals.schedule(evaluator(step, chance.uniform(0, 0.02), ending), step=step)
-            assert len(evals._pending()) <= 3
+            assert len(evals._runner.pending()) <= 3
     points = points_of(tmp_path)
     assert sorted(p.step for p in points) == list(range(1000))
     assert all(p.number("metric_step") == p.step for p in points if p.has_result)

@@ -235,7 +235,7 @@ def waits():
     return {"accuracy": 0.5}
 evals.schedule(waits, step=5)
 assert begun.wait(60)
-with evals._changed:  # the worst moment: nobody in the child will ever give it back
+with evals._changes.lock:  # the worst moment: nobody in the child will ever give it back
     child = os.fork()
 if child == 0:
     assert get_async_eval_dispatcher() is None

@@ -214,6 +214,38 @@ def test_the_first_rank_decides_how_much_is_run_and_all_follow(seen: Any) -> Non
         assert sum(rank[step][1] for rank in by_rank) == together
 
 
+# --- A trainer's callback -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def callback_ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    ranks = run_ranks(2, tmp_path_factory.mktemp("callback"), "trainer_callback")
+    return [rank["trainer_callback"] for rank in ranks]
+
+
+@pytest.mark.parametrize(
+    ("what", "talked", "points"),
+    [
+        # The monitor of the first rank asks to stop after the second eval; a final one follows.
+        ("monitor", [7, 14], [[7, False], [14, False], [14, False]]),
+        # Written at step 9 for the first rank alone; both stop at the next step they agree at.
+        ("stop file", [50], [[50, False]]),
+        # The second eval is more than the first rank can afford; the other one could.
+        ("budget", [40, 50, 80, 100], [[40, False], [80, True]]),
+    ],
+)
+def test_ranks_communicate_only_where_they_all_know_that_they_will(
+    what: str, talked: list[int], points: list[Any], callback_ranks: Any
+) -> None:
+    """Steps without an eval cost no collective, and what one rank knows holds for all."""
+    first, second = (rank[what] for rank in callback_ranks)
+    assert first["talked"] == second["talked"] == talked
+    assert first["ended"] == second["ended"] == talked[-1]
+    assert first["points"] == points
+    assert second["points"] == []
+    assert first["rows"] == second["rows"] == sorted({step for step, _ in points})
+
+
 # --- Training -----------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ from heldout.scoring import Rubric, grade_number, part
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.training import PeriodicEval, from_functions
+from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome
 from heldout.types import Usage
 
 ITEMS = {
@@ -270,6 +271,33 @@ def make_curve(
         model.step = step
         evals.maybe_run(step)
     return evals
+
+
+def make_two_evals(folder: Path) -> None:
+    """A curve of two evals, of which the first by name improves, and the other regresses."""
+    run = RunDir(folder / "two-evals")
+    run.path.mkdir()
+    writer = CurveWriter(run.curve)
+    kinds = {"math": "improving", "safety": "regressing"}
+    for step, passed in ((0, (1, 3)), (10, (2, 2)), (20, (3, 1))):
+        for (label, kind), n in zip(kinds.items(), passed, strict=True):
+            summary = {"n": 4, "n_errors": 0, "mean": n / 4, "pass_rate": n / 4}
+            writer.append(
+                CurvePoint(
+                    label=label,
+                    step=step,
+                    session="a",
+                    time="2026-01-01T00:00:00Z",
+                    seconds=1.0,
+                    summary={**summary, "ci_low": 0.0, "ci_high": 1.0},
+                    outcomes=tuple(ItemOutcome(f"{label}-{i}", float(i < n)) for i in range(4)),
+                    asked=4,
+                    of=4,
+                    verdict={"kind": kind},
+                )
+            )
+    writer.close()
+    run.write_info(RunInfo.new({"pass_threshold": 0.5}, {}))
 
 
 def make_episodes(folder: Path) -> None:

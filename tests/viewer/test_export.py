@@ -16,7 +16,6 @@ import pytest
 from heldout import EvalResult, Message, Metric, Sample, Score, Trajectory
 from heldout.errors import InvalidInput
 from heldout.viewer import export
-from heldout.viewer.assets import join_modules
 from heldout.viewer.export import export_runs
 from heldout.viewer.pages import Pages
 from tests.viewer.conftest import HOSTILE, Command
@@ -151,18 +150,6 @@ def test_the_command_writes_the_file(folder: Path, tmp_path: Path, command: Comm
     printed = command("view", folder / "arithmetic", "--export", out, "--samples", "3")
     assert printed == f"Wrote {out}, {len(out.read_bytes()) / 1e6:.1f} MB.\n"
     assert out.read_bytes() == export_runs([folder / "arithmetic"], samples="3")
-
-
-def test_modules_are_joined_in_the_order_of_their_imports() -> None:
-    sources = {
-        "a.js": 'import { x as y } from "./lib/b.js";\nexport const z = y + 1;\nawait z;',
-        "lib/b.js": "var q=1;export{q as x};",
-    }
-    joined = join_modules(sources, "a.js")
-    assert joined.index('modules["lib/b.js"]') < joined.index('modules["a.js"]')
-    assert "import " not in joined
-    assert "export" not in joined
-    assert 'const { x: y } = modules["lib/b.js"];' in joined
 
 
 def test_readers_without_script_see_the_summary(

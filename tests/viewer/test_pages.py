@@ -30,7 +30,7 @@ from heldout.training.curve import CURVE_NAME
 from heldout.types import TokenTrace
 from heldout.viewer.pages import Pages, UnknownRun, scan_runs
 from tests.viewer.conftest import HOSTILE, Command
-from tests.viewer.runs import make_curve, save_results
+from tests.viewer.runs import make_curve, make_two_evals, save_results
 
 Json = Callable[..., Any]
 
@@ -47,13 +47,24 @@ def test_runs_are_listed_the_newest_first_with_their_numbers(pages: Pages) -> No
     assert rows["shop-base"]["kind"] == "run"
     assert rows["cartpole"]["kind"] == "episodes"
     assert rows["grpo-shop"]["kind"] == "curve"
-    assert rows["grpo-shop"]["verdict"] in ("improving", "inconclusive")
+    (verdict,) = rows["grpo-shop"]["verdicts"]
+    assert verdict["kind"] in ("improving", "inconclusive")
     assert len(rows["grpo-shop"]["spark"]) == 7
     assert (rows["shop-killed"]["status"], rows["shop-killed"]["n"]) == ("interrupted", 37)
     assert rows["shop-killed"]["asked"] == 60
     assert "cannot be read" in rows["damaged"]["problem"]
     started = [row["started"] or "" for row in pages.runs()["runs"]]
     assert started == sorted(started, reverse=True)
+
+
+def test_a_curve_of_several_evals_has_a_verdict_each_the_worst_first(tmp_path: Path) -> None:
+    make_two_evals(tmp_path)
+    (row,) = Pages([tmp_path]).runs()["runs"]
+    assert row["verdicts"] == [
+        {"label": "safety", "kind": "regressing"},
+        {"label": "math", "kind": "improving"},
+    ]
+    assert row["text"]["mean"] == "0.250"  # that of safety
 
 
 def test_runs_are_found_three_levels_deep_and_links_are_not_followed(tmp_path: Path) -> None:
@@ -390,7 +401,8 @@ def test_a_curve_without_stored_verdicts_is_judged_by_the_settings_of_its_run(
         monitor = {"effect": effect, "alpha": 0.05, "window": 10, "bounds": None}
         run.write_info(RunInfo.new({"label": "rl_eval", "monitor": monitor}, {}))
         pages = Pages([tmp_path])
-        assert [row["verdict"] for row in pages.runs()["runs"]] == [kind]
+        (row,) = pages.runs()["runs"]
+        assert [verdict["kind"] for verdict in row["verdicts"]] == [kind]
         shown = pages.curve("flat", "", "")
         assert shown["verdict"]["kind"] == shown["points"][-1]["kind"] == kind
 

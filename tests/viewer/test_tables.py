@@ -37,6 +37,21 @@ def write_journal(path: Path, lines: list[tuple[int, EvalResult]]) -> RunDir:
     return run
 
 
+@pytest.mark.parametrize(
+    ("field", "is_input"),
+    [
+        *((field, True) for field in ("even", "metadata.third", "id", "sample_id", "index")),
+        *((field, False) for field in ("ok", "cached", "weighted", "finish_reason", "tokens")),
+        *((field, False) for field in ("reward", "failed", "right", "metric.right", "nope")),
+    ],
+)
+def test_a_field_of_the_samples_is_an_input_and_no_other(
+    tmp_path: Path, field: str, is_input: bool
+) -> None:
+    save_results(tmp_path / "run", [result(i) for i in range(4)])
+    assert RunTable(tmp_path / "run").is_input(field) is is_input
+
+
 def test_each_items_last_line_is_read_in_dataset_order(tmp_path: Path) -> None:
     order = list(range(150))
     random.Random(0).shuffle(order)

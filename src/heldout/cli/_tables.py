@@ -1,135 +1,33 @@
-"""Reports as rows, built once and rendered for the terminal, as Markdown or as JSON.
+"""Reports rendered for the terminal and as Markdown, and values printed as JSON.
 
-    Report(
-        [
-            Line("A: ", name("before"), "; 60 samples"),
-            Table([Column(""), "mean"], [[name("reward"), "0.250"]]),
-        ],
-        conclusion="B is better.",
-    )
-
-Every text is escaped by the renderer, so that a name, a sample id or a model's output is shown as
-it is and never obeyed: no terminal escapes, no rich markup, no Markdown, no HTML. JSON is rendered
-from values, since its keys are an interface; `print_json` escapes them alike.
+Every text is escaped here, so that a name, a sample id or a model's output is shown as it is and
+never obeyed: no terminal escapes, no rich markup, no Markdown, no HTML. JSON is rendered from
+values, since its keys are an interface; `print_json` escapes them alike.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from heldout._format import cut, cut_middle, number, printable, printable_json
+from heldout._format import cut, printable, printable_json
 from heldout.errors import HeldoutError
+from heldout.reporting.blocks import Block, Cell, Line, Report, Span, Table
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    from heldout.cli._load import SampleTexts
 
 PIPE_WIDTH = 100_000
 """Columns where there is no terminal: lines of a pipe or a file are not wrapped."""
 MARKDOWN_ROWS = 200
 """Rows of a Markdown table; GitHub takes 1 MiB of summary, and a reader takes less."""
-FLIP_CHARACTERS = 240
-"""Characters of a question or an answer in a list of flips, at the most."""
 MARKDOWN_CHARACTERS = 300
 """Characters of one text in Markdown."""
-ALWAYS_SHOWN = 7
-"""Rank of columns that are never left out."""
-
-
-class Span(NamedTuple):
-    """A piece of text with a rich style for the terminal; `code` sets it as code in Markdown."""
-
-    text: str
-    style: str = ""
-    code: bool = False
-
-
-Cell = str | Span
-
-
-def name(value: object) -> Span:
-    """Return a span for a name in a sentence: bold in a terminal, code in Markdown."""
-    return Span(str(value), style="bold", code=True)
-
-
-def code(value: object) -> Span:
-    """Return a span for a name in a table: plain in a terminal, code in Markdown."""
-    return Span(str(value), code=True)
-
-
-class Line:
-    """One line of text, made of plain strings and spans; in Markdown an item of a list.
-
-    Args:
-        parts: Strings and spans, in order.
-        style: A rich style for the whole line.
-        wrap: Whether a terminal wraps it between words; a path or a command is better left whole.
-    """
-
-    def __init__(self, *parts: Cell, style: str = "", wrap: bool = True) -> None:
-        self.parts, self.style, self.wrap = parts, style, wrap
-
-
-class Column(NamedTuple):
-    """A column of a table; `wrap` lets a terminal fold long text into several lines."""
-
-    heading: Cell
-    align: Literal["left", "right"] = "left"
-    wrap: bool = False
-
-
-class Table:
-    """Rows of cells, one per column.
-
-    Args:
-        columns: The columns; a plain string is the heading of a column of numbers, on the right.
-        rows: The rows.
-        totals: Rows below a rule, in bold.
-    """
-
-    def __init__(
-        self,
-        columns: Iterable[Column | str],
-        rows: Sequence[Sequence[Cell]],
-        totals: Sequence[Sequence[Cell]] = (),
-    ) -> None:
-        self.columns = [Column(c, "right") if isinstance(c, str) else c for c in columns]
-        self.rows, self.totals = rows, totals
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Blocks under a title, which Markdown folds away."""
-
-    title: str
-    blocks: Sequence[Line | Table]
-
-
-Block = Line | Table | Section
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a command prints.
-
-    Attributes:
-        blocks: The content, from top to bottom.
-        conclusion: The one sentence to remember: last in a terminal, first in Markdown.
-        style: A rich style for the conclusion.
-        icon: A sign before the conclusion in Markdown.
-    """
-
-    blocks: Sequence[Block]
-    conclusion: str = ""
-    style: str = "bold"
-    icon: str = ""
 
 
 def print_report(report: Report, *, markdown: bool = False) -> None:
@@ -176,75 +74,6 @@ def print_json(value: Any, output: str | None) -> None:
 def pick(value: object, *names: str) -> dict[str, Any]:
     """Return attributes of a value by name, for JSON."""
     return {name: getattr(value, name) for name in names}
-
-
-# --- Columns that may be left out ---------------------------------------------------------------
-
-
-class RankedColumn(NamedTuple):
-    """A column with all its cells; where there is no room, those of the highest rank stay."""
-
-    heading: str
-    cells: list[str]
-    rank: int
-    align: Literal["left", "right"] = "right"
-
-
-def fit_columns(columns: Sequence[RankedColumn], width: int) -> list[RankedColumn]:
-    """Choose the columns of the highest rank that fit a width, in their order."""
-    from rich.cells import cell_len
-
-    chosen: list[RankedColumn] = []
-    for column in sorted(columns, key=lambda column: -column.rank):
-        needed = max(cell_len(printable(text)) for text in (column.heading, *column.cells))
-        if needed <= width or column.rank >= ALWAYS_SHOWN:
-            chosen.append(column)
-            width -= needed + 3
-        elif column.rank:
-            break  # a less important one must not take its place
-    return [column for column in columns if column in chosen]
-
-
-# --- Flips --------------------------------------------------------------------------------------
-
-
-class Flip(NamedTuple):
-    """A sample that is "gained" or "lost", its rewards in two runs, and its texts where known."""
-
-    kind: str
-    id: str
-    rewards: tuple[float, float]
-    texts: tuple[SampleTexts | None, SampleTexts | None]
-
-    def label_texts(self, a: str, b: str) -> dict[str, str | None]:
-        """Return question, target and both answers by label; empty where none is known."""
-        of_a, of_b = self.texts
-        either = of_a or of_b
-        if either is None:
-            return {}
-        answers = {a: of_a.answer if of_a else None, b: of_b.answer if of_b else None}
-        return {"question": either.question, "target": either.target, **answers}
-
-    def as_dict(self, a: str, b: str) -> dict[str, Any]:
-        """Return plain values for JSON; `a` and `b` are the names of the two rewards."""
-        rewards = {a: self.rewards[0], b: self.rewards[1]}
-        return {"id": self.id, **rewards, **self.label_texts(f"answer_{a}", f"answer_{b}")}
-
-
-def build_flips(flips: Iterable[Flip], a: str, b: str) -> list[Line]:
-    """List samples that flipped from `a` to `b`, with question, target and both answers."""
-    margin = max(len("question"), len(a), len(b)) + 2
-    longest = max(40, min(make_console().width, FLIP_CHARACTERS)) - margin
-    lines = []
-    for flip in flips:
-        kind = Span(f"{flip.kind} ", {"gained": "green", "lost": "red"}[flip.kind])
-        change = Span(f"  {number(flip.rewards[0])} → {number(flip.rewards[1])}", "dim")
-        lines.append(Line(kind, name(flip.id), change, wrap=False))
-        for label, text in flip.label_texts(a, b).items():
-            shorten = cut_middle if label == "question" else cut
-            content = "–" if text is None else shorten(" ".join(text.split()), longest)
-            lines.append(Line(Span(f"{label:<{margin}}", "dim"), content, wrap=False))
-    return lines
 
 
 # --- Terminal -----------------------------------------------------------------------------------

@@ -15,18 +15,12 @@ from heldout.analysis.aggregation import (
     aggregate,
     score_matrix,
 )
-from heldout.cli._load import load_report
 from heldout.cli._options import format_options
-from heldout.cli._tables import (
-    Block,
-    Column,
-    Line,
-    Report,
-    Table,
-    print_json,
-    print_report,
-)
-from heldout.cli.compare import interval_text, options_in_errors
+from heldout.cli._tables import print_json, print_report
+from heldout.cli.compare import options_in_errors
+from heldout.reporting.blocks import Block, Column, Line, Report, Table
+from heldout.reporting.comparisons import interval_text
+from heldout.reporting.names import load_report
 
 LISTED = 5
 """Runs, and tasks, that are listed by name."""

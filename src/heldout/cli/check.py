@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
+from heldout._extras import missing_extra
 from heldout._format import count, interval, list_some, number
 from heldout._providers import KINDS, SERVERS
 from heldout.analysis.judge_check import (
@@ -26,24 +27,13 @@ from heldout.analysis.judge_check import (
 )
 from heldout.cli._load import describe_error, load_object
 from heldout.cli._options import count_option, json_option, parse_value
-from heldout.cli._tables import (
-    Block,
-    Column,
-    Line,
-    Report,
-    Span,
-    Table,
-    as_line,
-    as_text,
-    make_console,
-    print_json,
-    print_report,
-)
+from heldout.cli._tables import as_line, as_text, make_console, print_json, print_report
 from heldout.cli.show import print_labelled, shorten
 from heldout.config import Sampling
 from heldout.errors import InvalidInput, RenderMismatch
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import Examination, examine
+from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table
 from heldout.scoring.judges import Judge
 from heldout.stats import Agreement
 from heldout.store.runs import describe_model
@@ -392,9 +382,8 @@ def _load_tokenizer(name: str) -> Any:
     try:
         from transformers import AutoTokenizer
     except ImportError as missing:
-        raise InvalidInput(
-            f"reading a tokenizer needs transformers ({missing.name} is missing): "
-            "pip install 'heldout[local]'"
+        raise missing_extra(
+            f"reading a tokenizer needs transformers ({missing.name} is missing)", "local"
         ) from None
     try:
         # Local files alone: this command does not download gigabytes.

@@ -8,17 +8,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from heldout._format import interval, printable, samples
+from heldout._format import printable
 from heldout._plotting import format_of
 from heldout.cli._braille import COLOURS, Dot, Series, draw_curves
-from heldout.cli._curves import (
+from heldout.cli._options import count_option, json_option
+from heldout.cli._tables import as_line, make_console, pick, print_json, print_report, render_line
+from heldout.cli.show import command as show_command
+from heldout.errors import HeldoutError, InvalidInput
+from heldout.reporting.blocks import Block, Line, Report, name
+from heldout.reporting.curves import (
     VERDICT_STYLES,
     CurveRun,
     check_metric,
@@ -31,36 +35,14 @@ from heldout.cli._curves import (
     read_curve,
     training_state,
 )
-from heldout.cli._load import find_curve, list_result_steps, read_texts, saved_eval, select_label
-from heldout.cli._options import count_option, json_option
-from heldout.cli._tables import (
-    Block,
-    Flip,
-    Line,
-    Report,
-    as_line,
-    build_flips,
-    make_console,
-    name,
-    pick,
-    print_json,
-    print_report,
-    render_line,
-)
-from heldout.cli.show import command as show_command
-from heldout.errors import HeldoutError, InvalidInput
-from heldout.store.report import EvalReport
+from heldout.reporting.flips import build_flips, compare_steps, describe_flips, list_step_flips
+from heldout.reporting.names import find_curve, select_label
 from heldout.store.run_dir import RunDir, replace_file
 from heldout.store.runs import find_run
 from heldout.training.curve import STOP_NAME, CurvePoint, is_fewer, most_asked, request_stop
-from heldout.training.flips import Flips
-from heldout.training.flips import flips as find_flips
 from heldout.training.plot import NamedCurve
 from heldout.training.plot import plot as plot_curves
 from heldout.training.verdicts import StepVerdict
-
-ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
-"""Settings of decoding that can change answers; the others are about speed."""
 
 metric_option = click.option(
     "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
@@ -271,7 +253,7 @@ def flips(
         raise InvalidInput(f"of which eval? Add --label; there are {', '.join(labels)}")
     change = compare_steps(select_label(results, label), first, last, curve.pass_threshold)
     before, after, changes, pass_threshold = change
-    listed = _list_flips(curve.path, change, None if as_json else limit)
+    listed = list_step_flips(curve.path, change, None if as_json else limit)
     if as_json:
         bounds = changes.interval
         print_json(
@@ -291,87 +273,12 @@ def flips(
         )
         return
     blocks: list[Block] = [Line(name(after.label), f", step {before.step} to {after.step}")]
-    blocks += build_flips(listed, f"at {before.step}", f"at {after.step}")
+    blocks += build_flips(listed, f"at {before.step}", f"at {after.step}", make_console().width)
     total = len(changes.gained) + len(changes.lost)
     if len(listed) < total:
         text = f"{len(listed)} of {total} are listed; --limit N lists more, --json all."
         blocks.append(Line(text, style="dim"))
     print_report(Report([*blocks, *describe_flips(change)]))
-
-
-class StepChange(NamedTuple):
-    """What changed between two points of a curve."""
-
-    before: CurvePoint
-    after: CurvePoint
-    flips: Flips
-    pass_threshold: float | None
-    """The reward that passes; None where rewards are returns, which do not pass or fail."""
-
-
-def compare_steps(
-    results: Sequence[CurvePoint], first: int | None, last: int | None, pass_threshold: float | None
-) -> StepChange:
-    """Compare two steps of one label; by default the first with the last."""
-    before, after = _point_at(results, first, 0), _point_at(results, last, -1)
-    rates = before.number("pass_rate"), after.number("pass_rate")
-    has_passes = not (before.outcomes and after.outcomes) or rates != (None, None)
-    threshold = pass_threshold if has_passes else None
-    return StepChange(before, after, find_flips(before, after, threshold), threshold)
-
-
-def _point_at(results: Sequence[CurvePoint], step: int | None, default: int) -> CurvePoint:
-    points = [point for point in results if step in (None, point.step)]
-    if not points:
-        steps = list_result_steps(results)
-        raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
-    return points[default if step is None else 0]
-
-
-def _list_flips(path: Path, change: StepChange, limit: int | None) -> list[Flip]:
-    """List the largest changes, with their texts where the conversations were saved."""
-    chosen = []
-    for kind, changes in (("gained", change.flips.gained), ("lost", change.flips.lost)):
-        ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
-        chosen += [(kind, flip) for flip in (changes if limit is None else ordered[:limit])]
-    ids = {flip.id for _, flip in chosen}
-    directories = [saved_eval(path, point) for point in (change.before, change.after)]
-    old, new = (read_texts(EvalReport.load(d), ids) if d else {} for d in directories)
-    return [
-        Flip(kind, flip.id, (flip.before, flip.after), (old.get(flip.id), new.get(flip.id)))
-        for kind, flip in chosen
-    ]
-
-
-def describe_flips(change: StepChange) -> list[Line]:
-    """Say how many samples changed, how far the mean did, and what limits that."""
-    before, after, flips, pass_threshold = change
-    counts = f"{len(flips.gained)} gained, {len(flips.lost)} lost, "
-    if pass_threshold is None:
-        text = f"{samples(flips.compared)} compared by reward: {counts}{flips.unchanged} unchanged"
-    else:
-        text = (
-            f"{samples(flips.compared)} compared (passed: ≥ {pass_threshold:g}): {counts}"
-            f"{flips.stayed_passing} still pass, {flips.stayed_failing} still fail"
-        )
-    lines = [Line(text)]
-    if flips.difference is not None:
-        bounds = flips.interval
-        around = interval(bounds.low, bounds.high) if bounds else "no interval, all changed alike"
-        lines.append(
-            Line(f"mean reward changed by {flips.difference:+.3f} (95%, paired: {around})")
-        )
-    old, new = before.decoding or {}, after.decoding or {}
-    changed = [setting for setting in ANSWER_SETTINGS if old.get(setting) != new.get(setting)]
-    warnings = {
-        f"run at only one of the steps: {samples(flips.not_in_both)}": flips.not_in_both,
-        f"not compared, without a score at one of the steps: {samples(flips.errored)}": (
-            flips.errored
-        ),
-        "the curve has no scores of samples that both steps share": not flips.compared,
-        f"not the policy alone changed, but its decoding, too: {', '.join(changed)}": changed,
-    }
-    return [*lines, *(Line(text, style="yellow") for text, holds in warnings.items() if holds)]
 
 
 # --- Plot and stop ------------------------------------------------------------------------------

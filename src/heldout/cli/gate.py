@@ -15,22 +15,13 @@ import click
 from heldout._format import count, interval, list_some, number, percent
 from heldout.analysis import Check, Gate, Side, gate
 from heldout.cli import compare
-from heldout.cli._load import load_report
-from heldout.cli._tables import (
-    Block,
-    Column,
-    Line,
-    Report,
-    Span,
-    Table,
-    code,
-    pick,
-    print_json,
-    print_report,
-)
-from heldout.cli.compare import interval_text
+from heldout.cli._tables import make_console, pick, print_json, print_report
 from heldout.cli.main import forget_stdout
-from heldout.cli.show import label_order
+from heldout.reporting import comparisons
+from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table, code
+from heldout.reporting.comparisons import interval_text
+from heldout.reporting.names import load_report
+from heldout.reporting.summaries import label_order
 
 # Sign, colour and sign in Markdown.
 OUTCOMES = {
@@ -101,14 +92,14 @@ def command(
 
 def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     checks, sides = _sort_checks(gate), _sides(gate)
-    blocks: list[Block] = [compare.side_line(label, side) for label, side in sides.items()]
+    blocks: list[Block] = [comparisons.side_line(label, side) for label, side in sides.items()]
     for label, side in sides.items():  # the first row of `heldout show`: the two are seen to agree
         summary = side.report.summary
         mean = f"{number(summary['mean'])} ({interval(summary['ci_low'], summary['ci_high'])})"
         items = count(summary["n"], "item") + ", errored ones as 0" * bool(side.errored)
         blocks.append(Line(f"reward of {label.partition(',')[0]}: {mean}, {items}"))
     if gate.comparison is not None:
-        blocks.append(compare.pairing_line(gate.comparison))
+        blocks.append(comparisons.pairing_line(gate.comparison))
     blocks.append(_build_table(gate, checks))
     if any(side.errored for side in sides.values()):
         text = "The table leaves out errored items, which the rewards above count as 0."
@@ -127,10 +118,10 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     if any(check.needed or check.needed_if_equal for check in checks):
         blocks.append(Line(WHY_ANOTHER_NUMBER, style="dim"))
     if gate.comparison is not None:
-        blocks += compare.flip_blocks(gate.comparison, flips, markdown=markdown)
-        blocks += compare.remark_lines(gate.comparison)
+        blocks += comparisons.flip_blocks(gate.comparison, flips, markdown, make_console().width)
+        blocks += comparisons.remark_lines(gate.comparison)
     elif gate.run.measured_nothing:
-        blocks.append(Line(f"note: {compare.nothing_new(gate.run.name)}"))
+        blocks.append(Line(f"note: {comparisons.nothing_new(gate.run.name)}"))
     _, style, icon = OUTCOMES[gate.outcome]
     return Report(blocks, conclusion=conclude(gate), style=f"bold {style}", icon=icon)
 
@@ -156,7 +147,7 @@ def _sort_checks(gate: Gate) -> list[Check]:
 def _check_name(check: Check, gate: Gate) -> str:
     """Name a check: no worse than before by 0.01, level=easy, mean at least 0.5."""
     if check.slice is not None:
-        return compare.slice_name(check.slice, check.slice.values())
+        return comparisons.slice_name(check.slice, check.slice.values())
     if gate.comparison is not None and check.kind == "overall":
         return f"no worse than {gate.comparison.a.name} by {abs(check.bound):g}"
     return f"mean at {'least' if check.kind == 'min_mean' else 'most'} {check.bound:g}"
@@ -185,7 +176,7 @@ def _estimate_text(check: Check, estimate: float | None) -> str:
 def _explain(check: Check, gate: Gate) -> str:
     """Say why a check has its outcome, and how many samples would decide it."""
     counted = _describe_counted(check)
-    slices = compare.slice_count(gate.comparison) if gate.comparison else 0
+    slices = comparisons.slice_count(gate.comparison) if gate.comparison else 0
     corrected = f", corrected for {slices} slices," if check.corrected and slices > 1 else ""
     verbs = {"pass": "is on the right side of", "fail": "is on the wrong side of"}
     if check.scored is None:

@@ -14,9 +14,10 @@ from typing import Any
 import click
 
 from heldout._format import count, cut, interval, number, printable
-from heldout.cli._load import find_curve, find_run_directory
 from heldout.cli._options import json_option
-from heldout.cli._tables import (
+from heldout.cli._tables import make_console, print_json, print_report
+from heldout.errors import RunBusy
+from heldout.reporting.blocks import (
     Block,
     Column,
     Line,
@@ -25,12 +26,9 @@ from heldout.cli._tables import (
     Span,
     Table,
     fit_columns,
-    make_console,
-    print_json,
-    print_report,
 )
-from heldout.cli.show import format_cost
-from heldout.errors import RunBusy
+from heldout.reporting.names import find_curve, find_run_directory
+from heldout.reporting.summaries import format_cost
 from heldout.store.journal import repair as repair_journal
 from heldout.store.jsonl import has_writer
 from heldout.store.run_dir import RunDir, now

@@ -11,17 +11,12 @@ import click
 from heldout._format import count, number, percent
 from heldout.analysis import Plan, plan
 from heldout.analysis.passes import FEW_CLUSTERS
-from heldout.cli._load import load_report
 from heldout.cli._options import format_options
-from heldout.cli._tables import (
-    Line,
-    Report,
-    Table,
-    name,
-    print_json,
-    print_report,
-)
-from heldout.cli.compare import name_with_model, nothing_new, options_in_errors
+from heldout.cli._tables import print_json, print_report
+from heldout.cli.compare import options_in_errors
+from heldout.reporting.blocks import Line, Report, Table, name
+from heldout.reporting.comparisons import name_with_model, nothing_new
+from heldout.reporting.names import load_report
 from heldout.store.report import EvalReport
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from heldout.cli._load import find_run_directory, load_function
+from heldout.cli._load import load_function
 from heldout.cli.run import print_run, run_directory, stdout_for_json
 from heldout.config import base_config
+from heldout.reporting.names import find_run_directory
 from heldout.store.runs import TIMESTAMP
 
 

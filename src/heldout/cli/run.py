@@ -192,7 +192,8 @@ def run_directory(config: EvalConfig) -> Iterator[EvalConfig]:
 def print_run(report: EvalReport, as_json: bool) -> None:
     """Print the report of a run that was just made."""
     from heldout.cli._tables import print_json, print_report
-    from heldout.cli.show import build_report, usage_as_dict
+    from heldout.cli.show import usage_as_dict
+    from heldout.reporting.summaries import build_report
 
     assert report.path is not None
     if as_json:

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from heldout._format import number, printable
-from heldout.cli._load import load_report
-from heldout.cli._tables import Column, Line, Report, Table, print_json, print_report
+from heldout.cli._tables import print_json, print_report
+from heldout.reporting.blocks import Column, Line, Report, Table
+from heldout.reporting.names import load_report
 
 ROWS = 200
 """Rows of a table that are printed; --json prints all."""

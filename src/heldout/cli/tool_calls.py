@@ -19,10 +19,11 @@ import click
 
 from heldout._format import count, cut, interval, list_some, number
 from heldout.cli._options import json_option
-from heldout.cli._tables import Column, Line, Report, Span, Table, print_json, print_report
-from heldout.cli.show import describe_report
+from heldout.cli._tables import print_json, print_report
 from heldout.config import EvalConfig
 from heldout.errors import ResumeMismatch, RunDirectoryError
+from heldout.reporting.blocks import Column, Line, Report, Span, Table
+from heldout.reporting.summaries import describe_report
 
 if TYPE_CHECKING:
     from heldout.analysis.tool_calls import CallSet

@@ -19,6 +19,7 @@ import anyio
 
 from heldout._aio import waker
 from heldout._checks import check_number, check_text
+from heldout._extras import missing_extra
 from heldout.errors import EvalFailed, InvalidInput
 
 log = logging.getLogger("heldout")
@@ -39,9 +40,8 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError as missing:
-        raise InvalidInput(
-            f"running on a cluster needs Ray ({missing.name} is missing): "
-            "pip install 'heldout[ray]'"
+        raise missing_extra(
+            f"running on a cluster needs Ray ({missing.name} is missing)", "ray"
         ) from None
     return ray
 

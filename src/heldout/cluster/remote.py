@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from heldout._aio import Threads
+from heldout._extras import missing_extra
 from heldout.cluster._ray import PROBE_SECONDS, find_token
 from heldout.cluster.job import CONTENT, END, NO_RUN, STDOUT, find_runs, list_run
 from heldout.cluster.travel import zip_folder
@@ -191,7 +192,7 @@ def choose_local_gpu(number: int) -> None:
     try:
         import torch
     except ImportError:
-        raise InvalidInput("choosing a GPU needs torch: pip install 'heldout[local]'") from None
+        raise missing_extra("choosing a GPU needs torch", "local") from None
     count = torch.cuda.device_count()
     if number >= count:
         raise InvalidInput(
@@ -261,9 +262,8 @@ def _connect(address: str) -> Any:
         from ray.exceptions import AuthenticationError
         from ray.job_submission import JobSubmissionClient
     except ImportError as missing:
-        raise InvalidInput(
-            f"running a script remotely needs Ray ({missing.name} is missing): "
-            "pip install 'heldout[ray]'"
+        raise missing_extra(
+            f"running a script remotely needs Ray ({missing.name} is missing)", "ray"
         ) from None
     url = address if "://" in address else f"http://{address}"
     parts = urllib.parse.urlsplit(url)

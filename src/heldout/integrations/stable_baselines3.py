@@ -38,8 +38,8 @@ from heldout._fingerprint import describe_callable
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.isolation import eval_mode
 from heldout.training.curve import CurvePoint
+from heldout.training.judging import Monitor
 from heldout.training.metrics import Heartbeat
-from heldout.training.publishing import Monitor
 from heldout.vector.drivers import NORMALISED_TWICE, as_numpy, layers, map_leaves, normalizes
 from heldout.vector.evaluation import PolicyFn, SuccessFn
 from heldout.vector.report import Reward, VectorReport

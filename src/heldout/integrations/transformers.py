@@ -40,12 +40,15 @@ from heldout.training.distributed import agree, current_ranks
 from heldout.training.metrics import Heartbeat, log_fields
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.runner import EpisodeRunner, RunnerBuilder
-from heldout.training.settings import NUM, Settings
+from heldout.training.settings import NUM, EnvironmentSettings
 from heldout.types import Message, Sample
 
 log = logging.getLogger("heldout")
 
 DEFAULT_LABEL, DEFAULT_NAME = "rl_eval", "heldout"
+
+STOP_CHECK_STEPS = 50
+"""With several processes: how often they agree on a request to stop while no eval is due."""
 
 
 class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
@@ -63,6 +66,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     evals, whole, in place of the trainer's own on its `eval_dataset`, which has to be given but is
     not read. A result that was skipped or ended early is not compared: its step is not the best
     one, and does not count for early stopping. Nor is step 0, which has no checkpoint.
+
+    With several processes, all of them stop after the same step. They agree on that when an eval is
+    due, and at every 50th step: a step without either costs no communication.
 
     With an `AsyncEvalDispatcher` results come late: they go to the curve and to the dispatcher's
     loggers at their own step, not into the trainer's rows. The last eval is waited for, and so are
@@ -91,6 +97,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         """The last row of each eval."""
         self._finished = False
         self._stopped = False
+        self._agreed_after: list[int | None] = []
+        """The last step at which each eval was due when processes last agreed whether to stop."""
         for periodic in evals:
             if periodic.model_getter is None:
                 periodic.model_getter = self._live_model
@@ -116,7 +124,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             allow_overlap: As for the callback.
             **settings: Other arguments of `PeriodicEval`.
         """
-        outside = Settings.from_environment()
+        outside = EnvironmentSettings.from_environment()
         if outside.every_steps and outside.num == 0:
             log.warning("heldout: no eval is ever due: %s is 0", NUM)
         if not outside.every_steps or outside.num == 0:
@@ -182,6 +190,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         step = state.global_step
         for periodic in self._on:
             periodic.begin(step, resume=step > 0)
+        self._agreed_after = [periodic.last_due for periodic in self._on]
         # A step resumed at that has its point already has its row in the log that was loaded.
         row = self._run(step, self._cadenced, PeriodicEval.maybe_run, log_known=step == 0)
         self._log(row, state, control)
@@ -260,7 +269,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                 "heldout: there is no %s at step %s, which therefore is not the best", wanted, step
             )
         # One more step would be trained before `on_step_end` is asked again.
-        self._stop_if_requested(state, trainer.control)
+        self._stop_if_requested(state, trainer.control, has_evaluated=True)
         return _TrainerMetrics(metrics, self._names.values())
 
     # --- Evals ---
@@ -336,19 +345,31 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             cut = point.partial is not None or point.asked < point.of
         return _PendingLog(point.step, log_fields(point, self._names[point.label]), cut)
 
-    def _stop_if_requested(self, state: Any, control: Any) -> None:
+    def _stop_if_requested(self, state: Any, control: Any, *, has_evaluated: bool = False) -> None:
+        ranks = current_ranks()
+        is_time = has_evaluated or self._is_time_to_agree(state.global_step)
+        if ranks.world > 1 and not is_time:
+            return
         asked = [(periodic, periodic.stop_requested_here) for periodic in self._on]
         reasons = [
             f"{periodic.label}: {reason}" for periodic, reason in asked if reason is not None
         ]
         # Processes that decide differently deadlock, and the first alone knows of all requests.
-        if agree(current_ranks(), bool(reasons), bool):
+        if agree(ranks, bool(reasons), bool):
             control.should_training_stop = True
             if not self._stopped and reasons:
                 log.warning(
                     "heldout: training stops at step %s: %s", state.global_step, "; ".join(reasons)
                 )
             self._stopped = True
+
+    def _is_time_to_agree(self, step: int) -> bool:
+        """Whether processes exchange their stop requests after this step.
+
+        By what every process knows without asking: a collective waits for the device, too.
+        """
+        before, self._agreed_after = self._agreed_after, [p.last_due for p in self._on]
+        return self._agreed_after != before or step % STOP_CHECK_STEPS == 0
 
     # --- The trainer's log, and its best model ---
 

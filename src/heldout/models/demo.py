@@ -18,6 +18,7 @@ import zipfile
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
 
+from heldout._extras import missing_extra
 from heldout.errors import InvalidInput
 
 PACKAGES = ("torch", "transformers", "gguf", "accelerate")
@@ -44,9 +45,9 @@ def weights_folder() -> str:
     """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise InvalidInput(
-            f"the model smollm2 needs packages that are not installed ({', '.join(missing)}): "
-            "pip install 'heldout[demo]'"
+        raise missing_extra(
+            f"the model smollm2 needs packages that are not installed ({', '.join(missing)})",
+            "demo",
         )
     folder = cache_folder() / "smollm2-135m-instruct"
     if not folder.exists():

@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 import msgspec
 import sniffio
 
+from heldout._extras import missing_extra
 from heldout._secrets import environment_secrets
-from heldout.errors import ContextFull, FatalEndpointError, InvalidInput
+from heldout.errors import ContextFull, FatalEndpointError
 from heldout.models.http import PLACEHOLDER_LENGTH, HTTPEndpoint, Response
 
 ADDRESSES = ("_API_BASE", "_BASE_URL", "_ENDPOINT", "_URL")
@@ -36,9 +37,8 @@ class LiteLLMEndpoint(HTTPEndpoint):
         try:
             import litellm
         except ImportError as missing:
-            raise InvalidInput(
-                f"litellm:{model} needs the package litellm ({missing}): "
-                "pip install 'heldout[litellm]'"
+            raise missing_extra(
+                f"litellm:{model} needs the package litellm ({missing})", "litellm"
             ) from None
         super().__init__(model, "http://litellm", key_variable=None)
         self._url = f"litellm:{model}"

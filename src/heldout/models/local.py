@@ -25,11 +25,12 @@ import anyio
 import anyio.to_thread
 
 from heldout._aio import wait_for
+from heldout._extras import missing_extra
 from heldout._fingerprint import describe_tokenizer
 from heldout.config import Sampling
 from heldout.decoding import Decoder
 from heldout.decoding.chat import ChatModel, answer_all
-from heldout.errors import EndpointError, FatalEndpointError, InvalidInput
+from heldout.errors import EndpointError, FatalEndpointError
 from heldout.types import Completion, Message, ToolSpec
 from heldout.weights import fingerprint
 
@@ -95,9 +96,8 @@ class LocalEndpoint:
             import torch  # noqa: F401
             import transformers  # noqa: F401
         except ImportError as missing:
-            raise InvalidInput(
-                f"a local model needs torch and transformers ({missing.name} is missing): "
-                "pip install 'heldout[local]'"
+            raise missing_extra(
+                f"a local model needs torch and transformers ({missing.name} is missing)", "local"
             ) from None
         endpoint = cls(None, None, name=name or path, max_batch=max_batch)
         endpoint._source, endpoint._default_max_tokens = path, default_max_tokens

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from heldout._extras import missing_extra
 from heldout._format import cut
 from heldout.chat.reasoning import fenced
 from heldout.errors import InvalidInput
@@ -76,9 +77,8 @@ def _compiled(content: bytes) -> Schema:
     try:
         import jsonschema_rs
     except ImportError as problem:
-        raise InvalidInput(
-            f"checking JSON against a schema needs the package jsonschema-rs ({problem}): "
-            "pip install 'heldout[schemas]'"
+        raise missing_extra(
+            f"checking JSON against a schema needs the package jsonschema-rs ({problem})", "schemas"
         ) from None
     schema = msgspec.json.decode(content)
     try:

@@ -23,6 +23,7 @@ from unicodedata import normalize
 
 import anyio.lowlevel
 
+from heldout._extras import missing_extra
 from heldout.errors import InvalidInput, TaskTimeout, WorkerDied, WorkerError
 from heldout.scoring.answers import (
     Statement,
@@ -192,7 +193,7 @@ def math_pool() -> Pool:
 
 def _require() -> None:
     if find_spec("math_verify") is None:
-        raise InvalidInput("math equivalence needs math-verify: pip install 'heldout[math]'")
+        raise missing_extra("math equivalence needs math-verify", "math")
 
 
 def _encodable(text: str) -> str:

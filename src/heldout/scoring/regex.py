@@ -17,6 +17,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+from heldout._extras import missing_extra
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
@@ -111,8 +112,8 @@ def _compiled(pattern: str, ignore_case: bool) -> Any:
     try:
         re2 = import_module("re2")  # without types of its own
     except ImportError as problem:
-        raise InvalidInput(
-            f"regexes run on the package google-re2 ({problem}): pip install 'heldout[patterns]'"
+        raise missing_extra(
+            f"regexes run on the package google-re2 ({problem})", "patterns"
         ) from None
     options = re2.Options()
     options.log_errors = False  # on stderr

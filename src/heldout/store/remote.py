@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from heldout._extras import missing_extra
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplaced
 from heldout.store.jsonl import open_to_read
 from heldout.store.run_dir import COPIED, RunDir, now
@@ -129,7 +130,7 @@ def open_url(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError:
-        raise InvalidInput(f"{url} needs fsspec: pip install 'heldout[remote]'") from None
+        raise missing_extra(f"{url} needs fsspec", "remote") from None
     try:
         filesystem, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as problem:

@@ -70,7 +70,7 @@ def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
     if not path.exists():
         nor = f", nor at {root / path}" if len(path.parts) == 1 else ""
         raise RunDirectoryError(f"there is no run at {path}{nor}", hint=_suggest(path, root))
-    inside = [str(run) for run in _walk(path, 2)]
+    inside = [str(run) for run in walk_runs(path, 2)]
     if inside:
         examples = ", ".join(inside[:3]) + (", …" if len(inside) > 3 else "")
         raise RunDirectoryError(f"{path} is not a run itself; name one in it: {examples}")
@@ -273,7 +273,8 @@ class RunEntry:
 def list_runs(root: str | Path = ROOT) -> list[RunEntry]:
     """List the runs below a directory, the earliest first, those that cannot be read as well."""
     root = Path(root)
-    entries = [read_entry(path, str(path.relative_to(root))) for path in _walk(root, LISTED_DEPTH)]
+    paths = walk_runs(root, LISTED_DEPTH)
+    entries = [read_entry(path, str(path.relative_to(root))) for path in paths]
     return sorted(entries, key=lambda entry: (entry.when or "", entry.name))
 
 
@@ -340,19 +341,32 @@ def describe_model(config: dict[str, Any]) -> str | None:
     return f"{name}{where}" if name else None
 
 
-def _walk(directory: Path, depth: int) -> Iterator[Path]:
-    """Yield the run directories below a directory; what a run has inside is not searched."""
+def walk_runs(directory: Path, depth: int, *, follow_links: bool = True) -> Iterator[Path]:
+    """Yield the run directories below a directory; what a run has inside is not searched.
+
+    Args:
+        directory: Where to look.
+        depth: How many levels below it runs may be.
+        follow_links: Whether symbolic links to directories are followed.
+    """
     try:
-        children = sorted(entry.path for entry in os.scandir(directory) if entry.is_dir())
+        with os.scandir(directory) as entries:
+            is_child = [(e.path, e.is_dir(follow_symlinks=follow_links)) for e in entries]
     except OSError:
         return
-    for child in map(Path, children):
+    for child in map(Path, sorted(path for path, is_directory in is_child if is_directory)):
         if holds_run(child):
-            yield child
-            # Runs of one name, where a run of that name was made without a time.
-            yield from (run for run in list_history(child) if run != child)
+            yield from runs_of_name(child, follow_links=follow_links)
         elif depth > 1:
-            yield from _walk(child, depth - 1)
+            yield from walk_runs(child, depth - 1, follow_links=follow_links)
+
+
+def runs_of_name(run: Path, *, follow_links: bool = True) -> Iterator[Path]:
+    """Yield a run that was made without a time, and those of its name that were made with one."""
+    yield run
+    for other in list_history(run):
+        if other != run and (follow_links or not other.is_symlink()):
+            yield other
 
 
 def _status_of(run: RunDir, info: RunInfo) -> ListedStatus:

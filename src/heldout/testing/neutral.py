@@ -9,6 +9,9 @@
 
 It trains twice without eval first. If those two differ, training is not repeatable: nothing can be
 concluded about the eval, and the error says so.
+
+Beside weights and logs it compares what training would go on with: torch's global settings, the
+model's attributes and hooks, and the tokenizers that `train` can reach.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from heldout._torch_settings import torch_settings
 from heldout.errors import InvalidInput
+from heldout.isolation import tokenizers_of
 from heldout.weights import fingerprint, named_tensors, readable
 
 TIMINGS = frozenset(
@@ -60,6 +65,8 @@ class Neutral:
     """How many tensors were compared."""
     metrics: int
     """How many logged values were compared."""
+    settings: int
+    """How many settings of torch, attributes of the model and of tokenizers were compared."""
     repeats: int
     """How many runs with eval there were."""
 
@@ -67,7 +74,8 @@ class Neutral:
         runs = "a run" if self.repeats == 1 else f"{self.repeats} runs"
         return (
             f"neutral: {runs} with eval ended in the same {self.tensors} tensors (weights "
-            f"{self.weights}) and {self.metrics} logged values, bit for bit, as without"
+            f"{self.weights}), {self.metrics} logged values and {self.settings} settings, bit for "
+            "bit, as without"
         )
 
 
@@ -94,22 +102,37 @@ def assert_neutral(
     """
     if repeats < 1:
         raise InvalidInput(f"repeats is a whole number of at least 1, got {repeats!r}")
-    first = _read_result(train(False), ignore)
-    differences = _compare(first, _read_result(train(False), ignore), ("first", "second"))
+    tokenizers = tokenizers_of(train)  # before: a run may leave others where `train` can reach them
+
+    def run(*, evaluating: bool) -> _TrainingResult:
+        return _read_result(train(evaluating), ignore, tokenizers)
+
+    first, second = run(evaluating=False), run(evaluating=False)
+    differences = _compare(first, second, ("first", "second"))
     if differences:
         raise NotRepeatable(
             "training is not repeatable: two runs without any eval differ, so nothing can be "
             "concluded about the eval. Seed everything that training draws from, in every run"
             + _bullets(differences)
         )
+    # A counter, or a path, that differs from run to run says nothing.
+    settled = {
+        name: value
+        for name, value in first.settings.items()
+        if name in second.settings and _same(value, second.settings[name])
+    }
     for _ in range(repeats):
-        differences = _compare(first, _read_result(train(True), ignore), ("without", "with"))
+        result = run(evaluating=True)
+        differences = [
+            *_compare(first, result, ("without", "with")),
+            *_changed_settings(settled, result.settings, second.settings),
+        ]
         if differences:
             raise NotNeutral(
                 "evaluating changes the training: two runs without eval are the same, and a run "
                 "with eval differs" + _bullets(differences)
             )
-    return Neutral(first.fingerprint, len(first.tensors), len(first.metrics), repeats)
+    return Neutral(first.fingerprint, len(first.tensors), len(first.metrics), len(settled), repeats)
 
 
 def _bullets(lines: list[str]) -> str:
@@ -125,9 +148,13 @@ class _TrainingResult:
     tensors: dict[str, Any]
     metrics: dict[str, Any]
     """Every logged value by the path to it."""
+    settings: dict[str, Any]
+    """What training would go on with, apart from tensors, by name."""
 
 
-def _read_result(returned: Any, ignore: Collection[str]) -> _TrainingResult:
+def _read_result(
+    returned: Any, ignore: Collection[str], tokenizers: Collection[Any]
+) -> _TrainingResult:
     model, logged = returned, None
     if isinstance(returned, tuple) and len(returned) == 2:
         model, logged = returned
@@ -144,7 +171,37 @@ def _read_result(returned: Any, ignore: Collection[str]) -> _TrainingResult:
             raise InvalidInput(f"the weights of {name} cannot be read in this process")
         # Copied at once: a train function may continue with the same model.
         tensors[name] = local.cpu().clone()
-    return _TrainingResult(fingerprint(model), tensors, dict(_flatten(logged, "", ignore)))
+    metrics = dict(_flatten(logged, "", ignore))
+    settings = dict(_read_settings(model, tokenizers))
+    return _TrainingResult(fingerprint(model), tensors, metrics, settings)
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+
+def _read_settings(model: Any, tokenizers: Collection[Any]) -> Iterator[tuple[str, Any]]:
+    for name, setting in torch_settings(sys.modules["torch"]).items():
+        try:
+            yield name, setting.read()
+        except RuntimeError:
+            yield name, "not told by torch"
+    if callable(getattr(model, "named_modules", None)):
+        for path, module in model.named_modules():
+            yield from _read_attributes(path or "the model", vars(module))
+    for number, tokenizer in enumerate(tokenizers, start=1):
+        kind = type(tokenizer).__name__
+        yield from _read_attributes(f"{kind} {number}", vars(tokenizer))
+
+
+def _read_attributes(owner: str, held: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """List plain values, and how much is in containers: what is in them may be of any kind."""
+    for name, value in held.items():
+        if isinstance(value, _PLAIN):
+            yield f"{name} of {owner}", value
+        elif isinstance(value, dict | list | tuple | set):
+            items = value.values() if isinstance(value, dict) else value
+            is_plain = len(value) <= 1000 and all(isinstance(item, _PLAIN) for item in items)
+            yield f"{name} of {owner}", repr(value) if is_plain else f"{len(value)} entries"
 
 
 def _flatten(value: Any, path: str, ignore: Collection[str]) -> Iterator[tuple[str, Any]]:
@@ -196,6 +253,25 @@ def _compare(a: _TrainingResult, b: _TrainingResult, labels: tuple[str, str]) ->
             f"{labels[1]}"
         )
     return lines
+
+
+def _changed_settings(
+    settled: dict[str, Any], now: dict[str, Any], known: dict[str, Any]
+) -> Iterator[str]:
+    """Say which settings an eval has left changed, or added."""
+    changed = [
+        f"{name}: {value!r:.80} without, {now[name]!r:.80} with"
+        if name in now
+        else f"{name}: {value!r:.80} without, gone with"
+        for name, value in settled.items()
+        if name not in now or not _same(value, now[name])
+    ]
+    changed += [
+        f"{name}: {now[name]!r:.80} with, absent without" for name in now if name not in known
+    ]
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        yield "settings that the eval changed: " + "; ".join(changed[:3]) + more
 
 
 def _find_different(a: dict[str, Any], b: dict[str, Any]) -> list[str]:

@@ -1,12 +1,16 @@
 """Evals while a policy trains: on a cadence, on the trainer's own weights, bit-neutral.
 
-periodic_eval    PeriodicEval: cadence, budget, background
-publishing       the verdict on a point; its line, loggers, heartbeat
+periodic_eval    PeriodicEval: puts the following together, and owns the curve
+cadence          which steps are due
+budget           how much of its time training may spend on evals, and has spent
+measuring        what is measured, inline or of a snapshot, and the point that comes of it
+judging          the verdict on a point
+publishing       where a point goes: its line, loggers, heartbeat
+background       what a PeriodicEval schedules with the dispatcher, and publishes when it has ended
+settings         settings of a PeriodicEval, and the HELDOUT_EVAL_* variables
 run_eval         one eval of one model, isolated, through `heldout.evaluate`
 runner           how the policy is run and scored: `live_model`, `from_functions`
 distributed      training in several processes
-budget           how much of its time training may spend on evals, and has spent
-settings         the HELDOUT_EVAL_* variables
 
 curve            curve.jsonl: one line per evaluation point
 curve_file       the run directory: its writer, earlier attempts, which curve may be continued
@@ -15,7 +19,11 @@ verdicts         improving, regressing, plateau or inconclusive; the best eval s
 flips, plot      two points compared; the curve as a picture
 
 dispatcher       AsyncEvalDispatcher: evals in the background
-threads          the event loop of async evaluators; what must run in the trainer's thread
+scheduled        a scheduled eval: its handle, and its state
+eval_queue       which are queued and which run; what gives way when there is no slot
+eval_runner      runs them, and writes how each ends
+threads          the event loop of async evaluators; what must run in the trainer's thread; waiting
+sigterm          evals in flight are recorded before SIGTERM ends the process
 results          what an evaluator returned, as a point
 snapshot         SnapshotPool: copies of the weights
 worker           EvalWorker: a process that evaluates

@@ -19,9 +19,7 @@ from typing import Any
 
 from heldout.training.curve import CurvePoint
 from heldout.training.run_eval import Measured
-
-SMALLEST = 8
-"""Smallest subset: a mean over fewer samples is not worth its time."""
+from heldout.training.settings import SMALLEST, EvalSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +92,15 @@ class Spending:
     """The time that a training run spends on training and on waiting for evals.
 
     Args:
-        budget: The budget; None for no limit.
+        settings: The settings of the eval, with its budget.
         total: Samples in the whole set.
         clock: The clock.
     """
 
-    def __init__(self, budget: Budget | None, total: int, clock: Callable[[], float]) -> None:
-        self._budget, self._total, self._clock = budget, total, clock
+    def __init__(self, settings: EvalSettings, total: int, clock: Callable[[], float]) -> None:
+        share, smallest = settings.max_overhead, settings.min_samples
+        self._budget = None if share is None else Budget(share, total, smallest=smallest)
+        self._total, self._clock = total, clock
         self._began: float | None = None
         self._evaluating = self._trained_before = 0.0
         self._last = 0

@@ -21,32 +21,22 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from heldout.datasets import ordered_by_id
-from heldout.errors import EvalFailed, InvalidInput, RunBusy
-from heldout.isolation import is_background_thread, modules_of, untouched_random_state
+from heldout.errors import InvalidInput, RunBusy
+from heldout.isolation import modules_of, untouched_random_state
 from heldout.rollout import EvalDefinition
-from heldout.store.run_dir import now
-from heldout.training.budget import SMALLEST, Budget, Spending
-from heldout.training.curve import (
-    CurvePoint,
-    check_step,
-    outcomes_of,
-    stop_requested,
-)
+from heldout.training.background import BackgroundEvals
+from heldout.training.budget import Spending
+from heldout.training.cadence import EvalCadence
+from heldout.training.curve import CurvePoint, check_step, stop_requested
 from heldout.training.curve_file import EvalHistory, choose_run_dir, has_points, numbered_dirs
-from heldout.training.dispatcher import (
-    AsyncEvalDispatcher,
-    Scheduled,
-    get_async_eval_dispatcher,
-)
+from heldout.training.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
 from heldout.training.distributed import (
     Alone,
     RanksApart,
@@ -54,35 +44,20 @@ from heldout.training.distributed import (
     current_ranks,
     is_first_process,
 )
+from heldout.training.judging import Monitor
+from heldout.training.measuring import GetModel, PolicyMeasurer
 from heldout.training.metrics import Heartbeat
-from heldout.training.publishing import Monitor, PointPublisher
-from heldout.training.results import SAME_WEIGHTS, pending_point, skip_of
-from heldout.training.run_eval import (
-    Known,
-    Measured,
-    Task,
-    check_samples,
-    describe,
-    hash_samples,
-    measure,
-)
+from heldout.training.publishing import PointPublisher
+from heldout.training.results import SAME_WEIGHTS, skip_of
+from heldout.training.run_eval import Known, Measured, check_samples, describe, hash_samples
 from heldout.training.runner import (
-    EpisodeRunner,
     KnownBuilder,
     RunnerBuilder,
     check_same_eval,
     describe_builder,
 )
-from heldout.training.settings import (
-    DEFAULT_NUM,
-    DEFAULT_PASS_THRESHOLD,
-    NUM,
-    Settings,
-    check_counts,
-    check_seconds,
-    check_threshold,
-    first_set,
-)
+from heldout.training.scheduled import Scheduled
+from heldout.training.settings import NUM, SMALLEST, EvalSettings
 from heldout.types import Sample
 from heldout.weights import fingerprint
 
@@ -91,8 +66,6 @@ if TYPE_CHECKING:
     from heldout.training.worker import EvalWorker
 
 log = logging.getLogger("heldout")
-
-GetModel = Callable[[], Any]
 
 
 class PeriodicEval:
@@ -163,74 +136,57 @@ class PeriodicEval:
         on_error: Literal["skip", "raise"] = "skip",
         snapshots: SnapshotPool | None = None,
     ) -> None:
-        outside = Settings.from_environment()
-        # A launch must not fail where its variables, and not the code, turn an eval on or off.
-        set_outside = outside.num == 0 or (bool(outside.every_steps) and every_steps is None)
-        if outside.every_steps is not None and every_steps is None and num is None:
-            num = DEFAULT_NUM
-        every_steps = first_set(outside.every_steps, every_steps, 0)
-        num = first_set(outside.num, num)
-        if outside.num == 0:
-            num = None
-        pass_threshold = first_set(outside.pass_threshold, pass_threshold, DEFAULT_PASS_THRESHOLD)
-        check_counts(every_steps=every_steps, min_samples=min_samples, num=num, seed=seed)
-        check_threshold(pass_threshold)
-        check_seconds(
-            max_overhead=max_overhead, max_seconds=max_seconds, progress_seconds=progress_seconds
-        )
-        if across not in ("first", "all"):
-            raise InvalidInput(f"across is 'first' or 'all', got {across!r}")
-        if on_error not in ("skip", "raise"):
-            raise InvalidInput(f"on_error is 'skip' or 'raise', got {on_error!r}")
         _check_runner(runner_builder, worker)
         if isinstance(samples, EvalDefinition):
             check_same_eval(samples, runner_builder)
         if across == "all" and worker is not None:
             raise InvalidInput("across='all' does not work with an EvalWorker")
-        if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
-            raise InvalidInput(f"label is letters, digits, _ and -, got {label!r}")
         if snapshots is not None and not hasattr(snapshots, "try_take"):
             raise InvalidInput(f"snapshots is a SnapshotPool, got {snapshots!r:.100}")
         if modules_of(model_getter):
             raise InvalidInput("model_getter is a function: `lambda: model`, not the model itself")
-        self._publisher = PointPublisher(label, monitor, heartbeat_fn)
-        self.every_steps: int = every_steps
+        self._settings = settings = EvalSettings.with_environment(
+            label=label,
+            every_steps=every_steps,
+            num=num,
+            seed=seed,
+            pass_threshold=pass_threshold,
+            at_start=at_start,
+            max_overhead=max_overhead,
+            min_samples=min_samples,
+            max_seconds=max_seconds,
+            progress_seconds=progress_seconds,
+            across=across,
+            on_error=on_error,
+        )
         self.label = label
         self.model_getter = model_getter
         self.in_rollout_phase = False
         """Whether it runs only inside the rollout phase of a trainer."""
-        held_out = check_samples(samples, may_be_empty=set_outside)
-        self.samples = ordered_by_id(held_out, seed)[:num]
+        held_out = check_samples(samples, may_be_empty=settings.is_set_at_launch)
+        self.samples = ordered_by_id(held_out, seed)[: settings.num]
         """The samples that are evaluated, in the fixed order."""
-        if outside.num == 0 or not held_out:
-            self.every_steps = 0
-            log.warning(
-                "%s: no eval is ever due: %s",
-                label,
-                f"{NUM} is 0" if outside.num == 0 else "there are no held-out samples",
-            )
+        is_off = settings.is_off_at_launch or not held_out
+        if is_off:
+            why = f"{NUM} is 0" if settings.is_off_at_launch else "there are no held-out samples"
+            log.warning("%s: no eval is ever due: %s", label, why)
+        self._cadence = EvalCadence(0 if is_off else settings.every_steps, at_start=at_start)
         self.runner_builder, self.worker = runner_builder, worker
-        self._threshold, self._seed, self._at_start = pass_threshold, seed, at_start
-        self._across, self._on_error = across, on_error
-        self._max_seconds, self._progress_seconds = max_seconds, progress_seconds
-        total = len(self.samples)
-        budget = None if max_overhead is None else Budget(max_overhead, total, smallest=min_samples)
-        self._spending = Spending(budget, total, self._clock)
-        self._seen: int | None = None
-        self._handled: int | None = None
-        """The last step that `maybe_run` found due."""
+        self._spending = Spending(settings, len(self.samples), self._clock)
+        self._publisher = PointPublisher(label, monitor, heartbeat_fn, on_error=on_error)
+        self._measurer = PolicyMeasurer(
+            settings,
+            self.samples,
+            runner_builder,
+            worker,
+            self._publisher,
+            self._spending,
+            self._clock,
+        )
+        self._background = BackgroundEvals(label, self._measurer, self._publisher, snapshots)
         self._finishing = False
         self._agreed_stop: str | None = None
         """The last stop reason of the first process, with `across="all"`."""
-        # In the background.
-        self._snapshots = snapshots
-        self._copied: int | None = None
-        """Id of the model that could be copied."""
-        self._scheduled: list[Scheduled] = []
-        self._progress: deque[Callable[[], object]] = deque()
-        """Heartbeats of background evals, to be called in the trainer's thread."""
-        self._warned: set[str] = set()
-        """What was logged once, and is not logged again."""
         # Absolute: the working directory may change in the middle of it.
         self._base_dir = Path(run_dir or Path("outputs/evals") / label).absolute()
         self._is_named = run_dir is not None
@@ -241,6 +197,16 @@ class PeriodicEval:
             self._enter_first()
 
     # --- Cadence ---
+
+    @property
+    def every_steps(self) -> int:
+        """Steps between evals; 0 if evals are off."""
+        return self._cadence.every_steps
+
+    @property
+    def last_due(self) -> int | None:
+        """The last step at which `maybe_run` found an eval due: the same in every process."""
+        return self._cadence.last_due
 
     def should_run(self, step: int) -> bool:
         """Whether an eval is due, by the cadence alone.
@@ -253,12 +219,7 @@ class PeriodicEval:
         Returns:
             Whether it is due.
         """
-        if self.every_steps <= 0 or step < 0 or step == self._handled:
-            return False
-        if step == 0:
-            return self._at_start
-        seen = step - 1 if self._seen is None or self._seen >= step else self._seen
-        return step // self.every_steps > seen // self.every_steps
+        return self._cadence.is_due(step)
 
     def maybe_run(
         self,
@@ -284,20 +245,18 @@ class PeriodicEval:
         step = check_step(step)
         self._begin_at(step, follows=max(0, step - 1))
         dispatcher = self._poll_dispatcher(step)
-        due = self.should_run(step)
-        self._seen = step
-        if not due:
+        if not self._cadence.reach(step):
             return None
-        self._handled = step
         get_model = self._model_getter(model)
         # Where others take part the first one says so to all of them, further down.
-        if self._across == "first" and self._spending.affordable == 0:
+        if self._settings.across == "first" and self._spending.affordable == 0:
             return self._skip_unaffordable(step)
         if dispatcher is not None and not wait:
-            live = self._copyable_model(get_model)
+            live = self._background.find_model(get_model)
             if live is not None:
-                self._schedule(dispatcher, step, live, saved_at=saved_at)
-                return None
+                is_scheduled, _ = self._schedule(dispatcher, step, live, saved_at=saved_at)
+                if is_scheduled:
+                    return None
         point = self._run(step, get_model, size=self._spending.affordable)
         self._agree_to_stop()
         return point
@@ -335,28 +294,38 @@ class PeriodicEval:
         self.begin()
         step = check_step(step)
         get_model = self._model_getter(model)
-        dispatcher, point = self._poll_dispatcher(step), None
+        dispatcher = self._poll_dispatcher(step)
         self.collect()
-        live = None if dispatcher is None else self._copyable_model(get_model)
+        point, is_scheduled = None, False
+        live = None if dispatcher is None else self._background.find_model(get_model)
         if dispatcher is not None and live is not None and not dispatcher.in_event_loop:
-            timeout, began = dispatcher.drain_timeout, time.monotonic()
-            dispatcher.wait_for(self._scheduled, timeout)
-            self.collect()
-            deadline = math.inf if timeout is None else began + timeout
-            handle = self._schedule(dispatcher, step, live, final=True, deadline=deadline)
-            if handle is not None:
-                left = max(0.0, deadline - time.monotonic())
-                handle.result(None if left == math.inf else left)
-            self.collect()
-            point = None if handle is None else handle.point  # with its verdict
-        elif not any(handle.step == step for handle in self._scheduled):
+            is_scheduled, point = self._wait_for_final(dispatcher, step, live)
+        if not is_scheduled and all(h.step != step for h in self._background.scheduled):
             point = self._run(step, get_model, final=True)
         self._finishing = True
         if self._history is None:
             return point
-        if not self._scheduled:
+        if not self._background.scheduled:
             self._history.mark_complete()
         return point or self._history.last_at(step)
+
+    def _wait_for_final(
+        self, dispatcher: AsyncEvalDispatcher, step: int, model: Any
+    ) -> tuple[bool, CurvePoint | None]:
+        """Evaluate the last weights in the background, after what is in flight, and wait."""
+        timeout, began = dispatcher.drain_timeout, time.monotonic()
+        dispatcher.wait_for(self._background.scheduled, timeout)
+        self.collect()
+        deadline = math.inf if timeout is None else began + timeout
+        is_scheduled, handle = self._schedule(
+            dispatcher, step, model, final=True, deadline=deadline
+        )
+        if handle is None:
+            return is_scheduled, None
+        left = max(0.0, deadline - time.monotonic())
+        handle.result(None if left == math.inf else left)
+        self.collect()
+        return True, handle.point  # with its verdict
 
     def finish(self, pending: CurvePoint, model: Any) -> CurvePoint | None:
         """Run one of `pending_evals` now, on its weights.
@@ -418,7 +387,7 @@ class PeriodicEval:
         self._enter_first()
         if step is not None:
             self._begin_at(step, follows=step)
-            self._seen = step
+            self._cadence.begin(step)
         self._spending.begin()
 
     def _begin_at(self, step: int, *, follows: int) -> None:
@@ -426,10 +395,8 @@ class PeriodicEval:
 
         `follows` is the last step whose weights earlier attempts have, too.
         """
-        if self._seen is not None and step < self._seen:
-            self._handled = None
-            if self._history is not None:
-                self._history.begin_attempt()
+        if self._cadence.go_back(step) and self._history is not None:
+            self._history.begin_attempt()
         if self._history is not None and self._history.follows is None:
             self._history.follow(follows)
 
@@ -480,8 +447,8 @@ class PeriodicEval:
             "label": self.label,
             "n": len(self.samples),
             "samples": hash_samples(self.samples),
-            "seed": self._seed,
-            "pass_threshold": self._threshold,
+            "seed": self._settings.seed,
+            "pass_threshold": self._settings.pass_threshold,
             "every_steps": self.every_steps,
             "monitor": self._publisher.settings,
         }
@@ -529,7 +496,7 @@ class PeriodicEval:
 
     @property
     def _is_shared(self) -> bool:
-        return self._across == "all" and self._current_ranks().world > 1
+        return self._settings.across == "all" and self._current_ranks().world > 1
 
     def _agree_to_stop(self) -> None:
         """Broadcast the stop reason to all processes: they hang if only some stop."""
@@ -562,20 +529,23 @@ class PeriodicEval:
         """
         self.begin()
         began = self._clock()
-        measured: Measured | Known | None
         try:
             ranks = self._current_ranks()
-            if self._across == "first":
+            if self._settings.across == "first":
                 if not is_first_process(ranks):
                     return None
                 ranks = Alone()
             if ranks.rank == 0:
                 self.curve.check_current()
-            task = self._task(step, began, size=size, final=final, rank=ranks.rank)
-            if self.worker is not None:
-                measured = self._measure_in_worker(task, get_model)
-            else:
-                measured = measure(task, get_model, ranks)
+            measured = self._measurer.measure_live(
+                step,
+                get_model,
+                ranks,
+                run_dir=self.run_dir,
+                history=self.curve if ranks.rank == 0 else None,
+                size=size,
+                final=final,
+            )
             if ranks.rank != 0:
                 return None
             if measured is None:
@@ -592,7 +562,9 @@ class PeriodicEval:
         finally:
             self._spending.evaluated(self._clock() - began)
         measured_at = self._clock()
-        point = self._point(step, measured, measured_at - began, final=final)
+        point = self._measurer.make_point(
+            step, measured, measured_at - began, self.curve, final=final
+        )
         if instead_of is not None:
             point = msgspec.structs.replace(
                 point, session=instead_of.session, follows=instead_of.follows
@@ -604,69 +576,8 @@ class PeriodicEval:
         with untouched_random_state():
             point = self._publisher.publish(point, self.curve)
         self._spending.waited(self._clock() - measured_at)
-        self._raise_if_asked(point)
+        self._publisher.raise_if_asked(point)
         return point
-
-    def _task(
-        self,
-        step: int,
-        began: float,
-        *,
-        size: int | None,
-        final: bool,
-        rank: int = 0,
-        is_given_up: Callable[[], bool] = lambda: False,
-    ) -> Task:
-        return Task(
-            step=step,
-            samples=self.samples,
-            size=len(self.samples) if size is None else size,
-            runner_builder=self.runner_builder,
-            run_dir=self.run_dir,
-            pass_threshold=self._threshold,
-            seed=self._seed,
-            keep_going=self._keep_going(step, began, beats=rank == 0, is_given_up=is_given_up),
-            history=self.curve if rank == 0 else None,
-            whole=size is None,
-            final=final,
-        )
-
-    def _measure_in_worker(self, task: Task, get_model: GetModel) -> Measured | Known:
-        assert self.worker is not None
-        try:
-            with untouched_random_state():
-                snapshot = self.worker.try_snapshot(get_model(), step=task.step)
-        except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
-            return Measured(0, skipped=f"model: {describe(problem)}")
-        if snapshot is None:
-            return Measured(0, skipped="all snapshots were in use")
-        try:
-            return self.worker.measure(task, snapshot)
-        finally:
-            snapshot.release()
-
-    def _keep_going(
-        self, step: int, began: float, *, beats: bool, is_given_up: Callable[[], bool]
-    ) -> Callable[[int, int], bool]:
-        """Make the callback of a running eval: it gives heartbeats and says when time is up."""
-        last_beat = began
-
-        def keep_going(done: int, total: int) -> bool:
-            nonlocal last_beat
-            time_now = self._clock()
-            if beats and time_now - last_beat >= self._progress_seconds:
-                last_beat = time_now
-                fields = {"eval_done": done, "eval_total": total, "eval_seconds": time_now - began}
-                name = f"{self.label}_progress"
-                beat = partial(self._publisher.beat, name, {"step": step, **fields})
-                if is_background_thread():
-                    self._progress.append(beat)
-                else:
-                    beat()
-            in_time = self._max_seconds is None or time_now - began < self._max_seconds
-            return in_time and not is_given_up()
-
-        return keep_going
 
     def _skip_unaffordable(self, step: int) -> CurvePoint | None:
         """Publish a skip: `max_overhead` leaves no time for an eval that is due."""
@@ -675,19 +586,12 @@ class PeriodicEval:
         began = self._clock()
         skip = Measured(0, skipped=self._spending.why_not)
         with untouched_random_state():
-            point = self._point(step, skip, 0.0, final=False, charged=False)
+            point = self._measurer.make_point(
+                step, skip, 0.0, self.curve, final=False, charged=False
+            )
             point = self._publisher.publish(point, self.curve)
         self._spending.evaluated(self._clock() - began)  # not charged: it would starve evals
         return point
-
-    def _raise_if_asked(self, point: CurvePoint) -> None:
-        """Raise a skip, or an item's error, with `on_error="raise"`."""
-        if self._on_error != "raise":
-            return
-        errors = [f"sample {item.id!r}: {item.error}" for item in point.outcomes if item.error]
-        reason = point.skipped or "; ".join(errors[:1])
-        if reason:
-            raise EvalFailed(f"{self.label} at step {point.step}: {reason} (on_error='raise')")
 
     def _model_getter(self, model: Any) -> GetModel:
         if model is not None:
@@ -702,52 +606,11 @@ class PeriodicEval:
         if dispatcher is None or self.in_rollout_phase:
             return None
         if self._is_shared:
-            self._warn_once("across='all' does not work in the background")
+            self._background.warn_once("across='all' does not work in the background")
             return None
         dispatcher.on_poll(self.collect)
         dispatcher.poll(step)
         return dispatcher
-
-    def _copyable_model(self, get_model: GetModel) -> Any:
-        """Return the model if it can be copied; None if it has to be evaluated inline."""
-        try:
-            with untouched_random_state():
-                model = get_model()
-        except Exception:  # noqa: BLE001 - it is asked again, and the reason becomes a skip
-            return None
-        if model is None:
-            return None
-        if isinstance(getattr(self.runner_builder, "prototype", None), EpisodeRunner):
-            self._warn_once("episodes are played in the trainer's thread")
-            return None
-        if not modules_of(model):
-            self._warn_once(f"a {type(model).__name__} cannot be copied: it is not a torch module")
-            return None
-        if self.worker is None and self._copied != id(model):
-            try:
-                snapshot = self._pool().try_take(model, step=0)
-            except InvalidInput as problem:
-                self._warn_once(f"the model cannot be copied: {problem}")
-                return None
-            except Exception as problem:
-                log.debug("no snapshot yet; the next try says why", exc_info=problem)
-                return model
-            if snapshot is not None:
-                snapshot.release()
-            self._copied = id(model)
-        return model
-
-    def _pool(self) -> SnapshotPool:
-        if self._snapshots is None:
-            from heldout.training.snapshot import SnapshotPool
-
-            self._snapshots = SnapshotPool()
-        return self._snapshots
-
-    def _warn_once(self, reason: str) -> None:
-        if reason not in self._warned:
-            self._warned.add(reason)
-            log.warning("%s: training waits for evals: %s", self.label, reason)
 
     def _schedule(
         self,
@@ -758,113 +621,49 @@ class PeriodicEval:
         final: bool = False,
         saved_at: str | Path | None = None,
         deadline: float | None = None,
-    ) -> Scheduled | None:
+    ) -> tuple[bool, Scheduled | None]:
         """Schedule an eval in the background; never raises an Exception either.
 
-        Training waits for the snapshot, and for a free slot.
+        Returns:
+            Whether it needs no eval inline, and what was scheduled.
         """
         began = self._clock()
         try:
             if not is_first_process(self._current_ranks()):
-                return None
+                return True, None
             self.curve.check_current()
-            take = self._pool().try_take if self.worker is None else self.worker.try_snapshot
-            handle = dispatcher.schedule_on(
-                self.curve.file,
-                partial(self._run_snapshot, dispatcher, final),
-                pending_point(
-                    self.label,
-                    step,
-                    self.curve.session,
-                    saved_at=saved_at,
-                    follows=self.curve.follows,
-                ),
-                snapshot=partial(take, model, step=step),
+            handle = self._background.schedule(
+                dispatcher,
+                step,
+                model,
+                self.curve,
+                final=final,
+                saved_at=saved_at,
                 deadline=deadline,
             )
-            self._scheduled.append(handle)
-            return handle
+            return handle is not None, handle
         except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             skip = Measured(0, skipped=describe(problem))
             with untouched_random_state():
-                point = self._point(step, skip, self._clock() - began, final=final)
+                seconds = self._clock() - began
+                point = self._measurer.make_point(step, skip, seconds, self.curve, final=final)
                 point = self._publisher.publish(point, self.curve)
-            self._raise_if_asked(point)
-            return None
+            self._publisher.raise_if_asked(point)
+            return True, None
         finally:
             self._spending.waited(self._clock() - began)
-
-    def _run_snapshot(
-        self, dispatcher: AsyncEvalDispatcher, final: bool, scheduled: Scheduled, snapshot: Any
-    ) -> CurvePoint | Known:
-        """Evaluate a snapshot, in a thread."""
-        step, began = scheduled.step, self._clock()
-        # Off the last step a result of a part will do, if these weights have one.
-        size = None if final else len(self.samples)
-        task = self._task(step, began, size=size, final=final, is_given_up=scheduled.done)
-        measured: Measured | Known | None
-        if self.worker is not None:
-            measured = self.worker.measure(task, snapshot)
-        else:
-            run_in_trainer = partial(dispatcher.trainer.call, is_given_up=scheduled.done)
-            measured = measure(task, lambda: snapshot.model, Alone(), snapshot, run_in_trainer)
-            assert measured is not None
-        if isinstance(measured, Known):
-            return measured
-        return self._point(step, measured, self._clock() - began, final=final, charged=False)
 
     def collect(self) -> None:
         """Process results of background evals, in the trainer's thread.
 
         `maybe_run` calls it, and the dispatcher when it drains.
         """
-        ended = [handle for handle in self._scheduled if handle.done()]
-        if not ended and not self._progress:
+        if self._history is None:
             return
-        with untouched_random_state():
-            while self._progress:
-                self._progress.popleft()()
-            for handle in ended:
-                self._scheduled.remove(handle)
-                if handle.point is None:
-                    continue
-                if not handle.is_new:
-                    self._publisher.reuse(handle.point, self.curve)
-                    continue
-                point = self._publisher.publish_stored(handle, self.curve)
-                self._raise_if_asked(point)
-        if self._finishing and not self._scheduled:
-            self.curve.mark_complete()
-
-    def _point(
-        self, step: int, measured: Measured, seconds: float, *, final: bool, charged: bool = True
-    ) -> CurvePoint:
-        budget = None
-        if charged:
-            budget = self._spending.spend(step, measured, seconds, self.every_steps)
-        partial_reason = measured.partial
-        if partial_reason is not None and self._max_seconds is not None:
-            partial_reason = f"max_seconds={self._max_seconds:g}: {partial_reason}"
-        return CurvePoint(
-            label=self.label,
-            step=step,
-            session=self.curve.session,
-            time=now(),
-            seconds=seconds,
-            summary=measured.summary,
-            skipped=measured.skipped,
-            partial=partial_reason,
-            outcomes=outcomes_of(measured.results),
-            asked=measured.asked,
-            of=len(self.samples) * measured.repeats,
-            weights=measured.weights,
-            budget=budget,
-            decoding=measured.decoding,
-            run=measured.run,
-            final=final,
-            follows=self.curve.follows,
-        )
+        self._background.publish_ended(self._history)
+        if self._finishing and not self._background.scheduled:
+            self._history.mark_complete()
 
 
 def _check_runner(runner_builder: Any, worker: Any) -> None:

@@ -10,26 +10,23 @@ in run.json.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from heldout.errors import InvalidInput
+from heldout.errors import EvalFailed, InvalidInput
 from heldout.isolation import untouched_random_state
-from heldout.training.curve import CurvePoint, encode_point, verdict_line
+from heldout.training.curve import CurvePoint, verdict_line
 from heldout.training.curve_file import EvalHistory
-from heldout.training.dispatcher import Scheduled, get_async_eval_dispatcher
+from heldout.training.dispatcher import get_async_eval_dispatcher
+from heldout.training.judging import Monitor, judge_point
 from heldout.training.metrics import Heartbeat, checked_heartbeat, heartbeat_fields
 from heldout.training.run_eval import describe
-from heldout.training.verdicts import CurveMonitor, Judgement
+from heldout.training.scheduled import Scheduled
+from heldout.training.verdicts import CurveMonitor
 
 log = logging.getLogger("heldout")
-
-Monitor = Callable[[Sequence[CurvePoint]], str | Judgement | None]
-"""A function of the curve so far, by step. Returns why training should stop, or None; or a
-`Judgement`."""
 
 
 class PointPublisher:
@@ -39,14 +36,22 @@ class PointPublisher:
         label: The eval's name.
         monitor: As for `PeriodicEval`.
         heartbeat_fn: As for `PeriodicEval`.
+        on_error: As for `PeriodicEval`.
 
     Raises:
         InvalidInput: The monitor or the heartbeat cannot be called.
     """
 
-    def __init__(self, label: str, monitor: Monitor | None, heartbeat_fn: Heartbeat | None) -> None:
+    def __init__(
+        self,
+        label: str,
+        monitor: Monitor | None = None,
+        heartbeat_fn: Heartbeat | None = None,
+        *,
+        on_error: Literal["skip", "raise"] = "skip",
+    ) -> None:
         _check_monitor(monitor)
-        self._label, self._monitor = label, monitor
+        self._label, self._monitor, self._on_error = label, monitor, on_error
         self._heartbeat = checked_heartbeat(heartbeat_fn)
         self._curve_monitor = monitor if isinstance(monitor, CurveMonitor) else CurveMonitor()
         self.stop: str | None = None
@@ -116,6 +121,15 @@ class PointPublisher:
             self.beat(self._label, {**heartbeat_fields(point), "eval_reused": True})
         return point
 
+    def raise_if_asked(self, point: CurvePoint) -> None:
+        """Raise EvalFailed for a skip, or an item's error, with `on_error="raise"`."""
+        if self._on_error != "raise":
+            return
+        errors = [f"sample {item.id!r}: {item.error}" for item in point.outcomes if item.error]
+        reason = point.skipped or "; ".join(errors[:1])
+        if reason:
+            raise EvalFailed(f"{self._label} at step {point.step}: {reason} (on_error='raise')")
+
     def beat(self, name: str, fields: dict[str, Any]) -> None:
         """Call the heartbeat."""
         if self._heartbeat is None:
@@ -148,19 +162,7 @@ class PointPublisher:
 
     def _ask_monitor(self, monitor: Monitor, point: CurvePoint, curve: EvalHistory) -> CurvePoint:
         try:
-            judgement = monitor(curve.points_with(point))
-            if not isinstance(judgement, Judgement):
-                return msgspec.structs.replace(point, stop=_stop_reason(judgement))
-            # What is said of a later step, because this result came late, is not about this one.
-            verdict = judgement.verdict
-            is_about = verdict is not None and verdict.step == point.step
-            judged = msgspec.structs.replace(
-                point,
-                stop=_stop_reason(judgement.stop),
-                verdict=judgement.as_dict() if is_about else point.verdict,
-            )
-            encode_point(msgspec.structs.replace(judged, outcomes=()))  # a line must hold it
-            return judged
+            return judge_point(monitor, point, curve.points_with(point))
         except Exception as problem:
             # Once with its traceback: what fails at one point mostly fails at all of them.
             trace = None if id(monitor) in self._failed else problem
@@ -185,8 +187,3 @@ def _check_monitor(monitor: Any) -> None:
         raise InvalidInput(
             f"monitor is a function of the curve so far, or a CurveMonitor, got {monitor!r:.100}"
         )
-
-
-def _stop_reason(reason: Any) -> str | None:
-    """Return a reason as text that JSON can represent."""
-    return str(reason).encode("utf-8", "replace").decode() if reason else None

@@ -47,6 +47,7 @@ from heldout.rendering.segments import (
 )
 from heldout.rollout import (
     Attempt,
+    AttemptResult,
     AttemptState,
     EndpointPolicy,
     EnvironmentFactory,
@@ -423,7 +424,7 @@ async def agenerate_rollouts(
     return [rollouts[index] for index in range(len(items))]
 
 
-def _make_rollout(sample: Sample, attempt: Attempt) -> Rollout:
+def _make_rollout(sample: Sample, attempt: AttemptResult) -> Rollout:
     return Rollout(sample, attempt.trajectory, attempt.score, attempt.error, attempt.error_stage)
 
 

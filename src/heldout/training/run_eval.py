@@ -12,7 +12,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from heldout.isolation import (
     background_thread,
     isolated,
     refusing_draws,
+    tokenizers_of,
     untouched_random_state,
     wait_for_device,
 )
@@ -262,7 +263,7 @@ def _run_here(
                     with untouched_random_state():
                         model = get_model()
                     if model is not None:
-                        stack.enter_context(isolated(model, seed=task.seed))
+                        stack.enter_context(_isolated(task, model))
                         weights = fingerprint(model)
                 else:
                     model = get_model()
@@ -293,6 +294,11 @@ def _run_here(
         log.error("after the eval at step %s", task.step, exc_info=problem)
         part.skipped = describe(problem)
     return part, size, weights, known
+
+
+def _isolated(task: Task, model: Any) -> AbstractContextManager[None]:
+    """Isolate the model, and the tokenizers that the eval shares with training."""
+    return isolated(model, seed=task.seed, tokenizers=tokenizers_of(task.runner_builder))
 
 
 def _encode_part(part: RankResults) -> bytes:
@@ -403,7 +409,7 @@ def _answer_in_background(
             reason = problem
 
         def answer_in_trainer() -> Sequence[Answered]:
-            with isolated(model, seed=task.seed):
+            with _isolated(task, model):
                 answers = runner.answer(requests, keep_going)
                 wait_for_device(model)
                 return answers

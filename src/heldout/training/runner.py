@@ -30,7 +30,7 @@ from heldout.rollout import (
 )
 from heldout.scoring.rubric import Rubric
 from heldout.store.report import EvalReport
-from heldout.training.settings import DEFAULT_MAX_NEW, Settings
+from heldout.training.settings import DEFAULT_MAX_NEW, EnvironmentSettings
 from heldout.types import Message, Sample, Score, Trajectory
 from heldout.weights import explain_sharding
 
@@ -297,7 +297,7 @@ def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
 
     Without any of them it is the trainer's, or 256.
     """
-    limit = Settings.from_environment().max_new or max_new or sampling.max_tokens
+    limit = EnvironmentSettings.from_environment().max_new or max_new or sampling.max_tokens
     return replace(sampling, max_tokens=limit)
 
 

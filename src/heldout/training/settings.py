@@ -1,4 +1,4 @@
-"""Settings of evals from the HELDOUT_EVAL_* environment variables.
+"""Settings of a `PeriodicEval`, and the HELDOUT_EVAL_* environment variables that change them.
 
 A variable overrides the argument in code, so evals can be changed at launch. Negative counts are
 read as 0, token limits as at least 1. A value that is not a number is an error that names the
@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from heldout.errors import InvalidInput
 
@@ -28,10 +28,12 @@ DEFAULT_NUM = 32
 DEFAULT_MAX_NEW = 256
 """Tokens of a model turn, if neither the code nor the trainer has a limit."""
 DEFAULT_PASS_THRESHOLD = 0.5
+SMALLEST = 8
+"""Smallest subset: a mean over fewer samples is not worth its time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EnvironmentSettings:
     """Values of the variables; None if not set."""
 
     every_steps: int | None = None
@@ -44,7 +46,7 @@ class Settings:
     """Reward from which an item counts as passed."""
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> EnvironmentSettings:
         """Read the variables.
 
         Args:
@@ -78,36 +80,100 @@ def _read(
     return value if least is None else max(least, value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSettings:
+    """How a `PeriodicEval` evaluates: its arguments of the same names, checked.
+
+    Raises:
+        InvalidInput: A value is invalid.
+    """
+
+    label: str = "rl_eval"
+    every_steps: int = 0
+    num: int | None = None
+    seed: int = 0
+    pass_threshold: float = DEFAULT_PASS_THRESHOLD
+    at_start: bool = False
+    max_overhead: float | None = None
+    min_samples: int = SMALLEST
+    max_seconds: float | None = 3600.0
+    progress_seconds: float = 10.0
+    across: Literal["first", "all"] = "first"
+    on_error: Literal["skip", "raise"] = "skip"
+    is_off_at_launch: bool = False
+    """Whether HELDOUT_EVAL_NUM is 0."""
+    is_set_at_launch: bool = False
+    """Whether variables, and not the code, turn it on or off. A launch must not fail then."""
+
+    @classmethod
+    def with_environment(
+        cls,
+        *,
+        every_steps: int | None,
+        num: int | None,
+        pass_threshold: float | None,
+        **others: Any,
+    ) -> EvalSettings:
+        """Make the settings of these arguments and of the environment variables.
+
+        Args:
+            every_steps: The argument in code, as the following; None where it was left out.
+            num: How many samples to use, at most.
+            pass_threshold: Reward from which an item passes.
+            **others: Fields that no variable sets.
+        """
+        outside = EnvironmentSettings.from_environment()
+        is_off = outside.num == 0
+        is_set_outside = is_off or (bool(outside.every_steps) and every_steps is None)
+        if outside.every_steps is not None and every_steps is None and num is None:
+            num = DEFAULT_NUM
+        return cls(
+            every_steps=first_set(outside.every_steps, every_steps, 0),
+            num=None if is_off else first_set(outside.num, num),
+            pass_threshold=first_set(
+                outside.pass_threshold, pass_threshold, DEFAULT_PASS_THRESHOLD
+            ),
+            is_off_at_launch=is_off,
+            is_set_at_launch=is_set_outside,
+            **others,
+        )
+
+    def __post_init__(self) -> None:
+        _check_count("every_steps", self.every_steps, least=0)
+        _check_count("min_samples", self.min_samples, least=1)
+        if self.num is not None:
+            _check_count("num", self.num, least=1)
+        _check_count("seed", self.seed, least=0)
+        if not _is_number(self.pass_threshold):
+            raise InvalidInput(f"pass_threshold is a finite number, got {self.pass_threshold!r}")
+        _check_positive("max_overhead", self.max_overhead, may_be_none=True)
+        _check_positive("max_seconds", self.max_seconds, may_be_none=True)
+        _check_positive("progress_seconds", self.progress_seconds)
+        if self.across not in ("first", "all"):
+            raise InvalidInput(f"across is 'first' or 'all', got {self.across!r}")
+        if self.on_error not in ("skip", "raise"):
+            raise InvalidInput(f"on_error is 'skip' or 'raise', got {self.on_error!r}")
+        label = self.label
+        if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
+            raise InvalidInput(f"label is letters, digits, _ and -, got {label!r}")
+
+
 def first_set(*choices: Any) -> Any:
     """Return the first value that is not None."""
     return next((choice for choice in choices if choice is not None), None)
 
 
-def check_threshold(value: Any) -> None:
-    """Check that a pass threshold is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidInput(f"pass_threshold is a finite number, got {value!r}")
+def _check_count(name: str, value: Any, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidInput(f"{name} is a whole number >= {least}, got {value!r}")
 
 
-LEAST = {"every_steps": 0, "num": 1, "min_samples": 1, "seed": 0}
+def _check_positive(name: str, value: Any, *, may_be_none: bool = False) -> None:
+    if may_be_none and value is None:
+        return
+    if not _is_number(value) or value <= 0:
+        raise InvalidInput(f"{name} is a number above 0, or None, got {value!r}")
 
 
-def check_counts(**counts: Any) -> None:
-    """Check counts among the settings of a `PeriodicEval`; `num` may be None."""
-    for name, value in counts.items():
-        if name == "num" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < LEAST[name]:
-            raise InvalidInput(f"{name} is a whole number >= {LEAST[name]}, got {value!r}")
-
-
-def check_seconds(**amounts: Any) -> None:
-    """Check durations and shares; all but `progress_seconds` may be None."""
-    for name, value in amounts.items():
-        if (value is not None or name == "progress_seconds") and (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-            or value <= 0
-        ):
-            raise InvalidInput(f"{name} is a number above 0, or None, got {value!r}")
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

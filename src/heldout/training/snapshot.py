@@ -31,6 +31,7 @@ from typing import Any
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, modules_put_back, thread_local_capture_mode
+from heldout.training.scheduled import NotCopyable
 from heldout.weights import (
     Copy,
     checked_copy,
@@ -169,7 +170,7 @@ class SnapshotPool:
             The snapshot; None if all `size` of them are in use.
 
         Raises:
-            InvalidInput: The model cannot be copied.
+            NotCopyable: There can be no copy of this model.
         """
         with self._lock:
             if self._taken == self.size:
@@ -545,8 +546,8 @@ class _ModelCopy:
                     event.synchronize()
 
 
-def _refusal(where: str, why: str) -> InvalidInput:
-    return InvalidInput(
+def _refusal(where: str, why: str) -> NotCopyable:
+    return NotCopyable(
         f"this model cannot be copied, because of {where or 'the model itself'}: {why}. "
         "Remove that from the model, or evaluate it inline"
     )
@@ -556,9 +557,9 @@ def _check(model: Any) -> None:
     import torch
 
     if not isinstance(model, torch.nn.Module):
-        raise InvalidInput(f"model is a torch module, got {type(model).__name__}")
+        raise NotCopyable(f"model is a torch module, got {type(model).__name__}")
     if why := explain_sharding(model):
-        raise InvalidInput(why)
+        raise NotCopyable(why)
     for kind, name in {type(module): name for name, module in model.named_modules()}.items():
         if issubclass(kind, torch.jit.ScriptModule):
             raise _refusal(name, f"the code of a {kind.__name__} holds its own weights")

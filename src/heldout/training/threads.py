@@ -12,8 +12,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -23,6 +24,51 @@ from heldout._aio import start_thread, waker
 
 log = logging.getLogger("heldout")
 T = TypeVar("T")
+
+
+Waits = Iterator[tuple[int, float | None]]
+"""A generator that runs as far as it can, then yields the number of changes seen and a timeout. A
+thread or a coroutine resumes it at the next change, or after that many seconds."""
+
+
+class ChangeCounter:
+    """A lock, and a count of changes to what it guards that threads and coroutines can wait for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Condition()
+        self.count = 0
+        self._watchers: set[Callable[[], object]] = set()
+
+    def notify(self) -> None:
+        """Count a change, and wake all that wait for one."""
+        with self.lock:
+            self.count += 1
+            self.lock.notify_all()
+            for watcher in self._watchers:
+                watcher()
+
+    def wait(self, waits: Waits) -> None:
+        """Wait in this thread, until `waits` has come to its end."""
+        for seen, timeout in waits:
+            with self.lock:
+                if self.count == seen:
+                    self.lock.wait(timeout)
+
+    async def wait_async(self, waits: Waits) -> None:
+        """Wait as `wait` does, without blocking the event loop."""
+        for seen, timeout in waits:
+            event, post = anyio.Event(), waker()
+            watcher = partial(post, event.set)
+            with self.lock:
+                if self.count != seen:
+                    continue
+                self._watchers.add(watcher)
+            try:
+                with anyio.move_on_after(timeout):
+                    await event.wait()
+            finally:
+                with self.lock:
+                    self._watchers.discard(watcher)
 
 
 class EventLoop(Generic[T]):

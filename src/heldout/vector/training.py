@@ -38,9 +38,9 @@ from heldout.vector.report import Reward, VectorReport, episode_sample
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
     from heldout.training.curve import CurvePoint
+    from heldout.training.judging import Monitor
     from heldout.training.metrics import Heartbeat
     from heldout.training.periodic_eval import PeriodicEval
-    from heldout.training.publishing import Monitor
     from heldout.training.runner import EpisodeRunner
 
 log = logging.getLogger("heldout")
@@ -122,13 +122,13 @@ class EvalEvery:
     ) -> None:
         from heldout.training.periodic_eval import PeriodicEval
         from heldout.training.runner import EpisodeRunner
-        from heldout.training.settings import Settings
+        from heldout.training.settings import EnvironmentSettings
 
         check_whole("every_steps", every_steps, least=0, note=" (0: only where run() is called)")
         check_arguments(make_env, episodes, num_envs, seed, max_steps)
         if reward not in (None, "success", "return"):
             raise InvalidInput(f"reward is 'success' or 'return', got {reward!r}")
-        outside = Settings.from_environment()
+        outside = EnvironmentSettings.from_environment()
         if outside.num:
             episodes = min(episodes, outside.num)
         self._is_off = 0 in (outside.num, outside.every_steps)

@@ -1,21 +1,21 @@
-"""The files of the page, and its modules joined to one script."""
+"""The files of the page: ES modules, and `bundle.js`, all of them in one script.
+
+The bundle is made when the JavaScript changes (`make bundle`) and is part of the package, so nobody
+who uses heldout needs Node. Its first line has the hash of the modules that it was made of. While
+the modules are being worked on it is not current: then the server sends them one by one, and only
+an export waits for a new bundle.
+"""
 
 from __future__ import annotations
 
-import re
+import hashlib
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 MAIN, BUNDLE = "app.js", "bundle.js"
-"""The module that the page begins with, and the script that all of them are joined to."""
-
-_IMPORT = re.compile(
-    r'^import (?:\* as (?P<all>\w+)|\{(?P<names>[^}]*)\}) from "\./(?P<from>[^"]+)";$', re.M
-)
-_EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.M)
-_EXPORT_LIST = re.compile(r"export\s*\{([^}]*)\};?")
+"""The module that the page begins with, and the script that all of them are in."""
 
 
 class Asset(NamedTuple):
@@ -26,7 +26,29 @@ class Asset(NamedTuple):
 
 
 def read_assets() -> dict[str, Asset]:
-    """Read the files of the page by path, "vendor/…" and the joined script included."""
+    """Read the files of the page by path, "vendor/…" included; the bundle only if it is current."""
+    files = _read_files()
+    if not files.get(BUNDLE, b"").startswith(bundle_header(files).encode() + b"\n"):
+        files.pop(BUNDLE, None)
+        index = files["index.html"]
+        files["index.html"] = index.replace(BUNDLE.encode(), MAIN.encode())
+    return {path: Asset(body, TYPES[Path(path).suffix]) for path, body in files.items()}
+
+
+def bundle_header(files: dict[str, bytes] | None = None) -> str:
+    """Return the first line of a bundle that is made of these files, or of those that are here."""
+    files = _read_files() if files is None else files
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        if path.endswith(".js") and path != BUNDLE:
+            digest.update(f"{path} {len(files[path])}\n".encode() + files[path])
+    return (
+        f"// heldout's viewer, made of {digest.hexdigest()}; with preact, htm, marked and diff, "
+        "whose licences are in vendor/"
+    )
+
+
+def _read_files() -> dict[str, bytes]:
     files: dict[str, bytes] = {}
 
     def add(folder: Any, prefix: str) -> None:
@@ -37,47 +59,4 @@ def read_assets() -> dict[str, Asset]:
                 files[prefix + entry.name] = entry.read_bytes()
 
     add(resources.files("heldout.viewer") / "static", "")
-    modules = {path: body.decode() for path, body in files.items() if path.endswith(".js")}
-    files[BUNDLE] = join_modules(modules, MAIN).encode()
-    return {path: Asset(body, TYPES[Path(path).suffix]) for path, body in files.items()}
-
-
-def join_modules(sources: dict[str, str], main: str) -> str:
-    """Join ES modules to one script: one request instead of twenty, or none in an export.
-
-    Args:
-        sources: The text of each module, by path. Modules import names from each other, and export
-            declarations or one list of names.
-        main: The module that the page begins with; it may wait at its top level.
-    """
-    order: list[str] = []
-
-    def visit(path: str) -> None:
-        if path in order:
-            return
-        folder = path.rpartition("/")[0]
-        for imported in _IMPORT.finditer(sources[path]):
-            visit(f"{folder}/{imported['from']}" if folder else imported["from"])
-        order.append(path)
-
-    visit(main)
-    parts = ["const modules = {};"]
-    for path in order:
-        body = _IMPORT.sub(_as_constant, sources[path])
-        names = {name: name for name in _EXPORT.findall(body)}
-        body = _EXPORT.sub(lambda match: match[0].removeprefix("export "), body)
-        for listed in _EXPORT_LIST.findall(body):
-            pairs = [pair.split(" as ") for pair in listed.split(",")]
-            names |= {pair[-1].strip(): pair[0].strip() for pair in pairs}
-        body = _EXPORT_LIST.sub("", body)
-        exported = ", ".join(f"{name}: {local}" for name, local in names.items())
-        wait = "async " if path == main else ""
-        parts.append(
-            f'modules["{path}"] = ({wait}() => {{\n{body}\nreturn {{ {exported} }};\n}})();'
-        )
-    return "\n".join(parts)
-
-
-def _as_constant(match: re.Match[str]) -> str:
-    names = match["all"] or "{" + match["names"].replace(" as ", ": ") + "}"
-    return f'const {names} = modules["{match["from"]}"];'
+    return files

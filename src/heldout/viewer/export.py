@@ -1,7 +1,7 @@
 """One HTML file with some runs in it: it opens from disk, needs no server and fetches nothing.
 
-The page is the one that the server sends, its modules joined to one script; the answers to its
-requests are embedded as base64 of gzip. The same runs give the same bytes, so nothing in the file
+The page is the one that the server sends, its script included; the answers to its requests are
+embedded as base64 of gzip. The same runs give the same bytes, so nothing in the file
 depends on when or where it was made. Texts that look like keys stop the export.
 """
 
@@ -18,13 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from heldout import __version__
 from heldout._secrets import IS_KEY, REDACTED
 from heldout.errors import HeldoutError, InvalidInput
+from heldout.store.columns import METADATA, METRIC
 from heldout.viewer.assets import BUNDLE, read_assets
 from heldout.viewer.notebook import render_block
-from heldout.viewer.pages import FLIPS, Pages, scan_runs
+from heldout.viewer.pages import Pages, scan_runs
+from heldout.viewer.tables import RunTable
+from heldout.viewer.where import FilterColumn
 
 MOST_RUNS = 12
 MOST_ROWS = 100_000
@@ -58,7 +62,7 @@ def export_runs(
         raise InvalidInput(
             f"there are {len(names)} runs, and a file holds {MOST_RUNS}: name those to export"
         )
-    collected = _Collector(Pages(roots), names, samples)
+    collected = _Collector(Pages(roots), names, samples, frozenset(redact))
     answers = _redact(collected.answers, frozenset(redact))
     data = msgspec.json.encode(answers)
     if not allow_secrets:
@@ -78,8 +82,10 @@ def export_runs(
 class _Collector:
     """Answers to the requests that the page can make of some runs."""
 
-    def __init__(self, pages: Pages, names: Sequence[str], samples: str) -> None:
-        self._pages, self._samples = pages, samples
+    def __init__(
+        self, pages: Pages, names: Sequence[str], samples: str, redact: frozenset[str]
+    ) -> None:
+        self._pages, self._samples, self._redact = pages, samples, redact
         self.answers: Answers = {}
         self.inside = self.whole = 0
         rows = {row["name"]: row for row in pages.runs()["runs"]}
@@ -113,9 +119,15 @@ class _Collector:
         if len(table) > MOST_ROWS:
             raise InvalidInput(f"{name} has {len(table):,} results; a file holds {MOST_ROWS:,}")
         rows = self._pages.rows(name, "", "", [], 0, MOST_ROWS)
-        self._add("rows", {**rows, "generation": "", "completions": []}, name=name)
+        chosen = self._choose(rows["rows"])
+        inside = {(row["id"], row["repeat"]) for row in chosen}
+        for row in rows["rows"]:
+            row["inside"] = (row["id"], row["repeat"]) in inside
+        columns = _plain_columns(table, self._redact)
+        still = {"generation": "", "completions": [], "inside": len(inside)}
+        self._add("rows", {**rows, **columns, **still}, name=name)
         self.whole += len(table)
-        for row in self._choose(rows["rows"]):
+        for row in chosen:
             self._add_sample(name, row["id"], row["repeat"])
 
     def _choose(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
@@ -145,7 +157,6 @@ class _Collector:
                         self._add("compare", sliced, a=first, b=second, by=key)
             for kind in ("lost", "gained"):
                 flips = self._pages.flips(first, second, kind, "", [], 0)
-                flips["total"] = min(flips["total"], FLIPS)
                 self._add("flips", flips, a=first, b=second, kind=kind)
                 for row in flips["rows"]:
                     pair = self._pages.pair(first, second, row["id"])
@@ -159,7 +170,8 @@ class _Collector:
                 curve = self._pages.curve(name, label, metric)
                 status = {"line": f"{len(curve['points'])} points", "style": ""}
                 still = {"status": status, "live": False, "state": "", "path": ""}
-                for shown in {param, label if param else ""}:
+                # Without a label in the address it is the first one's.
+                for shown in {param, "" if label == overview["label"] else param}:
                     self._add("curve", curve | still, name=name, label=shown, metric=metric)
             strip = self._pages.strip(name, label)
             self._add("strip", strip, name=name, label=param)
@@ -173,6 +185,29 @@ class _Collector:
             for row in strip["rows"]:
                 history = self._pages.history(name, label, row["id"])
                 self._add("history", history, name=name, label=param, id=row["id"])
+
+
+def _plain_columns(table: RunTable, redact: frozenset[str]) -> Answers:
+    """Give the columns that a filter can name as plain lists: the page filters by them itself."""
+    hidden = {prefix + key for key in redact for prefix in (METADATA, METRIC)}
+    fields = {field: name for field, name in table.fields.items() if name not in hidden}
+    columns: Answers = {}
+    for field, name in fields.items():
+        if name not in columns:
+            columns[name] = _plain_column(table.column(field))
+    inputs = [field for field in fields if table.is_input(field)]
+    return {"columns": columns, "fields": fields, "inputs": inputs}
+
+
+def _plain_column(column: FilterColumn) -> Answers:
+    if column.numbers is not None:
+        return {"numbers": [None if n != n else n for n in column.numbers.tolist()]}
+    assert column.codes is not None
+    # In order, so that the codes sort as the values do.
+    values = sorted(column.values)
+    ranks = np.full(len(values) + 1, -1)
+    ranks[np.argsort(np.array(column.values, dtype=object), kind="stable")] = np.arange(len(values))
+    return {"codes": ranks[column.codes].tolist(), "values": values}
 
 
 def _redact(value: Any, keys: frozenset[str]) -> Any:
@@ -206,9 +241,12 @@ def _refuse_secrets(data: bytes) -> None:
 
 def _make_page(data: bytes, answers: Answers, inside: int, whole: int) -> bytes:
     assets = {path: asset.body.decode() for path, asset in read_assets().items()}
-    script = "\n" + assets[BUNDLE] + "\n"
+    if BUNDLE not in assets:
+        raise HeldoutError(f"{BUNDLE} of this checkout is not current: run `make bundle`")
+    # Inside literals alone, where the escape means the same and does not end the script.
+    script = "\n" + assets[BUNDLE].replace("<!--", r"\x3c!--") + "\n"
     if "</script" in script.lower() or "<!--" in script:
-        raise AssertionError("the joined script would end too early")
+        raise AssertionError("the script would end too early")
     style = "\n" + assets["app.css"]
     policy = "; ".join(
         (

@@ -18,11 +18,11 @@ from urllib.parse import quote
 
 from heldout._format import number, printable
 from heldout.errors import InvalidInput
-from heldout.viewer.pages import plain_blocks
+from heldout.reporting.blocks import plain_blocks
 
 if TYPE_CHECKING:
     from heldout.analysis import Comparison
-    from heldout.cli._tables import Block
+    from heldout.reporting.blocks import Block
     from heldout.stats import Interval
     from heldout.store.report import EvalReport
     from heldout.training.curve import CurvePoint
@@ -36,14 +36,14 @@ Mark = tuple[str, float, "Interval | None"]
 
 def report_html(report: EvalReport) -> str:
     """Render a report as `heldout show` prints it, as HTML without script."""
-    from heldout.cli.show import build_report
+    from heldout.reporting.summaries import build_report
 
     return _blocks(build_report(report).blocks)
 
 
 def comparison_html(comparison: Comparison) -> str:
     """Render a comparison as `heldout compare` prints it, with its differences as a picture."""
-    from heldout.cli.compare import build_comparison, slice_name, sort_slices
+    from heldout.reporting.comparisons import build_comparison, slice_name, sort_slices
 
     report = build_comparison(comparison)
     marks: list[Mark] = []
@@ -65,7 +65,7 @@ def curve_html(points: Sequence[CurvePoint], label: str, run_dir: Path | None) -
         label: The eval that is shown.
         run_dir: The directory; None where nothing was evaluated yet.
     """
-    from heldout.cli._curves import build_curve_table, judge_curve
+    from heldout.reporting.curves import build_curve_table, judge_curve
 
     judged, lines = judge_curve([point for point in points if point.label == label], {})
     text = _blocks(lines) + _blocks(build_curve_table(judged, 10_000))

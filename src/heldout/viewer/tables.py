@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from heldout.errors import RunDirectoryError
 from heldout.stats.summary import Summary, has_passed, summarize_batch
 from heldout.store.columns import (
+    HASHES,
     METADATA,
     METRIC,
     ResultTable,
@@ -38,12 +39,16 @@ from heldout.store.parquet import ParquetFile
 from heldout.store.report import EvalReport, Results, repeats_of
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
-from heldout.viewer.where import CONTAINED, FilterColumn, Mask, evaluate, parse
+from heldout.viewer.where import CONTAINED, OUTCOMES, FilterColumn, Mask, evaluate, parse
 
 ItemNumbers = NDArray[np.int64]
 """Numbers of items, in dataset order from 0."""
 PIECE = 4 << 20
 """Bytes of a journal that are looked at at once."""
+COMPUTED = ("id", "reward", *OUTCOMES)
+"""Fields of a filter that are no column of the file, or another one than it has."""
+INPUTS = ("id", "sample_id", "repeat", "index")
+"""Columns that are known before the eval, beside the metadata of samples."""
 LINE_START, DIGITS = b'{"index":', 10
 """How lines of a journal begin, and the digits that a number after that may have."""
 
@@ -139,11 +144,22 @@ class RunTable:
         """Names of metrics, in order."""
         return [n.removeprefix(METRIC) for n in self.columns if n.startswith(METRIC)]
 
-    @property
-    def outcome_fields(self) -> set[str]:
-        """Fields that hold what came out: metrics, and metadata that results add."""
-        own = {*self._file.own}
-        return own | {METADATA + key for key in own} | ({*self.metrics} - {*self.metadata_keys})
+    @cached_property
+    def fields(self) -> dict[str, str]:
+        """The fields of a filter, and the column that each one means."""
+        names = [name for name in self.columns if name not in HASHES]
+        written = [*COMPUTED, "tokens", *self.metadata_keys, *self.metrics, *names]
+        return {
+            field: field if field in COMPUTED else self._column_name(field)
+            for field in dict.fromkeys(written)
+        }
+
+    def is_input(self, field: str) -> bool:
+        """Say whether a field was known before the eval: an id, or metadata of the samples."""
+        name = self.fields.get(field, "")
+        if name.startswith(METADATA):
+            return name.removeprefix(METADATA) not in self._file.own
+        return name in INPUTS
 
     @cached_property
     def rewards(self) -> NDArray[np.float64]:

@@ -7,9 +7,10 @@ into a mask over columns. Nothing here knows files or HTTP.
 from __future__ import annotations
 
 import json
+import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,6 @@ from heldout.errors import HeldoutError, InvalidInput
 
 OUTCOMES = ("passed", "failed", "errored", "truncated")
 """Fields with the values yes and no."""
-OUTCOME_FIELDS = {
-    *(*OUTCOMES, "reward", "error", "ended_by", "text"),
-    *("tokens", "prompt_tokens", "completion_tokens", "seconds"),
-}
-"""Rows that are picked by one of these, or by a metric, were picked by their result."""
 CONTAINED = {"id", "error"}
 """Fields of which `:` looks for a part, whatever its case."""
 
@@ -117,18 +113,16 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def picked_by(terms: Sequence[Term], outcomes: Collection[str] = ()) -> str:
+def picked_by(terms: Sequence[Term], is_input: Callable[[str], bool]) -> str:
     """Say what rows were picked by: "all", "metadata", or "outcome", whose means mislead.
 
     Args:
         terms: The terms of a filter.
-        outcomes: Further fields that hold what came out: metrics, and metadata of results.
+        is_input: Says whether a field was known before the eval; any other holds what came out.
     """
     if not terms:
         return "all"
-    fields = {term.field for term in terms}
-    outcome = any(f in OUTCOME_FIELDS or f in outcomes or f.startswith("metric.") for f in fields)
-    return "outcome" if outcome else "metadata"
+    return "metadata" if all(is_input(term.field) for term in terms) else "outcome"
 
 
 def evaluate(
@@ -185,7 +179,10 @@ def _number(term: Term) -> float:
     if term.field in OUTCOMES and term.value in ("yes", "no"):
         return float(term.value == "yes")
     try:
-        return float(term.value)
+        number = float(term.value)
+        if not math.isnan(number):
+            return number
+        raise ValueError
     except ValueError:
         wanted = "yes or no" if term.field in OUTCOMES else "a number"
         raise BadFilter(

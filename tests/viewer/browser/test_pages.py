@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -13,13 +14,17 @@ from urllib.parse import quote
 import pytest
 
 import heldout
-from heldout import EvalResult, Metric, Score, Trajectory
+from heldout import EvalResult, Message, Metric, Score, Trajectory
 from heldout._format import number
-from heldout.viewer.export import export_runs
+from heldout.store.journal import JournalWriter
+from heldout.store.run_dir import RunDir, RunInfo
+from heldout.viewer import compare_page
+from heldout.viewer.export import _plain_columns, export_runs
 from heldout.viewer.pages import Pages
-from tests.viewer.browser.conftest import Open, Server
+from heldout.viewer.where import BadFilter, parse, picked_by
+from tests.viewer.browser.conftest import SIZE, Open, Server
 from tests.viewer.conftest import HOSTILE
-from tests.viewer.runs import make_curve, make_questions, save_results
+from tests.viewer.runs import make_curve, make_questions, make_two_evals, save_results
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -149,6 +154,18 @@ def test_runs_are_marked_and_compared_by_keys(open_page: Open) -> None:
     see(page, "of 9 runs")
 
 
+def test_a_curve_of_several_evals_shows_the_worst_first(open_page: Open, tmp_path: Path) -> None:
+    make_two_evals(tmp_path)
+    server = Server(tmp_path)
+    page = open_page(on=server)
+    badges = page.locator("tr", has_text="two-evals").locator(".badge")
+    badges.nth(1).wait_for()
+    assert badges.all_inner_texts() == ["safety: regressing", "math: improving"]
+    page.get_by_role("link", name="two-evals").click()
+    see(page, "Samples by step")
+    server.close()
+
+
 def test_a_damaged_run_is_a_row_with_its_reason(open_page: Open) -> None:
     page = open_page()
     row = page.locator("tr", has_text="damaged")
@@ -201,6 +218,26 @@ def test_an_unfinished_run_says_that_its_mean_is_of_what_finished_first(open_pag
     see(page, "Not finished: interrupted after 37 of 60 items")
 
 
+def test_the_page_of_a_running_eval_follows_it(open_page: Open, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "live")
+    run.make()
+    run.write_info(RunInfo.new({"experiment_name": "live", "repeats": 1}, {}, asked=9))
+    journal = JournalWriter(run.journal)
+    results = [
+        EvalResult(sample.id, sample, Trajectory(()), Score((Metric("m", 1.0, 1.0),)))
+        for sample in make_questions(4)
+    ]
+    journal.append(0, results[0])
+    server = Server(tmp_path)
+    page = open_page("#/run/live", on=server)
+    see(page, "n 1 of 9")
+    for i in (1, 2, 3):
+        journal.append(i, results[i])
+        see(page, f"n {i + 1} of 9")
+    journal.close()
+    server.close()
+
+
 # --- Samples ------------------------------------------------------------------------------------
 
 
@@ -231,6 +268,66 @@ def test_samples_are_filtered_sorted_and_opened(open_page: Open, pages: Pages) -
     page.keyboard.press("Escape")
     see(page, "picked by their result")
     assert page.locator("[role=row][aria-selected=true]").get_attribute("aria-rowindex") == "2"
+
+
+def test_enter_is_left_to_the_control_that_has_the_focus(open_page: Open) -> None:
+    page = open_page("#/run/shop-base/samples")
+    see(page, "120 of 120 rows")
+    page.get_by_role("button", name="reward").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("sort=-reward"))
+    page.get_by_role("button", name="errored").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("errored%3Ayes"))
+    page.get_by_text("columns", exact=True).focus()
+    page.keyboard.press("Enter")
+    page.get_by_label("metric.brief").wait_for()
+    assert "/samples" in page.url
+    page.get_by_role("link", name="shop-base").focus()
+    page.keyboard.press("Enter")
+    see(page, "About this run")
+    page.goto(page.url.partition("#")[0] + "#/runs?where=shop-tuned")
+    see(page, "1 of 9 runs")
+    page.get_by_label("light or dark").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")  # takes the focus to the list
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="shop-tuned").wait_for()
+
+
+def test_a_filter_that_was_only_typed_through_is_no_slice_looked_at(
+    open_page: Open, pages: Pages
+) -> None:
+    page = open_page("#/run/shop-base/samples", color_scheme="light")  # whose clock is its own
+    see(page, "120 of 120 rows")
+    page.clock.install()
+    page.clock.pause_at(time.time() + 60)
+    counts = page.locator(".counts")
+    for text in ("items<5", "items<50", "items<500"):  # each is asked for, and none stays
+        page.get_by_label("Filter").fill(text)
+        page.clock.run_for(300)
+        counts.get_by_text("mean reward").wait_for()
+    page.clock.run_for(2_000)
+    page.get_by_label("Filter").fill("level:hard")
+    page.clock.run_for(300)
+    hard = pages.rows("shop-base", "level:hard", "", [], 0, 1)["total"]
+    see(page, f"{hard} of 120 rows")
+    page.clock.run_for(2_000)
+    counts.get_by_text("2 slices looked at").wait_for()
+
+
+def test_rows_selected_by_outcome_have_no_mean_and_neither_has_a_filter_that_is_wrong(
+    open_page: Open,
+) -> None:
+    page = open_page("#/run/shop-base/samples?where=ok:true")
+    see(page, "picked by their result")
+    page.get_by_label("Filter").fill("level:hard")
+    see(page, "mean reward")
+    page.get_by_label("Filter").fill("level:hard nope:1")
+    see(page, "The rows are those of the last filter")
+    assert "mean reward" not in shown(page)
+    page.locator("[role=row][aria-rowindex='2']").click()
+    assert "/samples" in page.url  # a row of the old filter is not what was asked for
 
 
 def test_a_filter_that_cannot_be_read_leaves_the_rows(open_page: Open) -> None:
@@ -454,20 +551,71 @@ def test_hostile_text_in_lists_is_shown_too(open_page: Open) -> None:
     see(page, "there is no run")
 
 
-NUMBERS = [
-    *(0.0, -0.0, 0.0625, 0.1875, 0.3125, 0.4375, 0.5, 0.5625, 0.9375, 1.0625, -0.0625, 1 / 3),
-    *(0.9995, 0.99949999, 0.0005, 0.00048828125, 0.0001, 0.000123456, 9.99e-5, 1e-9, 2.5e-7),
-    *(999999.9996, 1e6, 1225000.0, 1235000.0, 1234567.0, 123456.7895, 2**0.5, -17.0005, 1e300),
-]
+MARKDOWN = """\
+# Sum
+
+> a quote
+> > inside
+
+1. one
+   - **nested** ~~gone~~
+2. two
+
+---
+
+| many | columns |
+|:--|--:|
+| `a` | 2 |
+
+<b>bold</b> ![picture](https://example.com/x.png) [bad](javascript:alert(1)) [web](https://a.example)
+
+The answer is **42**.
+"""
 
 
-def test_numbers_are_written_as_the_terminal_writes_them(open_page: Open) -> None:
-    page = open_page()
-    written = module(
-        page, "text.js", "a.map((x) => [m.number(x), m.number(x, { sign: true })])", NUMBERS
-    )
-    for value, pair in zip(NUMBERS, written, strict=True):
-        assert pair == [number(value), number(value, sign=True)], value
+def test_markdown_is_rendered_where_the_answer_is_marked_and_stays_harmless(
+    open_page: Open, tmp_path: Path
+) -> None:
+    texts = {"inside": MARKDOWN, "across": "It is **4**2.", "lost": "It is *4*&#50;."}
+    results = [
+        EvalResult(id, replace(make_questions(1)[0], id=id),
+                   Trajectory((Message("user", "?"), Message("assistant", text))),
+                   Score((Metric("m", 1.0, 1.0, {"extracted": extracted}),)))
+        for (id, text), extracted in zip(texts.items(), ("42", "**4**2", "4*&#50;"), strict=True)
+    ]  # fmt: skip
+    save_results(tmp_path / "markdown", results)
+    server = Server(tmp_path)
+    page = open_page("#/run/markdown/sample?id=inside", on=server)
+    assert page.locator("mark").inner_text() == "42"
+    page.keyboard.press("m")
+    shown = page.locator(".turn.assistant .markdown")
+    assert shown.locator("strong mark").inner_text() == "42"
+    for selector in ("blockquote blockquote", "ol > li > ul > li > strong", "s", "hr", "h4"):
+        shown.locator(selector).wait_for()
+    assert shown.locator(".scroll td").all_inner_texts()[1] == "2"
+    assert "<b>bold</b>" in shown.inner_text()
+    assert "picture (https://example.com/x.png)" in shown.inner_text()
+    assert shown.locator("a").evaluate_all("all => all.map((a) => a.href)") == [
+        "https://a.example/"
+    ]
+    assert shown.locator("img, script, b").count() == 0
+    for id in ("across", "lost"):  # what is not in the rendered text is shown below it
+        page.goto(f"{server.origin}#/run/markdown/sample?id={id}")
+        page.get_by_role("heading", name=id).wait_for()
+        extracted = {"across": "**4**2", "lost": "4*&#50;"}[id]
+        page.locator(".turn.assistant mark", has_text=extracted).wait_for()
+    server.close()
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, "> " * 20_000, "*a " * 30_000, "- " * 30_000])
+def test_markdown_that_is_hard_to_read_is_rendered_or_shown_as_it_is(
+    one_page: Page, server: Server, text: str
+) -> None:
+    one_page.goto(server.address)
+    script = """(() => { const begun = performance.now(); const shown = m.Markdown({ text: a });
+        return [performance.now() - begun, typeof shown]; })()"""
+    _, kind = module(one_page, "markdown.js", script, text)
+    assert kind == "object"
 
 
 def test_scrolling_reaches_every_row(open_page: Open) -> None:
@@ -542,6 +690,73 @@ def test_an_exported_file_opens_from_disk(
     assert {url for url in requests if not url.startswith(("file:", "data:"))} == set()
     assert problems == []
     context.close()
+
+
+FILTERS = (
+    *("", "level:hard", "level!=hard", "reward<0.5", "reward>=0.5", "tokens>200", "-failed:yes"),
+    *("id:price-01", "id=price-000", "ID:price", "error:CLOSED", "-error:closed", "items>1_0"),
+    *("metric.brief:1", "brief:0", "metadata.level:easy level:easy", 'topic:"refund"', "ok:true"),
+    *("passed:no", "errored:yes", "truncated:no", "seconds<inf", "repeat:0", "index<1e1"),
+    *("reward:high", "level<b", "nope:1", 'level:"hard', "level:", "passed:maybe", "reward!=nan"),
+)
+
+
+def test_a_filter_means_the_same_in_an_exported_file(open_page: Open, pages: Pages) -> None:
+    page = open_page()
+    table = pages.table("shop-base")
+    exported = {**_plain_columns(table, frozenset()), "of": len(table)}
+    script = """a.filters.map(([where, sort]) => { try { const terms = m.parse(where);
+        return [m.pickedBy(terms, a.table.inputs), m.select(a.table, terms, sort)];
+    } catch (problem) { return problem.at; } })"""
+    filters = [(where, sort) for where in FILTERS for sort in ("", "-tokens", "level", "-id")]
+    found = module(page, "where.js", script, {"table": exported, "filters": filters})
+    for (where, sort), rows in zip(filters, found, strict=True):
+        expected: object
+        try:
+            expected = [
+                picked_by(parse(where), table.is_input),
+                table.select(where, sort).tolist(),
+            ]
+        except BadFilter as problem:
+            expected = problem.at
+        assert rows == expected, where
+
+
+def test_an_exported_file_says_what_it_does_not_have(
+    browser: Browser, folder: Path, tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_page, "FLIPS", 3)
+    make_two_evals(tmp_path)
+    out = tmp_path / "out.html"
+    roots = [folder / "shop-base", folder / "shop-tuned", tmp_path / "two-evals"]
+    out.write_bytes(export_runs(roots))
+    page = browser.new_page(viewport=SIZE)
+    page.set_default_timeout(20_000)
+    hard = pages.rows("shop-base", "level:hard", "", [], 0, 1)["total"]
+    page.goto(f"{out.as_uri()}#/run/shop-base?by=level")
+    page.locator("tr", has_text="hard").last.click()
+    see(page, f"{hard} of 120 rows")
+    see(page, "an exported file has no mean of some of the rows")
+    see(page, "conversations are in this file; other rows are grey")
+    passed = pages.rows("shop-base", "level:hard passed:yes", "", [], 0, 1)["total"]
+    page.get_by_label("Filter").fill("level:hard passed:yes")
+    see(page, f"{passed} of 120 rows")
+    assert page.locator(".line.absent").count() == passed
+    page.keyboard.press("Enter")  # asks at once; a row is opened by a click
+    page.locator(".line.absent").first.click()
+    see(page, "not in the exported file")
+    page.goto(f"{out.as_uri()}#/run/shop-base/samples?where=refund")
+    see(page, "an exported file has no search of conversations")
+    gained = len(pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)["rows"])
+    total = pages.compare("shop-base", "shop-tuned", "", "", [])["gained"]
+    page.goto(f"{out.as_uri()}#/compare/shop-base/shop-tuned?kind=gained")
+    see(page, f"{total - gained} more are not in the exported file")
+    page.goto(f"{out.as_uri()}#/curve/two-evals?from=0&to=20")
+    see(page, "Samples by step")
+    see(page, "From step 0 to step 20")
+    page.locator(".heat a").first.click()
+    see(page, "across steps")
+    page.close()
 
 
 def test_the_frame_of_a_notebook_works_without_an_origin(

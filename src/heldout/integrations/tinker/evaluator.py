@@ -50,10 +50,12 @@ from heldout.store.columns import PARQUET_FROM
 from heldout.store.run_dir import RunDir
 from heldout.training.curve import CurvePoint, read_points
 from heldout.training.curve_file import CurveFile, open_curve_file
-from heldout.training.dispatcher import Scheduled, get_async_eval_dispatcher
+from heldout.training.dispatcher import get_async_eval_dispatcher
+from heldout.training.judging import judge_by_default
 from heldout.training.metrics import number_fields
 from heldout.training.results import pending_point, point_of, skip_of
 from heldout.training.run_eval import check_samples, describe, reserve_name
+from heldout.training.scheduled import Scheduled
 from heldout.types import Sample
 
 log = logging.getLogger("heldout")
@@ -355,6 +357,6 @@ def _record(file: CurveFile, point: CurvePoint) -> CurvePoint:
         latest.clear()
         file.begin_session()
     latest[point.label] = point.step
-    point = msgspec.structs.replace(point, session=file.session)
+    point = judge_by_default(msgspec.structs.replace(point, session=file.session), file)
     file.append(point)
     return point

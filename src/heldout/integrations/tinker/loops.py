@@ -34,7 +34,8 @@ from tinker_cookbook.utils import ml_log, trace
 
 from heldout.errors import InvalidInput
 from heldout.training.curve_file import numbered_names
-from heldout.training.dispatcher import AsyncEvalDispatcher, Scheduled, get_async_eval_dispatcher
+from heldout.training.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
+from heldout.training.scheduled import Scheduled
 
 log = logging.getLogger("heldout")
 

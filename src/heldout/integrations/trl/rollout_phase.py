@@ -35,7 +35,7 @@ from heldout.rollout import (
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.rollouts import Generated, Transcript
 from heldout.training.runner import AnswerFilter, KeepGoing, Runner, no_model
-from heldout.training.settings import Settings
+from heldout.training.settings import EnvironmentSettings
 from heldout.types import Completion, Message
 
 VLLM_ROWS, TRANSFORMERS_ROWS = 256, 32
@@ -81,7 +81,7 @@ def in_rollout_phase(
     for name, value in (("max_new", max_new), ("rows", rows)):
         if value is not None and value < 1:
             raise InvalidInput(f"{name} is at least 1, got {value}")
-    max_new = Settings.from_environment().max_new or max_new
+    max_new = EnvironmentSettings.from_environment().max_new or max_new
     prototype = Runner(
         no_model,
         score_fn,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from heldout._extras import missing_extra
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
@@ -31,8 +32,8 @@ class MlflowLogger:
             import mlflow
             from mlflow.entities import Metric, RunTag
         except ImportError as problem:
-            raise InvalidInput(
-                f"logging to MLflow needs the package ({problem}): pip install 'heldout[mlflow]'"
+            raise missing_extra(
+                f"logging to MLflow needs the package ({problem})", "mlflow"
             ) from None
         if run_id is None:
             # MLflow keeps an active run per thread, and results come from another one.

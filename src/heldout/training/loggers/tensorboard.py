@@ -19,6 +19,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from heldout._extras import missing_extra
 from heldout.errors import InvalidInput
 from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
@@ -45,9 +46,8 @@ class TensorboardLogger:
             from tensorboard.summary.writer.record_writer import RecordWriter
             from tensorboard.util import tensor_util
         except ImportError as problem:
-            raise InvalidInput(
-                f"logging to TensorBoard needs the package ({problem}): "
-                "pip install 'heldout[tensorboard]'"
+            raise missing_extra(
+                f"logging to TensorBoard needs the package ({problem})", "tensorboard"
             ) from None
         if not isinstance(logdir, str | Path):
             raise InvalidInput(f"logdir is the trainer's log directory, got {logdir!r:.100}")

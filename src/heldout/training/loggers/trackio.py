@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from heldout._extras import missing_extra
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
@@ -41,8 +42,8 @@ class TrackioLogger:
         try:
             from trackio import context_vars
         except ImportError as problem:
-            raise InvalidInput(
-                f"logging to trackio needs the package ({problem}): pip install 'heldout[trackio]'"
+            raise missing_extra(
+                f"logging to trackio needs the package ({problem})", "trackio"
             ) from None
         # trackio keeps a run per thread, and results come from another one.
         self._run = run if run is not None else context_vars.current_run.get()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from heldout._extras import missing_extra
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
@@ -43,8 +44,8 @@ class WandbLogger:
         try:
             import wandb
         except ImportError as problem:
-            raise InvalidInput(
-                f"logging to wandb needs the package ({problem}): pip install 'heldout[wandb]'"
+            raise missing_extra(
+                f"logging to wandb needs the package ({problem})", "wandb"
             ) from None
         if run is not None and not hasattr(run, "id"):
             hint = "; a project is named by project=" if isinstance(run, str) else ""

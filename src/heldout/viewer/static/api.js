@@ -1,5 +1,8 @@
 // Requests: JSON by name, and one stream of events. Nothing here knows what a page looks like.
 
+import * as exported from "./exported.js";
+import { Refused } from "./refused.js";
+
 const TOKEN = "heldout-token";
 const SILENCE = 40_000;
 
@@ -21,14 +24,12 @@ export const stored = {
   },
 };
 
-/** What an export has inside: answers by request, or null where there is a server. */
-let embedded = null;
-
 /** Take the token out of the address, or get it for the code there, and keep it for this port. */
 export async function takeToken() {
   const match = /^#(token|code)=([\w-]+)(.*)$/.exec(location.hash);
   if (!match) return;
-  history.replaceState(null, "", location.pathname + location.search + "#" + (match[3] || "/runs"));
+  const rest = match[3] || "/runs";
+  history.replaceState(null, "", `${location.pathname}${location.search}#${rest}`);
   if (match[1] === "token") {
     stored.set(TOKEN, match[2]);
     return;
@@ -38,76 +39,35 @@ export async function takeToken() {
   if (response.ok) stored.set(TOKEN, (await response.json()).token);
 }
 
-/** @param {Record<string, unknown>} answers */
-export function embed(answers) {
-  embedded = answers;
-}
-
-export const isExport = () => embedded !== null;
-
-export class Refused extends Error {
-  /** @param {{error: string, hint?: string, kind?: string, kinds?: string[]}} body @param {number} status */
-  constructor(body, status) {
-    super(body.error);
-    this.hint = body.hint || "";
-    this.at = body.at;
-    this.kind = body.kind || "";
-    this.kinds = body.kinds || [];
-    this.status = status;
-  }
-}
-
 /** Parameters that have a value, as pairs in order of their names. */
 function pairs(params) {
-  const given = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== 0);
+  const isGiven = (value) => value !== undefined && value !== null && value !== "" && value !== 0;
+  const given = Object.entries(params).filter(([, value]) => isGiven(value));
   given.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
   return given.flatMap(([name, value]) => [value].flat().map((one) => [name, String(one)]));
 }
 
+/** A request as text: equal ones are the same request. */
 export function address(path, params = {}) {
   const text = new URLSearchParams(pairs(params)).toString();
   return text ? `${path}?${text}` : path;
 }
 
-/** The answer that an exported file has: by the request, and of rows those that the page asks for. */
-function fromExport(path, params) {
-  if (path === "rows") return rowsOf(embedded[`rows\nname=${params.name}`], params);
-  const answer = embedded[[path, ...pairs(params).map((pair) => pair.join("="))].join("\n")];
-  if (answer === undefined) throw new Refused({ error: "This is not in the exported file.", hint: "`heldout view` shows all of it." }, 404);
-  return answer;
-}
-
-/** Rows of an exported file: an outcome, or words that a row has. */
-function rowsOf(table, { where = "", sort = "", offset, limit }) {
-  const words = where.toLowerCase().split(/\s+/).filter(Boolean);
-  const holds = (row, word) => (word === `${row.outcome}:yes` || (word === "failed:yes" && row.outcome === "truncated") || (word === "truncated:yes" && row.truncated)) || (!word.endsWith(":yes") && JSON.stringify(row).toLowerCase().includes(word));
-  let rows = table.rows.filter((row) => words.every((word) => holds(row, word)));
-  if (sort) {
-    const name = sort.replace(/^-/, "");
-    const value = (row) => (table.extra.includes(name) ? row.extra[table.extra.indexOf(name)] : row[name]);
-    const order = (a, b) => (a === b ? 0 : a === null || a === undefined ? 1 : b === null || b === undefined ? -1 : (a < b) === !sort.startsWith("-") ? -1 : 1);
-    rows = [...rows].sort((a, b) => order(value(a), value(b)));
-  }
-  const count = (test) => rows.filter(test).length;
-  const counts = { failed: count((r) => r.outcome === "failed" || r.outcome === "truncated"), errored: count((r) => r.outcome === "errored"), truncated: count((r) => r.truncated) };
-  return { ...table, total: rows.length, counts, mean: words.length ? null : table.mean, picked: words.length ? "outcome" : "all", rows: rows.slice(offset, offset + limit) };
-}
-
-const headers = () => {
+function headers() {
   const token = stored.get(TOKEN);
   return token ? { Authorization: `Bearer ${token}` } : {};
-};
+}
 
 /** Get the answer to a request. Throws Refused with the server's own sentence. */
 export async function get(path, params = {}, signal = undefined) {
-  if (embedded) return fromExport(path, params);
-  const request = address(path, params);
+  if (exported.isExport()) return exported.answer(path, params, pairs(params));
   let response;
   try {
-    response = await fetch(`api/${request}`, { headers: headers(), signal });
+    response = await fetch(`api/${address(path, params)}`, { headers: headers(), signal });
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
-    throw new Refused({ error: "The server does not answer.", hint: "Is `heldout view` still running?", kind: "gone" }, 0);
+    const hint = "Is `heldout view` still running?";
+    throw new Refused({ error: "The server does not answer.", hint, kind: "gone" }, 0);
   }
   if (response.ok) return response.json();
   const body = await response.json().catch(() => ({ error: `HTTP ${response.status}` }));
@@ -123,23 +83,22 @@ export async function get(path, params = {}, signal = undefined) {
  * @returns {() => void} ends it
  */
 export function follow(names, last, onEvent, onState) {
-  if (embedded) return () => {};
+  if (exported.isExport()) return () => {};
   let stop = new AbortController();
-  let ended = false;
   let wait = 1000;
 
-  async function read() {
-    const extra = last ? { "Last-Event-ID": last } : {};
+  async function read(signal) {
     // The server says something every fifteen seconds; a stream that is silent longer is dead.
     const silence = new AbortController();
-    let timer = setTimeout(() => silence.abort(new Error("silent")), SILENCE);
+    let timer;
     const heard = () => {
       clearTimeout(timer);
       timer = setTimeout(() => silence.abort(new Error("silent")), SILENCE);
     };
+    heard();
     const response = await fetch(`api/${address("events", { name: names })}`, {
-      headers: { ...headers(), ...extra },
-      signal: AbortSignal.any([stop.signal, silence.signal]),
+      headers: { ...headers(), ...(last ? { "Last-Event-ID": last } : {}) },
+      signal: AbortSignal.any([signal, silence.signal]),
     });
     if (!response.ok || !response.body) throw new Error(String(response.status));
     onState("live");
@@ -162,17 +121,14 @@ export function follow(names, last, onEvent, onState) {
     }
   }
 
-  async function run() {
-    while (!ended && !document.hidden) {
-      try {
-        await read();
-      } catch (problem) {
-        if (problem.name === "AbortError") return;
-      }
-      if (ended || document.hidden) return;
+  /** One loop per signal: an older one ends where its signal was aborted, while it waits, too. */
+  async function run(signal) {
+    while (!signal.aborted) {
+      await read(signal).catch(() => {}); // lost, as is said next
+      if (signal.aborted) return;
       onState("lost");
       await new Promise((resolve) => setTimeout(resolve, wait));
-      wait = Math.min(wait * 2, 15000);
+      wait = Math.min(wait * 2, 15_000);
     }
   }
 
@@ -180,12 +136,11 @@ export function follow(names, last, onEvent, onState) {
     stop.abort();
     stop = new AbortController();
     if (document.hidden) onState("paused");
-    else run();
+    else run(stop.signal);
   }
   document.addEventListener("visibilitychange", onVisibility);
-  run();
+  if (!document.hidden) run(stop.signal);
   return () => {
-    ended = true;
     stop.abort();
     document.removeEventListener("visibilitychange", onVisibility);
   };

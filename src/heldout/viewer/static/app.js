@@ -1,15 +1,19 @@
 // The frame of all pages: which one is shown, the theme, the keys that work everywhere.
 
-import { Component, html, render } from "./vendor/preact-htm.js";
-import { embed, isExport, stored, takeToken } from "./api.js";
+import { stored, takeToken } from "./api.js";
 import { Compare } from "./compare.js";
-import { Curve, History } from "./curve.js";
+import { Curve } from "./curve.js";
+import { isExport, readAnswers } from "./exported.js";
+import { History } from "./history.js";
+import { useKeys } from "./hooks.js";
 import * as keys from "./keys.js";
+import { Pair } from "./pair.js";
 import { go, here, link, onChange } from "./route.js";
 import { Run } from "./run.js";
 import { Runs } from "./runs.js";
-import { Pair, Sample } from "./sample.js";
+import { Sample } from "./sample.js";
 import { Samples } from "./samples.js";
+import { Component, html, render } from "./vendor/preact-htm.js";
 
 const THEME = "heldout-theme";
 const HELP = [
@@ -32,14 +36,27 @@ const HELP = [
 function page({ path, params }) {
   const [first, name, second, third] = path;
   const key = path.join("/");
-  if (first === "run" && name && second === "samples") return html`<${Samples} key=${key} name=${name} params=${params} />`;
-  if (first === "run" && name && second === "sample") return html`<${Sample} key=${key} name=${name} params=${params} />`;
-  if (first === "run" && name) return html`<${Run} key=${key} name=${name} params=${params} />`;
-  if (first === "compare" && name && second && third === "sample") return html`<${Pair} key=${key} a=${name} b=${second} params=${params} />`;
-  if (first === "compare" && name && second) return html`<${Compare} key=${key} a=${name} b=${second} params=${params} />`;
-  if (first === "curve" && name && second === "sample") return html`<${History} key=${key} name=${name} params=${params} />`;
-  if (first === "curve" && name) return html`<${Curve} key=${key} name=${name} params=${params} />`;
+  if (first === "run" && name) {
+    const shown = { samples: Samples, sample: Sample }[second] || Run;
+    return html`<${shown} key=${key} name=${name} params=${params} />`;
+  }
+  if (first === "compare" && name && second) {
+    const shown = third === "sample" ? Pair : Compare;
+    return html`<${shown} key=${key} a=${name} b=${second} params=${params} />`;
+  }
+  if (first === "curve" && name) {
+    const shown = second === "sample" ? History : Curve;
+    return html`<${shown} key=${key} name=${name} params=${params} />`;
+  }
   return html`<${Runs} key="runs" params=${params} />`;
+}
+
+function Help({ onClose }) {
+  useKeys({ Escape: onClose });
+  return html`<section class="help" aria-label="keys">
+    <dl>${HELP.map(([key, what]) => html`<dt><kbd>${key}</kbd></dt><dd>${what}</dd>`)}</dl>
+    <label><input type="checkbox" checked=${!keys.isOff()}
+      onChange=${(event) => keys.turn(event.target.checked)} /> keys are on</label></section>`;
 }
 
 class App extends Component {
@@ -52,58 +69,61 @@ class App extends Component {
 
   /** Before the page is mounted: its own keys come on top. */
   componentWillMount() {
-    keys.use({
-      "?": () => this.setState({ help: !this.state.help }),
+    const current = {
+      "?": this.turnHelp,
       "g r": () => go(["runs"]),
       "/": () => document.querySelector("[data-filter]")?.focus(),
-      Escape: () => (this.state.help ? this.setState({ help: false }) : document.activeElement?.blur()),
-      t: () => this.theme(),
-      y: () => this.copy(),
-    });
+      Escape: () => document.activeElement?.blur(),
+      t: this.turnTheme,
+      y: this.copy,
+    };
+    keys.use({ current });
   }
 
-  theme() {
+  turnHelp = () => this.setState({ help: !this.state.help });
+
+  turnTheme = () => {
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const now = document.documentElement.dataset.theme || (dark ? "dark" : "light");
     const next = now === "dark" ? "light" : "dark";
     document.documentElement.dataset.theme = next;
     stored.set(THEME, next);
-  }
+  };
 
-  async copy() {
+  copy = async () => {
     await navigator.clipboard.writeText(location.href);
     this.setState({ copied: true });
     setTimeout(() => this.setState({ copied: false }), 1500);
-  }
+  };
+
+  skip = (event) => {
+    event.preventDefault();
+    document.getElementById("main").focus();
+  };
 
   render(_, { route, help, copied }) {
+    const made = isExport() && document.querySelector("meta[name=made]")?.content;
     return html`
-      <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>to the content</a>
+      <a class="skip" href="#main" onClick=${this.skip}>to the content</a>
       <header class="top"><a class="brand" href=${link(["runs"])}>heldout</a>
         <span class="space"></span>
         ${copied ? html`<span role="status">copied</span>` : null}
-        <button class="plain" onClick=${() => this.theme()} aria-label="light or dark">◐</button>
-        <button class="plain" onClick=${() => this.setState({ help: !help })} aria-label="keys" aria-expanded=${help}>?</button>
+        <button class="plain" onClick=${this.turnTheme} aria-label="light or dark">◐</button>
+        <button class="plain" onClick=${this.turnHelp} aria-label="keys" aria-expanded=${help}>?</button>
       </header>
-      ${help
-        ? html`<section class="help" aria-label="keys"><dl>${HELP.map(([key, what]) => html`<dt><kbd>${key}</kbd></dt><dd>${what}</dd>`)}</dl>
-            <label><input type="checkbox" checked=${!keys.isOff()} onChange=${(event) => keys.turn(event.target.checked)} /> keys are on</label></section>`
-        : null}
+      ${help ? html`<${Help} onClose=${this.turnHelp} />` : null}
       <main id="main" tabindex="-1">${page(route)}</main>
-      ${isExport() ? html`<footer class="soft">${document.querySelector("meta[name=made]")?.content}</footer>` : null}`;
+      ${made ? html`<footer class="soft">${made}</footer>` : null}`;
   }
 }
 
-/** The answers inside an exported file: base64 of gzip of JSON. */
-async function readEmbedded(element) {
-  const bytes = Uint8Array.from(atob(element.textContent.trim()), (char) => char.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  embed(JSON.parse(await new Response(stream).text()));
+async function start() {
+  const theme = stored.get(THEME);
+  if (theme) document.documentElement.dataset.theme = theme;
+  await takeToken();
+  const data = document.getElementById("data");
+  if (data) await readAnswers(data);
+  render(html`<${App} />`, document.getElementById("app"));
 }
 
-const theme = stored.get(THEME);
-if (theme) document.documentElement.dataset.theme = theme;
-await takeToken();
-const data = document.getElementById("data");
-if (data) await readEmbedded(data);
-render(html`<${App} />`, document.getElementById("app"));
+start();

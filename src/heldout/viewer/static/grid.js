@@ -2,8 +2,8 @@
 // Browsers end at about 17 million pixels, so beyond 6 million the scroll bar gives a fraction of
 // all rows instead of pixels; wheel and keys then move by rows.
 
-import { Component, html } from "./vendor/preact-htm.js";
 import * as keys from "./keys.js";
+import { Component, html } from "./vendor/preact-htm.js";
 
 export const ROW = 28;
 const TALLEST = 6_000_000;
@@ -33,17 +33,18 @@ export class Grid extends Component {
     this.observer.observe(this.box);
     // Not passive: in a compressed scroll range the wheel moves by rows, not by pixels.
     this.box.addEventListener("wheel", this.onWheel, { passive: false });
-    this.release = keys.use({
-      j: () => this.move(1),
-      ArrowDown: () => this.move(1),
-      k: () => this.move(-1),
-      ArrowUp: () => this.move(-1),
-      PageDown: () => this.move(this.visible - 1),
-      PageUp: () => this.move(1 - this.visible),
-      Home: () => this.select(0),
-      End: () => this.select(this.props.total - 1),
+    const current = {
+      j: () => this.move(this.props.selected + 1),
+      ArrowDown: () => this.move(this.props.selected + 1),
+      k: () => this.move(this.props.selected - 1),
+      ArrowUp: () => this.move(this.props.selected - 1),
+      PageDown: () => this.move(this.props.selected + this.visible - 1),
+      PageUp: () => this.move(this.props.selected + 1 - this.visible),
+      Home: () => this.move(0),
+      End: () => this.move(this.props.total - 1),
       Enter: () => this.open(),
-    });
+    };
+    this.release = keys.use({ current });
     this.fetch();
     this.reveal(this.props.selected);
   }
@@ -84,13 +85,20 @@ export class Grid extends Component {
   onWheel = (event) => {
     if (this.props.total * ROW <= TALLEST || event.ctrlKey) return;
     event.preventDefault();
-    this.show(this.state.first + Math.sign(event.deltaY) * Math.max(1, Math.round(Math.abs(event.deltaY) / ROW)));
+    const rows = Math.max(1, Math.round(Math.abs(event.deltaY) / ROW));
+    this.show(this.state.first + Math.sign(event.deltaY) * rows);
   };
 
   show(first) {
     const bounded = Math.max(0, Math.min(first, this.props.total - this.visible));
     this.placed = true;
-    this.box.scrollTop = scrollFor(bounded, this.props.total, this.visible, this.spacer, this.box.clientHeight);
+    this.box.scrollTop = scrollFor(
+      bounded,
+      this.props.total,
+      this.visible,
+      this.spacer,
+      this.box.clientHeight,
+    );
     this.setState({ first: bounded });
   }
 
@@ -99,8 +107,10 @@ export class Grid extends Component {
     else if (row >= this.state.first + this.visible) this.show(row - this.visible + 1);
   }
 
-  move(by) {
-    this.select(this.props.selected + by);
+  /** The table takes the focus: Enter opens its row from then on, and not the last control. */
+  move(row) {
+    this.box.focus({ preventScroll: true });
+    this.select(row);
   }
 
   select(row) {
@@ -109,7 +119,8 @@ export class Grid extends Component {
 
   open(row = this.props.selected) {
     const found = this.rowAt(row);
-    if (found) this.props.onOpen(found, row);
+    // Rows of an older filter stay while the newer one loads; they are not what was asked for.
+    if (found && !this.props.isStale) this.props.onOpen(found, row);
   }
 
   rowAt(index) {
@@ -137,29 +148,50 @@ export class Grid extends Component {
   }
 
   render() {
-    const { columns, total, selected, label } = this.props;
+    const { columns, total, label, isStale } = this.props;
     const { first } = this.state;
     const rows = [];
     for (let i = first; i < Math.min(total, first + this.visible + 2); i++) rows.push(i);
     const template = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
-    return html`<div class="grid" role="grid" aria-label=${label} aria-rowcount=${total} aria-colcount=${columns.length} tabindex="0"
-      ref=${(box) => (this.box = box)} onScroll=${this.onScroll}>
+    return html`<div class="grid ${isStale ? "stale" : ""}" role="grid" aria-label=${label}
+      aria-busy=${isStale} aria-rowcount=${total} aria-colcount=${columns.length} tabindex="0"
+      onScroll=${this.onScroll}
+      ref=${(box) => {
+        this.box = box;
+      }}>
       <div class="spacer" role="presentation" style=${{ height: `${this.spacer}px` }}>
         <div class="pane" role="rowgroup">
-          <div class="line head" role="row" style=${template}>${columns.map(
-            (column) => html`<span role="columnheader" class=${column.numeric ? "num" : ""} aria-sort=${column.sorted || undefined}>
-              ${column.onSort ? html`<button class="plain" onClick=${column.onSort}>${column.title}${{ ascending: " ↑", descending: " ↓" }[column.sorted] || ""}</button>` : column.title}
-            </span>`,
-          )}</div>
-          ${rows.map((i) => {
-            const row = this.rowAt(i);
-            return html`<div key=${i} class="line ${i === selected ? "selected" : ""}" role="row" aria-rowindex=${i + 1} aria-selected=${i === selected} style=${template}
-              onClick=${() => { this.select(i); this.open(i); }}>
-              ${columns.map((column) => html`<span role="gridcell" class=${column.numeric ? "num" : ""}>${row ? column.cell(row) : ""}</span>`)}
-            </div>`;
-          })}
+          <div class="line head" role="row" style=${template}>${columns.map(this.heading)}</div>
+          ${rows.map((i) => this.line(i, template))}
         </div>
       </div>
+    </div>`;
+  }
+
+  heading({ title, numeric, sorted, onSort }) {
+    const arrow = { ascending: " ↑", descending: " ↓" }[sorted] || "";
+    return html`<span role="columnheader" class=${numeric ? "num" : ""} aria-sort=${sorted}>
+      ${onSort ? html`<button class="plain" onClick=${onSort}>${title}${arrow}</button>` : title}</span>`;
+  }
+
+  line(i, template) {
+    const { columns, selected, isAbsent } = this.props;
+    const row = this.rowAt(i);
+    const state = [i === selected && "selected", row && isAbsent?.(row) && "absent"]
+      .filter(Boolean)
+      .join(" ");
+    const open = () => {
+      this.select(i);
+      this.open(i);
+    };
+    return html`<div key=${i} class="line ${state}" role="row" aria-rowindex=${i + 1}
+      aria-selected=${i === selected} style=${template} onClick=${open}>
+      ${columns.map(
+        (column) =>
+          html`<span role="gridcell" class=${column.numeric ? "num" : ""}>${
+            row ? column.cell(row) : ""
+          }</span>`,
+      )}
     </div>`;
   }
 }

@@ -1,70 +1,140 @@
-// Markdown as elements, never as HTML text: headings, lists, tables, code, emphasis. Images are not
-// loaded; a link shows where it goes. Everything else stays the text it is.
+// Markdown as elements, never as HTML text: `marked` reads it, and its tokens become elements here.
+// HTML in it is shown as text, images are not loaded, a link shows where it goes and goes to the web
+// or nowhere.
 
-import { html } from "./vendor/preact-htm.js";
 import { visible } from "./text.js";
+import { Lexer } from "./vendor/marked.js";
+import { html } from "./vendor/preact-htm.js";
 
-const LONGEST = 200_000;
+const LONGEST = 100_000;
+const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
 
-/** @param {string} text */
-export function Markdown({ text }) {
-  if (text.length > LONGEST) return html`<pre class="said">${visible(text)}</pre>`;
-  return html`<div class="markdown">${blocks(visible(text).split("\n"))}</div>`;
+/**
+ * @param {{text: string, extracted?: string | null}} props what the grader extracted is marked where
+ *   the rendered text has it last
+ */
+export function Markdown({ text, extracted = null }) {
+  const raw = html`<pre class="said">${visible(text)}</pre>`;
+  if (text.length > LONGEST) return raw;
+  let tokens;
+  let plain;
+  try {
+    tokens = new Lexer({ gfm: true }).lex(visible(text));
+    plain = new Rendering(null);
+    plain.blocks(tokens);
+  } catch {
+    return raw; // nested deeper than a page can be
+  }
+  const wanted = extracted === null ? "" : visible(extracted);
+  const start = wanted ? plain.text.lastIndexOf(wanted) : -1;
+  const rendering = new Rendering(start < 0 ? null : [start, start + wanted.length]);
+  const isLost = wanted && start < 0;
+  return html`<div class="markdown">${rendering.blocks(tokens)}</div>
+    ${isLost ? html`<p class="soft">what the grader extracted: <mark>${wanted}</mark></p>` : null}`;
 }
 
-function blocks(lines) {
-  const out = [];
-  let i = 0;
-  while (i < lines.length) {
-    const line = lines[i];
-    const fence = /^\s*(`{3,}|~{3,})\s*([\w+-]*)/.exec(line);
-    const heading = /^(#{1,6})\s+(.*)$/.exec(line);
-    if (fence) {
-      const start = ++i;
-      while (i < lines.length && !lines[i].trim().startsWith(fence[1])) i++;
-      out.push(html`<pre><code>${lines.slice(start, i).join("\n")}</code></pre>`);
-      i++;
-    } else if (heading) {
-      // Below the page's own headings.
-      const level = Math.min(6, heading[1].length + 3);
-      out.push(html`<${`h${level}`}>${inline(heading[2])}<//>`);
-      i++;
-    } else if (/^\s*([-*+]|\d+[.)])\s+/.test(line)) {
-      const items = [];
-      const ordered = /^\s*\d/.test(line);
-      while (i < lines.length && /^\s*([-*+]|\d+[.)])\s+/.test(lines[i])) items.push(lines[i++].replace(/^\s*([-*+]|\d+[.)])\s+/, ""));
-      out.push(html`<${ordered ? "ol" : "ul"}>${items.map((item) => html`<li>${inline(item)}</li>`)}<//>`);
-    } else if (line.includes("|") && /^\s*\|?[\s:|-]+\|[\s:|-]*$/.test(lines[i + 1] || "")) {
-      const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|");
-      const head = cells(line);
-      const rows = [];
-      for (i += 2; i < lines.length && lines[i].includes("|"); i++) rows.push(cells(lines[i]));
-      out.push(html`<table><thead><tr>${head.map((c) => html`<th>${inline(c.trim())}</th>`)}</tr></thead>
-        <tbody>${rows.map((row) => html`<tr>${row.map((c) => html`<td>${inline(c.trim())}</td>`)}</tr>`)}</tbody></table>`);
-    } else if (!line.trim()) {
-      i++;
-    } else {
-      const start = i;
-      while (i < lines.length && lines[i].trim() && !/^(\s*(`{3,}|~{3,})|#{1,6}\s|\s*([-*+]|\d+[.)])\s)/.test(lines[i])) i++;
-      if (i === start) i++;
-      out.push(html`<p>${inline(lines.slice(start, i).join("\n"))}</p>`);
+/** One walk over the tokens; text between two offsets of what was rendered is marked. */
+class Rendering {
+  text = "";
+
+  /** @param {[number, number] | null} mark */
+  constructor(mark) {
+    this.mark = mark;
+  }
+
+  blocks(tokens) {
+    return tokens.map((token) => this.block(token));
+  }
+
+  block(token) {
+    switch (token.type) {
+      case "space":
+      case "def":
+        return null;
+      case "hr":
+        return html`<hr />`;
+      case "code":
+        return html`<pre tabindex="0"><code>${this.leaf(token.text)}</code></pre>`;
+      case "heading": // below the page's own headings
+        return html`<${`h${Math.min(6, token.depth + 3)}`}>${this.inlines(token)}<//>`;
+      case "blockquote":
+        return html`<blockquote>${this.blocks(token.tokens)}</blockquote>`;
+      case "list":
+        return this.list(token);
+      case "table":
+        return this.table(token);
+      case "paragraph":
+        return html`<p>${this.inlines(token)}</p>`;
+      case "text": // of an item of a tight list
+        return this.inlines(token);
+      default:
+        return this.inline(token);
     }
   }
-  return out;
-}
 
-const INLINE = /(`+)([^`]+?)\1|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*|\[([^\]\n]*)\]\((https?:\/\/[^\s)]+)\)/;
-
-function inline(text) {
-  const out = [];
-  let rest = text;
-  for (let match; (match = INLINE.exec(rest)); rest = rest.slice(match.index + match[0].length)) {
-    out.push(rest.slice(0, match.index));
-    if (match[2] !== undefined) out.push(html`<code>${match[2]}</code>`);
-    else if (match[3] !== undefined) out.push(html`<strong>${match[3]}</strong>`);
-    else if (match[4] !== undefined) out.push(html`<em>${match[4]}</em>`);
-    else out.push(html`<a href=${match[6]} rel="noopener noreferrer" target="_blank">${match[5]} <span class="soft">(${match[6]})</span></a>`);
+  list({ ordered, start, items }) {
+    const rows = items.map((item) => html`<li>${this.blocks(item.tokens)}</li>`);
+    return ordered ? html`<ol start=${start}>${rows}</ol>` : html`<ul>${rows}</ul>`;
   }
-  out.push(rest);
-  return out;
+
+  table({ header, rows }) {
+    const cells = (row, tag) =>
+      row.map((cell) => html`<${tag} class=${cell.align || ""}>${this.inlines(cell)}<//>`);
+    return html`<div class="scroll" tabindex="0" role="group" aria-label="table"><table>
+      <thead><tr>${cells(header, "th")}</tr></thead>
+      <tbody>${rows.map((row) => html`<tr>${cells(row, "td")}</tr>`)}</tbody>
+    </table></div>`;
+  }
+
+  inlines(token) {
+    return token.tokens ? token.tokens.map((part) => this.inline(part)) : this.leaf(token.text);
+  }
+
+  inline(token) {
+    switch (token.type) {
+      case "strong":
+        return html`<strong>${this.inlines(token)}</strong>`;
+      case "em":
+        return html`<em>${this.inlines(token)}</em>`;
+      case "del":
+        return html`<s>${this.inlines(token)}</s>`;
+      case "codespan":
+        return html`<code>${this.leaf(token.text)}</code>`;
+      case "br":
+        return html`<br />`;
+      case "checkbox":
+        return this.leaf(token.checked ? "☑ " : "☐ ");
+      case "image":
+        return html`<span class="soft">image: ${this.leaf(token.text)} (${token.href})</span>`;
+      case "link":
+        return this.link(token);
+      case "text":
+      case "escape":
+        return token.tokens ? this.inlines(token) : this.leaf(decode(token.text));
+      default: // HTML, which stays the text it is
+        return this.leaf(token.raw);
+    }
+  }
+
+  link(token) {
+    const isWeb = /^https?:\/\//i.test(token.href);
+    const target = token.autolink ? null : html` <span class="soft">(${token.href})</span>`;
+    const content = html`${this.inlines(token)}${target}`;
+    return isWeb
+      ? html`<a href=${token.href} rel="noopener noreferrer" target="_blank">${content}</a>`
+      : html`<span>${content}</span>`;
+  }
+
+  leaf(text) {
+    const start = this.text.length;
+    this.text += text;
+    if (!this.mark) return text;
+    const [from, to] = this.mark.map((at) => Math.max(0, Math.min(at - start, text.length)));
+    if (from >= to) return text;
+    const marked = html`<mark title="what the grader extracted">${text.slice(from, to)}</mark>`;
+    return html`${text.slice(0, from)}${marked}${text.slice(to)}`;
+  }
 }
+
+const decode = (text) =>
+  text.replace(/&(#?\w+);/g, (whole, name) => (Object.hasOwn(ENTITIES, name) ? ENTITIES[name] : whole));

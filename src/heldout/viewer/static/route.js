@@ -13,7 +13,9 @@ export function onChange(listener) {
   listeners.push(listener);
 }
 
-const changed = () => listeners.forEach((listener) => listener());
+function changed() {
+  for (const listener of listeners) listener();
+}
 addEventListener("hashchange", changed);
 
 if (framed)
@@ -35,7 +37,9 @@ export function jump(hash) {
 
 /** @returns {Route} */
 export function here() {
-  const [path, query] = current().replace(/^#/, "").split(/\?(.*)/s);
+  const [path, query] = current()
+    .replace(/^#/, "")
+    .split(/\?(.*)/s);
   return {
     path: path.split("/").filter(Boolean).map(decode),
     params: new URLSearchParams(query || ""),
@@ -54,7 +58,8 @@ function decode(text) {
 export function link(path, params = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params))
-    for (const one of [value].flat()) if (one !== undefined && one !== null && one !== "") query.append(name, String(one));
+    for (const one of [value].flat())
+      if (one !== undefined && one !== null && one !== "") query.append(name, String(one));
   const text = query.toString();
   return `#/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
 }

@@ -1,98 +1,146 @@
 // The list of runs. Two can be marked and compared.
 
-import { html } from "./vendor/preact-htm.js";
-import { isExport } from "./api.js";
 import { Bar, Sparkline } from "./charts.js";
-import * as keys from "./keys.js";
-import { Live, Page, Sign } from "./parts.js";
+import { isExport } from "./exported.js";
+import { useAnswer, useKeys } from "./hooks.js";
+import { Live, Loaded, Sign } from "./parts.js";
 import { go, jump, link, set } from "./route.js";
-import { ago, count, interval, number, oneLine, visible } from "./text.js";
+import { ago, count, oneLine, visible } from "./text.js";
+import { html, useState } from "./vendor/preact-htm.js";
 
-const target = (run) => (run.kind === "curve" ? link(["curve", run.name]) : link(["run", run.name]));
-const text = (run) => `${run.name} ${run.model || ""} ${run.tags.join(" ")} ${run.note || ""} ${run.status || ""} ${run.verdict || ""} ${run.kind}`.toLowerCase();
+const target = (run) => link([run.kind === "curve" ? "curve" : "run", run.name]);
 
-export class Runs extends Page {
-  request = () => ["runs"];
-  marked = [];
-  at = 0;
-  shown = [];
+function words(run) {
+  const verdicts = (run.verdicts || []).map((verdict) => verdict.kind);
+  const texts = [run.name, run.model, ...run.tags, run.note, run.status, ...verdicts, run.kind];
+  return texts.join(" ").toLowerCase();
+}
 
-  follows = () => [];
+export function Runs({ params }) {
+  const answer = useAnswer("runs", {}, () => []);
+  const [marked, setMarked] = useState([]);
+  const [at, setAt] = useState(0);
+  const where = params.get("where") || "";
+  const wanted = where.toLowerCase().split(/\s+/).filter(Boolean);
+  const runs = answer.data?.runs || [];
+  const shown = runs.filter((run) => wanted.every((word) => words(run).includes(word)));
 
-  componentDidMount() {
-    super.componentDidMount();
-    this.release = keys.use({
-      j: () => this.move(1),
-      ArrowDown: () => this.move(1),
-      k: () => this.move(-1),
-      ArrowUp: () => this.move(-1),
-      Home: () => this.move(-this.shown.length),
-      End: () => this.move(this.shown.length),
-      Enter: () => this.shown[this.at] && !this.shown[this.at].problem && jump(target(this.shown[this.at])),
-      x: () => this.mark(this.shown[this.at]),
-      c: () => this.compare(),
-    });
-  }
-
-  componentWillUnmount() {
-    super.componentWillUnmount();
-    this.release();
-  }
-
-  move(by) {
-    this.at = Math.max(0, Math.min(this.at + by, this.shown.length - 1));
-    this.forceUpdate();
-    document.querySelector("tr.at")?.scrollIntoView({ block: "nearest" });
-  }
-
-  mark(run) {
+  /** The list takes the focus: Enter opens its row from then on, and not the last control. */
+  const move = (to) => {
+    setAt(Math.max(0, Math.min(to, shown.length - 1)));
+    document.querySelector("[data-list]")?.focus({ preventScroll: true });
+    requestAnimationFrame(() => document.querySelector("tr.at")?.scrollIntoView({ block: "nearest" }));
+  };
+  const mark = (run) => {
     if (!run || run.kind === "curve" || run.problem) return;
-    this.marked = this.marked.includes(run.name) ? this.marked.filter((n) => n !== run.name) : [...this.marked.slice(-1), run.name];
-    this.forceUpdate();
-  }
+    const { name } = run;
+    setMarked((names) =>
+      names.includes(name) ? names.filter((n) => n !== name) : [...names.slice(-1), name],
+    );
+  };
+  const compare = () => {
+    const pair = runs.filter((run) => marked.includes(run.name));
+    if (pair.length === 2) go(["compare", pair[1].name, pair[0].name]); // the older one is A
+  };
+  useKeys({
+    j: () => move(at + 1),
+    ArrowDown: () => move(at + 1),
+    k: () => move(at - 1),
+    ArrowUp: () => move(at - 1),
+    Home: () => move(0),
+    End: () => move(shown.length - 1),
+    Enter: () => shown[at] && !shown[at].problem && jump(target(shown[at])),
+    x: () => mark(shown[at]),
+    c: compare,
+  });
 
-  compare() {
-    // The older one is A.
-    const runs = this.state.data.runs.filter((run) => this.marked.includes(run.name));
-    if (runs.length === 2) go(["compare", ...runs.reverse().map((run) => run.name)]);
-  }
-
-  view({ runs, roots }) {
-    const where = this.props.params.get("where") || "";
-    const words = where.toLowerCase().split(/\s+/).filter(Boolean);
-    this.shown = runs.filter((run) => words.every((word) => text(run).includes(word)));
+  const view = ({ roots }) => {
     if (!runs.length)
-      return html`<h1>Runs</h1><p>No runs under ${roots.join(", ")}.</p><p class="soft"><code>heldout run FILE</code> makes one.</p>`;
-    const bounded = runs.every((run) => run.kind === "curve" || !(run.min < 0 || run.max > 1));
+      return html`<h1>Runs</h1><p>No runs under ${roots.join(", ")}.</p>
+        <p class="soft"><code>heldout run FILE</code> makes one.</p>`;
+    const isBounded = runs.every((run) => run.kind === "curve" || !(run.min < 0 || run.max > 1));
+    const ready = marked.length === 2;
     return html`
-      <h1>Runs <${Live} state=${this.state.live} /></h1>
+      <h1>Runs <${Live} state=${answer.live} /></h1>
       <div class="toolbar">
-        <input type="search" aria-label="Filter by name, model or status" placeholder="name, model, status" value=${where} onInput=${(event) => set({ where: event.target.value })} data-filter />
-        <button disabled=${this.marked.length !== 2} onClick=${() => this.compare()}>Compare ${this.marked.length === 2 ? "the two marked" : "two runs: mark them"}</button>
+        <input type="search" aria-label="Filter by name, model or status" placeholder="name, model, status"
+          value=${where} onInput=${(event) => set({ where: event.target.value })} data-filter />
+        <button disabled=${!ready} onClick=${compare}>
+          Compare ${ready ? "the two marked" : "two runs: mark them"}</button>
       </div>
-      <div class="scroll" tabindex="0" role="group" aria-label="runs"><table class="runs">
-        <thead><tr><th scope="col"><span class="hidden">marked</span></th><th scope="col">run</th><th scope="col">model</th><th scope="col" class="num">mean</th><th scope="col">95% interval</th><th scope="col"><span class="hidden">chart</span></th><th scope="col" class="num">n</th><th scope="col" class="num">errors</th><th scope="col">status</th><th scope="col">started</th></tr></thead>
-        <tbody>${this.shown.map((run, i) => this.row(run, i === this.at, bounded))}</tbody>
+      <div class="scroll" tabindex="0" role="group" aria-label="runs" data-list><table class="runs">
+        <thead><tr>
+          <th scope="col"><span class="hidden">marked</span></th><th scope="col">run</th>
+          <th scope="col">model</th><th scope="col" class="num">mean</th><th scope="col">95% interval</th>
+          <th scope="col"><span class="hidden">chart</span></th><th scope="col" class="num">n</th>
+          <th scope="col" class="num">errors</th><th scope="col">status</th><th scope="col">started</th>
+        </tr></thead>
+        <tbody>${shown.map(
+          (run, i) => html`<${Row} key=${run.name} run=${run} at=${i === at} isBounded=${isBounded}
+            isMarked=${marked.includes(run.name)} onMark=${() => mark(run)} />`,
+        )}</tbody>
       </table></div>
-      <p class="soft" role="status">${count(this.shown.length)} of ${count(runs.length)} runs${this.marked.length ? `; marked: ${this.marked.join(" and ")}` : ""}${isExport() ? "" : ` · ${roots.join(", ")}`}</p>`;
-  }
+      <p class="soft" role="status">${count(shown.length)} of ${count(runs.length)} runs${
+        marked.length ? `; marked: ${marked.join(" and ")}` : ""
+      }${isExport() ? "" : ` · ${roots.join(", ")}`}</p>`;
+  };
+  return html`<${Loaded} answer=${answer} view=${view} />`;
+}
 
-  row(run, at, bounded) {
-    const css = at ? "at" : "";
-    if (run.problem)
-      return html`<tr class=${css}><td></td><td>${visible(run.name)}</td><td colspan="8" class="errored">${oneLine(run.problem)}${run.repair ? html` <code>${run.repair}</code>` : null}</td></tr>`;
-    const curve = run.kind === "curve";
-    return html`<tr class=${css} onClick=${(event) => !event.target.closest("a, input, label") && jump(target(run))}>
-      <td>${curve ? null : html`<input type="checkbox" aria-label="mark ${run.name}" checked=${this.marked.includes(run.name)} onChange=${() => this.mark(run)} />`}</td>
-      <td><a href=${target(run)}>${visible(run.name)}</a>${curve ? html` <span class="soft">curve</span>` : run.kind === "episodes" ? html` <span class="soft">episodes</span>` : ""}</td>
-      <td class="soft">${oneLine(run.model, 40)}${run.tags.map((tag) => html` <span class="badge">${visible(tag)}</span>`)}</td>
-      <td class="num ${run.unfinished ? "soft" : ""}">${number(run.mean)}</td>
-      <td class=${run.unfinished ? "soft" : ""}>${interval(run.low, run.high)}</td>
-      <td>${curve ? html`<${Sparkline} points=${run.spark} />` : bounded ? html`<${Bar} value=${run.mean} low=${run.low} high=${run.high} second=${run.errors ? run.mean_scored : null} />` : null}</td>
-      <td class="num">${count(run.n)}${run.unfinished && run.asked ? html`<span class="soft"> of ${count(run.asked)}</span>` : ""}</td>
-      <td class="num">${run.errors ? html`<span class="errored"><${Sign} outcome="errored" />${count(run.errors)}</span>` : count(run.errors)}</td>
-      <td>${curve ? html`<span class="badge ${run.verdict || ""}">${run.verdict || "no verdict"}</span> <span class="soft">at step ${run.step ?? "–"}${run.status === "finished" ? "" : `, ${run.status}`}</span>` : html`<span class="badge ${run.status}">${run.status}</span>`}</td>
-      <td class="soft" title=${run.started}>${ago(run.started)}</td>
-    </tr>`;
-  }
+function Row({ run, at, isBounded, isMarked, onMark }) {
+  const css = at ? "at" : "";
+  if (run.problem)
+    return html`<tr class=${css}><td></td><td>${visible(run.name)}</td>
+      <td colspan="8" class="errored">${oneLine(run.problem)}${
+        run.repair ? html` <code>${run.repair}</code>` : null
+      }</td></tr>`;
+  const curve = run.kind === "curve";
+  const soft = run.unfinished ? "soft" : "";
+  const status = curve
+    ? html`<${Verdicts} run=${run} />`
+    : html`<span class="badge ${run.status}">${run.status}</span>`;
+  const open = (event) => !event.target.closest("a, input, label") && jump(target(run));
+  const mark = html`<input type="checkbox" aria-label="mark ${run.name}" checked=${isMarked}
+    onChange=${onMark} />`;
+  return html`<tr class=${css} onClick=${open}>
+    <td>${curve ? null : mark}</td>
+    <td><a href=${target(run)}>${visible(run.name)}</a>
+      ${run.kind === "run" ? "" : html` <span class="soft">${run.kind}</span>`}</td>
+    <td class="soft">${oneLine(run.model, 40)}${run.tags.map(
+      (tag) => html` <span class="badge">${visible(tag)}</span>`,
+    )}</td>
+    <td class="num ${soft}">${run.text.mean}</td>
+    <td class=${soft}>${run.text.interval}</td>
+    <td>${chart(run, isBounded)}</td>
+    <td class="num">${count(run.n)}${
+      run.unfinished && run.asked ? html`<span class="soft"> of ${count(run.asked)}</span>` : ""
+    }</td>
+    <td class="num">${
+      run.errors
+        ? html`<span class="errored"><${Sign} outcome="errored" />${count(run.errors)}</span>`
+        : count(run.errors)
+    }</td>
+    <td>${status}</td>
+    <td class="soft" title=${run.started}>${ago(run.started)}</td>
+  </tr>`;
+}
+
+function chart(run, isBounded) {
+  if (run.kind === "curve") return html`<${Sparkline} points=${run.spark} />`;
+  if (!isBounded) return null;
+  const second = run.errors ? run.mean_scored : null;
+  return html`<${Bar} value=${run.mean} low=${run.low} high=${run.high} second=${second} />`;
+}
+
+/** One badge per eval of a curve, the worst first; the numbers of the row are those of the first. */
+function Verdicts({ run }) {
+  const several = run.verdicts.length > 1;
+  return html`${run.verdicts.map(
+    ({ label, kind }) =>
+      html`<span class="badge ${kind || ""}">${
+        several ? `${oneLine(label, 24)}: ` : ""
+      }${kind || "no verdict"}</span> `,
+  )}<span class="soft">at step ${run.step ?? "–"}${
+    run.status === "finished" ? "" : `, ${run.status}`
+  }${several ? html`; numbers of ${oneLine(run.verdicts[0].label, 24)}` : ""}</span>`;
 }

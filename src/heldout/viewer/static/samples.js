@@ -1,150 +1,228 @@
 // The samples of a run: filtered and sorted by the server, one row per item.
 
-import { Component, html } from "./vendor/preact-htm.js";
-import { follow, get, isExport } from "./api.js";
+import { follow, get } from "./api.js";
+import { isExport } from "./exported.js";
 import { Grid } from "./grid.js";
-import * as keys from "./keys.js";
+import { useAnswer, useKeys } from "./hooks.js";
 import { Crumbs, Mean, Problem, Sign } from "./parts.js";
 import { go, link, set } from "./route.js";
-import { count, duration, number, oneLine, visible } from "./text.js";
+import { count, duration, oneLine, visible } from "./text.js";
+import { html, useEffect, useState } from "./vendor/preact-htm.js";
 
 const CHIPS = [
   ["failed", "failed:yes"],
   ["errored", "errored:yes"],
   ["truncated", "truncated:yes"],
 ];
+/** Milliseconds without a key after which a filter is asked for. */
+const TYPING = 200;
+/** Milliseconds that a mean has to stand there to have been looked at. */
+const LOOKING = 1000;
 
-/** Filters by metadata that were looked at, by run: past the first, chance has had more tries. */
+/** Filters by metadata whose mean was looked at, by run: past the first, chance has had more tries. */
 const looked = new Map();
 
-export class Samples extends Component {
-  state = { head: null, problem: null, fresh: 0 };
+export function Samples({ name, params }) {
+  const where = params.get("where") || "";
+  const sort = params.get("sort") || "";
+  const cols = params.getAll("cols");
+  const request = { name, where, sort, cols };
+  const answer = useAnswer("rows", { ...request, limit: 100 });
+  const [problem, setProblem] = useState(null); // of rows further down
+  const head = answer.data;
+  const isShown = head && !answer.isStale && !answer.problem;
+  const slices = useSlices(name, where, isShown && head.mean && head.picked === "metadata");
+  const fresh = useNewRows(name, head);
 
-  componentDidMount() {
-    this.load();
-    this.release = keys.use({
-      f: () => this.toggle("failed:yes"),
-      Escape: () => go(["run", this.props.name]),
-    });
-  }
-
-  componentWillUnmount() {
-    this.release();
-    this.end?.();
-    this.abort?.abort();
-  }
-
-  componentDidUpdate(previous) {
-    if (previous.name !== this.props.name || this.query() !== this.asked) this.load();
-  }
-
-  get where() {
-    return this.props.params.get("where") || "";
-  }
-
-  get sort() {
-    return this.props.params.get("sort") || "";
-  }
-
-  get cols() {
-    return this.props.params.getAll("cols");
-  }
-
-  query() {
-    return JSON.stringify([this.where, this.sort, this.cols]);
-  }
-
-  load = async () => {
-    const asked = (this.asked = this.query());
-    this.abort?.abort();
-    const abort = (this.abort = new AbortController());
-    try {
-      const head = await this.rows(0, 100, abort.signal);
-      if (head.picked === "metadata") looked.set(this.props.name, (looked.get(this.props.name) || new Set()).add(this.where));
-      this.setState({ head, version: `${asked} ${head.generation}`, problem: null, fresh: 0 });
-      if (head.running && !this.end) this.end = follow([this.props.name], "", (event, data) => this.setState({ fresh: data.lines }), () => {});
-    } catch (problem) {
-      // What was shown stays: the filter is being typed.
-      if (problem.name !== "AbortError") this.setState({ problem });
-    }
+  const toggle = (term) => {
+    const terms = where.split(/\s+/).filter(Boolean);
+    const next = terms.includes(term) ? terms.filter((t) => t !== term) : [...terms, term];
+    set({ where: next.join(" "), at: "" });
   };
+  useKeys({
+    f: () => toggle("failed:yes"),
+    Escape: () => go(["run", name]),
+  });
 
-  rows = (offset, limit, signal) => get("rows", { name: this.props.name, where: this.where, sort: this.sort, cols: this.cols, offset, limit }, signal);
+  const terms = where.split(/\s+/);
+  return html`
+    <${Crumbs} path=${[["runs", link(["runs"])], [name, link(["run", name])]]} />
+    <h1>Samples</h1>
+    <div class="toolbar">
+      <${Filter} where=${where} completions=${head?.completions || []} isBad=${answer.problem !== null} />
+      ${CHIPS.map(
+        ([label, term]) => html`<button aria-pressed=${terms.includes(term)} onClick=${() => toggle(term)}>
+          <${Sign} outcome=${label} />${` ${label}`}
+          ${isShown ? html` <span class="soft">${count(head.counts[label])}</span>` : null}</button>`,
+      )}
+      ${head?.fields.length && !isExport() ? html`<${Chooser} head=${head} cols=${cols} />` : null}
+    </div>
+    <${Refusal} problem=${answer.problem || problem} where=${where} retry=${answer.reload} />
+    ${
+      isShown
+        ? html`<${Counts} head=${head} slices=${slices} fresh=${fresh} onFresh=${answer.reload} />`
+        : head && answer.problem
+          ? html`<p class="soft" role="status">The rows are those of the last filter.</p>`
+          : null
+    }
+    ${
+      head
+        ? html`<${Rows} head=${head} request=${request} answer=${answer} at=${Number(params.get("at") || 0)}
+            onProblem=${setProblem} />`
+        : answer.problem
+          ? null
+          : html`<p class="soft" role="status">Loading…</p>`
+    }`;
+}
 
-  toggle(term) {
-    const terms = this.where.split(/\s+/).filter(Boolean);
-    set({ where: (terms.includes(term) ? terms.filter((t) => t !== term) : [...terms, term]).join(" "), at: "" });
-  }
+/** How many slices of a run were looked at: those whose mean stood there long enough to be read. */
+function useSlices(name, where, isMean) {
+  const [, setSeen] = useState(0);
+  const seen = looked.get(name) || new Set();
+  useEffect(() => {
+    if (!isMean) return undefined;
+    const timer = setTimeout(() => {
+      looked.set(name, seen.add(where));
+      setSeen(seen.size);
+    }, LOOKING);
+    return () => clearTimeout(timer);
+  }, [name, where, isMean]);
+  return seen.size;
+}
 
-  columns(head) {
-    const sorted = (name) => (this.sort === name ? "ascending" : this.sort === `-${name}` ? "descending" : undefined);
-    const sortable = (column, name) => ({ ...column, sorted: sorted(name), onSort: () => set({ sort: this.sort === `-${name}` ? name : `-${name}`, at: "" }) });
-    const extra = head.extra.map((name, i) =>
-      sortable({ title: name.replace(/^(metric|metadata)\./, ""), width: "minmax(60px, 1fr)", cell: (row) => (typeof row.extra[i] === "number" && !Number.isInteger(row.extra[i]) ? number(row.extra[i]) : oneLine(row.extra[i] ?? "", 60)) }, name),
+/** How many rows a running eval has by now. */
+function useNewRows(name, head) {
+  const [lines, setLines] = useState(0);
+  useEffect(() => {
+    if (!head?.running) return undefined;
+    return follow(
+      [name],
+      "",
+      (_, data) => setLines(data.lines),
+      () => {},
     );
-    const conversations = head.rows.some((row) => row.answer || row.error);
-    return [
-      { title: html`<span class="hidden">outcome</span>`, width: "22px", cell: (row) => html`<${Sign} outcome=${row.outcome} />` },
-      sortable({ title: "sample", width: "minmax(90px, 1fr)", cell: (row) => html`${oneLine(row.id, 60)}${head.repeats > 1 ? html`<span class="soft"> #${row.repeat + 1}</span>` : ""}` }, "id"),
-      sortable({ title: "reward", width: "70px", numeric: true, cell: (row) => number(row.reward) }, "reward"),
-      { title: "question", width: "minmax(140px, 3fr)", cell: (row) => oneLine(row.question) },
-      ...(conversations
-        ? [
-            { title: "extracted", width: "minmax(80px, 1.2fr)", cell: (row) => (row.error ? html`<span class="errored">${oneLine(row.error)}</span>` : row.extracted === null ? html`<em>nothing</em>` : oneLine(row.extracted ?? row.answer)) },
-            { title: "target", width: "minmax(60px, 1fr)", cell: (row) => oneLine(row.target) },
-          ]
-        : []),
-      ...extra,
-      sortable({ title: "tokens", width: "72px", numeric: true, cell: (row) => count(row.tokens) }, "tokens"),
-      sortable({ title: "time", width: "72px", numeric: true, cell: (row) => duration(row.seconds) }, "seconds"),
-    ];
-  }
+  }, [name, head?.running]);
+  return head ? Math.max(0, lines - head.of) : 0;
+}
 
-  filter(head, problem) {
-    // What is completed is the last term; those before it stay.
-    const before = this.where.replace(/\S*$/, "");
-    return html`<input class="filter" type="search" list="completions" aria-label="Filter" data-filter spellcheck="false" autocomplete="off"
-        placeholder=${'filter: reward<0.5  level:hard  -truncated:yes  text:"refund"'} value=${this.where} aria-invalid=${problem ? "true" : undefined}
-        onInput=${(event) => set({ where: event.target.value, at: "" })} />
-      <datalist id="completions">${head ? head.completions.map((term) => html`<option value=${before + term} />`) : null}</datalist>`;
-  }
+/** The filter is asked for when typing pauses, and at Enter. */
+function Filter({ where, completions, isBad }) {
+  const [typed, setTyped] = useState(null);
+  const ask = () => {
+    if (typed === null) return;
+    if (typed !== where) set({ where: typed, at: "" });
+    setTyped(null);
+  };
+  useEffect(() => {
+    if (typed === null) return undefined;
+    const timer = setTimeout(ask, TYPING);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  const text = typed ?? where;
+  // What is completed is the last term; those before it stay.
+  const before = text.replace(/\S*$/, "");
+  return html`<input class="filter" type="search" list="completions" aria-label="Filter" data-filter
+      spellcheck="false" autocomplete="off" value=${text} aria-invalid=${isBad ? "true" : undefined}
+      placeholder=${'filter: reward<0.5  level:hard  -truncated:yes  text:"refund"'}
+      onInput=${(event) => setTyped(event.target.value)} onBlur=${ask}
+      onKeyDown=${(event) => event.key === "Enter" && ask()} />
+    <datalist id="completions">${completions.map(
+      (term) => html`<option value=${before + term} />`,
+    )}</datalist>`;
+}
 
-  chooser(head) {
-    const chosen = this.cols.length ? this.cols : head.extra;
-    const toggle = (name, on) => set({ cols: on ? [...chosen, name] : chosen.length > 1 ? chosen.filter((n) => n !== name) : ["none"] });
-    return html`<details class="chooser"><summary>columns</summary><div>${head.fields.map(
-      (name) => html`<label><input type="checkbox" checked=${chosen.includes(name)} onChange=${(event) => toggle(name, event.target.checked)} /> ${visible(name)}</label>`,
-    )}</div></details>`;
-  }
+function Chooser({ head, cols }) {
+  const chosen = cols.length ? cols : head.extra;
+  const toggle = (name, on) => {
+    const rest = chosen.filter((other) => other !== name);
+    set({ cols: on ? [...chosen, name] : rest.length ? rest : ["none"] });
+  };
+  return html`<details class="chooser"><summary>columns</summary><div>${head.fields.map(
+    (name) => html`<label><input type="checkbox" checked=${chosen.includes(name)}
+      onChange=${(event) => toggle(name, event.target.checked)} /> ${visible(name)}</label>`,
+  )}</div></details>`;
+}
 
-  render() {
-    const { name } = this.props;
-    const { head, version, problem, fresh } = this.state;
-    const terms = this.where.split(/\s+/);
-    const at = Number(this.props.params.get("at") || 0);
-    return html`
-      <${Crumbs} path=${[["runs", link(["runs"])], [name, link(["run", name])]]} />
-      <h1>Samples</h1>
-      ${html`<div class="toolbar">${this.filter(head, problem)}
-            ${CHIPS.map(([label, term]) => html`<button aria-pressed=${terms.includes(term)} onClick=${() => this.toggle(term)}><${Sign} outcome=${label} /> ${label}${head ? html` <span class="soft">${count(head.counts[label])}</span>` : null}</button>`)}
-            ${head && head.fields.length && !isExport() ? this.chooser(head) : null}
-          </div>`}
-      ${problem
-        ? problem.at === undefined
-          ? html`<${Problem} problem=${problem} retry=${this.load} />`
-          : html`<p class="problem" role="alert"><code>${visible(this.where.slice(0, problem.at))}<mark>${visible(this.where.slice(problem.at))}</mark></code> ${visible(problem.message)}</p>`
-        : null}
-      ${head
-        ? html`<p role="status" class="counts">${count(head.total)} of ${count(head.of)} rows
-              ${head.mean ? html` · mean reward <${Mean} of=${head.mean} />` : null}
-              ${head.picked === "outcome" ? html` · <span class="soft">picked by their result, so a mean of these would say nothing about the policy</span>` : null}
-              ${head.picked === "metadata" && looked.get(name).size > 1 ? html` · <span class="soft">${looked.get(name).size} slices looked at: some stand out by chance</span>` : null}
-              ${fresh > head.of ? html` · <button onClick=${this.load}>${count(fresh - head.of)} new rows</button>` : null}</p>
-            <${Grid} label="samples" columns=${this.columns(head)} total=${head.total} version=${`${name} ${version}`} selected=${Math.min(at, Math.max(0, head.total - 1))}
-              load=${async (offset, limit, signal) => (offset === 0 ? head.rows : (await this.rows(offset, limit, signal)).rows)}
-              onSelect=${(row) => set({ at: row })}
-              onOpen=${(row, index) => go(["run", name, "sample"], { id: row.id, repeat: row.repeat || "", where: this.where, sort: this.sort, at: index })}
-              onProblem=${(problem) => this.setState({ problem })} />`
-        : problem ? null : html`<p class="soft" role="status">Loading…</p>`}`;
-  }
+/** Why there are no rows; of a filter, where it cannot be read. */
+function Refusal({ problem, where, retry }) {
+  if (!problem) return null;
+  if (problem.at === undefined) return html`<${Problem} problem=${problem} retry=${retry} />`;
+  return html`<p class="problem" role="alert"><code>${visible(where.slice(0, problem.at))}
+    <mark>${visible(where.slice(problem.at))}</mark></code>${` ${visible(problem.message)}`}</p>`;
+}
+
+function Counts({ head, slices, fresh, onFresh }) {
+  const notes = [];
+  if (head.mean) notes.push(html`mean reward <${Mean} of=${head.mean} />`);
+  if (head.picked === "outcome")
+    notes.push("picked by their result, so a mean of these would say nothing about the policy");
+  if (head.picked === "metadata" && isExport())
+    notes.push("an exported file has no mean of some of the rows; the run's slices have theirs");
+  if (head.picked === "metadata" && slices > 1)
+    notes.push(`${slices} slices looked at: some stand out by chance`);
+  if (isExport() && head.inside < head.of)
+    notes.push(
+      `${count(head.inside)} of ${count(head.of)} conversations are in this file; other rows are grey`,
+    );
+  return html`<p role="status" class="counts">${count(head.total)} of ${count(head.of)} rows
+    ${notes.map((note) => html` · <span class=${typeof note === "string" ? "soft" : ""}>${note}</span>`)}
+    ${fresh ? html` · <button onClick=${onFresh}>${count(fresh)} new rows</button>` : null}</p>`;
+}
+
+function Rows({ head, request, answer, at, onProblem }) {
+  const { name, where, sort } = request;
+  const load = async (offset, limit, signal) => {
+    if (offset === 0) return head.rows;
+    return (await get("rows", { ...request, offset, limit }, signal)).rows;
+  };
+  const open = (row, index) =>
+    go(["run", name, "sample"], { id: row.id, repeat: row.repeat || "", where, sort, at: index });
+  return html`<${Grid} label="samples" columns=${columns(head, sort)} total=${head.total}
+    version=${`${name} ${answer.of} ${head.generation}`} isStale=${answer.isStale || answer.problem !== null}
+    selected=${Math.min(at, Math.max(0, head.total - 1))} load=${load}
+    isAbsent=${(row) => row.inside === false}
+    onSelect=${(row) => set({ at: row })} onOpen=${open} onProblem=${onProblem} />`;
+}
+
+function columns(head, sort) {
+  const sortable = (name, column) => ({
+    ...column,
+    sorted: sort === name ? "ascending" : sort === `-${name}` ? "descending" : undefined,
+    onSort: () => set({ sort: sort === `-${name}` ? name : `-${name}`, at: "" }),
+  });
+  const numeric = { width: "72px", numeric: true };
+  const attempt = (row) => (head.repeats > 1 ? html`<span class="soft"> #${row.repeat + 1}</span>` : "");
+  const extracted = (row) => {
+    if (row.error) return html`<span class="errored">${oneLine(row.error)}</span>`;
+    return row.extracted === null ? html`<em>nothing</em>` : oneLine(row.extracted ?? row.answer);
+  };
+  const answers = [
+    { title: "extracted", width: "minmax(80px, 1.2fr)", cell: extracted },
+    { title: "target", width: "minmax(60px, 1fr)", cell: (row) => oneLine(row.target) },
+  ];
+  const extra = head.extra.map((field, i) =>
+    sortable(field, {
+      title: field.replace(/^(metric|metadata)\./, ""),
+      width: "minmax(60px, 1fr)",
+      cell: (row) => oneLine(row.extra[i] ?? "", 60),
+    }),
+  );
+  return [
+    {
+      title: html`<span class="hidden">outcome</span>`,
+      width: "22px",
+      cell: (row) => html`<${Sign} outcome=${row.outcome} />`,
+    },
+    sortable("id", {
+      title: "sample",
+      width: "minmax(90px, 1fr)",
+      cell: (row) => html`${oneLine(row.id, 60)}${attempt(row)}`,
+    }),
+    sortable("reward", { ...numeric, title: "reward", cell: (row) => row.text.reward }),
+    { title: "question", width: "minmax(140px, 3fr)", cell: (row) => oneLine(row.question) },
+    ...(head.rows.some((row) => row.answer || row.error) ? answers : []),
+    ...extra,
+    sortable("tokens", { ...numeric, title: "tokens", cell: (row) => count(row.tokens) }),
+    sortable("seconds", { ...numeric, title: "time", cell: (row) => duration(row.seconds) }),
+  ];
 }

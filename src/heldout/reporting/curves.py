@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from heldout._format import cut, interval, number, printable
-from heldout.cli._load import find_curve
-from heldout.cli._tables import Column, Line, RankedColumn, Span, Table, fit_columns
 from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.reporting.blocks import Column, Line, RankedColumn, Span, Table, fit_columns
+from heldout.reporting.names import find_curve
 from heldout.store.jsonl import has_writer
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.store.runs import find_run

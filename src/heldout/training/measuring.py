@@ -1,0 +1,248 @@
+"""What a `PeriodicEval` measures: its samples, run and scored on the policy of a step.
+
+Inline on the model in training, in the background on a snapshot of it, or in an `EvalWorker`. All
+three end in a `Measured`, and that in a point, by `make_point`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from heldout.isolation import is_background_thread, untouched_random_state
+from heldout.store.run_dir import now
+from heldout.training.budget import Spending
+from heldout.training.curve import CurvePoint, outcomes_of
+from heldout.training.curve_file import EvalHistory
+from heldout.training.distributed import Alone, Ranks
+from heldout.training.publishing import PointPublisher
+from heldout.training.run_eval import (
+    KeepEvaluating,
+    Known,
+    Measured,
+    RunInTrainer,
+    Task,
+    describe,
+    measure,
+)
+from heldout.training.runner import RunnerBuilder
+from heldout.training.settings import EvalSettings
+from heldout.types import Sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from heldout.training.worker import EvalWorker
+
+GetModel = Callable[[], Any]
+
+
+class PolicyMeasurer:
+    """Measures a policy on the held-out samples of one eval.
+
+    Args:
+        settings: The settings of the eval.
+        samples: The samples, in the fixed order.
+        runner_builder: Makes the runner of a model; None with a worker.
+        worker: The process that evaluates, if there is one.
+        publisher: Gets the progress of a long eval.
+        spending: Charged for each point.
+        clock: The clock.
+    """
+
+    def __init__(
+        self,
+        settings: EvalSettings,
+        samples: Sequence[Sample],
+        runner_builder: RunnerBuilder | None,
+        worker: EvalWorker | None,
+        publisher: PointPublisher,
+        spending: Spending,
+        clock: Callable[[], float],
+    ) -> None:
+        self.runner_builder, self.worker = runner_builder, worker
+        self._settings, self._samples = settings, samples
+        self._publisher, self._spending, self._clock = publisher, spending, clock
+        self._progress: deque[Callable[[], object]] = deque()
+        """Heartbeats of background evals, to be called in the trainer's thread."""
+
+    # --- Measuring ---
+
+    def measure_live(
+        self,
+        step: int,
+        get_model: GetModel,
+        ranks: Ranks,
+        *,
+        run_dir: Path,
+        history: EvalHistory | None,
+        size: int | None,
+        final: bool,
+    ) -> Measured | Known | None:
+        """Measure the model in training, which waits.
+
+        Args:
+            step: The step of the point.
+            get_model: Returns the model.
+            ranks: The processes that evaluate.
+            run_dir: The run directory.
+            history: The curve, in the first process.
+            size: How many samples to use; None for the whole set, on the last weights say.
+            final: Whether these are the last weights.
+
+        Returns:
+            As `run_eval.measure`.
+        """
+        task = self._task(step, run_dir, history, size=size, final=final, beats=ranks.rank == 0)
+        if self.worker is None:
+            return measure(task, get_model, ranks)
+        try:
+            with untouched_random_state():
+                snapshot = self.worker.try_snapshot(get_model(), step=step)
+        except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
+            return Measured(0, skipped=f"model: {describe(problem)}")
+        if snapshot is None:
+            return Measured(0, skipped="all snapshots were in use")
+        try:
+            return self.worker.measure(task, snapshot)
+        finally:
+            snapshot.release()
+
+    def measure_snapshot(
+        self,
+        step: int,
+        snapshot: Any,
+        curve: EvalHistory,
+        *,
+        final: bool,
+        is_given_up: Callable[[], bool],
+        run_in_trainer: RunInTrainer,
+    ) -> CurvePoint | Known:
+        """Measure a snapshot in a thread, and return its point."""
+        began = self._clock()
+        # Off the last step a result of a part will do, if these weights have one.
+        size = None if final else len(self._samples)
+        task = self._task(
+            step, curve.file.run.path, curve, size=size, final=final, is_given_up=is_given_up
+        )
+        measured: Measured | Known | None
+        if self.worker is not None:
+            measured = self.worker.measure(task, snapshot)
+        else:
+            measured = measure(task, lambda: snapshot.model, Alone(), snapshot, run_in_trainer)
+            assert measured is not None
+        if isinstance(measured, Known):
+            return measured
+        seconds = self._clock() - began
+        return self.make_point(step, measured, seconds, curve, final=final, charged=False)
+
+    def _task(
+        self,
+        step: int,
+        run_dir: Path,
+        history: EvalHistory | None,
+        *,
+        size: int | None,
+        final: bool,
+        beats: bool = True,
+        is_given_up: Callable[[], bool] = lambda: False,
+    ) -> Task:
+        return Task(
+            step=step,
+            samples=self._samples,
+            size=len(self._samples) if size is None else size,
+            runner_builder=self.runner_builder,
+            run_dir=run_dir,
+            pass_threshold=self._settings.pass_threshold,
+            seed=self._settings.seed,
+            keep_going=self._keep_going(step, beats=beats, is_given_up=is_given_up),
+            history=history,
+            whole=size is None,
+            final=final,
+        )
+
+    # --- Progress ---
+
+    def _keep_going(
+        self, step: int, *, beats: bool, is_given_up: Callable[[], bool]
+    ) -> KeepEvaluating:
+        """Make the callback of a running eval: it gives heartbeats and says when time is up."""
+        settings = self._settings
+        began = last_beat = self._clock()
+
+        def keep_going(done: int, total: int) -> bool:
+            nonlocal last_beat
+            time_now = self._clock()
+            if beats and time_now - last_beat >= settings.progress_seconds:
+                last_beat = time_now
+                fields = {"eval_done": done, "eval_total": total, "eval_seconds": time_now - began}
+                name = f"{settings.label}_progress"
+                beat = partial(self._publisher.beat, name, {"step": step, **fields})
+                if is_background_thread():
+                    self._progress.append(beat)
+                else:
+                    beat()
+            in_time = settings.max_seconds is None or time_now - began < settings.max_seconds
+            return in_time and not is_given_up()
+
+        return keep_going
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether background evals have heartbeats to give."""
+        return bool(self._progress)
+
+    def beat_progress(self) -> None:
+        """Give the heartbeats of background evals, in the trainer's thread."""
+        while self._progress:
+            self._progress.popleft()()
+
+    # --- The point ---
+
+    def make_point(
+        self,
+        step: int,
+        measured: Measured,
+        seconds: float,
+        curve: EvalHistory,
+        *,
+        final: bool,
+        charged: bool = True,
+    ) -> CurvePoint:
+        """Make the point of a result or a skip.
+
+        Args:
+            step: Its step.
+            measured: The result, or why there is none.
+            seconds: How long it took.
+            curve: The curve that it belongs to.
+            final: Whether it is of the last weights.
+            charged: Whether training waited for it, which the budget is charged for.
+        """
+        settings, budget = self._settings, None
+        if charged:
+            budget = self._spending.spend(step, measured, seconds, settings.every_steps)
+        partial_reason = measured.partial
+        if partial_reason is not None and settings.max_seconds is not None:
+            partial_reason = f"max_seconds={settings.max_seconds:g}: {partial_reason}"
+        return CurvePoint(
+            label=settings.label,
+            step=step,
+            session=curve.session,
+            time=now(),
+            seconds=seconds,
+            summary=measured.summary,
+            skipped=measured.skipped,
+            partial=partial_reason,
+            outcomes=outcomes_of(measured.results),
+            asked=measured.asked,
+            of=len(self._samples) * measured.repeats,
+            weights=measured.weights,
+            budget=budget,
+            decoding=measured.decoding,
+            run=measured.run,
+            final=final,
+            follows=curve.follows,
+        )

@@ -1,0 +1,78 @@
+"""The list of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from heldout.errors import DamagedJournal, HeldoutError, RunDirectoryError
+from heldout.reporting.curves import CurveRun, group_by_label, latest_verdicts, read_curve
+from heldout.store.report import EvalReport
+from heldout.store.runs import read_entry
+from heldout.training.curve import CurvePoint
+from heldout.viewer.values import Plain, numbers
+
+VERDICTS = ("regressing", "plateau", "inconclusive", None, "improving")
+"""Verdicts on the evals of a curve, the worst first."""
+
+
+@lru_cache(2_000)
+def describe_entry(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
+    """Describe a run in a line; `_stamp` and `_live` say which state of it is meant."""
+    entry = read_entry(path, name)
+    row: Plain = {
+        "name": name,
+        "kind": entry.kind,
+        "status": entry.status,
+        "model": entry.endpoint,
+        "asked": entry.asked,
+        "started": entry.when,
+        "tags": list(entry.tags),
+        "note": entry.note,
+    }
+    try:
+        if entry.status == "damaged":
+            raise RunDirectoryError(entry.reason or "it cannot be read")
+        if entry.kind == "curve":
+            return row | _curve_row(path)
+        summary = EvalReport.load(path).summary
+        return row | numbers(summary) | {"unfinished": summary.get("complete") is False}
+    except HeldoutError as problem:
+        repair = f"heldout repair {path}" if isinstance(problem, DamagedJournal) else None
+        return row | {"problem": str(problem), "repair": repair}
+
+
+def _curve_row(path: Path) -> Plain:
+    """Give one verdict per eval of a curve, the worst first, and the numbers of that one."""
+    run = read_curve(path)
+    results = [point for point in run.points if point.has_result]
+    groups = group_by_label(results)
+    verdicts = [
+        {"label": label, "kind": _verdict_kind(run, group)} for label, group in groups.items()
+    ]
+    verdicts.sort(key=lambda verdict: VERDICTS.index(verdict["kind"]))
+    first = groups[str(verdicts[0]["label"])] if verdicts else []
+    spark = [
+        (point.step, point.reward, *(point.ci or (None, None)))
+        for point in first
+        if point.reward is not None
+    ]
+    return {
+        "step": first[-1].step if first else None,
+        "verdicts": verdicts or [{"label": "", "kind": None}],
+        "spark": spark[:: max(1, len(spark) // 120)],
+        **numbers((first[-1].summary if first else None) or {}),
+    }
+
+
+def _verdict_kind(run: CurveRun, points: Sequence[CurvePoint]) -> str | None:
+    """Return the last verdict on the points of a label; judging takes time, so the stored one."""
+    from heldout.training.verdicts import stored_kind
+
+    kind = stored_kind(points[-1])
+    if kind is None:
+        verdict = latest_verdicts(replace(run, points=list(points))).get(points[0].label)
+        kind = verdict.kind if verdict else None
+    return kind

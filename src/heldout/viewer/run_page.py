@@ -1,0 +1,198 @@
+"""One run: its summary, its slices, and the rows of its samples."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from heldout._format import number
+from heldout.reporting.blocks import Line, Table, plain_blocks
+from heldout.reporting.summaries import build_report, build_slices, in_order
+from heldout.store.columns import as_text
+from heldout.store.run_dir import RunInfo
+from heldout.store.runs import describe_model
+from heldout.viewer.tables import ItemNumbers, RunTable
+from heldout.viewer.values import (
+    Plain,
+    cut_text,
+    extracted,
+    filter_text,
+    numbers,
+    question_text,
+    reward_values,
+)
+from heldout.viewer.where import OUTCOMES, parse, picked_by, quote
+
+ROW_QUESTION = 120
+"""Characters of a question in the table of samples, which shows both of its ends."""
+BINS = 20
+
+
+def describe_run(table: RunTable) -> Plain:
+    """Describe a run as `heldout show` does, and its columns."""
+    from heldout.analysis.passes import summarize_report
+
+    report, info = table.report, table.info
+    summary = summarize_report(report)
+    blocks = build_report(report, summary, info=info).blocks
+    config = report.config
+    # The title is the page's own; what is not wrapped is a path or a command.
+    lines = [b for b in blocks[1:] if isinstance(b, Line) and b.wrap]
+    answer: Plain = {
+        "status": report.status,
+        "model": describe_model(config),
+        "parent": (config.get("parent") or {}).get("run"),
+        "unfinished": summary.get("complete") is False,
+        "asked": info.asked,
+        "resume": _resume_command(info) if report.status == "interrupted" else None,
+        "summary": summary,
+        "numbers": numbers(summary),
+        "table": plain_blocks([b for b in blocks if isinstance(b, Table)])[0],
+        "notes": plain_blocks(line for line in lines if line.style != "dim"),
+        "about": plain_blocks(line for line in lines if line.style == "dim"),
+        "pass_threshold": report.pass_threshold,
+        "started": info.started,
+        "finished": info.finished,
+        "path": str(report.path),
+        "config": config,
+        "functions": info.functions,
+        "versions": info.versions,
+    }
+    if summary["n"]:
+        answer |= _describe_columns(table)
+    return answer
+
+
+def _describe_columns(table: RunTable) -> Plain:
+    rewards = table.rewards[~np.isnan(table.rewards)]
+    histogram = None
+    if len(rewards) and len(np.unique(rewards[:10_000])) > 2:
+        low, high = float(rewards.min()), float(rewards.max())
+        if low >= 0 and high <= 1:
+            low, high = 0.0, 1.0
+        counts, edges = np.histogram(rewards, BINS, (low, high))
+        histogram = {"counts": counts.tolist(), "edges": edges.tolist()}
+    return {
+        "outcomes": table.count_outcomes(np.arange(len(table))),
+        "histogram": histogram,
+        "keys": table.metadata_keys,
+        "samples": len(table) if table.repeats == 1 else len(np.unique(table.id_hashes)),
+        "repeats": table.repeats,
+        "tokens": _quantiles(table.column("completion_tokens").numbers),
+        "seconds": _quantiles(table.column("seconds").numbers),
+    }
+
+
+def _quantiles(values: Any) -> Plain | None:
+    if np.isnan(values).all():
+        return None
+    return {"median": float(np.nanmedian(values)), "p95": float(np.nanpercentile(values, 95))}
+
+
+def _resume_command(info: RunInfo) -> str | None:
+    """Return the command that continues a run, where `heldout run` began it."""
+    arguments = info.run_arguments
+    if arguments is None:
+        return None
+    again = [argument for argument in arguments if argument != "--resume"]
+    return f"heldout run {shlex.join([*again, '--resume'])}"
+
+
+def describe_slices(table: RunTable, by: str) -> Plain:
+    """Give a summary for each value of a metadata key."""
+    slices, total = table.report.slices_and_total(by)
+    ordered = {values: slices[values] for values in in_order(slices)}
+    blocks = build_slices([by], ordered, total, table.report).blocks
+    rows = [
+        {"value": None if value is None else filter_text(value), **numbers(summary)}
+        for (value,), summary in ordered.items()
+    ]
+    notes = plain_blocks([block for block in blocks if isinstance(block, Line)])
+    return {
+        "by": by,
+        "total": len(rows),
+        "rows": rows[:500],
+        "all": numbers(total),
+        "notes": notes,
+    }
+
+
+def describe_rows(
+    table: RunTable, where: str, sort: str, cols: Sequence[str], offset: int, limit: int
+) -> Plain:
+    """Give some of the samples that a filter holds for."""
+    items = table.select(where, sort)
+    shown: list[int] = items[offset : offset + limit].tolist()
+    fields = [*table.metadata_keys, *(f"metric.{name}" for name in table.metrics)]
+    extra = [field for field in cols if field in fields] if cols else table.metadata_keys[:3]
+    values = [[*map(_format_cell, _cell_values(table, f, shown))] for f in extra]
+    tokens = _cell_values(table, "completion_tokens", shown)
+    seconds = _cell_values(table, "seconds", shown)
+    rows = []
+    for i, (item, result) in enumerate(zip(shown, table.read(shown), strict=True)):
+        rows.append(
+            {
+                "id": result.sample_id,
+                "repeat": result.repeat,
+                "outcome": table.outcome(item),
+                "truncated": result.trajectory.stop.truncated,
+                **reward_values(result),
+                "question": question_text(result, ROW_QUESTION),
+                "target": cut_text(as_text(result.sample.ground_truth)),
+                **extracted(result),
+                "answer": cut_text(result.trajectory.answer),
+                "error": cut_text(result.error),
+                "extra": [column[i] for column in values],
+                "tokens": tokens[i],
+                "seconds": seconds[i],
+            }
+        )
+    answer = {"total": len(items), "of": len(table), "generation": table.stamp, "rows": rows}
+    if offset:
+        return answer
+    return {**answer, "extra": extra, "fields": fields[:100], **_describe_head(table, where, items)}
+
+
+def _describe_head(table: RunTable, where: str, items: ItemNumbers) -> Plain:
+    """Give what stands above the rows: counts, and a mean where rows have one."""
+    terms = parse(where)
+    picked = picked_by(terms, table.is_input)
+    summary = None
+    if picked == "all":
+        summary = table.report.summary
+    elif picked == "metadata" and len(items):
+        summary = table.summarize(items)
+    return {
+        "picked": picked,
+        "counts": table.count_outcomes(items),
+        "mean": None if summary is None else numbers(summary),
+        "repeats": table.repeats,
+        "running": table.report.status == "running",
+        "completions": _completions(table),
+    }
+
+
+def _completions(table: RunTable) -> list[str]:
+    """Terms that a filter can be completed with: each field."""
+    terms = [f"{outcome}:yes" for outcome in OUTCOMES]
+    terms += ["reward<", "tokens>", "seconds>", "text:", "id:", "ended_by:", "error:"]
+    terms += [f"{metric}<" for metric in table.metrics]
+    return [*terms, *(f"{quote(key)}:" for key in table.metadata_keys)]
+
+
+def _cell_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any]:
+    column = table.column(field)
+    if column.numbers is not None:
+        numbers = column.numbers[items].tolist()
+        return [None if n != n else int(n) if n == int(n) else n for n in numbers]
+    assert column.codes is not None
+    return [
+        None if code < 0 else cut_text(column.values[code]) for code in column.codes[items].tolist()
+    ]
+
+
+def _format_cell(value: Any) -> str | None:
+    return number(value) if isinstance(value, float) else None if value is None else str(value)

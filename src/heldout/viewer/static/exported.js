@@ -1,0 +1,54 @@
+// The answers inside an exported file, which has no server.
+
+import { Refused } from "./refused.js";
+import { parse, pickedBy, select } from "./where.js";
+
+/** Answers by request; null where there is a server. */
+let answers = null;
+
+export const isExport = () => answers !== null;
+
+/** Read the answers out of the page: base64 of gzip of JSON. */
+export async function readAnswers(element) {
+  const bytes = Uint8Array.from(atob(element.textContent.trim()), (char) => char.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  answers = JSON.parse(await new Response(stream).text());
+}
+
+/**
+ * The answer to a request.
+ * @param {string} path
+ * @param {Record<string, any>} params
+ * @param {[string, string][]} pairs the same parameters, those that are given, in order
+ */
+export function answer(path, params, pairs) {
+  if (path === "rows") return rowsOf(answers[`rows\nname=${params.name}`], params);
+  const found = answers[[path, ...pairs.map((pair) => pair.join("="))].join("\n")];
+  if (found === undefined) throw notInside();
+  return found;
+}
+
+function notInside() {
+  const hint = "`heldout view` shows all of it.";
+  return new Refused({ error: "This is not in the exported file.", hint }, 404);
+}
+
+/** The rows that a filter holds for. Their mean is a matter of the server. */
+function rowsOf(table, { where = "", sort = "", offset = 0, limit = 100 }) {
+  if (!table) throw notInside();
+  const terms = parse(where);
+  const chosen = select(table, terms, sort);
+  const count = (field) => {
+    const { numbers } = table.columns[field];
+    return chosen.reduce((sum, row) => sum + numbers[row], 0);
+  };
+  const picked = pickedBy(terms, table.inputs);
+  return {
+    ...table,
+    total: chosen.length,
+    picked,
+    mean: picked === "all" ? table.mean : null,
+    counts: { failed: count("failed"), errored: count("errored"), truncated: count("truncated") },
+    rows: chosen.slice(offset, offset + limit).map((row) => table.rows[row]),
+  };
+}

@@ -1,0 +1,69 @@
+// What pages share: an answer that follows its request, keys while a page is there, a switch.
+
+import { address, follow, get } from "./api.js";
+import * as keys from "./keys.js";
+import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "./vendor/preact-htm.js";
+
+/**
+ * The answer to a request, asked for again whenever the request changes. What was answered stays
+ * while something newer loads, and when that fails.
+ * @param {string | null} path null: nothing is asked for
+ * @param {Record<string, unknown>} params
+ * @param {(data: any) => string[] | null} follows the runs whose changes load it again
+ * @param {unknown} version what else loads it again when it changes
+ */
+export function useAnswer(path, params = {}, follows = () => null, version = 0) {
+  const [answer, setAnswer] = useState({ data: null, problem: null, of: "" });
+  const [live, setLive] = useState("");
+  const [asked, reload] = useReducer((times) => times + 1, 0);
+  const took = useRef(0);
+  const request = path === null ? "" : address(path, params);
+
+  useEffect(() => {
+    if (!request) return undefined;
+    const stop = new AbortController();
+    const begun = performance.now();
+    const settle = (next) => {
+      if (!stop.signal.aborted) setAnswer(next);
+    };
+    get(path, params, stop.signal).then(
+      (data) => {
+        took.current = performance.now() - begun;
+        settle({ data, problem: null, of: request });
+      },
+      (problem) => settle((last) => ({ ...last, problem })),
+    );
+    return () => stop.abort();
+  }, [request, asked, version]);
+
+  const names = answer.data && request ? follows(answer.data) : null;
+  useEffect(() => {
+    if (!names) return undefined;
+    let later;
+    // Not more often than an answer takes.
+    const onEvent = () => {
+      clearTimeout(later);
+      later = setTimeout(reload, Math.min(10_000, 3 * took.current));
+    };
+    const end = follow(names, answer.data.state || "", onEvent, setLive);
+    return () => {
+      clearTimeout(later);
+      end();
+    };
+  }, [names?.join("\n")]);
+
+  if (!request) return { data: null, problem: null, of: "", live: "", isStale: false, reload };
+  return { ...answer, live, isStale: answer.of !== request, reload };
+}
+
+/** Keys while a component is there; those of what came later come first. */
+export function useKeys(handlers) {
+  const layer = useRef(handlers);
+  layer.current = handlers;
+  useLayoutEffect(() => keys.use(layer), []);
+}
+
+/** A value that is on or off, and what turns it. */
+export function useToggle(first) {
+  return useReducer((on) => !on, first);
+}
