@@ -561,7 +561,7 @@ def test_a_damaged_file_is_refused_by_name(spoil: Callable[[bytes], bytes], tmp_
 @pytest.mark.parametrize(
     ("header", "hint"),
     [
-        ({"version": 2}, "up to version 1. A newer heldout may read it$"),
+        ({"version": 2}, "up to version 1. It was written by a newer heldout: upgrade to read it$"),
         ({"format": "heldout.run", "version": 2}, "That is another kind of file"),
         ({"version": 0}, "up to version 1$"),
     ],
