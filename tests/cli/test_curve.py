@@ -34,86 +34,21 @@ from heldout.reporting.names import find_curve, list_result_steps
 from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.store.runs import find_run
 from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome, stop_requested
-from tests.cli.conftest import Heldout, command_of
-from tests.cli.conftest import Outcome as Said
-from tests.cli.test_process import Terminal
-from tests.cli.test_show import result, save
-
-RUN = Path("outputs/evals/rl_eval")
-CURVE = RUN / "curve.jsonl"
-CONFIG: dict[str, Any] = {
-    "kind": "midrun",
-    "label": "rl_eval",
-    "every_steps": 50,
-    "pass_threshold": 0.5,
-}
+from tests.cli.conftest import Heldout
+from tests.cli.runs import command_of
+from tests.cli.runs import Outcome as Said
+from tests.cli.runs import CONFIG, CURVE, CURVE_RUN as RUN, POINTS, Terminal, append, point, result, save
 
 
-def point(step: int, *rewards: float | None, **changed: Any) -> CurvePoint:
-    """A point of samples a, b, c … with these rewards; without any, a skip."""
-    outcomes = tuple(
-        ItemOutcome(chr(97 + i), reward, error="it broke" if reward is None else None)
-        for i, reward in enumerate(rewards)
-    )
-    scored = [reward for reward in rewards if reward is not None]
-    summary: dict[str, Any] = {
-        "n": len(rewards),
-        "n_errors": len(rewards) - len(scored),
-        "mean": sum(scored) / max(1, len(rewards)),
-        "mean_scored": sum(scored) / max(1, len(scored)),
-        "ci_low": 0.1,
-        "ci_high": 0.9,
-        "pass_rate": 0.5,
-        "metric_length": 12.0,
-        "metric_length_n": len(scored),
-        "metric_length_stderr": 1.0,
-    }
-    given: dict[str, Any] = {
-        "label": "rl_eval",
-        "step": step,
-        "session": "one",
-        "time": now(),
-        "seconds": 2.0,
-        "summary": summary if rewards else None,
-        "skipped": None if rewards else "no memory left",
-        "outcomes": outcomes,
-        "asked": len(rewards),
-        "of": len(rewards),
-    }
-    return CurvePoint(**{**given, **changed})
 
 
-POINTS = (
-    point(0, 0.0, 0.0, 1.0, None),
-    point(50, 1.0, 0.0, 1.0, 1.0),
-    point(100),
-    point(150, 1.0, 1.0, 0.0, 1.0, final=True),
-)
 
 
-def append(*points: CurvePoint) -> None:
-    writer = CurveWriter(CURVE)
-    for one in points:
-        writer.append(one)
-    writer.close()
 
 
-@pytest.fixture
-def run(folder: Path) -> Path:
-    RUN.mkdir(parents=True)
-    info = RunInfo.new(CONFIG, {})
-    info.status = "complete"
-    RunDir(RUN).write_info(info)
-    append(*POINTS)
-    return RUN
 
 
-@pytest.fixture
-def writer(run: Path) -> Iterator[CurveWriter]:
-    """The training, which still holds the curve."""
-    held = CurveWriter(CURVE)
-    yield held
-    held.close()
+
 
 
 def words(text: str) -> list[list[str]]:

@@ -18,7 +18,8 @@ from heldout import EvalReport
 from heldout.store.parquet import hash_of_file
 from heldout.store.run_dir import RunDir
 from heldout.viewer.pages import Pages
-from tests.cli.conftest import RUN, START, Heldout, Outcome
+from tests.cli.conftest import RUN, START, Heldout
+from tests.cli.runs import Outcome
 
 READ = ["show six", "compare six other", "gate six --baseline other --no-worse-than 0.9"]
 

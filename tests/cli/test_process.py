@@ -16,15 +16,10 @@ from pathlib import Path
 import pytest
 
 from heldout.store.runs import find_run
-from tests.cli.conftest import (
-    Heldout,
-    Outcome,
-    Write,
-    calls,
-    command_of,
-    in_process_of_its_own,
-)
+from tests.cli.conftest import Heldout, Write, calls, in_process_of_its_own
+from tests.cli.runs import Outcome, command_of
 
+from tests.cli.runs import Terminal
 pytestmark = pytest.mark.integration
 
 # Answers three questions, then waits until the test says go.
@@ -146,44 +141,6 @@ def test_a_terminal_without_unicode_gets_a_report_all_the_same(finished: Outcome
 # --- Terminals ----------------------------------------------------------------------------------
 
 
-class Terminal:
-    """A command with a terminal of its own as its stdout and stderr, and what it wrote there."""
-
-    def __init__(self, *arguments: str, columns: int = 100) -> None:
-        self._ours, theirs = os.openpty()
-        termios.tcsetwinsize(theirs, (40, columns))
-        self.written = ""
-        self.process = subprocess.Popen(
-            command_of(*arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            env=os.environ | {"TERM": "xterm-256color"},
-        )
-        os.close(theirs)
-
-    def read_until(self, text: str) -> None:
-        while text not in self.written:
-            if not self._read():
-                self.process.kill()  # it may wait for a word that will not come
-                self.process.wait()
-                raise AssertionError(f"{text!r} did not come: {self.written!r}")
-
-    def read_all(self) -> int:
-        while self._read():
-            pass
-        os.close(self._ours)
-        return self.process.wait(timeout=20)
-
-    def _read(self) -> bool:
-        if not select.select([self._ours], [], [], 10)[0]:
-            return False
-        try:
-            chunk = os.read(self._ours, 65_536)
-        except OSError:  # how Linux says that nobody has the other end any more
-            return False
-        self.written += chunk.decode()
-        return bool(chunk)
 
 
 def test_a_terminal_shows_progress_in_one_line_that_stays_with_the_time_it_took(

@@ -12,7 +12,8 @@ import pytest
 
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import find_run
-from tests.cli.conftest import START, Heldout, Outcome, calls, command_of
+from tests.cli.conftest import START, Heldout, calls
+from tests.cli.runs import Outcome, command_of
 
 GRADERS = """
 from pathlib import Path

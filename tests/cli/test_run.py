@@ -12,7 +12,8 @@ import pytest
 from heldout import EvalReport
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import find_run
-from tests.cli.conftest import EVAL, RUN, START, Heldout, Outcome, Write, calls, damage_line
+from tests.cli.conftest import EVAL, RUN, START, Heldout, Write, calls, damage_line
+from tests.cli.runs import Outcome
 
 
 def status() -> str:

@@ -11,9 +11,8 @@ import pytest
 from heldout.cli.main import COMMANDS, EXIT_CODES
 from heldout.cli.outputs import OUTPUTS, build_schema
 from heldout.training.curve import CurveWriter
-from tests.cli.conftest import Heldout, Outcome, Write
-from tests.cli.test_curve import run as run  # the fixtures of a curve
-from tests.cli.test_curve import writer as writer
+from tests.cli.conftest import Heldout, Write
+from tests.cli.runs import Outcome
 
 
 def check(name: str, out: str) -> None:

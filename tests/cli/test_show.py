@@ -28,34 +28,13 @@ from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, now
 from heldout.training.curve import CurvePoint, CurveWriter
-from tests.cli.conftest import RUN, START, Heldout, Outcome, calls, damage_line
-from tests.cli.test_compare import Page
+from tests.cli.conftest import RUN, START, Heldout, calls, damage_line
+from tests.cli.runs import Outcome
+from tests.cli.runs import Page, result, save
 
 
-def save(*results: EvalResult, path: str = "outputs/evals/made", **config: object) -> None:
-    whole = {"experiment_name": "made", "repeats": 1, **config}
-    EvalReport(results, summarize_results(results), whole).save(path)
 
 
-def result(
-    id: str = "q",
-    *messages: Message,
-    truth: object = None,
-    error: str | None = None,
-    metric: str = "correct",
-    metadata: dict[str, object] | None = None,
-    repeat: int = 0,
-    truncated: bool = False,
-    value: float = 0.0,
-) -> EvalResult:
-    return EvalResult(
-        id,
-        Sample(id, {"question": f"{id}?"}, truth, metadata or {}),
-        Trajectory(messages or (Message("user", "?"),), Stop(truncated=truncated)),
-        Score() if error else Score((Metric(metric, value, weight=1.0),)),
-        repeat=repeat,
-        error=error,
-    )
 
 
 # --- show ---------------------------------------------------------------------------------------

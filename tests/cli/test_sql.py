@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from tests.cli.conftest import RUN, Heldout, Outcome, Write
+from tests.cli.conftest import RUN, Heldout, Write
+from tests.cli.runs import Outcome
 
 
 @pytest.fixture

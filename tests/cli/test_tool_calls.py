@@ -26,7 +26,8 @@ from heldout.analysis.tool_calls import load_requests, opening_messages
 from heldout.engine import evaluate
 from heldout.models.requests import open_requests
 from heldout.scoring.tool_calls import score_calls
-from tests.cli.conftest import Heldout, Outcome
+from tests.cli.conftest import Heldout
+from tests.cli.runs import Outcome
 from tests.faulty_server import (
     KEY,
     Action,
