@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,42 +13,11 @@ from heldout.analysis.three_way import three_way_names
 from heldout.errors import InvalidInput
 from heldout.stats import wilson
 from heldout.store.columns import summarize_results
-
-C, I, N = "correct", "incorrect", "not_attempted"  # noqa: E741
-Verdicts = Mapping[str, Sequence[str | None]]
-
-
-def score(verdict: str, name: str = "correct") -> Score:
-    metrics = [
-        Metric(name, verdict == C, 1.0),
-        Metric(f"{name}_incorrect", verdict == I),
-        Metric(f"{name}_not_attempted", verdict == N),
-    ]
-    if verdict != N:
-        metrics.append(Metric(f"{name}_given_attempted", verdict == C))
-    return Score(tuple(metrics))
-
-
-def results_of(verdicts: Verdicts, name: str = "correct") -> list[EvalResult]:
-    """By sample, a verdict for each repeat; None errored."""
-    found = []
-    for id, repeats in verdicts.items():
-        sample = Sample(id, {"question": id}, None, {"passage": id[0]})
-        for repeat, verdict in enumerate(repeats):
-            ended = Trajectory((), Stop("environment"))
-            given = Score() if verdict is None else score(verdict, name)
-            error = "NoVerdict: it broke" if verdict is None else None
-            found.append(EvalResult(id, sample, ended, given, repeat=repeat, error=error))
-    return found
+from tests.analysis.runs import C, I, N, report_of, results_of
 
 
 def one_each(*verdicts: str | None) -> list[EvalResult]:
     return results_of({f"q{i}": [verdict] for i, verdict in enumerate(verdicts)})
-
-
-def report_of(verdicts: Verdicts) -> EvalReport:
-    results = results_of(verdicts)
-    return EvalReport(results, summarize_results(results), {"experiment_name": "facts"})
 
 
 def test_the_three_rates_are_those_that_simpleqa_defines() -> None:

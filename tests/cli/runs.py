@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import re
 import select
@@ -10,7 +11,8 @@ import shutil
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -286,6 +288,7 @@ class Terminal:
         self._ours, theirs = os.openpty()
         termios.tcsetwinsize(theirs, (40, columns))
         self.written = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a character may come in two
         self.process = subprocess.Popen(
             command_of(*arguments),
             stdin=subprocess.DEVNULL,
@@ -315,5 +318,19 @@ class Terminal:
             chunk = os.read(self._ours, 65_536)
         except OSError:  # how Linux says that nobody has the other end any more
             return False
-        self.written += chunk.decode()
+        self.written += self._decoder.decode(chunk)
         return bool(chunk)
+
+
+def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 20
+    while not what():
+        assert process.poll() is None, f"ended early: {process.communicate()}"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def lines_of_journal(name: str) -> int:
+    """Of the run of this name, or of the only one under it."""
+    journals = [*Path("outputs/evals", name).glob("**/results.jsonl")]
+    return journals[0].read_bytes().count(b"\n") if journals else 0
