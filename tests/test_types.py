@@ -28,17 +28,7 @@ from heldout import (
 )
 from heldout.errors import InvalidInput
 
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan")])
-def test_a_metric_that_is_not_finite_is_refused_by_name(value: float) -> None:
-    with pytest.raises(InvalidInput, match="'accuracy'"):
-        Metric("accuracy", value)
-
-
-@pytest.mark.parametrize("weight", [-1, -0.001, math.nan, math.inf])
-def test_a_weight_that_cannot_be_meant_is_refused_by_name(weight: float) -> None:
-    with pytest.raises(InvalidInput, match="'accuracy'.*weight"):
-        Metric("accuracy", 1.0, weight)
+SCORE = Score((Metric("m", 1),))
 
 
 @pytest.mark.parametrize("value", [True, 1, np.float32(1), np.int64(1), np.bool_(True)])
@@ -48,43 +38,11 @@ def test_a_metric_takes_any_kind_of_number(value: object) -> None:
     assert type(metric.value) is float
 
 
-def test_a_metric_that_is_no_number_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'accuracy': value is a number, got 'high'"):
-        Metric("accuracy", "high")  # type: ignore[arg-type]
-
-
-def test_two_metrics_of_one_name_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="'a'"):
-        Score((Metric("a", 1), Metric("a", 0)))
-
-
-def test_a_metric_that_would_be_taken_for_anothers_denominator_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'acc_n'.*'acc'"):
-        Score((Metric("acc", 1), Metric("acc_n", 4)))
-    assert Score((Metric("other_n", 4),)).metrics
-
-
-def test_a_reward_that_is_no_number_any_more_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="too large"):
-        Score((Metric("a", 1e308, 10.0),))
-
-
-def test_a_score_refuses_what_is_no_metric() -> None:
-    with pytest.raises(InvalidInput):
-        Score((0.5,))  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput):
-        Score(Metric("a", 1))  # type: ignore[arg-type]
-
-
 def test_the_reward_is_the_weighted_mean_and_weight_zero_only_tracks() -> None:
     score = Score([Metric("a", 1, 3), Metric("b", 0, 1), Metric("tracked", 100)])  # type: ignore[arg-type]
     assert score.reward == 0.75
     assert score["tracked"] == 100
-
-
-def test_without_weighted_metrics_the_reward_is_zero() -> None:
-    assert Score().reward == 0.0
-    assert Score((Metric("tracked", 7),)).reward == 0.0
+    assert Score().reward == Score((Metric("other_n", 7),)).reward == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.001, 1e3)), min_size=1, max_size=6))
@@ -97,17 +55,6 @@ def test_the_reward_lies_between_the_least_and_the_greatest_value(
     assert min(values) - slack <= score.reward <= max(values) + slack
 
 
-@pytest.mark.parametrize("bad", ["", 3, None])
-def test_a_sample_id_is_a_text(bad: object) -> None:
-    with pytest.raises(InvalidInput, match="id"):
-        Sample(bad, {"question": "?"})  # type: ignore[arg-type]
-
-
-def test_a_sample_input_is_a_dict() -> None:
-    with pytest.raises(InvalidInput, match="'a'.*input"):
-        Sample("a", "question")  # type: ignore[arg-type]
-
-
 def test_values_are_frozen_and_can_be_replaced() -> None:
     sample = Sample("a", {"question": "?"})
     with pytest.raises(FrozenInstanceError):
@@ -115,20 +62,10 @@ def test_values_are_frozen_and_can_be_replaced() -> None:
     assert replace(sample, id="b").id == "b"
 
 
-def test_token_lists_that_do_not_align_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="2, 1 and 2"):
-        TokenTrace((1,), (2, 3), (0.1,), (1, 1))
-
-
 def test_a_result_has_its_samples_metadata_and_its_own() -> None:
     sample = Sample("a", {"q": 1}, metadata={"difficulty": "easy", "x": 1})
     result = EvalResult("a", sample, Trajectory(()), metadata={"x": 2})
     assert result.metadata == {"difficulty": "easy", "x": 2}
-
-
-def test_an_errored_result_cannot_have_a_score() -> None:
-    with pytest.raises(InvalidInput):
-        EvalResult("a", Sample("a", {}), Trajectory(()), Score((Metric("m", 1),)), error="no")
 
 
 def test_a_result_survives_json() -> None:
@@ -180,6 +117,24 @@ def test_the_public_names_are_those_that_type_checkers_see(package: str) -> None
 @pytest.mark.parametrize(
     ("make", "said"),
     [
+        *((lambda v=value: Metric("acc", v), "'acc'") for value in (math.nan, math.inf, "high")),
+        *(
+            (lambda w=w: Metric("acc", 1.0, w), "'acc'.*weight")
+            for w in (-0.001, math.nan, math.inf)
+        ),
+        (lambda: Metric("m", 1.0, metadata={"far": [math.inf]}), r"metadata\['far'\]\[0\] is inf"),
+        (lambda: Score((Metric("a", 1), Metric("a", 0))), "'a'"),
+        (lambda: Score((Metric("acc", 1), Metric("acc_n", 4))), "'acc_n'.*'acc'"),
+        (lambda: Score((Metric("a", 1e308, 10.0),)), "too large"),
+        (lambda: Score((0.5,)), "."),  # type: ignore[arg-type]
+        (lambda: Score(Metric("a", 1)), "."),  # type: ignore[arg-type]
+        *((lambda id=id: Sample(id, {}), "id") for id in ("", 3, None)),
+        (lambda: Sample("a", "question"), "'a'.*input"),  # type: ignore[arg-type]
+        (lambda: TokenTrace((1,), (2, 3), (0.1,), (1, 1)), "2, 1 and 2"),
+        (
+            lambda: EvalResult("a", Sample("a", {}), Trajectory(()), SCORE, error="no"),
+            "error",
+        ),
         (lambda: ToolCall("c", "f", {"a": 1}), "arguments is JSON text, got dict; json.dumps"),  # type: ignore[arg-type]
         (lambda: ToolCall(1, "f"), "a tool call's id is text, got int"),  # type: ignore[arg-type]
         (lambda: Message("assistant", "", ({"name": "f"},)), "tool_calls are ToolCalls, got"),  # type: ignore[arg-type]
@@ -207,11 +162,6 @@ def test_the_public_names_are_those_that_type_checkers_see(package: str) -> None
 def test_what_could_not_be_read_back_is_refused_where_it_is_made(make: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         make()
-
-
-def test_a_number_that_json_cannot_hold_is_refused_in_a_metrics_metadata() -> None:
-    with pytest.raises(InvalidInput, match=r"metric 'm': metadata\['far'\]\[0\] is inf"):
-        Metric("m", 1.0, metadata={"far": [math.inf]})
 
 
 SHOT = (Message("user", "1 + 1?"), Message("assistant", "2"))

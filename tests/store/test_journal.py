@@ -140,12 +140,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("result", REFUSED.values(), ids=REFUSED.keys())
-def test_a_result_that_could_not_be_read_back_is_refused_by_its_sample(
-    result: EvalResult, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidInput, match="the result of sample 'a'"):
-        append(result, tmp_path)
+def test_a_result_that_could_not_be_read_back_is_refused_by_its_sample(tmp_path: Path) -> None:
+    for result in REFUSED.values():
+        with pytest.raises(InvalidInput, match="the result of sample 'a'"):
+            append(result, tmp_path)
     assert [*records(tmp_path / "results.jsonl", Record)] == []
 
 
