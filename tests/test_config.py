@@ -125,9 +125,9 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 
 
 def test_lists_and_paths_are_taken_for_what_they_are() -> None:
-    assert Sampling(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
-    assert Sampling(stop="a").stop == ("a",)  # type: ignore[arg-type]
-    assert EvalConfig(output_dir=Path("x")).output_dir == "x"  # type: ignore[arg-type]
+    assert Sampling(stop=["a", "b"]).stop == ("a", "b")
+    assert Sampling(stop="a").stop == ("a",)
+    assert EvalConfig(output_dir=Path("x")).output_dir == "x"
 
 
 def test_every_item_draws_from_a_stream_of_its_own() -> None:

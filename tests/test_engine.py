@@ -9,9 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,6 @@ from heldout import (
     Sample,
     Sampling,
     Score,
-    ToolSpec,
     Trajectory,
     evaluate,
 )
@@ -53,7 +50,6 @@ from heldout.stats.summary import Summary
 from heldout.store.journal import JournalWriter
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.training.curve import outcomes_of
 from tests.conftest import RunEval, echo_number, exact, make_samples
 from tests.counting import Counting, Recorded, Saved
 
@@ -250,7 +246,6 @@ def test_transient_failures_are_tried_again_as_often_as_allowed(
     report = run_eval(make_samples(2), endpoint=answer, retries=3)
     assert report.summary["mean"] == 1.0
     timing = report.results[0].trajectory.timing
-    assert timing is not None
     assert timing.requests == 4
 
     tries.clear()
@@ -369,7 +364,6 @@ def test_an_exit_in_user_code_is_an_error_of_its_item(run_eval: RunEval, where: 
 
     report = run_eval(make_samples(3), grade, prepare, lambda sample: Silent(), endpoint=answer)
     assert [r.ok for r in report.results] == [True, False, True]
-    assert report.results[1].error is not None
     assert report.results[1].error.startswith(f"{where}: SystemExit: 0 ")
     assert "(test_engine.py, line" in report.results[1].error
 
@@ -441,15 +435,10 @@ def test_no_samples_is_an_error(run_eval: RunEval, tmp_path: Path) -> None:
 
 def test_what_is_no_sample_is_refused(run_eval: RunEval, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="iterable of Sample, got None"):
-        run_eval(None)  # type: ignore[arg-type]
+        run_eval(None)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InvalidInput, match="dict at position 0"):
         run_eval([{"question": "?"}])
-
-
-def test_arrays_in_samples_become_lists(run_eval: RunEval) -> None:
-    sample = Sample("a", {"question": "what is 1?"}, "1", {"vector": np.arange(3)})
-    assert run_eval([sample]).results[0].metadata["vector"] == [0, 1, 2]
 
 
 # --- The run directory ---
@@ -467,8 +456,6 @@ def test_a_run_in_which_nothing_was_answered_is_replaced_by_the_next_one_of_its_
     failed = EvalReport.load(tmp_path / "run")
     report = run_eval(make_samples(2))  # of other samples and another model
     assert report.summary["mean"] == 1.0
-    assert report.info is not None
-    assert failed.info is not None
     assert report.info.id != failed.info.id
     assert "replaced" in caplog.text
 
@@ -513,14 +500,6 @@ def test_the_first_item_that_errors_is_logged_once(
     assert "sample 's0': score_fn: TypeError: no s0\\nand \\x1b[31mred" in record.getMessage()
 
 
-def test_two_writers_of_one_run_are_refused(run_eval: RunEval, tmp_path: Path) -> None:
-    run_eval(make_samples(2))
-    held = JournalWriter(tmp_path / "run" / "results.jsonl")
-    with pytest.raises(RunBusy):
-        run_eval(make_samples(2), resume=True)
-    held.close()
-
-
 def test_a_run_that_another_process_began_meanwhile_is_left_alone(run_eval: RunEval) -> None:
     """Between the look at the directory and the first line may lie seconds of looking ahead."""
     refused = []
@@ -535,7 +514,6 @@ def test_a_run_that_another_process_began_meanwhile_is_left_alone(run_eval: RunE
 
     path = ""
     report = run_eval(make_samples(1), experiment_name="other")
-    assert report.path is not None
     path = str(report.path.parent / "run")
     assert run_eval(Slow(make_samples(5))).summary["n"] == 5
     assert refused
@@ -677,7 +655,6 @@ def test_resuming_a_complete_run_mends_what_is_derived_and_changes_nothing_else(
     run_eval: RunEval,
 ) -> None:
     report = run_eval(make_samples(6))
-    assert report.path is not None
     before = {file.name: file.read_bytes() for file in report.path.iterdir()}
     run_eval(make_samples(6), resume=True)
     assert {file.name: file.read_bytes() for file in report.path.iterdir()} == before
@@ -691,7 +668,6 @@ def test_a_resumed_journal_of_the_same_size_is_the_one_the_run_was_finished_with
     run_eval: RunEval, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = run_eval(make_samples(3))
-    assert report.path is not None
     journal = report.path / "results.jsonl"
     size = journal.stat().st_size
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
@@ -817,10 +793,10 @@ def test_saved_turns_are_gone_on_from_with_the_same_settings_alone(
 def test_an_eval_leaves_the_random_state_alone(run_eval: RunEval) -> None:
     random.seed(1)
     np.random.seed(1)
-    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
+    before = random.getstate(), np.random.get_state()[1].tolist()
     run_eval(make_samples(10), sampling=Sampling(temperature=1.0, seed=3))
     assert random.getstate() == before[0]
-    assert np.random.get_state()[1].tolist() == before[1]  # type: ignore[index,union-attr]
+    assert np.random.get_state()[1].tolist() == before[1]
 
 
 DISK_SCRIPT = """
@@ -857,36 +833,26 @@ def test_a_full_disk_says_so_and_what_was_written_stays_readable(tmp_path: Path)
 
 
 CTRL_C_SCRIPT = """
-import sys, {library}
+import sys, trio
 from heldout import EvalConfig, evaluate
 from tests.conftest import make_samples, echo_number, exact
-import anyio
 async def answer(messages):
     if "is 30?" in messages[-1].text:
         print("ready", flush=True)
-        await anyio.sleep_forever()
+        await trio.sleep_forever()
     return await echo_number(messages)
 config = EvalConfig(endpoint=answer, output_dir=sys.argv[1], experiment_name="run",
                     max_concurrent=1)
-{start}
+trio.run(evaluate, make_samples(50), config, exact)
 """
 
 
-@pytest.mark.parametrize(
-    ("library", "start"),
-    [
-        ("asyncio", "asyncio.run(evaluate(make_samples(50), config, exact))"),
-        ("trio", "trio.run(evaluate, make_samples(50), config, exact)"),
-    ],
-)
-def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, library: str, start: str) -> None:
-    script = textwrap.dedent(CTRL_C_SCRIPT).format(library=library, start=start)
+def test_ctrl_c_leaves_a_resumable_run_under_trio(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)],
+        [sys.executable, "-c", CTRL_C_SCRIPT, str(tmp_path)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         cwd=Path(__file__).parent.parent,
     )  # fmt: skip
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     os.kill(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
@@ -935,7 +901,6 @@ def test_ctrl_c_while_it_derives_the_report_waits_for_it(
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         cwd=Path(__file__).parent.parent,
     )  # fmt: skip
-    assert process.stdout is not None
     assert process.stdout.readline() == "deriving\n"
     os.kill(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate("go on\n", timeout=30)
@@ -1069,7 +1034,6 @@ def test_samples_of_equal_content_are_one_cluster(run_eval: RunEval, repeats: in
     slices, total = ten.slices_and_total("half")
     assert total == ten.summary
     assert slices[(1,)]["n_clusters"] == 10
-    assert ten.path is not None
     (ten.path / "summary.json").unlink()
     loaded = EvalReport.load(ten.path)
     assert loaded.summary == ten.summary
@@ -1090,43 +1054,6 @@ def test_copies_do_not_make_a_comparison_or_a_gate_more_certain(run_eval: RunEva
     assert found[10].overall.stderr == pytest.approx(found[1].overall.stderr)
     assert found[10].duplicates
     assert not found[1].duplicates
-
-
-class Silent:
-    """Says nothing and ends at once, whatever the sample."""
-
-    tools: tuple[ToolSpec, ...] = ()
-
-    def opening(self) -> list[Message]:
-        return []
-
-    def reply(self, messages: Sequence[Message]) -> Reply:
-        return Reply((), done=True)
-
-    def close(self) -> None:
-        pass
-
-
-def test_tasks_that_differ_in_metadata_alone_are_one_cluster_only_without_an_environment(
-    run_eval: RunEval,
-) -> None:
-    tasks = [
-        Sample(f"{i}", {"question": "do it"}, "1", {"files": {"a": i % 10, "b": 0}})
-        for i in range(20)
-    ]
-    words = run_eval(tasks, experiment_name="words")
-    assert words.summary["n_clusters"] == 1
-    report = run_eval(tasks, exact, None, lambda sample: Silent(), experiment_name="tasks")
-    assert (report.summary["n"], report.summary["n_clusters"]) == (20, 10)
-    # Everything that clusters agrees: results in memory, columns, the curve, a comparison.
-    assert heldout.analysis.summarize(report.results) == report.summary
-    assert report.slices_and_total("ok")[1] == report.summary
-    copies = [outcome.copy_of for outcome in outcomes_of(report.results)]
-    assert copies == [None] * 10 + [f"{i}" for i in range(10)]
-    gate = heldout.analysis.gate(report, min_mean=0.01)
-    assert gate.checks[0].n == 10
-    again = heldout.analysis.summarize(report.results, cluster="sample_id")
-    assert (again["n_clusters"], again["n_without_cluster"]) == (20, 0)
 
 
 def test_a_count_that_is_1_everywhere_gets_no_interval_of_a_rate(
@@ -1156,34 +1083,3 @@ def test_a_count_that_is_1_everywhere_gets_no_interval_of_a_rate(
     assert EvalReport.load(tmp_path / "run").summary == whole
     gate = heldout.analysis.gate(report, metric="num_turns", min_mean=0.5)
     assert gate.outcome == "inconclusive"
-
-
-def test_a_tracked_metric_of_zeros_and_ones_has_an_interval_within_them_in_every_slice(
-    run_eval: RunEval,
-) -> None:
-    samples = [
-        replace(sample, metadata={"part": "few" if i < 3 else "many"})
-        for i, sample in enumerate(make_samples(12))
-    ]
-
-    def score(trajectory: Trajectory, sample: Sample) -> Score:
-        number = int(sample.id[1:])
-        return Score(
-            (
-                Metric("right", True, weight=1.0),
-                Metric("polite", float(number != 7)),
-                Metric("tool_calls", float(number % 2 + (number == 11))),
-            )
-        )
-
-    report = run_eval(samples, score)
-    parts = report.summarize(by="part")
-    for summary in (report.summary, *parts.values()):
-        low, high = summary["metric_polite_ci_low"], summary["metric_polite_ci_high"]
-        assert 0 <= low <= summary["metric_polite"] <= high <= 1
-        assert high - low > 0.1
-    # A count is one everywhere: also where it happens to be 0 and 1 alone.
-    assert parts["few"]["metric_tool_calls_ci_high"] > 1
-    gate = heldout.analysis.gate(report, metric="polite", min_mean=0.5)
-    assert gate.checks[0].interval is not None
-    assert gate.checks[0].interval.high <= 1

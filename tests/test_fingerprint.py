@@ -85,8 +85,6 @@ def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         path.parent.mkdir()
         path.write_text(text)
         spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, module_name, module)
         spec.loader.exec_module(module)
@@ -193,7 +191,7 @@ def test_docstrings_count_where_a_model_reads_them() -> None:
     first = describe_callable(tool, docstrings=True)
     plain = describe_callable(tool)
 
-    def tool() -> None:  # type: ignore[no-redef]
+    def tool() -> None:
         """Subtracts."""
 
     assert describe_callable(tool, docstrings=True) != first
@@ -364,8 +362,6 @@ def test_a_file_that_is_edited_after_its_import_is_not_what_runs(
     path = tmp_path / "edited.py"
     path.write_text(SCORER)
     spec = importlib.util.spec_from_file_location("edited", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "edited", module)
     spec.loader.exec_module(module)
@@ -532,8 +528,8 @@ def test_a_wrapper_in_circles_and_an_object_that_holds_itself_are_described() ->
     def score(trajectory: Any, sample: Any) -> float:
         return 1.0
 
-    score.__wrapped__ = score  # type: ignore[attr-defined]
+    score.__wrapped__ = score
     held = Within(0.3)
-    held.again = held.score  # type: ignore[attr-defined]
+    held.again = held.score
     for function in (score, held, lambda trajectory, sample: held(trajectory, sample)):
         assert describe_callable(function) == describe_callable(function)

@@ -92,15 +92,12 @@ def test_a_rescored_run_is_what_scoring_so_in_the_first_place_would_have_given(
     before = finished(tmp_path, repeats=2)
     directly = finished(tmp_path, even, repeats=2, experiment_name="directly")
     found = again(before, even)
-    assert found.path is not None
-    assert directly.path is not None
     summary = (found.path / "summary.json").read_bytes()
     assert summary == (directly.path / "summary.json").read_bytes()
 
 
 def test_it_names_its_parent_and_the_parent_is_as_it_was(again: Rescore, tmp_path: Path) -> None:
     before = finished(tmp_path)
-    assert before.path is not None
     files = {file: file.read_bytes() for file in before.path.iterdir()}
     found = again(before.path, even)
     assert {file: file.read_bytes() for file in before.path.iterdir()} == files
@@ -173,8 +170,6 @@ def test_a_killed_rescoring_goes_on_to_the_same_summary(
     with pytest.raises(ResumeMismatch, match="score_fn"):
         again(before, exact, experiment_name="again", resume=True)
     resumed = again(before, even, experiment_name="again", resume=True)
-    assert resumed.path is not None
-    assert whole.path is not None
     assert (resumed.path / "summary.json").read_bytes() == (
         whole.path / "summary.json"
     ).read_bytes()

@@ -310,7 +310,7 @@ def test_an_opening_that_is_no_list_of_messages_is_refused(
     run: Callable[..., Any], opened: Any
 ) -> None:
     environment = Counter(turns=1)
-    environment.opening = lambda: opened  # type: ignore[method-assign]
+    environment.opening = lambda: opened
     with pytest.raises(InvalidInput, match="opening.. gives Messages, got"):
         roll(run, policy_of("a"), environment, max_turns=2)
 

@@ -33,13 +33,13 @@ SCORE = Score((Metric("m", 1),))
 
 @pytest.mark.parametrize("value", [True, 1, np.float32(1), np.int64(1), np.bool_(True)])
 def test_a_metric_takes_any_kind_of_number(value: object) -> None:
-    metric = Metric("accuracy", value)  # type: ignore[arg-type]
+    metric = Metric("accuracy", value)
     assert metric.value == 1.0
     assert type(metric.value) is float
 
 
 def test_the_reward_is_the_weighted_mean_and_weight_zero_only_tracks() -> None:
-    score = Score([Metric("a", 1, 3), Metric("b", 0, 1), Metric("tracked", 100)])  # type: ignore[arg-type]
+    score = Score([Metric("a", 1, 3), Metric("b", 0, 1), Metric("tracked", 100)])
     assert score.reward == 0.75
     assert score["tracked"] == 100
     assert Score().reward == Score((Metric("other_n", 7),)).reward == 0.0
@@ -58,7 +58,7 @@ def test_the_reward_lies_between_the_least_and_the_greatest_value(
 def test_values_are_frozen_and_can_be_replaced() -> None:
     sample = Sample("a", {"question": "?"})
     with pytest.raises(FrozenInstanceError):
-        sample.id = "b"  # type: ignore[misc]
+        sample.id = "b"
     assert replace(sample, id="b").id == "b"
 
 
@@ -104,7 +104,7 @@ def test_evaluate_is_the_function_whatever_was_imported_before() -> None:
 
     assert heldout.evaluate is heldout.engine.evaluate
     with pytest.raises(AttributeError, match="no attribute 'evalute'"):
-        heldout.evalute  # type: ignore[attr-defined]
+        heldout.evalute
 
 
 @pytest.mark.parametrize("package", ["heldout", "heldout.training", "heldout.scoring"])
@@ -126,37 +126,37 @@ def test_the_public_names_are_those_that_type_checkers_see(package: str) -> None
         (lambda: Score((Metric("a", 1), Metric("a", 0))), "'a'"),
         (lambda: Score((Metric("acc", 1), Metric("acc_n", 4))), "'acc_n'.*'acc'"),
         (lambda: Score((Metric("a", 1e308, 10.0),)), "too large"),
-        (lambda: Score((0.5,)), "."),  # type: ignore[arg-type]
-        (lambda: Score(Metric("a", 1)), "."),  # type: ignore[arg-type]
+        (lambda: Score((0.5,)), "."),
+        (lambda: Score(Metric("a", 1)), "."),
         *((lambda id=id: Sample(id, {}), "id") for id in ("", 3, None)),
-        (lambda: Sample("a", "question"), "'a'.*input"),  # type: ignore[arg-type]
+        (lambda: Sample("a", "question"), "'a'.*input"),
         (lambda: TokenTrace((1,), (2, 3), (0.1,), (1, 1)), "2, 1 and 2"),
         (
             lambda: EvalResult("a", Sample("a", {}), Trajectory(()), SCORE, error="no"),
             "error",
         ),
-        (lambda: ToolCall("c", "f", {"a": 1}), "arguments is JSON text, got dict; json.dumps"),  # type: ignore[arg-type]
-        (lambda: ToolCall(1, "f"), "a tool call's id is text, got int"),  # type: ignore[arg-type]
-        (lambda: Message("assistant", "", ({"name": "f"},)), "tool_calls are ToolCalls, got"),  # type: ignore[arg-type]
-        (lambda: Message("user", ["text"]), "a list of parts, which are dicts; got"),  # type: ignore[list-item]
+        (lambda: ToolCall("c", "f", {"a": 1}), "arguments is JSON text, got dict; json.dumps"),
+        (lambda: ToolCall(1, "f"), "a tool call's id is text, got int"),
+        (lambda: Message("assistant", "", ({"name": "f"},)), "tool_calls are ToolCalls, got"),
+        (lambda: Message("user", ["text"]), "a list of parts, which are dicts; got"),
         (
             lambda: Message("tool", "", tool_call_id=3),
             "tool_call_id and reasoning are texts, got 3",
-        ),  # type: ignore[arg-type]
-        (lambda: Message("assistant", "", reasoning=1.5), "reasoning are texts, got 1.5"),  # type: ignore[arg-type]
-        (lambda: Message("assistant", "", api_turn=[]), "api_turn is a dict, got \\[\\]"),  # type: ignore[arg-type]
-        (lambda: Stop(finish_reason=1), "a finish reason is a text, got 1"),  # type: ignore[arg-type]
-        (lambda: Usage("many"), "prompt_tokens is a whole number, got 'many'"),  # type: ignore[arg-type]
+        ),
+        (lambda: Message("assistant", "", reasoning=1.5), "reasoning are texts, got 1.5"),
+        (lambda: Message("assistant", "", api_turn=[]), "api_turn is a dict, got \\[\\]"),
+        (lambda: Stop(finish_reason=1), "a finish reason is a text, got 1"),
+        (lambda: Usage("many"), "prompt_tokens is a whole number, got 'many'"),
         (lambda: Usage(-1), r"prompt_tokens is from 0 to 2\^53, got -1"),
         (
             lambda: Usage(1, 2**53 + 1),
             r"completion_tokens is from 0 to 2\^53, got 9007199254",
         ),
-        (lambda: Usage(1, 0.5), "completion_tokens is a whole number, got 0.5"),  # type: ignore[arg-type]
-        (lambda: Metric("m", 1.0, metadata=[]), "metric 'm': metadata is a dict, got list"),  # type: ignore[arg-type]
-        (lambda: Sample("a", {}, metadata=[]), "sample 'a': metadata is a dict, got list"),  # type: ignore[arg-type]
-        (lambda: Reply("stop"), "Reply takes a list of Message, got 'stop'"),  # type: ignore[arg-type]
-        (lambda: Reply(("again",)), "Reply takes Messages, got 'again'"),  # type: ignore[arg-type]
+        (lambda: Usage(1, 0.5), "completion_tokens is a whole number, got 0.5"),
+        (lambda: Metric("m", 1.0, metadata=[]), "metric 'm': metadata is a dict, got list"),
+        (lambda: Sample("a", {}, metadata=[]), "sample 'a': metadata is a dict, got list"),
+        (lambda: Reply("stop"), "Reply takes a list of Message, got 'stop'"),
+        (lambda: Reply(("again",)), "Reply takes Messages, got 'again'"),
     ],
 )
 def test_what_could_not_be_read_back_is_refused_where_it_is_made(make: Any, said: str) -> None:

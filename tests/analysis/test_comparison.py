@@ -76,10 +76,8 @@ def test_few_pairs_that_differ_do_not_make_small_differences_visible() -> None:
     rewards = {f"s{i}": 1.0 for i in range(100)}
     one, other = by_hand(rewards, name="a"), by_hand({**rewards, "s0": 0.0}, name="b")
     found = compare(one, other).minimum_detectable
-    assert found is not None
     assert 0.05 < found < 0.1
     same = compare(one, by_hand(rewards, name="b")).minimum_detectable
-    assert same is not None
     assert same <= found
 
 
@@ -89,7 +87,7 @@ def test_samples_that_share_a_cluster_are_not_independent() -> None:
     one = by_hand(dict.fromkeys(ids, 0.0), name="a", metadata=passages)
     other = by_hand({id: float(i < 20) for i, id in enumerate(ids)}, name="b", metadata=passages)
     alone, together = compare(one, other), compare(one, other, cluster="passage")
-    assert together.overall.clusters == 4  # type: ignore[union-attr]
+    assert together.overall.clusters == 4
     assert together.overall.difference == alone.overall.difference
     assert alone.verdict == "b_better"
     assert together.verdict == "inconclusive"
@@ -126,9 +124,8 @@ def test_a_metric_that_a_scored_item_did_not_report_is_no_error() -> None:
         return replace(report, results=results)
 
     found = compare(made("a", [3.0, 4.0, None]), made("b", [5.0, 6.0, 7.0]), metric="length")
-    assert found.overall.n == 2  # type: ignore[union-attr]
-    assert found.with_errors is not None
-    assert found.with_errors.n == 3  # type: ignore[union-attr]
+    assert found.overall.n == 2
+    assert found.with_errors.n == 3
     assert found.with_errors.mean_a == pytest.approx(7 / 3)
 
 
@@ -141,7 +138,6 @@ def test_where_rewards_can_be_negative_what_errored_counts_as_the_least() -> Non
     one = by_hand({f"s{i}": float(x) for i, x in enumerate(a)}, name="a")
     found = compare(one, by_hand({f"s{i}": x for i, x in enumerate(b)}, name="b"))
     assert found.errors_as == -1
-    assert found.with_errors is not None
     assert abs(found.with_errors.difference) < 0.1
     assert found.verdict == "inconclusive"
 
@@ -160,9 +156,8 @@ def test_pass_at_k_is_compared_over_samples() -> None:
 def test_errored_attempts_are_left_out_of_pass_at_k_or_have_not_passed() -> None:
     one = by_hand({"x": [1.0, None, 0.0], "y": [None, None, 1.0], "z": [1.0, 1.0, 1.0]}, name="a")
     found = compare(one, by_hand({id: [1.0] * 3 for id in "xyz"}, name="b"), metric="pass@2")
-    assert found.overall.n == 2  # type: ignore[union-attr]
+    assert found.overall.n == 2
     assert found.overall.mean_a == pytest.approx((1 + 1) / 2)
-    assert found.with_errors is not None
     assert found.with_errors.mean_a == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
 
 
@@ -176,7 +171,7 @@ def test_flips_are_by_reward_whatever_is_compared() -> None:
     for metric in ("reward", "passed", "r"):
         found = compare(one, other, metric=metric)
         assert (len(found.gained), len(found.lost)) == (50, 50)
-        assert (found.overall.gained, found.overall.lost) == (50, 50)  # type: ignore[union-attr]
+        assert (found.overall.gained, found.overall.lost) == (50, 50)
         assert (found.gained[0].id, found.gained[0].a, found.gained[0].b) == ("s0", 0.0, 99.0)
 
 
@@ -212,7 +207,7 @@ def test_means_of_the_same_rewards_in_another_order_are_ties() -> None:
     shuffled = random.permuted(values, axis=1)
     other = by_hand({f"s{i}": row.tolist() for i, row in enumerate(shuffled)}, name="b")
     found = compare(one, other).overall
-    assert (found.wins, found.losses, found.p_value) == (0, 0, 1.0)  # type: ignore[union-attr]
+    assert (found.wins, found.losses, found.p_value) == (0, 0, 1.0)
 
 
 # --- Slices -------------------------------------------------------------------------------------
@@ -220,17 +215,13 @@ def test_means_of_the_same_rewards_in_another_order_are_ties() -> None:
 
 def test_slices_are_corrected_for_how_many_there_are(tmp_path: Path) -> None:
     found = compare(*two(tmp_path), by="level")
-    assert {part.label: part.difference.n for part in found.slices} == {  # type: ignore[union-attr]
+    assert {part.label: part.difference.n for part in found.slices} == {
         ("easy",): 20,
         ("hard",): 20,
     }
     for part in found.slices:
         alone, together = part.difference.interval, part.simultaneous_interval
-        assert alone is not None
-        assert together is not None
         assert together.low < alone.low < alone.high < together.high
-        assert part.adjusted_p_value is not None
-        assert part.difference.p_value is not None
         assert part.adjusted_p_value >= part.difference.p_value
 
 
@@ -285,9 +276,9 @@ def test_what_cannot_be_compared_is_said(
 
 def test_a_run_is_compared_by_its_path_and_not_with_itself(tmp_path: Path) -> None:
     before, after = two(tmp_path)
-    assert compare(before.path, str(after.path)) == compare(before, after)  # type: ignore[arg-type]
+    assert compare(before.path, str(after.path)) == compare(before, after)
     with pytest.raises(InvalidInput, match="compared with itself"):
-        compare(before, before.path)  # type: ignore[arg-type]
+        compare(before, before.path)
     (tmp_path / "curve.jsonl").touch()
     with pytest.raises(RunDirectoryError, match="is a curve"):
         compare(tmp_path, tmp_path)
@@ -299,7 +290,7 @@ def test_other_samples_are_refused_and_named(tmp_path: Path) -> None:
     with pytest.raises(NotComparable, match="10 samples only in after: 's40', 's41', 's42', …"):
         compare(before, after)
     found = compare(before, after, allow=["samples"])
-    assert found.overall.n == 40  # type: ignore[union-attr]
+    assert found.overall.n == 40
     assert found.b.left_out == 10
     assert [mismatch.kind for mismatch in found.mismatches] == ["samples"]
     assert found.shared_samples == 40
@@ -352,15 +343,14 @@ def test_another_meaning_of_passed_is_refused_unless_it_is_stated(tmp_path: Path
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     before = run(tmp_path, "before", knows(lambda i: i < 20))
     after = run(tmp_path, "after", knows(lambda i: i < 20))
-    assert after.path is not None
     journal = after.path / "results.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:31]))
     info = json.loads((after.path / "run.json").read_bytes())
     (after.path / "run.json").write_text(json.dumps({**info, "status": "interrupted"}))
     with pytest.raises(NotComparable, match=r"after is not finished \(interrupted\): it has 30"):
-        compare(before.path, after.path)  # type: ignore[arg-type]
-    found = compare(before.path, after.path, allow=["incomplete"])  # type: ignore[arg-type]
-    assert found.overall.n == 30  # type: ignore[union-attr]
+        compare(before.path, after.path)
+    found = compare(before.path, after.path, allow=["incomplete"])
+    assert found.overall.n == 30
 
 
 def test_everything_that_differed_is_said_at_once(tmp_path: Path) -> None:
@@ -386,7 +376,6 @@ def test_settings_that_one_may_want_to_compare_are_noted(tmp_path: Path) -> None
 def test_another_prompt_is_noted_and_another_environment_refused(tmp_path: Path) -> None:
     before, after = two(tmp_path)
     assert before.path is not None
-    assert after.path is not None
     place = after.path / "run.json"
     info = json.loads(place.read_bytes())
     info["functions"]["prepare_messages"] = {"name": "ask_nicely", "source": "abcdef01"}
@@ -402,7 +391,6 @@ def test_another_prompt_is_noted_and_another_environment_refused(tmp_path: Path)
 
 def test_a_run_whose_scorer_is_not_known_is_compared_with_a_note(tmp_path: Path) -> None:
     before, after = two(tmp_path)
-    assert after.path is not None
     place = after.path / "run.json"
     place.write_text(json.dumps({**json.loads(place.read_bytes()), "functions": {}}))
     found = compare(before, after.path)
@@ -449,7 +437,7 @@ def test_where_samples_differ_slices_and_clusters_are_each_sides_own() -> None:
     found = compare(made("a", 40), made("b", 60), allow=["samples"], by="level", cluster="passage")
     assert isinstance(found.overall, UnpairedDifference)
     assert (found.overall.clusters_a, found.overall.clusters_b) == (8, 12)
-    counts = {part.label: (part.difference.n_a, part.difference.n_b) for part in found.slices}  # type: ignore[union-attr]
+    counts = {part.label: (part.difference.n_a, part.difference.n_b) for part in found.slices}
     assert counts == {(0,): (20, 30), (1,): (20, 30)}
     for paired in (True, False):
         found = compare(made("a", 1), made("b", 60), allow=["samples"], by="level", paired=paired)
@@ -474,7 +462,7 @@ def test_episodes_that_could_not_be_seeded_are_not_paired() -> None:
     assert found.unseeded == ("a", "b")
     assert "the episodes of a and b had no seeds" in notes(found)[0]
     more = by_hand({f"e{i}": 1 for i in range(30)}, name="b", config=config)
-    assert compare(one, more).overall.n_b == 30  # type: ignore[union-attr]
+    assert compare(one, more).overall.n_b == 30
     with pytest.raises(NotComparable, match="success_is is 'a win' and 'a goal'"):
         compare(one, by_hand({"e0": 1}, config={**config, "success_is": "a goal"}))
 

@@ -76,7 +76,6 @@ def test_what_the_plan_asks_for_is_what_a_comparison_then_sees() -> None:
         a = answered(row.samples, 2, seed=100 + trial)
         b = answered(row.samples, 2, seed=500 + trial, gain=detect, name="new")
         p_value = compare(a, b).overall.p_value
-        assert p_value is not None
         seen += p_value < 0.05
     assert 12 <= seen <= 19  # 16 of 20
 

@@ -20,7 +20,6 @@ from tests.cli.runs import (
     BROKEN,
     A,
     Page,
-    Terminal,
     command_of,
     make_run,
     other_score_fn,
@@ -86,13 +85,6 @@ def test_what_cannot_be_told_exits_with_3_and_says_how_many_samples_would(
         WHY_ANOTHER_NUMBER,
         f"Inconclusive at this n: {name}.",
     ]
-
-
-def test_a_least_mean_needs_no_baseline(runs: None, heldout: Heldout) -> None:
-    outcome = heldout("gate", "after", "--min-mean", "0.4")
-    assert outcome.code == 0
-    assert outcome.out.startswith("the run: after (model: ")
-    assert "B" not in outcome.out.partition("samples")[2]
 
 
 def test_slices_are_checks_of_their_own_in_the_order_of_people(
@@ -168,15 +160,6 @@ def test_a_check_that_what_errored_would_change_says_so(heldout: Heldout) -> Non
     assert outcome.out.endswith(" Running the errored items again (--resume) may help.\n")
 
 
-@pytest.mark.integration
-def test_at_80_columns_nothing_is_wider_and_no_name_of_a_slice_is_broken(runs: None) -> None:
-    terminal = Terminal("gate", "similar", *BASELINE, "--by", "difficulty", columns=80)
-    assert terminal.read_all() == 3
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.written)
-    assert max(len(line) for line in plain.splitlines()) <= 80
-    assert all(f" difficulty={level} " in plain for level in LEVELS_IN_ORDER)
-
-
 def test_a_slice_without_a_pair_has_no_verdict(heldout: Heldout) -> None:
     about = [{"level": i % 2} for i in range(40)]
     make_run("before", [1.0, 0.0] * 20, metadata=about)
@@ -192,17 +175,11 @@ def test_a_slice_without_a_pair_has_no_verdict(heldout: Heldout) -> None:
     assert "it depends on what 20 errored items count as: level=1." in outcome.out.splitlines()[-1]
 
 
-def test_means_have_a_bound_from_above_and_losses_a_direction(heldout: Heldout) -> None:
-    make_run("before", [1.0, 2.0] * 30)
-    make_run("after", [3.0, 5.0, 2.0] * 20)
-    metric = ("--metric", "right")
-    lower = ("--lower-is-better", "--baseline", "before", "--no-worse-than", "0.5")
-    assert heldout("gate", "after", *metric, *lower).code == 1
-    assert heldout("gate", "after", *metric, *lower[1:]).code == 0
-    outcome = heldout("gate", "after", *metric, "--max-mean", "3")
+def test_means_have_a_bound_from_above_and_losses_a_direction(runs: None, heldout: Heldout) -> None:
+    assert heldout("gate", "after", *BASELINE, "--lower-is-better").code == 1
+    outcome = heldout("gate", "after", "--max-mean", "0.5")
     assert outcome.code == 1
-    assert outcome.out.endswith("\nFails: mean at most 3.\n")
-    assert heldout("gate", "before", *metric, "--max-mean", "3").code == 0
+    assert outcome.out.endswith("\nFails: mean at most 0.5.\n")
 
 
 def test_options_of_a_comparison_are_options_of_a_gate(runs: None, heldout: Heldout) -> None:
@@ -338,19 +315,11 @@ def test_as_json_it_is_one_line_and_the_exit_code_is_the_same(runs: None, heldou
     )
 
 
-@pytest.mark.parametrize(
-    ("run", "heading", "code"),
-    [
-        ("after", "### ✅ Passes", 0),
-        ("similar", "### ❔ Inconclusive at this n: no worse than before", 3),
-    ],
-)
-def test_markdown_has_the_outcome_as_its_heading_and_checks(
-    runs: None, heldout: Heldout, run: str, heading: str, code: int
-) -> None:
-    outcome = heldout("gate", run, *BASELINE, "--by", "difficulty", "--markdown")
-    assert outcome.code == code
-    assert outcome.out.startswith(heading)
+def test_markdown_has_the_outcome_as_its_heading_and_checks(runs: None, heldout: Heldout) -> None:
+    assert heldout("gate", "after", *BASELINE, "--markdown").out.startswith("### ✅ Passes")
+    outcome = heldout("gate", "similar", *BASELINE, "--by", "difficulty", "--markdown")
+    assert outcome.code == 3
+    assert outcome.out.startswith("### ❔ Inconclusive at this n: no worse than before")
     assert "<code>no worse than before by 0.01</code>" in outcome.out
     assert "\n- A, the baseline: <code>before</code> (model: <code>" in outcome.out
     places = [outcome.out.index(f"code>difficulty={level}") for level in LEVELS_IN_ORDER]

@@ -72,23 +72,6 @@ def test_a_reader_that_has_gone_is_no_error(finished: Outcome, arguments: list[s
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_reader_may_leave_after_the_first_line(write: Write, heldout: Heldout) -> None:
-    write(**{"return word": "return 'long ' * 20_000"})  # more than a pipe holds
-    assert heldout("run", "eval.py").code == 0
-    process = subprocess.Popen(
-        command_of("show", "six", "--failures", "6", "--json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert json.loads(process.stdout.readline())["sample_id"] == "q0"
-    process.stdout.close()
-    with process.stderr:
-        assert process.stderr.read() == b""
-    assert process.wait(timeout=20) == 0
-
-
 def test_a_terminal_without_unicode_gets_a_report_all_the_same(finished: Outcome) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
@@ -203,13 +186,6 @@ def test_running_an_eval_of_a_function_loads_nothing_heavy(write: Write) -> None
 
 
 # --- The command itself -------------------------------------------------------------------------
-
-
-def test_the_module_is_the_command(write: Write) -> None:
-    write()
-    done = in_process_of_its_own("run", "eval.py", "--limit", "1", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["n"] == 1
 
 
 def test_exit_codes_are_those_of_the_process(write: Write) -> None:

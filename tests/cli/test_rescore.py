@@ -36,8 +36,6 @@ async def waiting(trajectory, sample):
 
 def broken(trajectory, sample):
     raise ValueError("no")
-
-not_a_function = 3
 """
 
 
@@ -101,25 +99,14 @@ def test_its_summary_is_one_line_of_json_on_request(heldout: Heldout) -> None:
 
 
 @pytest.mark.usefixtures("graders")
-def test_scoring_again_twice_makes_two_runs(heldout: Heldout) -> None:
-    assert heldout("rescore", "six", "--scorer", "graders:lenient").code == 0
-    again = heldout("rescore", "six", "--scorer", "graders:strict")
-    assert again.code == 0, again.err
-    assert heldout("show", "six-rescored").out == again.out
-    assert find_run("six-rescored@1") != find_run("six-rescored")
-
-
-@pytest.mark.usefixtures("graders")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["six"], 2, "Missing option '--scorer'"),
         (["six", "--scorer", "graders"], 2, "--scorer is module:function or file.py:function"),
         (["six", "--scorer", "graders:nothing"], 2, "graders has no function 'nothing'"),
-        (["six", "--scorer", "graders.py:not_a_function"], 2, "has no function 'not_a_function'"),
         (["six", "--scorer", "gradrs:lenient"], 2, "there is no module 'gradrs' here"),
         (["six", "--scorer", "gradrs.py:lenient"], 2, "gradrs.py does not exist"),
-        (["sixx", "--scorer", "graders:lenient"], 2, "did you mean"),
         (["six", "--scorer", "graders:broken"], 4, "`heldout rescore` score the saved answers"),
         (["six", "--scorer", "heldout.scoring:grade_number"], 2, "Rubric(grade_number) makes it"),
         (["six", "--scorer", "graders:lenient", "--name", "../x"], 2, "becomes a directory"),

@@ -47,26 +47,18 @@ def test_an_eval_file_may_have_its_eval_in_one_object(write: Write, heldout: Hel
     assert "both.py has a definition and load_dataset: give one" in heldout("run", "both.py").err
 
 
-def test_the_main_block_of_an_eval_file_stays_quiet(write: Write, heldout: Heldout) -> None:
-    path = write()
-    path.write_text(path.read_text() + "\nif __name__ == '__main__':\n    raise SystemExit(9)\n")
-    assert heldout("run", "eval.py").code == 0
-
-
-def test_an_eval_file_imports_its_neighbours(write: Write, heldout: Heldout, folder: Path) -> None:
+def test_an_eval_file_is_a_module_whatever_its_name_beside_its_neighbours(
+    write: Write, heldout: Heldout, folder: Path
+) -> None:
     (folder / "deep").mkdir()
     (folder / "deep" / "neighbour_of_it.py").write_text("NAME = 'six'")
-    write("deep/eval.py", **{'experiment_name="six"': "experiment_name=NAME"})
-    path = Path("deep/eval.py")
-    path.write_text("from neighbour_of_it import NAME\n" + path.read_text())
-    assert heldout("run", "deep/eval.py").code == 0
-    assert status() == "complete"
-
-
-def test_an_eval_file_may_have_the_name_of_a_module(write: Write, heldout: Heldout) -> None:
-    write("json.py")
-    assert heldout("run", "json.py").code == 0
+    write("deep/json.py", **{'experiment_name="six"': "experiment_name=NAME"})
+    path = Path("deep/json.py")
+    main = "if __name__ == '__main__':\n    raise SystemExit(9)\n"
+    path.write_text(f"from neighbour_of_it import NAME\n{path.read_text()}\n{main}")
+    assert heldout("run", "deep/json.py").code == 0
     assert sys.modules["json"] is json
+    assert status() == "complete"
 
 
 def test_json_is_exactly_one_line_on_stdout(write: Write, heldout: Heldout) -> None:
@@ -126,16 +118,6 @@ def test_settings_are_read_as_their_types(write: Write, heldout: Heldout) -> Non
     assert "12 items" in outcome.out
 
 
-@pytest.mark.parametrize(("given", "turns"), [([], 3), (["--set", "max_turns=5"], 5)])
-def test_the_turn_limit_of_a_definition_holds_unless_another_one_is_set(
-    write: Write, heldout: Heldout, given: list[str], turns: int
-) -> None:
-    text = EVAL + "\ndefinition = EvalDefinition(load_dataset(), score_fn, max_turns=3)\n"
-    write(text=f"from heldout import EvalDefinition\n{text}del load_dataset, score_fn\n")
-    assert heldout("run", "eval.py", *given).code == 0
-    assert EvalReport.load(RUN).config["max_turns"] == turns
-
-
 def test_settings_that_are_valid_only_together_go_in_together(
     write: Write, heldout: Heldout
 ) -> None:
@@ -188,17 +170,6 @@ def test_a_second_run_has_a_directory_of_its_own(finished: Outcome, heldout: Hel
     assert (RUN / "results.jsonl").read_bytes() == before
     assert "2 items" in heldout("show", "six").out
     assert "6 items" in heldout("show", "six@1").out
-
-
-def test_resume_runs_only_what_is_missing(finished: Outcome, heldout: Heldout) -> None:
-    journal = RUN / "results.jsonl"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join(lines[:4]) + lines[4][:20])  # killed in the middle of a write
-    Path("calls.txt").unlink()
-    outcome = heldout("run", "eval.py", "--resume")
-    assert outcome.code == 0
-    assert outcome.out == finished.out
-    assert calls() == ["word3", "word4", "word5"]
 
 
 def test_a_run_of_another_config_is_not_resumed(finished: Outcome, heldout: Heldout) -> None:
@@ -316,13 +287,6 @@ def test_by_default_more_than_a_tenth_of_errors_exit_4_and_no_command_has_a_mean
     assert "0.500" in accepted.out
 
 
-def test_the_first_error_exits_2_where_that_was_asked_for(write: Write, heldout: Heldout) -> None:
-    write(**{"    return word": "    assert word != 'word1'; return word"})
-    outcome = heldout("run", "eval.py", "--set", "on_error=raise")
-    assert outcome.code == 4
-    assert "sample 'q1': endpoint: AssertionError" in outcome.err
-
-
 def test_errors_that_are_allowed_are_reported_and_exit_0(write: Write, heldout: Heldout) -> None:
     write(**{"    return word": "    assert word != 'word1'; return word"})
     outcome = heldout("run", "eval.py", "--set", "max_error_rate=1")
@@ -335,6 +299,9 @@ def test_errors_that_are_allowed_are_reported_and_exit_0(write: Write, heldout: 
     assert "6 items: 5 scored, 1 errored, 0 truncated" in outcome.out
     scored = next(line for line in outcome.out.splitlines() if "reward, scored only" in line)
     assert "0.600" in scored
+    first = heldout("run", "eval.py", "--set", "on_error=raise")
+    assert first.code == 4
+    assert "sample 'q1': endpoint: AssertionError" in first.err
 
 
 # --- Eval files that are none -------------------------------------------------------------------
@@ -431,27 +398,6 @@ def test_an_error_in_load_dataset_is_reported_with_its_line(
 
 
 # --- Exits in user code -------------------------------------------------------------------------
-
-
-def test_code_that_exits_in_a_task_is_an_error_of_its_item(write: Write, heldout: Heldout) -> None:
-    path = write("leaves.py")
-    path.write_text(
-        path.read_text().replace("def score_fn", "def graded")
-        + """
-import asyncio
-
-async def grade(code):
-    exec(code)
-
-async def score_fn(trajectory, sample):
-    await asyncio.gather(grade("exit()" if sample.id == "q2" else "pass"))
-    return graded(trajectory, sample)
-"""
-    )
-    outcome = heldout("run", "leaves.py", "--set", "max_error_rate=1")
-    assert "6 items: 5 scored, 1 errored" in outcome.out
-    assert outcome.code == 0
-    assert "SystemExit" in heldout("show", "six", "--failures", "1").out
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from heldout.reporting.summaries import in_order
 from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir
-from tests.cli.conftest import RUN, START, Heldout, calls, damage_line
+from tests.cli.conftest import RUN, Heldout, calls, damage_line
 from tests.cli.runs import Outcome, Page, result, save
 
 # --- show ---------------------------------------------------------------------------------------
@@ -75,13 +75,6 @@ def test_conversations_as_markdown_are_text_and_nothing_else(
         assert {*page.tags} <= known
         assert hostile in "".join(page.texts)
         assert "@everyone" not in out
-
-
-def test_show_as_markdown_is_the_same_table(finished: Outcome, heldout: Heldout) -> None:
-    lines = heldout("show", "six", "--markdown").out.splitlines()
-    assert lines[0] == f"- <code>six/{START}</code>, model: answer"
-    assert "| reward = passed (≥ 0.5) = correct | 0.667 | 0.300 … 0.903 | 6 |" in lines
-    assert any(line.startswith("|  | mean | 95% interval | n |") for line in lines)
 
 
 def test_show_failures_prints_the_first_items_that_did_not_pass(
@@ -138,7 +131,6 @@ def test_the_hint_on_failures_is_a_command_that_works(heldout: Heldout) -> None:
     save(result("a", error="no"), result("b"), path=path)
     out = heldout("show", "of today").out
     hint = re.search(r"`heldout (.*)` shows why items errored", out)
-    assert hint is not None
     assert shlex.split(hint[1]) == ["show", path, "--failures", "5"]
     assert heldout(*shlex.split(hint[1])).code == 0
 
@@ -278,14 +270,6 @@ def test_a_run_with_repeats_shows_pass_at_their_number_by_itself(heldout: Heldou
     assert row(out, "pass^3")[0] == "0.333"
     assert row(out, "pass@3")[-2:] == ["3", "samples"]
     assert "pass@1" not in out
-
-
-def test_a_run_without_repeats_shows_no_pass_at_k_unless_it_is_asked_for(
-    finished: Outcome, heldout: Heldout
-) -> None:
-    assert "pass@" not in finished.out
-    out = heldout("show", "six", "--pass-at", "1").out
-    assert row(out, "pass@1 = pass^1")[0] == "0.667"
 
 
 def test_several_k_are_rows_of_the_table_and_keys_in_json(heldout: Heldout) -> None:
@@ -446,13 +430,7 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
     assert heldout("run", "eval.py", "--resume").out == finished.out
     assert calls() == ["word1"]
     assert heldout("show", "six", "--failures", "9").code == 0
-
-
-def test_repairing_what_is_whole_changes_nothing(finished: Outcome, heldout: Heldout) -> None:
-    before = {p.name: p.read_bytes() for p in RUN.iterdir()}
-    outcome = heldout("repair", "six")
-    assert outcome.err == f"{RUN}/results.jsonl has no damaged line.\n"
-    assert {p.name: p.read_bytes() for p in RUN.iterdir()} == before
+    assert heldout("repair", "six").err == f"{RUN}/results.jsonl has no damaged line.\n"
 
 
 # --- slice --------------------------------------------------------------------------------------

@@ -426,18 +426,6 @@ def test_a_request_that_failed_there_and_was_asked_again_counts_once(toolcalls: 
     assert (found["trigger"]["tp"], found["trigger"]["tn"]) == (1, 1)
 
 
-def test_identical_requests_are_matched_in_their_order(toolcalls: Toolcalls) -> None:
-    write_requests("good", "good", "good")
-    rows = [
-        results_line("good", "tool_calls", call()),
-        results_line("good", "stop"),
-    ]
-    trigger = as_json(toolcalls("requests.jsonl", "--baseline", write_results(*rows), "--json"))[
-        "trigger"
-    ]
-    assert [trigger[k] for k in ("tp", "fp", "fn", "tn", "unmatched")] == [1, 1, 0, 0, 1]
-
-
 def test_the_order_of_identical_requests_is_that_of_their_file_and_not_of_the_results(
     toolcalls: Toolcalls, server: FaultyServer
 ) -> None:

@@ -11,12 +11,10 @@ import gc
 import gzip
 import json
 import logging
-import random
 import re
-import resource
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -213,15 +211,6 @@ def test_the_request_carries_everything_that_was_asked_for(
     }
 
 
-@pytest.mark.parametrize("arguments", [{"x": 1}, {}, None])
-def test_arguments_that_are_not_text_become_it(
-    run: Run, server: FaultyServer, arguments: Any
-) -> None:
-    server.script(answer(None, tool_calls=[{"function": {"name": "f", "arguments": arguments}}]))
-    [call] = run(asked_once(server.url)).message.tool_calls
-    assert json.loads(call.arguments) == (arguments or {})
-
-
 class Adder:
     """Answers every call with a number, and ends when there is none."""
 
@@ -408,7 +397,6 @@ def test_an_item_that_stays_faulty_is_that_items_error_alone(
     assert report.summary["mean_scored"] == 1.0
     for result in report.results[1::2]:
         assert str(result.error).startswith(f"endpoint: {server.url}")
-        assert result.trajectory.timing is not None
         assert result.trajectory.timing.requests == 3
 
 
@@ -661,23 +649,15 @@ def test_connections_are_used_again(run: Run, server: FaultyServer, tmp_path: Pa
     assert server.connections <= 8
 
 
-@pytest.fixture
-def many_sockets() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @both_loops
-def test_two_hundred_requests_are_under_way_at_once(
-    run: Run, server: FaultyServer, tmp_path: Path, many_sockets: None
+def test_more_requests_are_in_flight_at_once_than_clients_allow_by_default(
+    run: Run, server: FaultyServer, tmp_path: Path
 ) -> None:
-    held = faulty.together(200, REPEATED)
+    held = faulty.together(120, REPEATED)
     server.behave = lambda request: held
-    report = run(evaluated(samples(200), server.url, tmp_path, max_concurrent=200, timeout=60.0))
-    assert (report.summary["n_scored"], report.summary["mean"]) == (200, 1.0)
-    assert server.connections == 200
+    report = run(evaluated(samples(120), server.url, tmp_path, max_concurrent=120, timeout=60.0))
+    assert (report.summary["n_scored"], report.summary["mean"]) == (120, 1.0)
+    assert server.connections == 120
 
 
 def test_an_endpoint_left_open_by_one_event_loop_works_in_the_next(server: FaultyServer) -> None:
@@ -732,12 +712,6 @@ def test_a_netrc_does_not_stand_against_the_key(
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     run(asked_once(server.url))
     assert server.requests[0].headers["authorization"] == f"Bearer {key}"
-
-
-def test_cookies_are_not_kept(run: Run, server: FaultyServer) -> None:
-    server.script(status(500, headers={"set-cookie": "who=me; Path=/"}), answer())
-    run(with_waits(server.url))
-    assert [request.headers.get("cookie") for request in server.requests] == [None, None]
 
 
 # --- The key ------------------------------------------------------------------------------------
@@ -946,67 +920,3 @@ def test_an_address_without_a_scheme_is_not_taken_for_a_model_of_openais() -> No
     with pytest.raises(InvalidInput, match="names no model"):
         HTTPEndpoint.parse("@http://h/v1", max_connections=1)
     assert HTTPEndpoint.parse("claude@20250101", max_connections=1).model == "claude@20250101"
-
-
-# --- Through evaluate ---------------------------------------------------------------------------
-
-
-FATES: list[tuple[str, Action]] = [
-    *(("again", action) for action in TRANSIENT.values()),
-    ("again", status(429, headers={"retry-after-ms": "5"})),
-    ("again", status(503, headers={"retry-after": "0"})),
-    *(("error", action) for action, _ in OF_THE_ITEM.values()),
-    ("timeout", faulty.hang()),
-    ("timeout", faulty.hang("after_headers")),
-    ("timeout", faulty.endless(b" ", pause=0.01)),
-]
-
-
-def fate(text: str, attempt: int) -> tuple[str, Action]:
-    """What becomes of a request: good in half the cases, else anything, timeouts more rarely."""
-    draw = random.Random(f"{text}/{attempt}")
-    if draw.random() < 0.5:
-        return "ok", REPEATED
-    kinds = [1.0 if kind != "timeout" else 0.3 for kind, _ in FATES]
-    return draw.choices(FATES, kinds)[0]
-
-
-def expected(text: str, retries: int) -> str:
-    for attempt in range(retries + 1):
-        kind, _ = fate(text, attempt)
-        if kind != "again":
-            return kind
-    return "error"
-
-
-@both_loops
-def test_whatever_the_server_does_no_item_is_lost(
-    run: Run,
-    server: FaultyServer,
-    tmp_path: Path,
-    quick: None,
-) -> None:
-    server.behave = lambda request: fate(request.text, request.attempt)[1]
-    asked, retries, timeout = samples(60), 2, 1.0
-    wanted = [expected(str(sample.input["prompt"]), retries) for sample in asked]
-    assert {"ok", "error", "timeout"} == set(wanted)
-    settings = {"timeout": timeout, "retries": retries, "max_concurrent": 50}
-    report = run(evaluated(asked, server.url, tmp_path, **settings))
-
-    summary = report.summary
-    assert summary["n"] == summary["n_scored"] + summary["n_errors"] == len(asked)
-    assert [result.sample_id for result in report.results] == [s.id for s in asked]
-    for result, kind in zip(report.results, wanted, strict=True):
-        if str(result.error).startswith("timeout: "):
-            # A busy machine may make others late, but nothing times out before its time.
-            timing = result.trajectory.timing
-            assert timing is not None
-            assert timing.seconds >= timeout
-            assert result.score == Score()
-        elif kind == "ok":
-            assert result.error is None
-            assert result.score["right"] == 1.0  # its own answer, not a neighbour's
-        else:
-            assert kind == "error"
-            assert str(result.error).startswith(f"endpoint: {server.url}")
-            assert result.score == Score()

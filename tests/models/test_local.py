@@ -29,7 +29,6 @@ from heldout.errors import (
     ResumeMismatch,
     SystemicFailure,
 )
-from heldout.models import open_endpoint
 from heldout.models.local import LocalEndpoint, version_on_disk
 from heldout.types import Completion, Trajectory, Usage
 from heldout.weights import fingerprint
@@ -452,14 +451,6 @@ def test_what_cannot_be_loaded_ends_the_run_at_once(
     assert "\n" not in str(caught.value)
     journal = tmp_path / "runs" / "run" / "results.jsonl"
     assert len(journal.read_bytes().splitlines()) <= 1 + 4
-    assert model_threads() == []
-
-
-def test_opening_loads_nothing(tmp_path: Path) -> None:
-    endpoint = open_endpoint(f"hf:{tmp_path}", max_concurrent=3)
-    described = {"kind": "local", "model": str(tmp_path), "max_batch": 3}
-    unknown = f"the weights of {tmp_path} cannot be read"
-    assert endpoint.describe() == {**described, "unknown": unknown}
     assert model_threads() == []
 
 

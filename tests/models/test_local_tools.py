@@ -84,7 +84,7 @@ class Scripted:
         self.model.config.max_position_embeddings = 4096
         said = self
 
-        class Noting(PreTrainedTokenizerFast):  # type: ignore[misc]
+        class Noting(PreTrainedTokenizerFast):
             def __call__(self, texts: list[str], **settings: Any) -> Any:
                 said.prompts.append("".join(texts))  # in parts, each of which is new here
                 return super().__call__(texts, **settings)
@@ -235,8 +235,6 @@ def test_it_is_no_answer_to_a_grader_nor_in_the_middle_of_a_training(
     )
     scripted.says(said)
     point = evals.run_eval(1, scripted.model)
-    assert point is not None
-    assert point.summary is not None
     assert point.summary["mean"] == expected
 
 
@@ -306,7 +304,6 @@ def evaluated(endpoint: LocalEndpoint, folder: Path) -> Callable[[], Any]:
     )
 
     def called(trajectory: Trajectory, sample: Sample) -> Score:
-        assert trajectory.outcome is not None
         return Score((Metric("calls", trajectory.outcome["calls"], 1.0),))
 
     async def main() -> EvalReport:

@@ -100,7 +100,6 @@ def test_a_run_that_has_not_ended_at_a_url_is_running(run: Path, tmp_path: Path)
     copy = EvalReport.load(fetch_run(f"file://{run}"))
     assert (copy.status, EvalReport.load(run).status) == ("running", "interrupted")
     ((text,),) = [line.parts for line in _describe_state(copy, None)]
-    assert copy.run_dir is not None
     assert str(text).startswith(f"Running as of {copy.run_dir.copied_at}: 5 of 8 items")
 
 

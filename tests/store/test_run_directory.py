@@ -416,22 +416,6 @@ def test_what_is_no_run_is_an_error_in_words(tmp_path: Path) -> None:
         find_run(tmp_path)
 
 
-def test_versions_are_looked_up_once_and_each_run_has_its_own_copy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first = RunInfo.new({}, {}).versions
-
-    def again(name: str) -> str:
-        raise AssertionError(f"{name} is looked up again")
-
-    monkeypatch.setattr(run_dir, "version", again)
-    second = RunInfo.new({}, {}).versions
-    assert first == second
-    assert {"heldout", "python", "numpy"} <= first.keys()
-    first["numpy"] = "changed"
-    assert RunInfo.new({}, {}).versions == second
-
-
 def test_a_summary_of_an_earlier_version_is_made_anew(run_eval: RunEval, tmp_path: Path) -> None:
     """Its numbers are those of other rules than the slices of the same run."""
     report = run_eval(make_samples(3))

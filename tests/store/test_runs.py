@@ -209,7 +209,6 @@ def test_a_run_keeps_the_commit_it_was_made_at(tmp_path: Path) -> None:
     git("commit", "-qm", "first")
     run_dir._git_state_of.cache_clear()
     state = RunInfo.new({}, {}).git
-    assert state is not None
     assert (state.commit, state.dirty) == (git("rev-parse", "HEAD"), False)
     Path("eval.py").write_text("2")
     run_dir._git_state_of.cache_clear()
