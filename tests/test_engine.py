@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ from heldout.stats.summary import Summary
 from heldout.store.journal import JournalWriter
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo
+from heldout.training.curve import outcomes_of
 from tests.conftest import RunEval, echo_number, exact, make_samples
 from tests.counting import Counting, Recorded, Saved
 
@@ -1056,6 +1058,28 @@ def test_copies_do_not_make_a_comparison_or_a_gate_more_certain(run_eval: RunEva
     assert not found[1].duplicates
 
 
+def test_tasks_that_differ_in_metadata_alone_are_one_cluster_only_without_an_environment(
+    run_eval: RunEval,
+) -> None:
+    tasks = [
+        Sample(f"{i}", {"question": "do it"}, "1", {"files": {"a": i % 10, "b": 0}})
+        for i in range(20)
+    ]
+    words = run_eval(tasks, experiment_name="words")
+    assert words.summary["n_clusters"] == 1
+    report = run_eval(tasks, exact, None, lambda sample: Counting(1, []), experiment_name="tasks")
+    assert (report.summary["n"], report.summary["n_clusters"]) == (20, 10)
+    # Everything that clusters agrees: results in memory, columns, the curve, a comparison.
+    assert heldout.analysis.summarize(report.results) == report.summary
+    assert report.slices_and_total("ok")[1] == report.summary
+    copies = [outcome.copy_of for outcome in outcomes_of(report.results)]
+    assert copies == [None] * 10 + [f"{i}" for i in range(10)]
+    gate = heldout.analysis.gate(report, min_mean=0.01)
+    assert gate.checks[0].n == 10
+    again = heldout.analysis.summarize(report.results, cluster="sample_id")
+    assert (again["n_clusters"], again["n_without_cluster"]) == (20, 0)
+
+
 def test_a_count_that_is_1_everywhere_gets_no_interval_of_a_rate(
     run_eval: RunEval, tmp_path: Path
 ) -> None:
@@ -1083,3 +1107,34 @@ def test_a_count_that_is_1_everywhere_gets_no_interval_of_a_rate(
     assert EvalReport.load(tmp_path / "run").summary == whole
     gate = heldout.analysis.gate(report, metric="num_turns", min_mean=0.5)
     assert gate.outcome == "inconclusive"
+
+
+def test_a_tracked_metric_of_zeros_and_ones_has_an_interval_within_them_in_every_slice(
+    run_eval: RunEval,
+) -> None:
+    samples = [
+        replace(sample, metadata={"part": "few" if i < 3 else "many"})
+        for i, sample in enumerate(make_samples(12))
+    ]
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        number = int(sample.id[1:])
+        return Score(
+            (
+                Metric("right", True, weight=1.0),
+                Metric("polite", float(number != 7)),
+                Metric("tool_calls", float(number % 2 + (number == 11))),
+            )
+        )
+
+    report = run_eval(samples, score)
+    parts = report.summarize(by="part")
+    for summary in (report.summary, *parts.values()):
+        low, high = summary["metric_polite_ci_low"], summary["metric_polite_ci_high"]
+        assert 0 <= low <= summary["metric_polite"] <= high <= 1
+        assert high - low > 0.1
+    # A count is one everywhere: also where it happens to be 0 and 1 alone.
+    assert parts["few"]["metric_tool_calls_ci_high"] > 1
+    gate = heldout.analysis.gate(report, metric="polite", min_mean=0.5)
+    assert gate.checks[0].interval is not None
+    assert gate.checks[0].interval.high <= 1

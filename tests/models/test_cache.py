@@ -19,13 +19,13 @@ from click.testing import CliRunner
 
 import heldout
 import heldout.models.cache as cache_module
-from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout import EvalConfig, EvalReport, Metric, Sample, Sampling, Score
 from heldout.cli.cache import command
-from heldout.environment import Reply
 from heldout.errors import EndpointError, InvalidInput
 from heldout.models.cache import ResponseCache, count_turns, default_path
 from heldout.types import Completion, Trajectory
 from tests.faulty_server import KEY, FaultyServer, Request, answer, status
+from tests.models.asking import Tool
 from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
@@ -160,23 +160,6 @@ def test_errors_are_not_cached(server: FaultyServer, config: EvalConfig) -> None
     report = anyio.run(evaluated(config))
     assert report.summary["n_errors"] == 0
     assert count_turns(report.results) == (1, 1)
-
-
-class Tool:
-    """Answers one call, differently where it is told to."""
-
-    def __init__(self, result: str) -> None:
-        self.result = result
-        self.tools = (ToolSpec("add"),)
-
-    def opening(self) -> list[Message]:
-        return []
-
-    def reply(self, messages: Sequence[Message]) -> Reply:
-        calls = messages[-1].tool_calls
-        return Reply([Message("tool", self.result, tool_call_id=c.id) for c in calls])
-
-    def close(self) -> None: ...
 
 
 def test_a_cached_turn_is_sent_back_with_its_signed_thinking(

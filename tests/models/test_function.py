@@ -16,11 +16,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-import heldout
-from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout import Message, Sample, ToolSpec
 from heldout.errors import InvalidInput
 from heldout.models import FunctionEndpoint, open_endpoint
-from heldout.types import Completion, ToolCall, Trajectory
+from heldout.types import Completion, ToolCall
+from tests.models.asking import completing, evaluating
 from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
@@ -89,38 +89,13 @@ FORMS: dict[str, Any] = {
 }
 
 
-def answered(function: Any, messages: list[Message] = QUESTION) -> Callable[[], Any]:
-    async def main() -> Completion:
-        endpoint = FunctionEndpoint(function)
-        try:
-            with anyio.fail_after(20):
-                return await endpoint.complete(messages, Sampling(), ())
-        finally:
-            await endpoint.close()
-
-    return main
+def answered(function: Any) -> Callable[[], Any]:
+    return completing(FunctionEndpoint(function), QUESTION)
 
 
 def evaluated(function: Any, number: int, folder: Path, **settings: Any) -> Callable[[], Any]:
-    config = EvalConfig(
-        endpoint=function,
-        experiment_name="run",
-        output_dir=str(folder),
-        progress=False,
-        max_error_rate=1,
-        **settings,
-    )
     asked = [Sample(f"s{i}", {"prompt": f"{i}"}, f"{i}") for i in range(number)]
-
-    async def main() -> EvalReport:
-        with anyio.fail_after(30):
-            return await heldout.evaluate(asked, config, right)
-
-    return main
-
-
-def right(trajectory: Trajectory, sample: Sample) -> Score:
-    return Score((Metric("right", trajectory.answer == sample.ground_truth, 1.0),))
+    return evaluating(asked, function, folder, **settings)
 
 
 @both_loops
@@ -239,15 +214,7 @@ TOLD: dict[str, Any] = {
 
 
 def asked_with_tools(function: Any) -> Callable[[], Any]:
-    async def main() -> str:
-        endpoint = FunctionEndpoint(function)
-        try:
-            with anyio.fail_after(20):
-                return (await endpoint.complete(QUESTION, Sampling(), TOOLS)).message.text
-        finally:
-            await endpoint.close()
-
-    return main
+    return completing(FunctionEndpoint(function), QUESTION, tools=TOOLS)
 
 
 def test_a_function_that_takes_tools_is_told_of_them(run: Run) -> None:
@@ -258,7 +225,7 @@ def test_a_function_that_takes_tools_is_told_of_them(run: Run) -> None:
 
     run(asked_with_tools(greedy))  # and cannot change what it is shown
     for form, function in TOLD.items():
-        assert run(asked_with_tools(function)) == "2 ['add', 'now']", form
+        assert run(asked_with_tools(function)).message.text == "2 ['add', 'now']", form
 
 
 UNTOLD: dict[str, Any] = {
@@ -271,8 +238,8 @@ UNTOLD: dict[str, Any] = {
 
 def test_a_function_of_the_messages_alone_answers_where_there_are_tools(run: Run) -> None:
     for form, function in UNTOLD.items():
-        assert run(asked_with_tools(function)) == "2 three", form
-    assert run(asked_with_tools(str)) == str(QUESTION)  # which has no signature
+        assert run(asked_with_tools(function)).message.text == "2 three", form
+    assert run(asked_with_tools(str)).message.text == str(QUESTION)  # which has no signature
 
 
 def test_a_function_that_cannot_be_called_so_is_refused_when_made() -> None:

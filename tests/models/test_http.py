@@ -15,17 +15,16 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-import heldout
 import heldout.models.base as base
-from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout import Message, Sample, Sampling, ToolSpec
 from heldout.config import check_endpoint
-from heldout.environment import Reply
 from heldout.errors import (
     ContextFull,
     EndpointError,
@@ -38,15 +37,15 @@ from heldout.errors import (
 from heldout.models import http
 from heldout.models.base import with_retries
 from heldout.models.http import HTTPEndpoint
-from heldout.types import Completion, Stop, ToolCall, Trajectory, Usage
+from heldout.types import Completion, Stop, ToolCall, Usage
 from tests import faulty_server as faulty
 from tests.faulty_server import Action, FaultyServer, Request, answer, closed_port, drop, status
+from tests.models.asking import QUESTION, Tool, completing, evaluating, right
 from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
 
 
-QUESTION = [Message("user", "2 + 2?")]
 GREEDY = Sampling()
 
 
@@ -56,14 +55,7 @@ async def ask(endpoint: HTTPEndpoint, text: str = "2 + 2?", **more: Any) -> Comp
 
 
 def asked_once(url: str, **more: Any) -> Callable[[], Any]:
-    async def main() -> Completion:
-        endpoint = HTTPEndpoint("m", url, **more)
-        try:
-            return await ask(endpoint)
-        finally:
-            await endpoint.close()
-
-    return main
+    return completing(HTTPEndpoint("m", url, **more))
 
 
 def with_waits(url: str, retries: int = 4, *, heard: bool = False) -> Callable[[], Any]:
@@ -98,38 +90,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "_FIRST_WAIT", 0.005)
 
 
-def right(trajectory: Trajectory, sample: Sample) -> Score:
-    return Score((Metric("right", trajectory.answer == sample.ground_truth, 1.0),))
-
-
 def samples(number: int) -> list[Sample]:
     return [Sample(f"s{i}", {"prompt": f"item {i}"}, f"re: item {i}") for i in range(number)]
-
-
-def evaluating(
-    url: str, folder: Path, settings: dict[str, Any], asked: Sequence[Sample], *environment: Any
-) -> Callable[[], Any]:
-    config = EvalConfig(
-        endpoint=f"openai:m@{url}",
-        experiment_name="run",
-        output_dir=str(folder),
-        progress=False,
-        max_error_rate=1,
-        **settings,
-    )
-
-    async def main() -> EvalReport:
-        with anyio.fail_after(60):
-            return await heldout.evaluate(asked, config, right, None, *environment)
-
-    return main
 
 
 def evaluated(
     asked: Sequence[Sample], url: str, folder: Path, **settings: Any
 ) -> Callable[[], Any]:
     settings = {"timeout": 10.0, "retries": 2, "max_concurrent": 4, **settings}
-    return evaluating(url, folder, settings, asked)
+    return evaluating(asked, f"openai:m@{url}", folder, **settings)
 
 
 REPEATED = answer(lambda request: f"re: {request.text}")
@@ -175,13 +144,8 @@ def test_the_request_carries_everything_that_was_asked_for(
     sampling = Sampling(0.7, top_p=0.9, max_tokens=12, stop=("\n", "END"), seed=5, extra_body=extra)
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
 
-    async def main() -> None:
-        endpoint = HTTPEndpoint("org/m", server.url + "/")
-        with anyio.fail_after(20):
-            await endpoint.complete(messages, sampling, [ToolSpec("add", "Adds.", schema)])
-        await endpoint.close()
-
-    run(main)
+    tools = [ToolSpec("add", "Adds.", schema)]
+    run(completing(HTTPEndpoint("org/m", server.url + "/"), messages, sampling, tools))
     [request] = server.requests
     assert (request.method, request.target) == ("POST", "/v1/chat/completions")
     assert request.headers["authorization"] == f"Bearer {key}"
@@ -211,28 +175,6 @@ def test_the_request_carries_everything_that_was_asked_for(
     }
 
 
-class Adder:
-    """Answers every call with a number, and ends when there is none."""
-
-    tools = (ToolSpec("add", "Adds."),)
-
-    def opening(self) -> list[Message]:
-        return []
-
-    def reply(self, messages: Sequence[Message]) -> Reply:
-        calls = messages[-1].tool_calls
-        results = [Message("tool", f"{i}", tool_call_id=c.id) for i, c in enumerate(calls)]
-        return Reply(tuple(results), done=not calls)
-
-    def close(self) -> None:
-        pass
-
-
-def with_tools(url: str, folder: Path) -> Callable[[], Any]:
-    asked = [Sample("a", {"prompt": "1 + 1?"}, "2")]
-    return evaluating(url, folder, {}, asked, lambda _: Adder())
-
-
 def test_a_conversation_with_tools_comes_back_to_the_server_as_it_was(
     run: Run, server: FaultyServer, tmp_path: Path
 ) -> None:
@@ -243,7 +185,9 @@ def test_a_conversation_with_tools_comes_back_to_the_server_as_it_was(
         answer("Again.", tool_calls=[called, called]),
         answer("2", **{field: "done"}),
     )
-    report = run(with_tools(server.url, tmp_path))
+    asked = [Sample("a", {"prompt": "1 + 1?"}, "2")]
+    hooks = right, None, lambda _: Tool()
+    report = run(evaluating(asked, f"openai:m@{server.url}", tmp_path, *hooks))
     assert report.results[0].trajectory.stop == Stop("environment", finish_reason="stop")
     assert report.results[0].trajectory.messages[-1].reasoning == "done"
     assert report.summary["mean"] == 1.0
@@ -302,13 +246,7 @@ def test_reasoning_is_not_sent_to_a_server_that_sends_none(run: Run, server: Fau
         Message("tool", "1", tool_call_id="a"),
     ]
 
-    async def main() -> None:
-        endpoint = HTTPEndpoint("m", server.url)
-        with anyio.fail_after(20):
-            await endpoint.complete(messages, GREEDY, ())
-        await endpoint.close()
-
-    run(main)
+    run(completing(HTTPEndpoint("m", server.url), messages))
     assert sorted(server.requests[0].body["messages"][1]) == ["content", "role", "tool_calls"]
 
 
@@ -400,10 +338,18 @@ def test_an_item_that_stays_faulty_is_that_items_error_alone(
         assert result.trajectory.timing.requests == 3
 
 
-def test_the_waits_stop_growing_at_a_minute(run: Run, server: FaultyServer) -> None:
-    server.script(status(500))
-    _, waits = run(with_waits(server.url, retries=1030))
-    assert len(waits) == 1030  # 2**1024 is no float
+def test_the_waits_stop_growing_at_a_minute(run: Run) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def fail() -> None:
+        raise TransientError("busy")
+
+    with pytest.raises(TransientError):
+        run(partial(with_retries, fail, 1030, sleep=sleep))  # 2**1024 is no float
+    assert len(waits) == 1030
     assert max(waits) <= 60.0
     assert all(wait >= 30.0 for wait in waits[-5:])
 

@@ -18,9 +18,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-import heldout
 import heldout.models.local as local
-from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score
+from heldout import Message, Sample, Sampling
 from heldout.analysis import compare
 from heldout.errors import (
     ContextFull,
@@ -30,8 +29,9 @@ from heldout.errors import (
     SystemicFailure,
 )
 from heldout.models.local import LocalEndpoint, version_on_disk
-from heldout.types import Completion, Trajectory, Usage
+from heldout.types import Completion, Usage
 from heldout.weights import fingerprint
+from tests.models.asking import completing, evaluating
 from tests.models.conftest import both_loops
 from tests.tiny_model import CONTEXT, WORDS, save_tiny_model, tiny_model
 
@@ -395,22 +395,8 @@ def test_close_does_not_wait_for_answers_and_says_so_to_who_does(
 def evaluated(
     asked: Sequence[Sample], endpoint: Any, folder: Path, **settings: Any
 ) -> Callable[[], Any]:
-    config = EvalConfig(
-        endpoint=endpoint,
-        experiment_name="run",
-        output_dir=str(folder),
-        progress=False,
-        **{"sampling": GREEDY, "timeout": 30.0, **settings},
-    )
-
-    def right(trajectory: Trajectory, sample: Sample) -> Score:
-        return Score((Metric("right", trajectory.answer == sample.ground_truth, 1.0),))
-
-    async def main() -> EvalReport:
-        with anyio.fail_after(60):
-            return await heldout.evaluate(asked, config, right)
-
-    return main
+    settings = {"sampling": GREEDY, "timeout": 30.0, "max_error_rate": 0.1, **settings}
+    return evaluating(asked, endpoint, folder, **settings)
 
 
 def test_a_folder_is_evaluated(
@@ -494,14 +480,8 @@ def test_a_model_that_is_replaced_while_it_is_opened_answers_nothing(
     endpoint.describe()
     overwrite(folder)
 
-    async def main() -> None:
-        try:
-            await endpoint.complete([Message("user", "w1")], GREEDY, ())
-        finally:
-            await endpoint.close()
-
     with pytest.raises(FatalEndpointError, match="was replaced after"):
-        run(main)
+        run(completing(endpoint, [Message("user", "w1")], GREEDY))
 
 
 def test_the_version_is_of_what_is_loaded(tmp_path: Path) -> None:

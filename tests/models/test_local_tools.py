@@ -33,7 +33,8 @@ from heldout.models.local import LocalEndpoint
 from heldout.rendering.chat_templates import describe_tools
 from heldout.scoring import Rubric, grade_exact
 from heldout.training import PeriodicEval, live_model
-from heldout.types import Completion, Stop, ToolCall, Trajectory
+from heldout.types import Stop, ToolCall, Trajectory
+from tests.models.asking import completing
 from tests.tiny_model import SPECIAL, TEMPLATE, tiny_model
 
 Run = Callable[..., Any]
@@ -125,14 +126,7 @@ class Scripted:
         tools: Sequence[ToolSpec] = (ADD,),
         sampling: Sampling = GREEDY,
     ) -> Callable[[], Any]:
-        async def main() -> Completion:
-            with anyio.fail_after(30):
-                try:
-                    return await self.endpoint.complete(messages, sampling, tools)
-                finally:
-                    await self.endpoint.close()
-
-        return main
+        return completing(self.endpoint, messages, sampling, tools)
 
 
 # --- What the model is told ---------------------------------------------------------------------

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 import heldout
-from heldout import EvalConfig, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout import EvalConfig, Message, Sample, Sampling, ToolSpec
 from heldout._providers import COMPATIBLE, SERVERS
 from heldout.config import check_endpoint, config_to_dict, result_changing
 from heldout.errors import (
@@ -31,26 +31,18 @@ from heldout.models.http import ServerEndpoint
 from heldout.models.requests import open_requests
 from heldout.types import Completion, ToolCall, Usage
 from tests.faulty_server import KEY, FaultyServer, Request, answer, echo_key, events, raw, status
+from tests.models.asking import QUESTION, completing, evaluating
 
 Run = Callable[..., Any]
 
 
-QUESTION = [Message("user", "2 + 2?")]
 OTHER_KEY = "gsk-0123456789abcdefghij"
 
 
 def asked(
     endpoint: str, sampling: Sampling | None = None, tools: Sequence[ToolSpec] = ()
 ) -> Callable[[], Any]:
-    async def main() -> Completion:
-        opened = open_endpoint(endpoint, max_concurrent=1)
-        try:
-            with anyio.fail_after(20):
-                return await opened.complete(QUESTION, sampling or Sampling(), tools)
-        finally:
-            await opened.close()
-
-    return main
+    return completing(open_endpoint(endpoint, max_concurrent=1), QUESTION, sampling, tools)
 
 
 def opened(endpoint: str) -> ServerEndpoint:
@@ -352,23 +344,10 @@ def test_a_run_keeps_extra_fields_and_no_key(
         return status(200, {"content": text, "stop_reason": "end_turn", "usage": usage})
 
     server.behave = behave
-    config = EvalConfig(
-        endpoint=f"anthropic:claude@{server.url}",
-        experiment_name="run",
-        output_dir=str(tmp_path),
-        progress=False,
-        max_error_rate=1,
-        sampling=Sampling(
-            extra_body={"top_k": 5, "metadata": {"api_key": "plain", "user": [f"of {KEY}"]}}
-        ),
-    )
+    extra = {"top_k": 5, "metadata": {"api_key": "plain", "user": [f"of {KEY}"]}}
     samples = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "broken"})]
-    report = anyio.run(
-        heldout.evaluate,
-        samples,
-        config,
-        lambda t, s: Score((Metric("four", t.answer.startswith("4"), 1.0),)),
-    )
+    endpoint, sampling = f"anthropic:claude@{server.url}", Sampling(extra_body=extra)
+    report = anyio.run(evaluating(samples, endpoint, tmp_path, sampling=sampling))
     assert (report.summary["n_scored"], report.summary["n_errors"]) == (1, 1)
     stored = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     metadata = {"api_key": "[redacted]", "user": ["of [redacted]"]}
