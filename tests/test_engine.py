@@ -711,9 +711,7 @@ def test_resuming_with_other_samples_is_refused_by_name(
     assert after.summary == before.summary
 
 
-def test_a_run_of_nothing_but_errors_may_be_resumed_with_another_config(
-    run_eval: RunEval,
-) -> None:
+def test_a_run_of_nothing_but_errors_may_be_resumed_with_another_config(run_eval: RunEval) -> None:
     async def broken(messages: list[Message]) -> str:
         raise RuntimeError("wrong address")
 

@@ -341,9 +341,7 @@ def score(trajectory, sample): return helper(trajectory.answer) or LIMITS
     assert first != typed(text.replace("or LIMITS", "and LIMITS"))
 
 
-def test_lists_that_are_large_or_turn_in_circles_are_data_and_no_constants(
-    described: Any,
-) -> None:
+def test_lists_that_are_large_or_turn_in_circles_are_data_and_no_constants(described: Any) -> None:
     text = "WORDS = {words}\nWORDS[0] = {first}\ndef score(trajectory, sample): return WORDS"
 
     def of(words: str, first: str) -> Any:

@@ -112,9 +112,7 @@ def test_no_turn_starts_once_the_token_budget_is_spent(run: Callable[..., Any]) 
     assert trajectory.stop == Stop("limit", "max_turns", finish_reason="stop")
 
 
-def test_a_token_budget_that_nobody_counts_is_an_error_not_ignored(
-    run: Callable[..., Any],
-) -> None:
+def test_a_token_budget_that_nobody_counts_is_an_error_not_ignored(run: Callable[..., Any]) -> None:
     with pytest.raises(InvalidInput, match="does not say how many tokens"):
         roll(run, policy_of("a"), Counter(), max_turns=3, token_budget=100)
 

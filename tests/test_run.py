@@ -15,15 +15,7 @@ from typing import Any
 import pytest
 
 import heldout
-from heldout import (
-    EvalConfig,
-    EvalDefinition,
-    EvalReport,
-    Message,
-    Sample,
-    Trajectory,
-    evaluate,
-)
+from heldout import EvalConfig, EvalDefinition, EvalReport, Message, Sample, Trajectory, evaluate
 from heldout.errors import InvalidInput, SystemicFailure
 
 SAMPLES = [Sample(f"q{i}", {"question": f"Is {i} even?"}, str(i % 2 == 0)) for i in range(4)]

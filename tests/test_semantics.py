@@ -237,9 +237,7 @@ def test_clause_02_a_reward_that_no_metric_has_weight_for_is_named_as_such() -> 
     assert "n_unweighted" not in summarize([scored(1, reward(1.0))])
 
 
-def test_clause_05_a_score_function_that_raises_is_an_error_never_a_zero(
-    run_eval: RunEval,
-) -> None:
+def test_clause_05_a_score_function_that_raises_is_an_error_never_a_zero(run_eval: RunEval) -> None:
     report = run_eval(make_samples(3), score_by_number)
     first = report.results[0]
     assert not first.ok

@@ -131,10 +131,7 @@ def test_the_public_names_are_those_that_type_checkers_see(package: str) -> None
         *((lambda id=id: Sample(id, {}), "id") for id in ("", 3, None)),
         (lambda: Sample("a", "question"), "'a'.*input"),
         (lambda: TokenTrace((1,), (2, 3), (0.1,), (1, 1)), "2, 1 and 2"),
-        (
-            lambda: EvalResult("a", Sample("a", {}), Trajectory(()), SCORE, error="no"),
-            "error",
-        ),
+        (lambda: EvalResult("a", Sample("a", {}), Trajectory(()), SCORE, error="no"), "error"),
         (lambda: ToolCall("c", "f", {"a": 1}), "arguments is JSON text, got dict; json.dumps"),
         (lambda: ToolCall(1, "f"), "a tool call's id is text, got int"),
         (lambda: Message("assistant", "", ({"name": "f"},)), "tool_calls are ToolCalls, got"),
@@ -148,10 +145,7 @@ def test_the_public_names_are_those_that_type_checkers_see(package: str) -> None
         (lambda: Stop(finish_reason=1), "a finish reason is a text, got 1"),
         (lambda: Usage("many"), "prompt_tokens is a whole number, got 'many'"),
         (lambda: Usage(-1), r"prompt_tokens is from 0 to 2\^53, got -1"),
-        (
-            lambda: Usage(1, 2**53 + 1),
-            r"completion_tokens is from 0 to 2\^53, got 9007199254",
-        ),
+        (lambda: Usage(1, 2**53 + 1), r"completion_tokens is from 0 to 2\^53, got 9007199254"),
         (lambda: Usage(1, 0.5), "completion_tokens is a whole number, got 0.5"),
         (lambda: Metric("m", 1.0, metadata=[]), "metric 'm': metadata is a dict, got list"),
         (lambda: Sample("a", {}, metadata=[]), "sample 'a': metadata is a dict, got list"),

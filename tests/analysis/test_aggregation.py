@@ -81,11 +81,7 @@ ONE = one_run(0)
             "sample 'b' of half has no 'game'",
         ),
         ([ONE, one_run(1, tasks={"pong": 0.5})], {}, "4 samples only in seed 0: 'chess-0'"),
-        (
-            {"x": [one_run(0, tasks={"go": 0.1}), one_run(1, tasks={"pong": 0.1})]},
-            {},
-            "'pong-0'",
-        ),
+        ({"x": [one_run(0, tasks={"go": 0.1}), one_run(1, tasks={"pong": 0.1})]}, {}, "'pong-0'"),
     ],
 )
 def test_what_is_no_matrix_is_refused(given: Any, settings: dict[str, Any], said: str) -> None:

@@ -59,9 +59,7 @@ def test_passed_and_metrics_can_be_compared_too() -> None:
         compare(one, other, metric="speed")
 
 
-def test_the_minimum_detectable_effect_is_detected_with_80_percent_power(
-    tmp_path: Path,
-) -> None:
+def test_the_minimum_detectable_effect_is_detected_with_80_percent_power(tmp_path: Path) -> None:
     found = compare(*two(tmp_path))
     assert found.minimum_detectable is not None
     random, difference, losses = np.random.default_rng(0), found.minimum_detectable, 2 / 40

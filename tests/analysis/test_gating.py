@@ -215,8 +215,7 @@ def share_decided(needed: int | None, won: float, lost: float, bound: float) -> 
 
 
 @pytest.mark.parametrize(
-    ("wins", "losses", "n", "margin"),
-    [(6, 6, 100, 0.05), (3, 3, 60, 0.05), (3, 9, 100, 0.02)],
+    ("wins", "losses", "n", "margin"), [(6, 6, 100, 0.05), (3, 3, 60, 0.05), (3, 9, 100, 0.02)]
 )
 def test_so_many_samples_as_it_names_decide_with_80_percent_power(
     wins: int, losses: int, n: int, margin: float

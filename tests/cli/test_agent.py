@@ -91,9 +91,7 @@ def test_a_policy_that_draws_from_global_random_state_repeats_exactly(
     assert play("--seed", "1")["mean_return"] != first["mean_return"]
 
 
-def test_a_saved_run_is_shown_and_sliced_like_any_other(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_saved_run_is_shown_and_sliced_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
     code, found, _ = run(
         capsys, *CARTPOLE, "--success", "my_policy:held_long", "--save", "runs/cartpole"
     )
@@ -176,9 +174,7 @@ def test_a_missing_device_is_code_2_or_a_skip(
     assert (code, list(found)) == (0, ["skipped"])
 
 
-def test_a_saved_model_of_stable_baselines3_is_a_policy(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_saved_model_of_stable_baselines3_is_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
     from stable_baselines3 import A2C
 
     A2C("MlpPolicy", gymnasium.make("CartPole-v1"), seed=0, device="cpu").save("m.zip")
@@ -276,11 +272,7 @@ def test_a_broken_import_is_no_missing_package(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("envs:Q-v0", "--policy", "my_policy:push"),
-        (*CARTPOLE, "--success", "envs:yes"),
-    ],
+    "arguments", [("envs:Q-v0", "--policy", "my_policy:push"), (*CARTPOLE, "--success", "envs:yes")]
 )
 def test_what_a_module_needs_can_be_missing(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]

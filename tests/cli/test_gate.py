@@ -15,16 +15,7 @@ from heldout.analysis import gate
 from heldout.cli.compare import comparison_json
 from heldout.cli.gate import WHY_ANOTHER_NUMBER
 from tests.cli.conftest import Heldout
-from tests.cli.runs import (
-    BETTER,
-    BROKEN,
-    A,
-    Page,
-    command_of,
-    make_run,
-    other_score_fn,
-    rows,
-)
+from tests.cli.runs import BETTER, BROKEN, A, Page, command_of, make_run, other_score_fn, rows
 
 LEVELS_IN_ORDER = ("easy", "medium", "hard")
 BASELINE = ("--baseline", "before", "--no-worse-than", "0.01")

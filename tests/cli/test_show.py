@@ -11,15 +11,7 @@ from typing import Any
 
 import pytest
 
-from heldout import (
-    EvalReport,
-    EvalResult,
-    Message,
-    Sample,
-    Stop,
-    ToolCall,
-    Trajectory,
-)
+from heldout import EvalReport, EvalResult, Message, Sample, Stop, ToolCall, Trajectory
 from heldout._format import printable
 from heldout.reporting.summaries import in_order
 from heldout.store.columns import summarize_results

@@ -222,10 +222,7 @@ APIS = {
         lambda words: response(openai_text(words)),
         calling_openai,
         [
-            {
-                "type": "response.created",
-                "response": response(status="in_progress", usage=None),
-            },
+            {"type": "response.created", "response": response(status="in_progress", usage=None)},
             {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "4"},
             {"type": "response.completed", "response": WHOLE},
         ],
@@ -617,11 +614,7 @@ def test_the_request_of_a_response_has_the_documented_form(server: FaultyServer)
                 "role": "user",
                 "content": [
                     {"type": "input_text", "text": "What is it?"},
-                    {
-                        "type": "input_image",
-                        "image_url": "https://host/cat.png",
-                        "detail": "low",
-                    },
+                    {"type": "input_image", "image_url": "https://host/cat.png", "detail": "low"},
                 ],
             },
             {"role": "assistant", "content": "I add."},
@@ -687,8 +680,7 @@ def test_a_response_says_why_it_ended(server: FaultyServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "raised"),
-    [("server_error", TransientError), ("invalid_prompt", EndpointError)],
+    ("code", "raised"), [("server_error", TransientError), ("invalid_prompt", EndpointError)]
 )
 def test_a_failed_response_is_an_error(
     server: FaultyServer, code: str, raised: type[EndpointError]

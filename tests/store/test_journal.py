@@ -62,10 +62,7 @@ def traces(draw: st.DrawFn) -> TokenTrace:
     completion = draw(st.lists(WHOLE, max_size=4))
     size = st.lists(NUMBER, min_size=len(completion), max_size=len(completion))
     return TokenTrace(
-        draw(st.lists(WHOLE, max_size=3)),
-        completion,
-        draw(st.none() | size),
-        [1] * len(completion),
+        draw(st.lists(WHOLE, max_size=3)), completion, draw(st.none() | size), [1] * len(completion)
     )
 
 
