@@ -71,13 +71,6 @@ def test_aggregate_prints_each_number_with_its_interval_and_what_it_is_over(
     assert "the interval of a median over tasks is far too narrow" in " ".join(outcome.out.split())
 
 
-def test_markdown_has_the_same_rows(runs: list[str], heldout: Heldout) -> None:
-    printed = heldout("aggregate", *runs, *FEW).out
-    mean = next(line.split()[1] for line in printed.splitlines() if line.split()[:1] == ["mean"])
-    markdown = heldout("aggregate", *runs, *FEW, "--markdown").out
-    assert f"| mean | {mean} | " in markdown
-
-
 def test_one_run_has_no_interval(runs: list[str], heldout: Heldout) -> None:
     out = heldout("aggregate", runs[0], "--tasks", "game", *FEW).out
     assert re.search(r"interquartile mean +\d\.\d+ +–", out)
@@ -105,16 +98,6 @@ def test_against_adds_the_chance_to_beat_those(runs: list[str], heldout: Heldout
     assert round(shown["improvement_probability"], 3) == value
     assert (shown["runs"], shown["against"]["runs"]) == (runs, worse)
     assert np.mean(shown["scores"]) == pytest.approx(shown["mean"])
-
-
-def test_saved_runs_of_episodes_need_no_keys(heldout: Heldout) -> None:
-    for i in range(5):
-        save_episodes(f"agent{i}", [100.0 + i, 104.0])
-    names = [f"agent{i}" for i in range(5)]
-    out = heldout("aggregate", *names, "--metric", "return", "--optimum", "200", *FEW).out
-    assert "return over 5 runs x 1 task (CartPole-v1), 10 items in all" in out
-    assert numbers(out, "mean")[0] == 103.0
-    assert numbers(out, "optimality gap to 200")[0] == 97.0
 
 
 def test_what_cannot_be_aggregated_exits_with_1_and_says_why(

@@ -24,7 +24,6 @@ from tests.faulty_server import (
     answer,
     hang,
     nothing_from_outside,
-    status,
 )
 
 
@@ -267,17 +266,6 @@ def test_where_every_item_fails_the_exit_code_says_that_there_is_no_number(
     assert (outcome.code, outcome.out) == (4, "")
     said = "Check failed: the judge gave no verdict on any of 3 answers; on 'q0': NoVerdict"
     assert outcome.err.startswith(said)
-
-
-def test_a_refused_key_stops_the_check(check: Any, server: FaultyServer) -> None:
-    server.behave = lambda request: status(401, {"error": {"message": "bad key"}})
-    write_labels(rows())
-    outcome = check("--max-concurrent", "1")
-    assert outcome.code == 4
-    assert "so the check was stopped: judge m: " in outcome.err
-    assert "bad key" in outcome.err
-    assert len(server.requests) <= 2
-    assert KEY not in outcome.err
 
 
 def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer, heldout: Heldout) -> None:

@@ -39,28 +39,6 @@ def test_where_both_modes_work_it_recommends_boundary(heldout: Heldout) -> None:
     ]
 
 
-def test_it_recommends_boundary_and_says_why(heldout: Heldout) -> None:
-    outcome = heldout("check", "template", saved("qwen3"))
-    assert outcome.code == 0
-    assert outcome.out.splitlines()[-1] == (
-        "use segments='boundary': the template drops reasoning of earlier turns"
-    )
-    assert r"'<think>\n\n</think>\n\nIt' becomes 'It is four." in outcome.out
-
-
-def test_what_is_written_as_text_is_said(heldout: Heldout) -> None:
-    name = saved("phi3_5")
-    outcome = heldout("check", "template", name)
-    assert outcome.code == 0
-    assert "Written as text, not by the template: tools, calls, results\n" in outcome.out
-    assert "not supported" not in outcome.out
-    assert json.loads(heldout("check", "template", name, "--json").out)["as_text"] == [
-        "tools",
-        "calls",
-        "results",
-    ]
-
-
 def test_a_template_that_allows_neither_mode_ends_in_1(heldout: Heldout) -> None:
     Path("melting.jinja").write_text(
         "{% for m in messages %}{{ m.content | upper if not loop.last else m.content }}\n\n"

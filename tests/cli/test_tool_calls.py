@@ -275,19 +275,6 @@ def test_an_errored_request_is_in_no_number_and_is_asked_again(
     assert (again["answered"], again["errored"]) == (2, 0)
 
 
-def test_where_everything_fails_there_is_no_number(
-    toolcalls: Toolcalls, server: FaultyServer
-) -> None:
-    write_requests("refused")
-    outcome = toolcalls("requests.jsonl")
-    assert (outcome.code, outcome.out) == (4, "")
-    assert "the only item errored" in outcome.err
-    server.behave = lambda request: status(500, "oops")
-    outcome = toolcalls("requests.jsonl", "--name", "down")
-    assert (outcome.code, outcome.out) == (4, "")
-    assert "answered 500: oops" in outcome.err
-
-
 def test_what_a_model_wrote_cannot_move_the_terminal(toolcalls: Toolcalls) -> None:
     write_requests("hostile", "megabyte")
     outcome = toolcalls("requests.jsonl")
