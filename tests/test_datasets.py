@@ -141,6 +141,12 @@ def test_the_same_rows_come_of_every_form_of_a_file(tmp_path: Path) -> None:
         assert read_jsonl(written(tmp_path / "a.jsonl.zst", zstd(content))) == []
 
 
+def is_open(file: Path) -> bool:
+    """Whether this process still holds the file, as the traceback of a refusal might have it do."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return file.resolve() in [link.readlink() for link in links]
+
+
 def many_rows() -> list[dict[str, str]]:
     rng = random.Random(0)  # what does not compress fills many blocks
     return [{"prompt": rng.randbytes(50).hex()} for _ in range(5_000)]
@@ -176,6 +182,7 @@ def test_a_line_that_is_not_json_is_named_with_its_number(tmp_path: Path, line: 
     with pytest.raises(InvalidInput) as refused:
         read_jsonl(file)
     assert str(refused.value).startswith(f"{file}, line 4: not JSON: ")
+    assert not is_open(file)
 
 
 # --- CSV ----------------------------------------------------------------------------------------
@@ -232,6 +239,7 @@ def test_a_bad_csv_record_is_named_with_the_line_it_begins_on(
     with pytest.raises(InvalidInput) as refused:
         read_csv(file)
     assert str(refused.value).startswith(f"{file}, line {line}: {said}")
+    assert not is_open(file)
 
 
 def test_csv_that_is_not_utf_8_is_named_with_its_line(tmp_path: Path) -> None:
