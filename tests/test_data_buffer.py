@@ -490,6 +490,13 @@ def test_a_file_of_another_kind_or_version_is_refused(
     assert re.search(hint, str(caught.value))
 
 
+def test_a_saved_buffer_may_be_reached_by_a_link(tmp_path: Path) -> None:
+    samples = [Sample(f"s{i}", {}) for i in range(4)]
+    DataBuffer(samples, 0).save(tmp_path / "buffer-100.json")
+    (tmp_path / "latest.json").symlink_to("buffer-100.json")
+    assert DataBuffer.load(tmp_path / "latest.json", samples).epoch == 0
+
+
 def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="there is no buffer at .*none.json"):
         DataBuffer.load(tmp_path / "none.json", make_samples(5))

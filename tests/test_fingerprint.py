@@ -7,6 +7,7 @@ import linecache
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -424,6 +425,26 @@ def test_a_number_that_a_function_counts_up_in_an_object_is_no_part_of_it() -> N
     before = describe_callable(score)
     score(None, "s0")
     assert describe_callable(score) == before
+
+
+def test_slots_of_an_object_count_likewise() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Least:
+        value: float
+
+        def __call__(self, trajectory: Any, sample: Any) -> float:
+            return self.value
+
+    assert describe_callable(Least(1.0)) == describe_callable(Least(1.0))
+    assert describe_callable(Least(1.0)) != describe_callable(Least(2.0))
+
+
+def test_lambdas_are_told_apart_by_their_code() -> None:
+    one, other = lambda t, s: t.answer in {"a", "b"}, lambda t, s: t.answer in {"a", "c"}
+    again, field = lambda t, s: t.answer in {"a", "b"}, lambda t, s: t.other in {"a", "b"}
+    assert describe_callable(one) == describe_callable(again)
+    assert describe_callable(one) != describe_callable(other)
+    assert describe_callable(one) != describe_callable(field)
 
 
 WRAPPED = '''

@@ -263,6 +263,15 @@ def test_episodes_of_another_length_or_meaning_are_refused() -> None:
         assert f"{name} is" in refused(kind, one, other, metric="return")
 
 
+def test_environments_may_differ_in_all_of_that_from_each_other() -> None:
+    given = [
+        episodes(env, [float(i)] * steps, f"{env} {i}", max_steps=steps, success_is=env)
+        for env, steps in (("A-v0", 2), ("B-v0", 3))
+        for i in (1, 2)
+    ]
+    assert score_matrix(given, metric="return").allowed == ()
+
+
 def test_runs_in_one_report_need_as_many_samples_of_the_same_content() -> None:
     def divided(questions: dict[str, list[str]]) -> EvalReport:
         ids = {f"{seed}-{i}": (seed, q) for seed, qs in questions.items() for i, q in enumerate(qs)}

@@ -229,6 +229,13 @@ def test_a_finished_report_that_has_fewer_attempts_than_it_says_is_shown_all_the
 # --- Groups -------------------------------------------------------------------------------------
 
 
+def test_a_clustered_summary_of_an_unfinished_report_says_that_it_is_unfinished() -> None:
+    report = passages()
+    report = replace(report, summary={**report.summary, "complete": False, "n_asked": 120})
+    summary = summarize_report(report, cluster="passage")
+    assert (summary["complete"], summary["n_asked"], summary["n"]) == (False, 120, 96)
+
+
 def test_groups_are_the_slices_of_a_summary() -> None:
     report = by_hand(
         {"a": [1.0, None], "b": [0.0, 1.0], "c": [1.0, 1.0]},

@@ -78,6 +78,15 @@ def test_what_cannot_be_told_exits_with_3_and_says_how_many_samples_would(
     ]
 
 
+def test_two_runs_that_agree_on_all_samples_are_told_the_least_number_that_would_decide(
+    heldout: Heldout,
+) -> None:
+    make_run("a", [1.0, 0.0] * 25)
+    make_run("b", [1.0, 0.0] * 25)
+    out = heldout("gate", "b", "--baseline", "a", "--no-worse-than", "0.01").out
+    assert "; at least 381 samples would decide: nothing varies among these" in out
+
+
 def test_slices_are_checks_of_their_own_in_the_order_of_people(
     runs: None, heldout: Heldout
 ) -> None:

@@ -126,6 +126,17 @@ def test_settings_that_are_valid_only_together_go_in_together(
     assert heldout("run", "eval.py", *both).code == 0
 
 
+def test_an_option_of_its_own_wins_over_set(write: Write, heldout: Heldout) -> None:
+    write()
+    heldout("run", "eval.py", "--set", "max_samples=5", "--limit", "1")
+    assert calls() == ["word0"]
+
+
+def test_resume_starts_a_run_where_there_is_none(write: Write, heldout: Heldout) -> None:
+    write()
+    assert heldout("run", "eval.py", "--resume").code == 0
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [

@@ -516,6 +516,17 @@ def test_lines_at_the_end_are_added_and_others_are_refused(
 # --- In a process of its own --------------------------------------------------------------------
 
 
+def test_names_are_made_of_whatever_files_and_models_are_called(
+    heldout: Heldout, server: FaultyServer
+) -> None:
+    path = write_requests("good", name=".hidden " + "x" * 200 + ".jsonl")
+    outcome = heldout("tool-calls", str(path), "--model", f"openai:org/mod\u00e9l:v1@{server.url}")
+    assert outcome.code == 0, outcome.err
+    (run,) = Path("outputs/evals").iterdir()
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=@-]+", run.name)
+    assert len(run.name) < 200
+
+
 @pytest.mark.integration
 def test_a_run_that_is_interrupted_goes_on_to_the_same_summary(
     toolcalls: Toolcalls, server: FaultyServer

@@ -134,6 +134,18 @@ def test_samples_of_one_prompt_share_a_turn_only_where_it_is_greedy(
     assert len(server.requests) == requests
 
 
+def test_a_seed_that_the_api_does_not_have_tells_draws_apart_all_the_same(
+    server: FaultyServer, config: EvalConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    server.script(status(200, {"content": [{"type": "text", "text": "4"}]}))
+    twins = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "2 + 2?"})]
+    seeded = Sampling(temperature=1.0, seed=7)
+    config = replace(config, endpoint=f"anthropic:claude@{server.url}", sampling=seeded)
+    anyio.run(evaluated(config, twins))
+    assert len(server.requests) == 2
+
+
 def test_a_resumed_run_does_not_take_the_turn_of_another_repeat(
     server: FaultyServer, config: EvalConfig
 ) -> None:
@@ -208,6 +220,13 @@ def test_models_that_may_change_under_their_description_are_refused(
     with pytest.raises(InvalidInput, match="for servers and for models loaded from disk"):
         anyio.run(evaluated(replace(config, endpoint=endpoint)))
     assert not Path(str(config.cache)).exists()
+
+
+def test_a_folder_without_a_model_is_refused_with_the_reason(
+    config: EvalConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        anyio.run(evaluated(replace(config, endpoint=f"hf:{tmp_path}")))
 
 
 def entries(path: Path) -> int:

@@ -788,6 +788,34 @@ def test_the_description_and_the_representation_hold_no_key(key: str) -> None:
     assert key not in repr(endpoint)
 
 
+def test_a_missing_key_is_named(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    server.script(status(401))
+    with pytest.raises(FatalEndpointError, match=r"\(sent no OPENAI_API_KEY\)"):
+        run(asked_once(server.url))
+
+
+def test_a_newline_after_the_key_is_not_part_of_it(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key + "\n")
+    run(asked_once(server.url))
+    assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+
+
+def test_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere/v1/")
+    assert HTTPEndpoint.parse("m", max_connections=1).base_url == "http://elsewhere/v1"
+
+
+def test_cookies_are_not_kept(run: Run, server: FaultyServer) -> None:
+    server.script(status(500, headers={"set-cookie": "who=me; Path=/"}), answer())
+    run(with_waits(server.url))
+    assert [request.headers.get("cookie") for request in server.requests] == [None, None]
+
+
 @pytest.mark.parametrize("given", ["abc\r\nx-injected: 1", "schlüssel", "a\x00b"])
 def test_a_key_that_cannot_be_one_is_refused_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, given: str

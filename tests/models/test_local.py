@@ -128,6 +128,13 @@ def test_a_batch_answers_as_one_at_a_time_and_as_transformers_does(
     assert len({answer.usage.prompt_tokens for answer in together}) > 4
 
 
+def test_a_batch_is_no_larger_than_was_asked_for(tiny: tuple[Any, Any]) -> None:
+    with Steps(tiny[0], hold_at=0) as steps:
+        answers = anyio.run(asking(LocalEndpoint(*tiny, max_batch=5), PROMPTS, GREEDY))
+    assert max(steps.sizes) <= 5
+    assert answers == [generated(tiny, prompt, 16) for prompt in PROMPTS]
+
+
 def test_a_stop_text_ends_the_turn_before_it(tiny: tuple[Any, Any]) -> None:
     whole = next(g for p in PROMPTS if len((g := generated(tiny, p, 16)).message.text.split()) > 8)
     prompt = next(p for p in PROMPTS if generated(tiny, p, 16) == whole)

@@ -288,6 +288,18 @@ def test_calls_that_are_not_numbered_are_told_apart_by_their_ids(
     assert turn.message.tool_calls == (ToolCall("a", "add", "{}"), ToolCall("b", "sub", "{}"))
 
 
+def test_a_server_that_ignores_the_wish_for_a_stream_is_read_all_the_same(
+    run: Run, server: FaultyServer
+) -> None:
+    server.script(answer("4"))
+    assert run(asked(f"vllm:m@{server.url}", Sampling(stream=True))).message.text == "4"
+
+
+def test_a_refusal_is_an_answer(run: Run, server: FaultyServer) -> None:
+    server.script(answer(None, refusal="I cannot."))
+    assert run(asked(f"vllm:m@{server.url}")).message.text == "I cannot."
+
+
 def test_a_stream_that_ends_early_is_transient_and_never_an_answer(
     run: Run, server: FaultyServer
 ) -> None:

@@ -407,6 +407,17 @@ def test_columns_too_many_to_keep_are_not_silently_missing_from_slices(
     assert first["metric_extra_n"] == 3
 
 
+def test_slices_by_many_keys_at_once(tmp_path: Path) -> None:
+    metadata = [{f"k{k}": f"{i}" for k in range(7)} for i in range(2000)]
+    results = [
+        EvalResult(f"s{i}", Sample(f"s{i}", {}, metadata=each), Trajectory(()))
+        for i, each in enumerate(metadata)
+    ]
+    EvalReport(results, {}, {}).save(tmp_path / "run")
+    slices = EvalReport.load(tmp_path / "run").summarize(by=[f"k{k}" for k in range(7)])
+    assert len(slices) == 2000
+
+
 def test_what_is_no_run_is_an_error_in_words(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=r"no run\.json"):
         EvalReport.load(tmp_path)

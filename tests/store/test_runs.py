@@ -114,6 +114,11 @@ def test_a_run_directory_of_that_very_name_is_a_run_among_the_others() -> None:
     assert [find_run(f"capitals@{i}") for i in (1, 2, 3)] == [earlier, own, later]
 
 
+def test_a_directory_may_have_an_at_in_its_name() -> None:
+    path = save("a@1")
+    assert find_run("a@1") == path
+
+
 def _make(root: str) -> str:
     return str(new_run_dir("capitals", root))
 
