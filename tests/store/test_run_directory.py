@@ -219,14 +219,16 @@ def test_a_damaged_line_in_the_middle_is_named_and_moved_aside_on_request(
     with pytest.raises(DamagedJournal, match="line 4"):
         run_eval(make_samples(6), max_concurrent=1, resume=True)
 
-    assert repair(path) == [4]
+    announced: list[list[int]] = []
+    assert repair(path, announced.append) == [4]
+    assert announced == [[4]]
     assert path.with_suffix(".damaged").read_bytes() == content[3]
     assert [r.sample_id for r in EvalReport.load(tmp_path / "run").results] == [
         "s0", "s1", "s3", "s4", "s5",
     ]  # fmt: skip
     report = run_eval(make_samples(6), max_concurrent=1, resume=True)
     assert [r.sample_id for r in report.results] == [f"s{i}" for i in range(6)]
-    assert repair(path) == []
+    assert repair(path, announced.append) == []
 
 
 def test_a_write_that_fails_halfway_leaves_no_half_line(
@@ -301,7 +303,7 @@ def test_a_link_to_somebody_elses_file_is_not_written_through(tmp_path: Path) ->
     with pytest.raises(RunDirectoryError, match="symbolic link"):
         JournalWriter(tmp_path / "results.jsonl")
     with pytest.raises(RunDirectoryError, match="symbolic link"):
-        repair(tmp_path / "results.jsonl")
+        repair(tmp_path / "results.jsonl", print)
     assert theirs.read_text() == "no newline"
 
 
@@ -327,7 +329,7 @@ def test_impossible_token_counts_in_a_journal_are_unknown(
     ]
     known = RunUsage.of([ModelUsage("policy", n=2, prompt_tokens=10, completion_tokens=4)])
     assert report.usage == known
-    assert repair(run.journal) == []
+    assert repair(run.journal, print) == []
     assert run_eval(make_samples(3), endpoint=with_usage, resume=True).usage == known
 
 
