@@ -27,14 +27,6 @@ STEPS, EVERY = 6, 2
 HELD_OUT = [Sample(f"s{i}", {"question": f"w{i} w{i + 1}"}, f"w{i}") for i in range(5)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def even(answer: str) -> float:
     """The share of words with an even number."""
     words = [word for word in answer.split() if word in WORDS]
@@ -72,9 +64,7 @@ def make_evals(folder: Path, tokenizer: Any) -> list[PeriodicEval]:
 @contextmanager
 def dispatching(beside: bool) -> Iterator[None]:
     if beside:
-        with (
-            AsyncEvalDispatcher(when_full="wait"),
-        ):
+        with AsyncEvalDispatcher(when_full="wait"):
             yield
     else:
         yield

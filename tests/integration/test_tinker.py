@@ -11,7 +11,6 @@ import textwrap
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +81,10 @@ def service(monkeypatch: pytest.MonkeyPatch) -> FakeService:
     return fake
 
 
-def evaluator(name: str = "counting", **settings: Any) -> HeldoutEvaluator:
+def evaluator(name: str = "counting", *, format: str = "role_colon", **settings: Any) -> Any:
     defaults = {"max_tokens": 20, "retries": 0}
-    return HeldoutEvaluator(SAMPLES, right, renderer(), name=name, **{**defaults, **settings})
+    rendered = renderer(format)
+    return HeldoutEvaluator(SAMPLES, right, rendered, name=name, **{**defaults, **settings})
 
 
 def rl_config(log_path: Path, batches: int = 5, **settings: Any) -> Any:
@@ -116,6 +116,16 @@ def untimed(metrics: dict[str, float]) -> dict[str, float]:
     return {key: value for key, value in metrics.items() if not key.endswith("/seconds")}
 
 
+def finish(config: Any, loop: Any = train.main, **final: Any) -> dict[str, float]:
+    """Train, then measure the last weights."""
+
+    async def main() -> dict[str, float]:
+        await loop(config)
+        return await evaluate_final(config, **final)
+
+    return asyncio.run(main())
+
+
 def curve(run_dir: Path) -> list[CurvePoint]:
     return current_points(read_points(run_dir / "curve.jsonl"))
 
@@ -127,16 +137,10 @@ def rewards(points: list[CurvePoint], label: str = "counting") -> dict[int, floa
 # --- A training that waits ----------------------------------------------------------------------
 
 
-def test_the_curve_has_the_step_of_every_eval_and_the_last_weights(
+def test_the_curve_has_every_eval_the_last_weights_and_their_conversations(
     service: FakeService, tmp_path: Path
 ) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator())
-
-    async def main() -> dict[str, float]:
-        await train.main(config)
-        return await evaluate_final(config)
-
-    final = asyncio.run(main())
+    final = finish(with_heldout(rl_config(tmp_path), evaluator()))
     points = curve(tmp_path / "heldout")
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
     assert [p.final for p in points] == [False, False, False, True]
@@ -148,37 +152,32 @@ def test_the_curve_has_the_step_of_every_eval_and_the_last_weights(
         "tinker://run1/sampler_weights/final",
     ]
     assert final["heldout/counting/reward"] == 1.0
+    report = EvalReport.load(tmp_path / "heldout" / (points[1].run or ""))
+    trajectory = report.results[3].trajectory
+    assert [m.role for m in trajectory.messages] == ["user", "assistant"]
+    assert trajectory.answer == "3"
+    assert trajectory.usage.prompt_tokens == len("User: n=3\n\nAssistant:")
+    described = report.config["endpoint"]
+    assert [described[key] for key in ("kind", "renderer", "step")] == ["tinker", "role_colon", 2]
 
 
-def test_the_loop_logs_numbers_under_the_evals_own_prefix(
+def test_evals_are_greedy_and_logged_under_their_own_prefix(
     service: FakeService, tmp_path: Path
 ) -> None:
     asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
+    # The fake only lists requests at temperature 0, and training samples at 1.
+    assert [updates for updates, _ in service.asked] == [0] * 10 + [2] * 10 + [4] * 10
+    assert {(*p.stop, p.max_tokens) for _, p in service.asked} == {("\n\nUser:", 20)}
     found = logged(tmp_path)
-    assert sorted(found) == [0, 2, 4]
     assert {step: metrics["heldout/counting/reward"] for step, metrics in found.items()} == {
         0: 0.0,
         2: 0.4,
         4: 0.8,
     }
-    numbers = found[4]
-    low, high = (
-        numbers["heldout/counting/reward_ci_low"],
-        numbers["heldout/counting/reward_ci_high"],
-    )
-    assert low < 0.8 < high
-    assert numbers["heldout/counting/n"] == 10
-    assert numbers["heldout/counting/n_errors"] == 0
-    assert numbers["heldout/counting/metric_correct"] == 0.8
+    numbers = {key.removeprefix("heldout/counting/"): found[4][key] for key in found[4]}
+    assert numbers["reward_ci_low"] < 0.8 < numbers["reward_ci_high"]
+    assert (numbers["n"], numbers["n_errors"], numbers["metric_correct"]) == (10, 0, 0.8)
     assert all(isinstance(value, int | float) for value in numbers.values())
-
-
-def test_evals_are_greedy_where_the_training_samples(service: FakeService, tmp_path: Path) -> None:
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
-    # The fake only lists requests at temperature 0, and training samples at 1.
-    assert [updates for updates, _ in service.asked] == [0] * 10 + [2] * 10 + [4] * 10
-    assert {tuple(parameters.stop) for _, parameters in service.asked} == {("\n\nUser:",)}
-    assert {parameters.max_tokens for _, parameters in service.asked} == {20}
 
 
 def test_sampling_may_be_asked_for_and_is_repeatable(service: FakeService) -> None:
@@ -198,21 +197,6 @@ def test_sampling_may_be_asked_for_and_is_repeatable(service: FakeService) -> No
     assert sorted(seeds[:20]) == sorted(seeds[20:])
 
 
-def test_the_conversations_of_a_point_are_a_run_of_their_own(
-    service: FakeService, tmp_path: Path
-) -> None:
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
-    point = curve(tmp_path / "heldout")[1]
-    assert point.run is not None
-    report = EvalReport.load(tmp_path / "heldout" / point.run)
-    assert [m.role for m in report.results[3].trajectory.messages] == ["user", "assistant"]
-    assert report.results[3].trajectory.answer == "3"
-    assert report.results[3].trajectory.usage.prompt_tokens == len("User: n=3\n\nAssistant:")
-    assert report.config["endpoint"]["kind"] == "tinker"
-    assert report.config["endpoint"]["renderer"] == "role_colon"
-    assert report.config["endpoint"]["step"] == 2
-
-
 def test_what_cannot_be_copied_may_be_part_of_an_eval(service: FakeService, tmp_path: Path) -> None:
     lock = threading.Lock()
 
@@ -229,20 +213,6 @@ def test_what_cannot_be_copied_may_be_part_of_an_eval(service: FakeService, tmp_
     assert rewards(curve(tmp_path / "heldout"), "judged") == {0: 0.0, 2: 0.4, 4: 0.8}
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["evaluator_builders"] == [{"heldout": "judged"}]
-
-
-def test_a_loop_of_minibatches_has_its_steps_too(service: FakeService, tmp_path: Path) -> None:
-    stream = train.StreamMinibatchConfig(groups_per_batch=2, num_minibatches=1)
-    config = rl_config(tmp_path, batches=6, eval_every=4, stream_minibatch_config=stream)
-    config = with_heldout(config, evaluator())
-
-    async def main() -> None:
-        await train.main(config)
-        await evaluate_final(config)
-
-    asyncio.run(main())
-    # This loop evaluates its last iteration whatever the cadence is.
-    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 4: 0.8, 5: 1.0, 6: 1.0}
 
 
 # --- What must not happen -----------------------------------------------------------------------
@@ -273,18 +243,20 @@ def test_one_that_cannot_run_is_a_skip_and_leaves_the_others_alone(
     assert all("all 10 items errored" in why and "no such template" in why for why in skipped)
 
 
-def test_a_client_that_raises_gives_no_zero(service: FakeService, tmp_path: Path) -> None:
-    service.fails = lambda updates: RuntimeError("overloaded") if updates == 2 else None
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
-    assert untimed(logged(tmp_path)[2]) == SKIPPED
-    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: None, 4: 0.8}
-
-
-def test_an_item_that_errors_is_counted_and_named(service: FakeService, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("problem", "error"),
+    [
+        (RuntimeError("no luck"), "endpoint: RuntimeError: no luck"),
+        (asyncio.CancelledError(), "endpoint: "),
+    ],
+)
+def test_an_item_that_errors_is_counted_and_named(
+    service: FakeService, tmp_path: Path, problem: BaseException, error: str
+) -> None:
     class Client(FakeSampling):
         async def sample_async(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:
             if "n=3" in tokenizer().decode(prompt.to_ints()):
-                raise RuntimeError("no luck")
+                raise problem
             return await super().sample_async(prompt, *args, **kwargs)
 
     metrics = asyncio.run(evaluator(step=lambda: 7, run_dir=tmp_path)(Client(service, 5)))
@@ -292,9 +264,9 @@ def test_an_item_that_errors_is_counted_and_named(service: FakeService, tmp_path
     assert metrics["heldout/counting/reward"] == 0.9
     assert metrics["heldout/counting/reward_scored"] == 1.0
     [point] = curve(tmp_path)
-    assert [(o.id, o.error) for o in point.outcomes if o.reward is None] == [
-        ("s3", "endpoint: RuntimeError: no luck")
-    ]
+    [failed] = [o for o in point.outcomes if o.reward is None]
+    assert failed.id == "s3"
+    assert (failed.error or "").startswith(error)
 
 
 def test_what_fails_for_a_moment_is_tried_again(service: FakeService, tmp_path: Path) -> None:
@@ -358,17 +330,6 @@ def test_what_goes_wrong_is_sorted_as_for_any_endpoint(
     assert type(raised.value) is kind
 
 
-def test_a_request_that_the_client_cancels_is_an_error_of_its_item(service: FakeService) -> None:
-    class Client(FakeSampling):
-        async def sample_async(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:
-            if "n=3" in tokenizer().decode(prompt.to_ints()):
-                raise asyncio.CancelledError
-            return await super().sample_async(prompt, *args, **kwargs)
-
-    metrics = asyncio.run(evaluator()(Client(service, 5)))
-    assert metrics["heldout/counting/n_errors"] == 1
-
-
 def test_a_training_that_is_cancelled_ends(service: FakeService, tmp_path: Path) -> None:
     async def main() -> None:
         service.gate = asyncio.Event()
@@ -405,23 +366,17 @@ def test_a_prompt_that_leaves_no_room_in_the_context_is_not_sent(
 
 
 def test_two_evaluators_of_one_name_are_refused(tmp_path: Path) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator())
-    with pytest.raises(InvalidInput, match="two evaluators are called 'counting'"):
-        with_heldout(config, evaluator())
-    with pytest.raises(InvalidInput, match="two evaluators are called 'counting'"):
-        with_heldout(rl_config(tmp_path), evaluator(), evaluator())
+    plain = rl_config(tmp_path)
+    for config, given in ((with_heldout(plain, evaluator()), 1), (plain, 2)):
+        with pytest.raises(InvalidInput, match="two evaluators are called 'counting'"):
+            with_heldout(config, *[evaluator()] * given)
 
 
 def test_of_two_that_were_put_together_by_hand_the_first_is_not_overwritten(
     service: FakeService, tmp_path: Path
 ) -> None:
-    def other(trajectory: Trajectory, sample: Sample) -> Score:
-        return Score((Metric("x", 0.125, 1.0),))
-
     first = evaluator(run_dir=tmp_path)
-    second = HeldoutEvaluator(
-        SAMPLES, other, renderer(), name="counting", max_tokens=20, run_dir=tmp_path
-    )
+    second = evaluator(run_dir=tmp_path, pass_threshold=0.125)
     config = rl_config(tmp_path, evaluator_builders=[lambda: first, lambda: second])
     asyncio.run(train.main(config))
     assert logged(tmp_path)[4]["heldout/counting/reward"] == 0.8
@@ -436,6 +391,10 @@ def test_of_two_that_were_put_together_by_hand_the_first_is_not_overwritten(
         ({"max_tokens": 0}, "max_tokens"),
         ({"retries": -1}, "retries"),
         ({"context_window": 0}, "context_window"),
+        (
+            {"format": "qwen3_disable_thinking", "sampling": Sampling(stop=("END",))},
+            "one kind or the other",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_training(
@@ -454,18 +413,6 @@ def test_a_training_whose_points_could_not_be_written_does_not_begin(
     with pytest.raises(RunDirectoryError, match="a run of another kind"):
         asyncio.run(train.main(config))
     assert service.updates == 0
-
-
-def test_texts_that_end_a_turn_do_not_mix_with_token_ids() -> None:
-    with pytest.raises(InvalidInput, match="one kind or the other"):
-        HeldoutEvaluator(
-            SAMPLES,
-            right,
-            renderer("qwen3_disable_thinking"),
-            name="counting",
-            max_tokens=9,
-            sampling=Sampling(stop=("END",)),
-        )
 
 
 # --- A training that goes on --------------------------------------------------------------------
@@ -505,71 +452,9 @@ def test_late_results_are_at_their_own_step(service: FakeService, tmp_path: Path
     assert all(m == {"heldout/counting/scheduled": 1.0} for m in logged(tmp_path).values())
 
 
-def test_a_failing_eval_beside_the_training_is_a_skip(service: FakeService, tmp_path: Path) -> None:
-    service.fails = lambda updates: RuntimeError("overloaded") if updates == 2 else None
-    config = with_heldout(rl_config(tmp_path), evaluator())
-
-    async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
-            await train.main(config)
-
-    asyncio.run(main())
-    assert rewards(curve(tmp_path / "evals")) == {0: 0.0, 2: None, 4: 0.8}
-
-
-def test_one_that_the_dispatcher_has_no_place_for_is_a_skip(
-    service: FakeService, tmp_path: Path
-) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator())
-
-    async def main() -> None:
-        service.gate = asyncio.Event()
-        evals = AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=1, when_full="skip")
-        async with evals:
-            await train.main(config)
-            service.gate.set()
-
-    asyncio.run(main())
-    assert logged(tmp_path) == {
-        0: {"heldout/counting/scheduled": 1.0},
-        2: {"heldout/counting/skipped": 1.0},
-        4: {"heldout/counting/skipped": 1.0},
-    }
-    assert rewards(curve(tmp_path / "evals")) == {0: 0.0, 2: None, 4: None}
-
-
-def test_two_evals_of_one_training_share_the_curve(service: FakeService, tmp_path: Path) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator(), evaluator("again"))
-
-    async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
-            await train.main(config)
-            await evaluate_final(config)
-
-    asyncio.run(main())
-    expected = {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
-    assert rewards(curve(tmp_path / "evals")) == expected
-    assert rewards(curve(tmp_path / "evals"), "again") == expected
-
-
 def asynchronous(tmp_path: Path, **settings: Any) -> Any:
     ahead = train.AsyncConfig(max_steps_off_policy=9, groups_per_batch=2)
     return rl_config(tmp_path, batches=6, eval_every=1, async_config=ahead, **settings)
-
-
-def test_a_slow_eval_loses_no_point_of_the_async_loop(service: FakeService, tmp_path: Path) -> None:
-    config = with_heldout(asynchronous(tmp_path), evaluator())
-
-    async def main() -> None:
-        service.gate = asyncio.Event()
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=9):
-            await train.main(config)
-            service.gate.set()
-            await evaluate_final(config)
-
-    asyncio.run(main())
-    expected = {0: 0.0, 1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8, 5: 1.0, 6: 1.0}
-    assert rewards(curve(tmp_path / "evals")) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("until", [4, 6])
@@ -631,27 +516,32 @@ async def trained(service: FakeService, main: Any, config: Any, run_dir: Path, n
         service.gate.set()
 
 
-@pytest.mark.parametrize("mode", ["sync", "streamed", "async"])
-def test_every_evaluator_is_routed_through_the_dispatcher_and_logged_at_its_step(
-    service: FakeService, tmp_path: Path, mode: str
-) -> None:
-    modes = {
-        "sync": {},
-        "streamed": {
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {},
+        {
             "stream_minibatch_config": train.StreamMinibatchConfig(
                 groups_per_batch=2, num_minibatches=2
             )
         },
-        "async": {"async_config": train.AsyncConfig(max_steps_off_policy=9, groups_per_batch=2)},
-    }
+        {"async_config": train.AsyncConfig(max_steps_off_policy=9, groups_per_batch=2)},
+    ],
+    ids=["sync", "streamed", "async"],
+)
+def test_every_evaluator_is_routed_through_the_dispatcher_and_logged_at_its_step(
+    service: FakeService, tmp_path: Path, mode: dict[str, Any]
+) -> None:
     config = rl_config(
         tmp_path,
         dataset_builder=ProblemsBuilder(batches=5, tests=2),  # so the loop has a test set's
-        evaluator_builders=[lambda: Slow(service)],
         num_groups_to_log=1,
-        **modes[mode],
+        **mode,
     )
     config = with_heldout(config, evaluator(), async_eval=True)
+    # A config with another list of builders is still asynchronous.
+    builders = [*config.evaluator_builders, lambda: Slow(service)]
+    config = chz.replace(config, evaluator_builders=builders)
     # The gate holds greedy requests; those of the test set are sampled.
     service.hold_sampled = lambda prompt: "n=3" in prompt
     asyncio.run(trained(service, train.main, config, tmp_path / "evals", 5))
@@ -676,19 +566,14 @@ def test_the_supervised_loop_goes_on_too(service: FakeService, tmp_path: Path) -
         async def __call__(self, training_client: Any) -> dict[str, float]:
             return {"nll": float(service.updates)}
 
-    builders = [lambda: Slow(service), Nll]
     config = supervised_config(
         tmp_path,
-        evaluator_builders=builders,
+        evaluator_builders=[lambda: Slow(service), Nll],
         infrequent_evaluator_builders=[lambda: Slow(service)],
         infrequent_eval_every=4,
     )
     config = with_heldout(config, evaluator(), async_eval=True)
-
-    async def main() -> None:
-        await trained(service, supervised.main, config, tmp_path / "evals", 6)
-
-    asyncio.run(main())
+    asyncio.run(trained(service, supervised.main, config, tmp_path / "evals", 6))
     points = curve(tmp_path / "evals")
     steps = [0, 2, 4]
     assert metric(points, "Slow", "updates").keys() == {0, 2, 4}
@@ -864,19 +749,6 @@ def test_points_that_the_async_loop_passes_over_are_skips_of_any_evaluator(
     assert "still waiting for an earlier eval" in (points[2].skipped or "")
 
 
-def test_a_config_with_another_list_of_builders_is_still_asynchronous(
-    service: FakeService, tmp_path: Path
-) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator(), async_eval=True)
-    builders = [*config.evaluator_builders, lambda: Slow(service)]
-    config = chz.replace(config, evaluator_builders=builders)
-    assert type(config).__name__ == "Config"
-    asyncio.run(trained(service, train.main, config, tmp_path / "evals", 5))
-    points = curve(tmp_path / "evals")
-    assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
-    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
-
-
 def test_async_eval_without_a_dispatcher_is_refused_as_the_training_begins(
     service: FakeService, tmp_path: Path
 ) -> None:
@@ -911,19 +783,12 @@ def test_last_weights_that_have_a_result_are_not_measured_again(
     service: FakeService, tmp_path: Path
 ) -> None:
     config = with_heldout(rl_config(tmp_path), evaluator())
-
-    async def main() -> None:
-        await train.main(config)
-        await evaluate_final(config)
-        asked = len(service.asked)
-        assert await evaluate_final(config) == {}
-        # The same training, started again after its end.
-        again = with_heldout(rl_config(tmp_path), evaluator())
-        await train.main(again)
-        assert await evaluate_final(again) == {}
-        assert len(service.asked) == asked
-
-    asyncio.run(main())
+    finish(config)
+    asked = len(service.asked)
+    assert asyncio.run(evaluate_final(config)) == {}
+    # The same training, started again after its end.
+    assert finish(with_heldout(rl_config(tmp_path), evaluator())) == {}
+    assert len(service.asked) == asked
     assert len(read_points(tmp_path / "heldout" / "curve.jsonl")) == 4
 
 
@@ -970,19 +835,13 @@ def test_another_training_with_the_same_config_is_measured_anew(
     service: FakeService, tmp_path: Path
 ) -> None:
     config = with_heldout(rl_config(tmp_path), evaluator())
-
-    async def main() -> list[dict[str, float]]:
-        finals = []
-        for _ in range(2):
-            service.updates = 0
-            await train.main(config)
-            finals.append(await evaluate_final(config))
-            (tmp_path / "checkpoints.jsonl").unlink()
-        return finals
-
-    first, second = asyncio.run(main())
-    assert untimed(first) == untimed(second)
-    assert first["heldout/counting/reward"] == 1.0
+    finals = []
+    for _ in range(2):
+        service.updates = 0
+        finals.append(untimed(finish(config)))
+        (tmp_path / "checkpoints.jsonl").unlink()
+    assert finals[0] == finals[1]
+    assert finals[0]["heldout/counting/reward"] == 1.0
     points = read_points(tmp_path / "heldout" / "curve.jsonl")
     assert [(p.step, p.skipped) for p in points] == [(s, None) for s in (0, 2, 4, 5)] * 2
     assert len(curve(tmp_path / "heldout")) == 4
@@ -1061,13 +920,7 @@ def supervised_config(log_path: Path, **settings: Any) -> Any:
 
 
 def test_the_supervised_loop_is_counted(service: FakeService, tmp_path: Path) -> None:
-    config = with_heldout(supervised_config(tmp_path), evaluator())
-
-    async def main() -> None:
-        await supervised.main(config)
-        await evaluate_final(config)
-
-    asyncio.run(main())
+    finish(with_heldout(supervised_config(tmp_path), evaluator()), supervised.main)
     points = curve(tmp_path / "heldout")
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8, 6: 1.0}
     assert [(p.decoding or {})["step_from"] for p in points] == ["count"] * 3 + ["checkpoint"]
@@ -1244,8 +1097,6 @@ def test_a_call_that_cannot_be_read_is_answered_and_not_lost(service: FakeServic
         return "14" if len(prompts) > 1 else "<tool_call>\n{not json}\n</tool_call>"
 
     assert with_tools(service, policy)["heldout/tools/reward"] == 1.0
-    # It is told what was wrong with what it wrote.
-    assert prompts[1].count("{not json}") >= 1
     assert prompts[1].index("{not json}") < prompts[1].index("<tool_response>")
 
 
@@ -1313,19 +1164,9 @@ def test_a_renderer_that_knows_no_tools_says_so(service: FakeService, tmp_path: 
 # --- The package, and the page ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", ["0.4.9", "0.5.7", "0.5", "0.6.0", "0.50.1", "1.0"])
-def test_another_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "version", lambda name: found)
-    with pytest.raises(InvalidInput, match=rf"tinker-cookbook {found} .*takes >=0\.5\.8,<0\.6"):
-        importlib.reload(integration)
-
-
-def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(versions, "version", missing)
-    with pytest.raises(InvalidInput, match="pip install 'tinker-cookbook>=0.5.8,<0.6'"):
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "version", lambda name: "0.50.1")
+    with pytest.raises(InvalidInput, match=r"tinker-cookbook 0.50.1 .*takes >=0\.5\.8,<0\.6"):
         importlib.reload(integration)
 
 
@@ -1335,10 +1176,6 @@ def test_the_clients_of_the_service_take_what_the_fakes_take() -> None:
     create = inspect.signature(REAL_SERVICE.create_sampling_client_async)
     create.bind(None, model_path="tinker://…")
     inspect.signature(REAL_SERVICE).bind(base_url=None)
-
-
-def test_the_loops_take_it_for_an_evaluator_of_theirs() -> None:
-    assert isinstance(evaluator(), SamplingClientEvaluator)
 
 
 def test_the_example_of_the_module_runs(service: FakeService, tmp_path: Path) -> None:
