@@ -136,31 +136,23 @@ def test_a_question_with_an_image_is_not_judged_by_its_text_alone(run: Run) -> N
 # --- Three ways ---------------------------------------------------------------------------------
 
 
-def test_three_ways_are_four_metrics_of_which_one_counts(run: Run) -> None:
-    grader = Judge(Scripted(said("correct"))).three_way(name="right")
-    metrics = graded(run, grader)
-    assert values(metrics) == {
-        "right": 1.0,
-        "right_incorrect": 0.0,
-        "right_not_attempted": 0.0,
-        "right_given_attempted": 1.0,
-    }
-    assert [metric.weight for metric in metrics] == [1.0, 0.0, 0.0, 0.0]
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        ("correct", {"": 1.0, "_incorrect": 0.0, "_not_attempted": 0.0, "_given_attempted": 1.0}),
+        ("incorrect", {"": 0.0, "_incorrect": 1.0, "_not_attempted": 0.0, "_given_attempted": 0.0}),
+        ("not_attempted", {"": 0.0, "_incorrect": 0.0, "_not_attempted": 1.0}),
+    ],
+)
+def test_three_ways_are_metrics_of_which_one_counts_and_one_is_of_what_was_attempted(
+    run: Run, verdict: str, expected: dict[str, float]
+) -> None:
+    metrics = graded(run, Judge(Scripted(said(verdict))).three_way(name="right"))
+    assert values(metrics) == {f"right{name}": value for name, value in expected.items()}
+    assert [metric.weight for metric in metrics] == [1.0] + [0.0] * (len(expected) - 1)
     assert all(metric.rate for metric in metrics)
-    assert metrics[0].metadata["verdict"] == "correct"
+    assert metrics[0].metadata["verdict"] == verdict
     assert metrics[0].metadata["prompt"] == "three_way/1"
-
-
-def test_accuracy_given_attempted_is_reported_only_where_something_was_attempted(run: Run) -> None:
-    wrong = values(graded(run, Judge(Scripted(said("incorrect"))).three_way()))
-    none = values(graded(run, Judge(Scripted(said("not_attempted"))).three_way()))
-    assert wrong == {
-        "correct": 0.0,
-        "correct_incorrect": 1.0,
-        "correct_not_attempted": 0.0,
-        "correct_given_attempted": 0.0,
-    }
-    assert none == {"correct": 0.0, "correct_incorrect": 0.0, "correct_not_attempted": 1.0}
 
 
 # --- Criteria -----------------------------------------------------------------------------------
@@ -220,7 +212,7 @@ def test_criteria_may_be_tracked_one_by_one(run: Run) -> None:
     assert all(metric.rate for metric in metrics)
 
 
-def test_criteria_may_be_a_samples_own_and_are_checked_then(run: Run) -> None:
+def test_criteria_may_be_a_samples_own_and_are_checked_then_and_others_at_once(run: Run) -> None:
     def own(sample: Sample) -> list[Criterion]:
         return [Criterion(id, id) for id in sample.metadata["criteria"]]
 
@@ -229,6 +221,8 @@ def test_criteria_may_be_a_samples_own_and_are_checked_then(run: Run) -> None:
     assert values(graded(run, grader, "answer", sample)) == {"criteria": 0.5}
     with pytest.raises(InvalidInput, match="no criterion"):
         graded(run, grader, "answer", Sample("y", {"prompt": "q"}, None, {"criteria": []}))
+    with pytest.raises(InvalidInput, match="two criteria"):
+        Judge(Scripted("")).criteria([CRITERIA[0], CRITERIA[0]])
 
 
 def test_a_judge_sees_the_ground_truth_beside_criteria_only_on_request(run: Run) -> None:
@@ -236,13 +230,6 @@ def test_a_judge_sees_the_ground_truth_beside_criteria_only_on_request(run: Run)
         endpoint = Scripted(met(right=True, brief=True, rude=False))
         graded(run, Judge(endpoint).criteria(CRITERIA, show_target=show))
         assert ("BEGIN TARGET" in endpoint.asked[0][1].text) is show
-
-
-def test_criteria_that_cannot_be_meant_are_refused_when_the_judge_is_made() -> None:
-    with pytest.raises(InvalidInput, match="no criterion has a weight above 0"):
-        Judge(Scripted("")).criteria([Criterion("rude", "is rude", -1)])
-    with pytest.raises(InvalidInput, match="two criteria"):
-        Judge(Scripted("")).criteria([CRITERIA[0], CRITERIA[0]])
 
 
 # --- Pairs --------------------------------------------------------------------------------------
