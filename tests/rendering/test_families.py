@@ -414,46 +414,36 @@ def test_a_turn_that_ends_in_the_last_of_several_tokens_is_not_ended_again() -> 
     assert render.spell(segment).startswith("<|START_OF_TURN_TOKEN|><|USER_TOKEN|>And 1 more?")
 
 
-@pytest.mark.parametrize("mode", ["suffix", "boundary"])
-def test_a_turn_that_was_cut_off_is_closed_by_the_template(mode: Segments) -> None:
+def test_a_turn_that_was_cut_off_is_closed_by_the_template() -> None:
     render = ChatRenderer(family("qwen2_5"))
-    [rollout, *_], _ = roll_out(render, ["It is", "It is four.<|im_end|>"], mode)
-    _, [segment] = parts(rollout)
-    assert render.spell(segment) == (
-        "<|im_end|>\n<|im_start|>user\nAnd 1 more?<|im_end|>\n<|im_start|>assistant\n"
-    )
+    modes: tuple[Segments, Segments] = ("suffix", "boundary")
+    for mode in modes:
+        [rollout, *_], _ = roll_out(render, ["It is", "It is four.<|im_end|>"], mode)
+        _, [segment] = parts(rollout)
+        assert render.spell(segment) == (
+            "<|im_end|>\n<|im_start|>user\nAnd 1 more?<|im_end|>\n<|im_start|>assistant\n"
+        )
 
 
 @pytest.mark.parametrize("name", [name for name, mode in RECOMMENDED.items() if mode == "suffix"])
-def test_where_both_modes_are_allowed_they_give_the_same_tokens(name: str) -> None:
-    render, habits = ChatRenderer(family(name)), WRITTEN[name]
-    texts = [habits.call or habits.answer, habits.answer]
-    tools = TOOLS if habits.call else ()
-    suffix, _ = roll_out(render, texts, "suffix", tools)
-    boundary, _ = roll_out(render, texts, "boundary", tools)
-    for one, other in zip(suffix, boundary, strict=True):
-        assert one.error is None
-        assert one.completion_ids == other.completion_ids
-        assert one.env_mask == other.env_mask
-
-
-@pytest.mark.parametrize("name", [name for name, mode in RECOMMENDED.items() if mode == "suffix"])
-def test_with_suffix_no_token_of_the_template_is_lost(name: str) -> None:
-    render, habits = ChatRenderer(family(name)), WRITTEN[name]
-    texts = [habits.call or habits.answer, habits.answer]
-    rollouts, engine = roll_out(render, texts, "suffix", TOOLS if habits.call else ())
-    for rollout, sampled in zip(rollouts, engine.sampled, strict=True):
+def test_where_both_modes_are_allowed_they_give_the_same_tokens_and_lose_none(name: str) -> None:
+    render, (answer, call) = ChatRenderer(family(name)), WRITTEN[name]
+    texts, tools = [call or answer, answer], TOOLS if call else ()
+    rollouts, engine = roll_out(render, texts, "suffix", tools)
+    others, _ = roll_out(render, texts, "boundary", tools)
+    for rollout, other, sampled in zip(rollouts, others, engine.sampled, strict=True):
+        assert rollout.error is None
+        assert rollout.completion_ids == other.completion_ids
+        assert rollout.env_mask == other.env_mask
         written = iter(sampled)
         said = [
             Message("assistant", render.decode(next(written))) if m.role == "assistant" else m
             for m in rollout.trajectory.messages[:-1]  # the last reply was never answered
         ]
-        whole = render(said, False, TOOLS if habits.call else ())
         ids = [*rollout.prompt_ids, *rollout.completion_ids]
-        assert whole[: len(ids)] == ids
+        assert render(said, False, tools)[: len(ids)] == ids
         if name != "phi3":  # its tokens swallow line breaks, which their text then lacks
-            text = render.text(said, False, TOOLS if habits.call else ())
-            assert text.startswith(render.spell(ids))
+            assert render.text(said, False, tools).startswith(render.spell(ids))
 
 
 @pytest.mark.parametrize("name", [name for name, mode in RECOMMENDED.items() if mode != "suffix"])
