@@ -410,7 +410,7 @@ def test_a_callback_does_not_normalise_twice_either() -> None:
     assert [point.skipped for point in once.history] == [None]
 
 
-@pytest.mark.parametrize("which", [which for which in MODELS if which != "A2C"])
+@pytest.mark.parametrize("which", ["PPO box", "A2C", "DQN", "SAC", "TD3"])
 def test_a_saved_model_is_loaded_without_being_told_what_it_is(which: str, tmp_path: Path) -> None:
     model = make(which)
     model.save(tmp_path / "model.zip")
@@ -523,7 +523,7 @@ def train(which: str, callback: Any, *, steps: int = 200, normalize: bool = Fals
 
 @pytest.mark.parametrize(
     ("which", "normalize"),
-    [("PPO", False), ("PPO", True), ("A2C", False), ("DQN", False), ("SAC", False)],
+    [("PPO", True), ("A2C", False), ("DQN", False), ("SAC", False)],
 )
 def test_training_ends_in_the_same_weights_with_the_evaluation_and_without(
     which: str, normalize: bool, tmp_path: Path

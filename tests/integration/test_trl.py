@@ -277,24 +277,6 @@ def test_rows_of_one_batch_have_limits_of_their_own(make_trainer: MakeTrainer) -
     assert all(row.ids[-1] == trainer._tokenizer.eos_token_id for row in together[::3])
 
 
-def test_a_conversation_ends_where_the_model_can_read_no_more(make_trainer: MakeTrainer) -> None:
-    limits: list[str | None] = []
-
-    def watch(trajectory: Trajectory, sample: Sample) -> Score:
-        limits.append(trajectory.stop.limit)
-        return Score()
-
-    trainer = make_trainer()
-    trainer.model.eval()
-    run = build_rollout_func(SAMPLES, watch, environment_factory=adder, engine_max_len=30)
-    output = run([row["prompt"] for row in to_dataset(SAMPLES[:4])], trainer)
-    lengths = [
-        len(p) + len(c) for p, c in zip(output["prompt_ids"], output["completion_ids"], strict=True)
-    ]
-    assert max(lengths) <= 30
-    assert "context" in limits
-
-
 # --- Failures -----------------------------------------------------------------------------------
 
 

@@ -230,19 +230,6 @@ def test_a_worker_that_dies_between_two_tasks_costs_none(alone: Pool) -> None:
     assert alone.run_sync("os:getpid", seconds=60) != killed
 
 
-def test_a_cancelled_task_that_waited_is_never_started(alone: Pool, tmp_path: Path) -> None:
-    begun, release = tmp_path / "begun", tmp_path / "release"
-    running = alone.submit(f"{TASKS}:hold", str(begun), str(release), seconds=60)
-    waiting = alone.submit("os:mkdir", str(tmp_path / "made"), seconds=60)
-    wait_for(begun)
-    assert waiting.cancel()
-    assert not running.cancel()
-    release.touch()
-    running.result(60)
-    alone.run_sync("math:sqrt", 4, seconds=60)
-    assert not (tmp_path / "made").exists()
-
-
 def test_under_kills_and_cancels_nothing_is_lost_and_nothing_is_done_twice(
     tmp_path: Path,
 ) -> None:
@@ -419,15 +406,6 @@ def test_threads_with_event_loops_of_their_own_share_a_pool(pool: Pool) -> None:
     for thread in threads:
         thread.join()
     assert sorted(results) == sorted([*map(float, range(10))] * 3)
-
-
-def test_an_event_loop_that_is_gone_harms_nobody(pool: Pool) -> None:
-    async def main() -> None:
-        with anyio.move_on_after(0.01):
-            await pool.run("time:sleep", 60, seconds=0.2)
-
-    anyio.run(main)
-    assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
 
 
 def test_workers_start_as_tasks_ask_for_them() -> None:

@@ -319,66 +319,49 @@ def test_equal_questions_are_asked_once_and_others_and_other_draws_again(run: Ru
     assert [verdict_of(run, judge, draw=1).cached for _ in range(2)] == [False, True]
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_equal_questions_at_the_same_time_are_one_request(run: Run) -> None:
-    started, go = [], []
+def ask_together(run: Run, times: int, reply: Callable[[int], str], **settings: Any) -> Any:
+    """What as many equal questions at the same time end in, and how many requests they made."""
 
-    async def main() -> list[JudgeVerdict[Any]]:
-        go.append(anyio.Event())
+    async def main() -> tuple[list[Any], int]:
+        go, asked, ends = anyio.Event(), [], []
 
         async def slow(messages: list[Message]) -> str:
-            started.append(1)
-            await go[0].wait()
-            return said("correct")
+            asked.append(1)
+            await go.wait()
+            return reply(len(asked))
 
-        judge = Judge(slow)
-        verdicts: list[JudgeVerdict[Any]] = []
+        judge = Judge(slow, **settings)
 
         async def one() -> None:
-            verdicts.append(await judge.ask(ASKED))
+            try:
+                ends.append(await judge.ask(ASKED))
+            except NoVerdict:
+                ends.append(None)
 
         async with anyio.create_task_group() as group:
-            for _ in range(5):
+            for _ in range(times):
                 group.start_soon(one)
             await anyio.wait_all_tasks_blocked()
-            go[0].set()
-        return verdicts
+            go.set()
+        return ends, len(asked)
 
-    verdicts = run(main)
-    assert len(started) == 1
+    return run(main)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_equal_questions_at_the_same_time_are_one_request(run: Run) -> None:
+    verdicts, requests = ask_together(run, 5, lambda number: said("correct"))
+    assert requests == 1
     assert [v.value for v in verdicts] == ["correct"] * 5
     assert sorted(v.cached for v in verdicts) == [False, True, True, True, True]
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_one_who_waited_for_a_failure_asks_again(run: Run) -> None:
-    asked = []
-
-    async def main() -> list[Any]:
-        go = anyio.Event()
-
-        async def slow(messages: list[Message]) -> str:
-            asked.append(1)
-            await go.wait()
-            return "hm" if len(asked) == 1 else said("correct")
-
-        judge, ends = Judge(slow, attempts=1), []
-
-        async def one() -> None:
-            try:
-                ends.append((await judge.ask(ASKED)).value)
-            except NoVerdict as problem:
-                ends.append(type(problem))
-
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(one)
-            await anyio.wait_all_tasks_blocked()
-            go.set()
-        return ends
-
-    assert run(main) == [NoVerdict, "correct", "correct"]
-    assert len(asked) == 2
+    replies = ["hm", said("correct")]
+    ends, requests = ask_together(run, 3, lambda number: replies[number - 1], attempts=1)
+    assert [end and end.value for end in ends] == [None, "correct", "correct"]
+    assert requests == 2
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
