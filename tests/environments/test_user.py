@@ -85,19 +85,15 @@ def test_the_user_sees_the_conversation_from_its_own_side() -> None:
     ]
 
 
-def test_without_instructions_there_is_no_system_message() -> None:
+def test_it_opens_with_what_its_tools_open_with_and_its_own_first_message() -> None:
     user = Recorded("hello")
     assert opening_of(SimulatedUser(user)) == [Message("user", "hello")]
-    assert user.shown == [[Message("user", BEGIN)]]
-
-
-def test_it_opens_with_its_first_message_and_what_its_tools_open_with() -> None:
+    assert user.shown == [[Message("user", BEGIN)]]  # without instructions no system message
     rules = Message("system", "Count.")
     tools = ToolEnvironment([], opening=[rules])
-    user = Recorded()
     environment = SimulatedUser(user, first_message="Hi.", tools=tools)
     assert opening_of(environment) == [rules, Message("user", "Hi.")]
-    assert user.shown == []
+    assert len(user.shown) == 1
 
 
 # --- How it answers -----------------------------------------------------------------------------
@@ -223,15 +219,12 @@ def test_the_outcome_is_that_of_the_tools(run: Run) -> None:
     assert run(main).outcome["files"] == {}
 
 
-def test_tools_that_end_the_episode_end_it() -> None:
+def test_calls_are_the_tools_to_answer_and_to_end_the_episode_with() -> None:
     def submit() -> str:
         return "ok"
 
     environment = SimulatedUser(patient, tools=ToolEnvironment([submit], ends=["submit"]))
     assert reply_of(environment, calling(("submit", "{}"))).done
-
-
-def test_calls_are_answered_even_if_there_are_no_tools() -> None:
     reply = reply_of(SimulatedUser(patient), calling(("a", "{}"), ("b", "{}")))
     assert [m.tool_call_id for m in reply.messages] == ["c0", "c1"]
     assert reply.messages[0].text == "Error: there is no tool 'a'. There are no tools"

@@ -384,37 +384,35 @@ def test_decode_leaves_out_what_ends_a_turn_and_nothing_else(
     assert render.decode(ids[1:]) == text
 
 
-def test_what_was_written_is_parsed_into_calls_and_words_without_special_tokens() -> None:
-    render = ChatRenderer(family("llama3_1"))
-    meant = render.parse('<|python_tag|>{"name": "add", "parameters": {"a": 2}}', first=3)
-    assert meant == Message("assistant", "", (ToolCall("call00003", "add", '{"a": 2}'),))
-    assert render.parse("It <|eot_id|>is").text == "It is"
+DRAFT = write_tool_call(CALL)
+PAIR = "<arg_key>{}</arg_key><arg_value>2</arg_value>"
 
 
-def test_a_call_in_reasoning_is_none() -> None:
-    render = ChatRenderer(family("deepseekv3"))
-    draft = write_tool_call(CALL)
-    assert render.parse(f"hm {draft}").tool_calls == (CALL,)
-    thoughts = f"<think>\nhm {draft}"
-    assert render.parse(thoughts) == Message("assistant", thoughts)
-    meant = render.parse(f"{thoughts}</think>{draft}")
-    assert meant == Message("assistant", f"{thoughts}</think>", (CALL,))
-
-
-def test_the_schema_of_a_tool_tells_text_from_numbers() -> None:
-    written = (
-        "<tool_call>add<arg_key>a</arg_key><arg_value>2</arg_value>"
-        "<arg_key>b</arg_key><arg_value>2</arg_value></tool_call>"
-    )
+@pytest.mark.parametrize(
+    ("name", "written", "meant"),
+    [
+        ("llama3_1", '<|python_tag|>{"name": "add", "parameters": {"a": 2}}', ("", (CALL,))),
+        ("llama3_1", "It <|eot_id|>is", ("It is",)),
+        ("deepseekv3", f"hm {DRAFT}", ("hm", (CALL,))),
+        ("deepseekv3", f"<think>\nhm {DRAFT}", (f"<think>\nhm {DRAFT}",)),
+        ("deepseekv3", f"<think>\n{DRAFT}</think>{DRAFT}", (f"<think>\n{DRAFT}</think>", (CALL,))),
+        (  # the schema of a tool tells text from numbers
+            "glm4moe",
+            f"<tool_call>add{PAIR.format('a')}{PAIR.format('b')}</tool_call>",
+            ("", (ToolCall("call00000", "add", '{"a": 2, "b": "2"}'),)),
+        ),
+        (
+            "gptoss",
+            "<|channel|>analysis<|message|>Let me think.<|end|><|start|>assistant"
+            "<|channel|>final<|message|>It is four.",
+            ("It is four.", (), None, "Let me think."),
+        ),
+    ],
+)
+def test_what_was_written_is_parsed_into_thoughts_calls_and_words(
+    name: str, written: str, meant: tuple[Any, ...]
+) -> None:
     tool = ToolSpec("add", "", {"properties": {"b": {"type": "string"}}})
-    [call] = ChatRenderer(family("glm4moe")).parse(written, tools=[tool]).tool_calls
-    assert call.arguments == '{"a": 2, "b": "2"}'
-
-
-def test_the_channels_of_gpt_oss_are_thoughts_and_words() -> None:
-    render = ChatRenderer(family("gptoss"))
-    meant = render.parse(
-        "<|channel|>analysis<|message|>Let me think.<|end|><|start|>assistant"
-        "<|channel|>final<|message|>It is four."
-    )
-    assert meant == Message("assistant", "It is four.", reasoning="Let me think.")
+    render = ChatRenderer(family(name))
+    assert render.parse(written, tools=[tool]) == Message("assistant", *meant)
+    assert [call.id for call in render.parse(DRAFT, first=3).tool_calls] == ["call00003"]
