@@ -169,7 +169,7 @@ class _Collector:
             for metric in ("", "pass_rate", *overview["metrics"][:12]):
                 curve = self._pages.curve(name, label, metric)
                 status = {"line": f"{len(curve['points'])} points", "style": ""}
-                still = {"status": status, "live": False, "state": "", "path": ""}
+                still = {"status": status, "live": False, "state": "", "path": "", "others": []}
                 # Without a label in the address it is the first one's.
                 for shown in {param, "" if label == overview["label"] else param}:
                     self._add("curve", curve | still, name=name, label=shown, metric=metric)

@@ -36,6 +36,8 @@ __all__ = ["NotComparable", "Pages", "UnknownRun", "scan_runs"]
 
 DEPTH = 3
 """Folders below a root in which runs are looked for."""
+OTHER_CURVES = 200
+"""Curves that are offered to be drawn with another one."""
 JOURNAL_GRAIN = 1 << 20
 """Bytes that a journal grows by until the list of runs shows it anew."""
 
@@ -175,7 +177,30 @@ class Pages:
         answer = curve_page.describe_curve(name, path, stamp(path), label, metric or "reward")
         # Words like "40 s ago", and whether a process writes it, change without the file.
         status = plain_blocks([describe_status(read_curve(path))])[0]
-        return {"name": name, **answer, "status": status, "live": _is_live(path), "state": state}
+        live = _is_live(path)
+        others = [other for other in self._known if other != name and self._is_curve(other)]
+        return {
+            "name": name,
+            **answer,
+            "status": status,
+            "live": live,
+            "others": others[:OTHER_CURVES],
+            "state": state,
+        }
+
+    def curves(self, name: Sequence[str], label: Sequence[str], metric: str) -> Plain:
+        """Give several curves for one chart; each has its label, "" for its first."""
+        from heldout.viewer.overlay_page import CurveName, describe_overlay
+
+        state = self.state(name)
+        labels = [*label, *[""] * len(name)]
+        chosen = [
+            CurveName(one, self.path(one), wanted)
+            for one, wanted in zip(name, labels, strict=False)
+        ]
+        others = [other for other in self._known if other not in name and self._is_curve(other)]
+        answer = describe_overlay(chosen, metric or "reward")
+        return answer | {"others": others[:OTHER_CURVES], "state": state}
 
     def curve_flips(self, name: str, label: str, from_step: int, to_step: int) -> Plain:
         """Say what changed between two points of a curve."""

@@ -223,7 +223,7 @@ def _respond(body: bytes, content_type: str = "application/json") -> web.Respons
 
 PAGES = (
     *("runs", "run", "slices", "rows", "sample", "record", "pair", "compare", "flips"),
-    *("curve", "curve-flips", "strip", "history"),
+    *("curve", "curves", "curve-flips", "strip", "history"),
 )
 """Requests: methods of `Pages`, with their parameters by name."""
 MOST_ROWS = 200

@@ -470,6 +470,79 @@ def test_two_points_of_a_curve_show_what_flipped(open_page: Open, pages: Pages) 
     see(page, "mean brief with its 95% interval")
 
 
+def test_flips_of_a_curve_are_gone_through_and_none_is_out_of_sight(
+    open_page: Open, pages: Pages
+) -> None:
+    page = open_page("#/curve/grpo-shop?from=0&to=120")
+    see(page, "From step 0 to step 120")
+    flips = pages.curve_flips("grpo-shop", "", 0, 120)
+    ids = [row["id"] for row in (*flips["lost"]["rows"], *flips["gained"]["rows"])]
+    wide = "all => all.filter((list) => list.scrollWidth > list.clientWidth).length"
+    assert page.locator(".flips li").count() == len(ids)
+    assert page.locator(".flips").evaluate_all(wide) == 0
+    for place in (0, 1):
+        page.keyboard.press("n")
+        page.get_by_role("heading", name=ids[place]).wait_for()
+        see(page, f"{place + 1} of {len(ids)} flips from step 0 to 120")
+    page.keyboard.press("p")
+    page.get_by_role("heading", name=ids[0]).wait_for()
+    page.keyboard.press("Escape")
+    see(page, "From step 0 to step 120")
+
+
+def test_a_curve_of_two_evals_says_where_an_attempt_resumed_and_compares_evals_that_were_saved(
+    open_page: Open, tmp_path: Path
+) -> None:
+    make_two_evals(tmp_path)
+    server = Server(tmp_path)
+    page = open_page("#/curve/two-evals?label=safety&from=0&to=10", on=server)
+    see(page, "From step 0 to step 10")
+    assert page.get_by_role("link", name="Compare the two evals").count() == 0
+    see(page, "attempt 2")
+    page.keyboard.press("]")
+    page.get_by_role("link", name="Compare the two evals").click()
+    see(page, "two-evals@safety:20")
+    see(page, "Sample by sample")
+    server.close()
+
+
+def test_curves_are_drawn_together_with_a_crosshair_and_a_band_over_training_runs(
+    open_page: Open, browser: Browser, tmp_path: Path
+) -> None:
+    def make() -> None:  # in a thread: this one has Playwright's event loop
+        for i in range(3):
+            make_curve(tmp_path, 40, samples=16, name=f"seed-{i}", ahead=30 * i)
+        make_curve(tmp_path, 40, samples=12, name="fewer")
+
+    making = threading.Thread(target=make)
+    making.start()
+    making.join(120)
+    server = Server(tmp_path)
+    page = open_page("#/curve/seed-0", on=server)
+    page.get_by_label("draw together with").select_option("seed-1")
+    page.get_by_role("heading", name="2 curves").wait_for()
+    page.get_by_label("add").select_option("seed-2")
+    page.get_by_role("heading", name="3 curves").wait_for()
+    found = Pages([tmp_path]).curves(["seed-0", "seed-1", "seed-2"], [], "")
+    readout = page.locator(".readout")
+    for step, key in ((40, ""), (20, "ArrowLeft"), (0, "ArrowLeft")):
+        if key:
+            page.keyboard.press(key)
+        readout.get_by_text(f"step {step}", exact=True).wait_for()
+        mean = next(point for point in found["over_runs"] if point["step"] == step)
+        for text in (mean["text"]["mean"], mean["text"]["interval"], "3 runs"):
+            readout.get_by_text(text).last.wait_for()
+    page.mouse.move(*(side / 2 for side in SIZE.values()))
+    page.locator("svg.curve").hover(position={"x": 1190, "y": 100})
+    readout.get_by_text("step 40", exact=True).wait_for()
+    see(page, "each run's mean is one value, n is 3")
+    page.get_by_label("mean over 3 training runs").uncheck()
+    see(page, "one curve's own mean, over its samples")
+    page.get_by_label("add").select_option("fewer")
+    see(page, "seed-0 and fewer differ in samples, n")
+    server.close()
+
+
 def test_a_sample_is_followed_across_steps(open_page: Open, pages: Pages) -> None:
     page = open_page("#/curve/grpo-shop")
     flipped = pages.strip("grpo-shop", "")["rows"][0]["id"]

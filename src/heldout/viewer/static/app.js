@@ -3,6 +3,7 @@
 import { stored, takeToken } from "./api.js";
 import { Compare } from "./compare.js";
 import { Curve } from "./curve.js";
+import { Curves } from "./curves.js";
 import { isExport, readAnswers } from "./exported.js";
 import { History } from "./history.js";
 import { useKeys } from "./hooks.js";
@@ -25,8 +26,9 @@ const HELP = [
   ["g r", "all runs"],
   ["x, c", "mark a run; compare the two marked"],
   ["f", "failures"],
-  ["n p", "next and previous sample"],
+  ["n p", "next and previous sample, or flip"],
   ["[ ]", "previous and next attempt, or step"],
+  ["← →", "move the crosshair of a curve"],
   ["m e s d", "Markdown; reasoning; JSON; difference"],
   ["w", "swap A and B"],
   ["t", "light or dark"],
@@ -48,6 +50,7 @@ function page({ path, params }) {
     const shown = second === "sample" ? History : Curve;
     return html`<${shown} key=${key} name=${name} params=${params} />`;
   }
+  if (first === "curves") return html`<${Curves} key=${key} params=${params} />`;
   return html`<${Runs} key="runs" params=${params} />`;
 }
 
