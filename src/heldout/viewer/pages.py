@@ -31,6 +31,7 @@ from heldout.viewer.values import Plain, UnknownRun
 
 if TYPE_CHECKING:
     from heldout.analysis import Comparison
+    from heldout.viewer.compare_page import PairTable
 
 __all__ = ["NotComparable", "Pages", "UnknownRun", "scan_runs"]
 
@@ -140,11 +141,7 @@ class Pages:
         """Give one attempt at a sample as JSON."""
         return sample_page.attempt_as_json(name, self.table(name), id, repeat)
 
-    def pair(self, a: str, b: str, id: str) -> Plain:
-        """Give the first attempt of two runs at one sample."""
-        return {"a": self.sample(a, id, 0), "b": self.sample(b, id, 0)}
-
-    # --- Two runs ---
+    # --- Two runs, and several ---
 
     def compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Plain:
         """Compare run B with run A."""
@@ -154,14 +151,38 @@ class Pages:
         answer = describe_comparison(comparison, self.table(a), self.table(b))
         return answer | {"a": {"name": a, **answer["a"]}, "b": {"name": b, **answer["b"]}}
 
-    def flips(
-        self, a: str, b: str, kind: str, metric: str, allow: Sequence[str], offset: int
+    def pairs(
+        self,
+        a: str,
+        b: str,
+        metric: str,
+        allow: Sequence[str],
+        where: str,
+        sort: str,
+        offset: int,
+        limit: int,
     ) -> Plain:
-        """Give samples that pass in one of two runs alone, with both answers."""
-        from heldout.viewer.compare_page import describe_flips
+        """Give samples of two runs, with both values and answers."""
+        from heldout.viewer.compare_page import describe_pairs
+
+        return describe_pairs(self.pair_table(a, b, metric, allow), where, sort, offset, limit)
+
+    def pair_table(self, a: str, b: str, metric: str, allow: Sequence[str]) -> PairTable:
+        """Open the samples that two runs share."""
+        from heldout.viewer.compare_page import PairTable
 
         comparison = self._compare(a, b, "", metric, allow)
-        return describe_flips(comparison, (self.table(a), self.table(b)), kind, offset)
+        return PairTable(comparison, (self.table(a), self.table(b)))
+
+    def several(self, name: Sequence[str], metric: str, allow: Sequence[str]) -> Plain:
+        """Compare several runs with the first of them, corrected for their number."""
+        from heldout.viewer.compare_page import MOST_RUNS, describe_several
+
+        names = list(dict.fromkeys(name))
+        if not 2 <= len(names) <= MOST_RUNS:
+            raise InvalidInput(f"a table compares 2 to {MOST_RUNS} runs, got {len(names)}")
+        comparisons = [self._compare(names[0], other, "", metric, allow) for other in names[1:]]
+        return describe_several(comparisons, names)
 
     def _compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Comparison:
         from heldout.viewer.compare_page import compare_tables

@@ -222,7 +222,7 @@ def _respond(body: bytes, content_type: str = "application/json") -> web.Respons
 # --- Requests -----------------------------------------------------------------------------------
 
 PAGES = (
-    *("runs", "run", "slices", "rows", "sample", "record", "pair", "compare", "flips"),
+    *("runs", "run", "slices", "rows", "sample", "record", "compare", "pairs", "several"),
     *("curve", "curves", "curve-flips", "strip", "history"),
 )
 """Requests: methods of `Pages`, with their parameters by name."""

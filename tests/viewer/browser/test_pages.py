@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -18,7 +19,7 @@ from heldout import EvalResult, Message, Metric, Score, Trajectory
 from heldout._format import number
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.viewer import compare_page
+from heldout.viewer import export
 from heldout.viewer.export import _plain_columns, export_runs
 from heldout.viewer.pages import Pages
 from heldout.viewer.where import BadFilter, parse, picked_by
@@ -98,7 +99,7 @@ def settle(page: Page, name: str) -> None:
         "samples": "of 120 rows",
         "compare": "What differs in the settings",
         "refused": "although these differ",
-        "pair": "Answer, from A to B",
+        "pair": "Answer, from shop-base to shop-tuned",
         "curve": "Samples by step",
         "history": "across steps",
     }
@@ -146,10 +147,10 @@ def test_runs_are_marked_and_compared_by_keys(open_page: Open) -> None:
         page.keyboard.press("x")
     see(page, re.compile("marked: shop-.* and shop-"))
     page.keyboard.press("c")
-    see(page, "B is better")
+    see(page, "shop-tuned is better than shop-base")
     assert page.url.endswith("#/compare/shop-base/shop-tuned")
     page.keyboard.press("w")
-    see(page, "B is worse")
+    see(page, "shop-base is worse than shop-tuned")
     page.keyboard.press("Escape")
     see(page, "of 9 runs")
 
@@ -417,26 +418,56 @@ def test_a_sample_that_is_not_there_names_near_ones(open_page: Open) -> None:
 # --- Two runs -----------------------------------------------------------------------------------
 
 
-def test_a_comparison_shows_verdict_flips_and_both_conversations(
+def test_a_comparison_shows_verdict_samples_and_both_conversations(
     open_page: Open, pages: Pages
 ) -> None:
     page = open_page("#/compare/shop-base/shop-tuned")
     see(page, pages.compare("shop-base", "shop-tuned", "", "", [])["sentence"])
-    page.get_by_role("button", name="gained").click()
-    flips = pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)
-    page.locator("article.flip").nth(len(flips["rows"]) - 1).wait_for()
-    assert page.locator("article.flip").count() == len(flips["rows"])
-    assert page.locator("article.flip ins").count() > 0
+    answers = page.get_by_role("region", name="both answers")
+    worst = pages.pairs("shop-base", "shop-tuned", "", [], "", "difference", 0, 2)["rows"]
+    answers.get_by_role("link", name=worst[0]["id"]).wait_for()
+    page.keyboard.press("j")
+    answers.get_by_role("link", name=worst[1]["id"]).wait_for()
+    page.get_by_role("button", name="equal").click()
+    equal = pages.pairs("shop-base", "shop-tuned", "", [], "equal:yes", "-id", 0, 9)
+    see(page, f"{equal['total']} of 120 samples")
+    page.get_by_role("button", name="sample").click()
+    answers.get_by_role("link", name=equal["rows"][0]["id"]).wait_for()
+    page.get_by_label("Filter samples").fill("gained:yes level:hard")
+    gained = pages.pairs("shop-base", "shop-tuned", "", [], "gained:yes level:hard", "-id", 0, 9)
+    see(page, f"{gained['total']} of 120 samples")
+    assert answers.locator("ins").count() > 0
     page.get_by_label("slices by").select_option("level")
     see(page, "p adjusted by Holm")
     page.get_by_label("metric").select_option("brief")
-    see(page, "B − A, brief")
+    see(page, "shop-tuned − shop-base, brief")
     page.get_by_label("metric").select_option("reward")
-    page.locator("article.flip a").first.click()
-    page.get_by_role("heading", name=flips["rows"][0]["id"]).wait_for()
+    see(page, f"{gained['total']} of 120 samples")
+    page.locator(".pairs [role=row][aria-selected=true]").click()  # once more opens it
+    page.get_by_role("heading", name=gained["rows"][0]["id"], exact=True).wait_for()
     see(page, "the same in both")
     page.keyboard.press("Escape")
     see(page, "Sample by sample")
+
+
+def test_all_attempts_of_a_pair_can_be_seen_and_runs_are_compared_in_one_table(
+    open_page: Open, folder: Path, tmp_path: Path, pages: Pages
+) -> None:
+    for name in ("first", "second", "third"):
+        shutil.copytree(folder / "arithmetic", tmp_path / name)
+    server = Server(tmp_path)
+    page = open_page("#/compare/first/second/sample?id=sum-03", on=server)
+    page.get_by_role("heading", name="sum-03").wait_for()
+    attempts = page.get_by_role("group", name="attempts of second").get_by_role("button")
+    assert attempts.count() == 4
+    attempts.nth(2).click()
+    page.keyboard.press("]")
+    page.wait_for_url(re.compile(r"[?&]a=1&b=3|[?&]b=3&a=1"))
+    page.goto(f"{server.origin}#/several?run=first&run=second&run=third")
+    see(page, "2 comparisons, corrected for their number")
+    page.get_by_label("compare with").select_option("third")
+    page.get_by_role("heading", name="compared with third").wait_for()
+    server.close()
 
 
 def test_runs_that_differ_are_compared_only_when_it_is_allowed(open_page: Open) -> None:
@@ -798,7 +829,8 @@ def test_a_filter_means_the_same_in_an_exported_file(open_page: Open, pages: Pag
 def test_an_exported_file_says_what_it_does_not_have(
     browser: Browser, folder: Path, tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare_page, "FLIPS", 3)
+    monkeypatch.setattr(export, "FLIPS", 3)
+    monkeypatch.setattr(export, "PAIR_ROWS", 80)
     make_two_evals(tmp_path)
     out = tmp_path / "out.html"
     roots = [folder / "shop-base", folder / "shop-tuned", tmp_path / "two-evals"]
@@ -820,10 +852,9 @@ def test_an_exported_file_says_what_it_does_not_have(
     see(page, "not in the exported file")
     page.goto(f"{out.as_uri()}#/run/shop-base/samples?where=refund")
     see(page, "an exported file has no search of conversations")
-    gained = len(pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)["rows"])
-    total = pages.compare("shop-base", "shop-tuned", "", "", [])["gained"]
-    page.goto(f"{out.as_uri()}#/compare/shop-base/shop-tuned?kind=gained")
-    see(page, f"{total - gained} more are not in the exported file")
+    page.goto(f"{out.as_uri()}#/compare/shop-base/shop-tuned?where=level:hard")
+    see(page, "; 40 more are not in the exported file")
+    assert page.locator(".pairs .line.absent").count() > 0
     page.goto(f"{out.as_uri()}#/curve/two-evals?from=0&to=20")
     see(page, "Samples by step")
     see(page, "From step 0 to step 20")

@@ -14,6 +14,7 @@ import { Run } from "./run.js";
 import { Runs } from "./runs.js";
 import { Sample } from "./sample.js";
 import { Samples } from "./samples.js";
+import { Several } from "./several.js";
 import { Component, html, render } from "./vendor/preact-htm.js";
 
 const THEME = "heldout-theme";
@@ -50,6 +51,7 @@ function page({ path, params }) {
     const shown = second === "sample" ? History : Curve;
     return html`<${shown} key=${key} name=${name} params=${params} />`;
   }
+  if (first === "several") return html`<${Several} key=${key} params=${params} />`;
   if (first === "curves") return html`<${Curves} key=${key} params=${params} />`;
   return html`<${Runs} key="runs" params=${params} />`;
 }
