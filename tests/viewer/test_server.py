@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -88,6 +89,7 @@ REQUESTS = {
     "curve-flips": "name=grpo-shop&from_step=0&to_step=120",
     "strip": "name=grpo-shop",
     "history": "name=grpo-shop&id=price-000",
+    "notes": "name=shop-base",
 }
 
 
@@ -159,6 +161,59 @@ def test_data_needs_the_token_and_assets_do_not(pages: Pages, headers: dict[str,
 def test_nothing_can_be_changed(pages: Pages, method: str) -> None:
     for path in ("/", "/api/runs", "/api/run?name=shop-base"):
         assert ask(pages, path, method=method).status == 405
+
+
+NOTE = {"name": "arithmetic", "id": "sum-03", "repeat": 2, "label": "correct", "remark": "fine"}
+JSON_TYPE = {"Content-Type": "application/json"}
+NO_PAGE = {"Origin": "http://evil.example"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "takes", "status"),
+    [
+        ({}, NOTE, True, 200),
+        ({}, NOTE, False, 405),
+        ({"Authorization": "Bearer x"}, NOTE, True, 401),
+        ({"Host": "evil.example"}, NOTE, True, 421),
+        ({"Sec-Fetch-Site": "cross-site"}, NOTE, True, 403),
+        (NO_PAGE, NOTE, True, 403),
+        ({"Origin": "null"}, NOTE, True, 403),
+        ({"Origin": ""}, NOTE, True, 403),
+        ({"Content-Type": "text/plain"}, NOTE, True, 403),
+        ({}, {**NOTE, "id": "nope"}, True, 404),
+        ({}, {**NOTE, "name": "../arithmetic"}, True, 404),
+        ({}, {**NOTE, "repeat": 9}, True, 404),
+        ({}, {**NOTE, "repeat": -1}, True, 400),
+        ({}, {**NOTE, "path": "/etc/passwd"}, True, 400),
+        ({}, {**NOTE, "label": "x" * 65}, True, 422),
+        ({}, {**NOTE, "remark": "x" * 4001}, True, 422),
+        ({}, {**NOTE, "remark": "x" * 70_000}, True, 413),
+    ],
+)
+def test_a_note_is_written_by_the_own_page_alone_and_nothing_else_is(
+    folder: Path,
+    tmp_path: Path,
+    headers: dict[str, str],
+    body: dict[str, Any],
+    takes: bool,
+    status: int,
+) -> None:
+    shutil.copytree(folder / "arithmetic", tmp_path / "arithmetic")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "arithmetic").iterdir()}
+
+    async def main() -> int:
+        pages = Pages([tmp_path], takes_notes=takes)
+        async with running(pages) as address, ClientSession() as session:
+            sent = {**BEARER, **JSON_TYPE, "Origin": address, **headers}
+            url = f"{address}/api/note"
+            async with session.post(url, data=json.dumps(body), headers=sent) as response:
+                return response.status
+
+    assert asyncio.run(main()) == status
+    after = {path.name: path.read_bytes() for path in (tmp_path / "arithmetic").iterdir()}
+    written = after.pop("notes.jsonl", b"")
+    assert after == before
+    assert (b"fine" in written) == (status == 200)
 
 
 # --- Headers ------------------------------------------------------------------------------------

@@ -134,6 +134,9 @@ class _Collector:
                 self._add("slices", slices, name=name, by=key)
         if not run["summary"]["n"]:
             return
+        notes = self._pages.notes(name)
+        if notes["total"]:
+            self._add("notes", notes, name=name)
         table = self._pages.table(name)
         if len(table) > MOST_ROWS:
             raise InvalidInput(f"{name} has {len(table):,} results; a file holds {MOST_ROWS:,}")

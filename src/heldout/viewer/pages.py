@@ -24,7 +24,7 @@ from heldout.store.journal import has_writer
 from heldout.store.jsonl import count_lines, open_to_read
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import holds_run, runs_of_name, walk_runs
-from heldout.viewer import curve_page, run_page, sample_page
+from heldout.viewer import curve_page, note_page, run_page, sample_page
 from heldout.viewer.run_list import describe_entry
 from heldout.viewer.tables import RunTable, stamp
 from heldout.viewer.values import Plain, UnknownRun
@@ -71,10 +71,12 @@ class Pages:
 
     Args:
         roots: Folders that hold runs, and run directories.
+        takes_notes: Whether notes may be written.
     """
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path], *, takes_notes: bool = False) -> None:
         self.roots = list(roots)
+        self.takes_notes = takes_notes
         self._known: dict[str, Path] = {}
 
     def runs(self) -> Plain:
@@ -134,12 +136,26 @@ class Pages:
     # --- One sample ---
 
     def sample(self, name: str, id: str, repeat: int) -> Plain:
-        """Give one attempt at a sample: the conversation, and what the grader extracted."""
-        return sample_page.describe_attempt(name, self.table(name), id, repeat)
+        """Give one attempt at a sample: the conversation, what graders extracted, and its note."""
+        table = self.table(name)
+        answer = sample_page.describe_attempt(name, table, id, repeat)
+        return answer | note_page.describe_note(table, id, repeat, takes_notes=self.takes_notes)
 
     def record(self, name: str, id: str, repeat: int) -> Plain:
         """Give one attempt at a sample as JSON."""
         return sample_page.attempt_as_json(name, self.table(name), id, repeat)
+
+    # --- Notes ---
+
+    def notes(self, name: str) -> Plain:
+        """Give the notes of a run's reviewers, the newest first."""
+        return note_page.describe_notes(self.table(name))
+
+    def write_note(self, name: str, id: str, repeat: int, label: str, remark: str) -> Plain:
+        """Write a note on one attempt at a sample, beside the run's files; "" takes it away."""
+        table = self.table(name)
+        note_page.write(name, table, id, repeat, label, remark)
+        return note_page.describe_note(table, id, repeat, takes_notes=self.takes_notes)
 
     # --- Two runs, and several ---
 

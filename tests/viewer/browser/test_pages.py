@@ -616,6 +616,38 @@ def test_points_appear_while_a_training_run_writes_them(open_page: Open, tmp_pat
     see(page, "lost")
 
 
+# --- Notes --------------------------------------------------------------------------------------
+
+
+def test_a_reviewer_marks_samples_and_the_exported_file_has_the_notes(
+    open_page: Open, browser: Browser, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "arithmetic", tmp_path / "arithmetic")
+    server = Server(tmp_path, takes_notes=True)
+    page = open_page("#/run/arithmetic/sample?id=sum-03&repeat=1", on=server)
+    page.get_by_role("button", name="incorrect", exact=True).click()
+    page.locator("button[aria-pressed=true]", has_text="incorrect").wait_for()
+    page.keyboard.press("r")
+    page.keyboard.type("forgets to carry <b>")
+    page.keyboard.press("Escape")
+    see(page, "written just now")
+    page.reload()
+    assert page.get_by_label("remark").input_value() == "forgets to carry <b>"
+    page.goto(f"{server.origin}#/run/arithmetic")
+    see(page, "1 of reviewers: 1 incorrect")
+    see(page, "1 note of reviewers: 1 incorrect")
+    server.close()
+    out = tmp_path / "out.html"
+    out.write_bytes(export_runs([tmp_path / "arithmetic"], samples="all"))
+    shared = browser.new_page()
+    shared.set_default_timeout(20_000)
+    shared.goto(f"{out.as_uri()}#/run/arithmetic")
+    shared.get_by_role("link", name="sum-03").click()
+    see(shared, "forgets to carry <b>")
+    assert shared.get_by_label("remark").count() == 0
+    shared.close()
+
+
 # --- Text ---------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ const HELP = [
   ["g r", "all runs"],
   ["x, c", "mark a run; compare the two marked"],
   ["f", "failures"],
+  ["r", "remark on a sample, with --notes"],
   ["n p", "next and previous sample, or flip"],
   ["[ ]", "previous and next attempt, or step"],
   ["← →", "move the crosshair of a curve"],

@@ -2,6 +2,7 @@
 
 import { Forest, Histogram } from "./charts.js";
 import { useAnswer, useKeys } from "./hooks.js";
+import { Notes } from "./note.js";
 import {
   Blocks,
   Crumbs,
@@ -43,6 +44,7 @@ export function Run({ name, params }) {
           <${TextTable} table=${run.table} caption="Summary" /></div>
         <${Blocks} blocks=${run.notes} />
         ${run.histogram ? html`<h2>Rewards</h2><${Histogram} histogram=${run.histogram} />` : null}
+        <${Notes} name=${run.name} />
         ${run.keys?.length ? html`<${Slices} run=${run} by=${by} answer=${slices} />` : null}
       </section>
       <${About} run=${run} />
