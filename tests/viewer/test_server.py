@@ -90,11 +90,13 @@ REQUESTS = {
     "strip": "name=grpo-shop",
     "history": "name=grpo-shop&id=price-000",
     "notes": "name=shop-base",
+    "export": "name=shop-base",
 }
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", REQUESTS)
 def test_every_request_is_answered(pages: Pages, page: str) -> None:
+    assert {*PAGES} == {*REQUESTS, "exported"}
     answer = ask(pages, f"/api/{page}?{REQUESTS[page]}")
     assert answer.status == 200, answer.body
     assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
@@ -289,7 +291,7 @@ def test_only_the_files_of_the_page_are_assets(pages: Pages, path: str) -> None:
     assert b"root:" not in answer.body
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "runs"])
+@pytest.mark.parametrize("page", [page for page in REQUESTS if page != "runs"])
 @pytest.mark.parametrize(
     "name", ["..", "../../etc", "%2fetc%2fpasswd", "shop-base%2f..%2f..", "damaged%00", "", "%ff"]
 )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -45,6 +45,17 @@ STEP_PAIRS = 300
 Answers = dict[str, Any]
 
 
+class ExportedFile(NamedTuple):
+    """The HTML file, and what is in it."""
+
+    page: bytes
+    names: list[str]
+    inside: int
+    """Conversations in it."""
+    whole: int
+    """Conversations that its runs have."""
+
+
 def export_runs(
     roots: Sequence[Path],
     *,
@@ -52,22 +63,37 @@ def export_runs(
     redact: Sequence[str] = (),
     allow_secrets: bool = False,
 ) -> bytes:
-    """Make the HTML file.
+    """Make the HTML file of run directories, or folders of them; arguments as `export_pages`."""
+    names = list(scan_runs(roots))
+    if not names:
+        raise InvalidInput(f"there are no runs in {', '.join(map(str, roots))}")
+    pages = Pages(roots)
+    made = export_pages(pages, names, samples=samples, redact=redact, allow_secrets=allow_secrets)
+    return made.page
+
+
+def export_pages(
+    pages: Pages,
+    names: Sequence[str],
+    *,
+    samples: str = "failures",
+    redact: Sequence[str] = (),
+    allow_secrets: bool = False,
+) -> ExportedFile:
+    """Make the HTML file of some runs.
 
     Args:
-        roots: Run directories, or folders of them.
+        pages: What answers the requests of the page.
+        names: The runs.
         samples: Whose conversations are inside: "all", "failures" (and flips), or a number.
         redact: Keys of inputs, metadata and settings whose values are left out.
         allow_secrets: Whether texts that look like keys are let through.
     """
-    names = list(scan_runs(roots))
-    if not names:
-        raise InvalidInput(f"there are no runs in {', '.join(map(str, roots))}")
     if len(names) > MOST_RUNS:
         raise InvalidInput(
             f"there are {len(names)} runs, and a file holds {MOST_RUNS}: name those to export"
         )
-    collected = _Collector(Pages(roots), names, samples, frozenset(redact))
+    collected = _Collector(pages, names, samples, frozenset(redact))
     answers = _redact(collected.answers, frozenset(redact))
     data = msgspec.json.encode(answers)
     if not allow_secrets:
@@ -78,7 +104,7 @@ def export_runs(
             f"the file would have {len(page) // 1_000_000} MB, and {MOST_BYTES // 1_000_000} are "
             "the most: name fewer runs, or fewer conversations with --samples N"
         )
-    return page
+    return ExportedFile(page, list(names), collected.inside, collected.whole)
 
 
 # --- Answers ------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from heldout.viewer.values import Plain, UnknownRun
 if TYPE_CHECKING:
     from heldout.analysis import Comparison
     from heldout.viewer.compare_page import PairTable
+    from heldout.viewer.export import ExportedFile
 
 __all__ = ["NotComparable", "Pages", "UnknownRun", "scan_runs"]
 
@@ -77,6 +78,8 @@ class Pages:
     def __init__(self, roots: Sequence[Path], *, takes_notes: bool = False) -> None:
         self.roots = list(roots)
         self.takes_notes = takes_notes
+        self._made: tuple[tuple[str, ...], ExportedFile] | None = None
+        """The last file that was made, and of what."""
         self._known: dict[str, Path] = {}
 
     def runs(self) -> Plain:
@@ -250,6 +253,35 @@ class Pages:
     def history(self, name: str, label: str, id: str) -> Plain:
         """Give one sample at every step of a curve, with its answers where they are saved."""
         return curve_page.describe_history(name, self.path(name), label, id)
+
+    # --- Export ---
+
+    def export(self, name: Sequence[str], samples: str) -> Plain:
+        """Make the file of some runs, and say what is in it and how large it is."""
+        made = self._export(name, samples)
+        return {
+            "names": made.names,
+            "inside": made.inside,
+            "whole": made.whole,
+            "bytes": len(made.page),
+        }
+
+    def exported(self, name: Sequence[str], samples: str) -> bytes:
+        """Give the file that `export` described."""
+        return self._export(name, samples).page
+
+    def _export(self, name: Sequence[str], samples: str) -> ExportedFile:
+        from heldout.viewer.export import export_pages
+
+        names = list(dict.fromkeys(name))
+        for one in names:
+            if self.path(one) and one not in self._known:
+                raise InvalidInput(f"{one} is one eval of a curve: export the curve")
+        key = (*names, samples, self.state(names))
+        if self._made is None or self._made[0] != key:
+            reader = Pages(self.roots)  # which takes no notes
+            self._made = key, export_pages(reader, names, samples=samples or "failures")
+        return self._made[1]
 
     # --- Events ---
 

@@ -193,6 +193,8 @@ class Viewer:
         except Exception:
             log.exception("heldout view could not answer %s", request.path)
             return _error(500, "heldout made a mistake; the terminal says which")
+        if isinstance(body, bytes):  # an exported file, which the page saves
+            return _respond(body, "application/octet-stream")
         return _respond(msgspec.json.encode(body))
 
     # --- Events ---
@@ -261,7 +263,7 @@ def _respond(body: bytes, content_type: str = "application/json") -> web.Respons
 
 PAGES = (
     *("runs", "run", "slices", "rows", "sample", "record", "compare", "pairs", "several"),
-    *("curve", "curves", "curve-flips", "strip", "history", "notes"),
+    *("curve", "curves", "curve-flips", "strip", "history", "notes", "export", "exported"),
 )
 """Requests: methods of `Pages`, with their parameters by name."""
 MOST_ROWS = 200

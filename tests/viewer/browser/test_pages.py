@@ -232,9 +232,14 @@ def test_the_page_of_a_running_eval_follows_it(open_page: Open, tmp_path: Path) 
     server = Server(tmp_path)
     page = open_page("#/run/live", on=server)
     see(page, "n 1 of 9")
+    page.clock.install()
+    page.reload()
+    see(page, "time left: not known yet")
     for i in (1, 2, 3):
         journal.append(i, results[i])
+        page.clock.fast_forward(2_000)
         see(page, f"n {i + 1} of 9")
+    see(page, re.compile(r"about \d+\.\d s left"))
     journal.close()
     server.close()
 
@@ -826,6 +831,21 @@ def test_an_exported_file_opens_from_disk(
     assert {url for url in requests if not url.startswith(("file:", "data:"))} == set()
     assert problems == []
     context.close()
+
+
+def test_an_export_says_what_is_in_the_file_before_it_is_saved(
+    open_page: Open, folder: Path
+) -> None:
+    page = open_page("#/run/arithmetic")
+    page.get_by_text("Export as one file").click()
+    page.get_by_label("conversations").select_option("all")
+    page.get_by_role("button", name="What will be in it?").click()
+    whole = export_runs([folder / "arithmetic"], samples="all")
+    see(page, f"160 of 160 conversations: {-(-len(whole) // 1000)} KB")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save").click()
+    assert download.value.suggested_filename == "arithmetic.html"
+    assert download.value.path().read_bytes() == whole
 
 
 FILTERS = (

@@ -78,6 +78,13 @@ async function readAnswer(request) {
   throw new Refused(body, response.status);
 }
 
+/** Get the file that answers a request. */
+export async function getBlob(path, params) {
+  const response = await fetch(`api/${address(path, params)}`, { headers: headers() });
+  if (response.ok) return response.blob();
+  throw new Refused(await response.json(), response.status);
+}
+
 /** Send something to be written; the answer, as of `get`. */
 export async function send(path, body) {
   const options = { method: "POST", body: JSON.stringify(body) };

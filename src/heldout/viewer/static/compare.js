@@ -1,6 +1,7 @@
 // Two runs compared: the verdict, the difference with its interval, slices, and flips.
 
 import { Forest } from "./charts.js";
+import { Export } from "./export.js";
 import { isExport } from "./exported.js";
 import { useAnswer, useKeys } from "./hooks.js";
 import { Pairs } from "./pairs.js";
@@ -54,6 +55,7 @@ export function Compare({ a, b, params }) {
         <aside>
           ${found.paired ? html`<${Tally} found=${found} />` : null}
           <${Settings} rows=${found.config} />
+          <${Export} names=${[a, b]} />
         </aside>
       </div>
       ${found.paired ? html`<${Pairs} a=${a} b=${b} found=${found} params=${params} />` : null}`;

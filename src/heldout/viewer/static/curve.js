@@ -1,6 +1,7 @@
 // A training curve, live while it trains, and which samples flipped between two of its steps.
 
 import { CurveChart, Readout, stepAxis, stepBeside } from "./curve_chart.js";
+import { Export } from "./export.js";
 import { isExport } from "./exported.js";
 import { useAnswer, useFlips, useKeys } from "./hooks.js";
 import { Blocks, Crumbs, Facts, Live, Loaded, Problem, Select, Sign, Table } from "./parts.js";
@@ -149,7 +150,8 @@ function About({ curve }) {
     ["last skip", curve.last_skip && visible(curve.last_skip)],
     ["saved to", html`<code>${visible(curve.path)}</code>`],
   ];
-  return html`<aside><h2>About this curve</h2><${Facts} rows=${facts} /></aside>`;
+  return html`<aside><h2>About this curve</h2><${Facts} rows=${facts} />
+    <${Export} names=${[curve.name]} /></aside>`;
 }
 
 function Points({ curve }) {
