@@ -38,8 +38,8 @@ __all__ = ["NotComparable", "Pages", "UnknownRun", "scan_runs"]
 
 DEPTH = 3
 """Folders below a root in which runs are looked for."""
-OTHER_CURVES = 200
-"""Curves that are offered to be drawn with another one."""
+OTHER_RUNS = 200
+"""Runs that are offered to be compared with others, and curves to be drawn with them."""
 JOURNAL_GRAIN = 1 << 20
 """Bytes that a journal grows by until the list of runs shows it anew."""
 
@@ -201,7 +201,8 @@ class Pages:
         if not 2 <= len(names) <= MOST_RUNS:
             raise InvalidInput(f"a table compares 2 to {MOST_RUNS} runs, got {len(names)}")
         comparisons = [self._compare(names[0], other, "", metric, allow) for other in names[1:]]
-        return describe_several(comparisons, names)
+        others = [one for one in self._known if one not in names and not self._is_curve(one)]
+        return describe_several(comparisons, names) | {"others": others[:OTHER_RUNS]}
 
     def _compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Comparison:
         from heldout.viewer.compare_page import compare_tables
@@ -224,7 +225,7 @@ class Pages:
             **answer,
             "status": status,
             "live": live,
-            "others": others[:OTHER_CURVES],
+            "others": others[:OTHER_RUNS],
             "state": state,
         }
 
@@ -240,7 +241,7 @@ class Pages:
         ]
         others = [other for other in self._known if other not in name and self._is_curve(other)]
         answer = describe_overlay(chosen, metric or "reward")
-        return answer | {"others": others[:OTHER_CURVES], "state": state}
+        return answer | {"others": others[:OTHER_RUNS], "state": state}
 
     def curve_flips(self, name: str, label: str, from_step: int, to_step: int) -> Plain:
         """Say what changed between two points of a curve."""

@@ -55,6 +55,7 @@ export function Compare({ a, b, params }) {
         <aside>
           ${found.paired ? html`<${Tally} found=${found} />` : null}
           <${Settings} rows=${found.config} />
+          ${isExport() ? null : html`<p><a href=${severalLink([a, b])}>Compare with more runs</a></p>`}
           <${Export} names=${[a, b]} />
         </aside>
       </div>
@@ -63,9 +64,10 @@ export function Compare({ a, b, params }) {
   return html`<${Loaded} answer=${answer} view=${view} refused=${refused} />`;
 }
 
+const severalLink = (run) => link(["several"], { run });
+
 /** All runs that one was compared with, corrected for their number. */
-const together = (a) =>
-  html`<a href=${link(["several"], { run: [a, ...compared.get(a)] })}>Compare them in one table</a>`;
+const together = (a) => html`<a href=${severalLink([a, ...compared.get(a)])}>Compare them in one table</a>`;
 
 export function NotCompared({ names, problem, allow }) {
   const turn = (kind, on) => set({ allow: on ? [...allow, kind] : allow.filter((other) => other !== kind) });

@@ -53,7 +53,9 @@ export function Several({ params }) {
       <p>${others.length} comparisons, corrected for their number: p by Holm, and intervals by Bonferroni,
         so that all of them hold at once with 95% confidence. A verdict needs a whole interval on one side
         of 0${hasErrors ? ", with errored items counted and without them" : ""}.</p>
-      <p><${Select} label="compare with" value=${base.name} options=${runs} onChange=${first} /></p>
+      <p><${Select} label="compare with" value=${base.name} options=${runs} onChange=${first} />${" "}
+        <${Select} label="add" value="" none="a run" options=${found.others}
+          onChange=${(name) => name && set({ run: [...runs, name] })} /></p>
       <${Forest} at=${0} rows=${drawn} sign />
       <${Table} label="runs" rows=${found.rows} columns=${columns.filter((c) => hasErrors || !c.errors)} />
       ${others.map((row) =>
