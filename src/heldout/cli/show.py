@@ -273,9 +273,9 @@ def _note_on(result: EvalResult, notes: Notes) -> dict[str, Any] | None:
 
 def _describe_result(result: EvalResult, notes: Notes) -> Iterator[tuple[str, str]]:
     """Yield the score, what graders extracted and judges wrote, the conversation and the target."""
-    if (note := notes.get((result.sample_id, result.repeat))) is not None:
-        earlier = "" if note.is_about(result) else " (about an earlier answer)"
-        yield "note", note.text + earlier
+    said = notes.get((result.sample_id, result.repeat))
+    if said is not None:
+        yield "note", said.text + ("" if said.is_about(result) else " (about an earlier answer)")
     if result.error is not None:
         yield "error", result.error
     else:

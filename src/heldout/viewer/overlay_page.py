@@ -46,7 +46,7 @@ def describe_overlay(curves: Sequence[CurveName], metric: str) -> Plain:
         describe_curve(curve.name, curve.path, stamp(curve.path), curve.label, metric)
         for curve in curves
     ]
-    series = [
+    series: list[Plain] = [
         {"name": curve.name, **{key: answer.get(key) for key in ("label", "labels", "points")}}
         | {"verdict": answer.get("verdict"), "best": answer.get("best")}
         for curve, answer in zip(curves, described, strict=True)

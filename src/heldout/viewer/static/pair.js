@@ -13,12 +13,12 @@ export function Pair({ a, b, params }) {
   const left = useAnswer("sample", { name: a, id, repeat: repeat.a });
   const right = useAnswer("sample", { name: b, id, repeat: repeat.b });
   const step = (by) => {
-    const next = (answer) => {
-      const { repeats, repeat: now } = answer.data;
-      return repeats[repeats.findIndex((one) => one.repeat === now) + by]?.repeat;
+    /** By the address: what is shown may still be of the attempt before. */
+    const next = (answer, side) => {
+      const attempts = (answer.data?.repeats || []).map((one) => one.repeat);
+      return attempts[attempts.indexOf(Number(repeat[side])) + by] ?? repeat[side];
     };
-    const [first, second] = [left, right].map((answer) => answer.data && next(answer));
-    if (first !== undefined || second !== undefined) set({ a: first ?? repeat.a, b: second ?? repeat.b });
+    set({ a: next(left, "a") || "", b: next(right, "b") || "" });
   };
   useKeys({ Escape: () => go(["compare", a, b]), "[": () => step(-1), "]": () => step(1) });
   const view = (first) => {
