@@ -13,6 +13,7 @@ import numpy as np
 from heldout._format import number
 from heldout.store.columns import as_text
 from heldout.types import EvalResult, Message, Trajectory
+from heldout.viewer.images import find_images
 from heldout.viewer.tables import RunTable
 from heldout.viewer.values import (
     LONGEST_CELL,
@@ -131,6 +132,7 @@ def _turns(trajectory: Trajectory) -> Iterator[Plain]:
             "place": place,
             "role": message.role,
             "text": content_text(message),
+            "images": find_images(message),
             "reasoning": message.reasoning,
             "calls": calls,
         }

@@ -712,8 +712,47 @@ MARKDOWN = """\
 
 <b>bold</b> ![picture](https://example.com/x.png) [bad](javascript:alert(1)) [web](https://a.example)
 
+```python
+x = "a <b>"  # 1 // 2
+return 7 // 2
+```
+
 The answer is **42**.
 """
+
+
+CODE = {
+    "comment": ["# 1 // 2"],
+    "string": ['"a <b>"'],
+    "number": ["7", "2"],
+    "keyword": ["return"],
+}
+
+
+def test_images_inside_a_message_are_shown_and_no_others(open_page: Open, tmp_path: Path) -> None:
+    pixel = (
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
+        "rkJggg=="
+    )
+    urls = [
+        f"data:image/png;base64,{pixel}",
+        "https://example.com/x.png",
+        "data:image/svg+xml;base64,PHN2Zy8+",
+        "data:text/html,<script>alert(1)</script>",
+        "javascript:alert(1)",
+    ]
+    content = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    anthropic = {"type": "base64", "media_type": "image/png", "data": pixel}
+    content += [{"type": "image", "source": anthropic}, {"type": "text", "text": "What is it?"}]
+    result = EvalResult("q", replace(make_questions(1)[0], id="q"),
+                        Trajectory((Message("user", content), Message("assistant", "A pixel."))),
+                        Score((Metric("m", 1.0, 1.0),)))  # fmt: skip
+    save_results(tmp_path / "images", [result])
+    server = Server(tmp_path)
+    page = open_page("#/run/images/sample?id=q", on=server)
+    see(page, "What is it?")
+    assert page.locator(".turn img").evaluate_all("all => all.map((i) => i.naturalWidth)") == [1, 1]
+    server.close()
 
 
 def test_markdown_is_rendered_where_the_answer_is_marked_and_stays_harmless(
@@ -742,6 +781,8 @@ def test_markdown_is_rendered_where_the_answer_is_marked_and_stays_harmless(
         "https://a.example/"
     ]
     assert shown.locator("img, script, b").count() == 0
+    for kind, texts in CODE.items():
+        assert shown.locator(f"pre .code-{kind}").all_inner_texts() == texts
     for id in ("across", "lost"):  # what is not in the rendered text is shown below it
         page.goto(f"{server.origin}#/run/markdown/sample?id={id}")
         page.get_by_role("heading", name=id).wait_for()

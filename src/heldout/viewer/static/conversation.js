@@ -50,6 +50,7 @@ function Turn({ turn, rendered, folded }) {
             <${Text} text=${turn.reasoning} /></details>`
         : null
     }
+    ${turn.images.map((url, i) => html`<img class="said" src=${url} alt="image ${i + 1} of the message" />`)}
     ${turn.text ? html`<${Text} text=${turn.text} mark=${turn.mark} rendered=${rendered} />` : null}
     ${turn.calls.map((call) => html`<${Call} call=${call} />`)}
   </article>`;

@@ -7,6 +7,25 @@ import { Lexer } from "./vendor/marked.js";
 import { html } from "./vendor/preact-htm.js";
 
 const LONGEST = 100_000;
+const LONGEST_CODE = 20_000;
+/** Languages whose comments begin with #. */
+const HASHED = /^(py|sh|bash|zsh|shell|rb|ruby|r$|ya?ml|toml|make|perl|julia|elixir)/i;
+const WORDS =
+  "and as async await break case class const continue def del elif else enum except extends false False " +
+  "finally fn for from func function if impl import in is lambda let match mut new None not null or pass " +
+  "pub raise return self static struct switch this throw true True try type use var void while with yield";
+/** What most languages write alike. */
+const codePattern = (comment) =>
+  new RegExp(
+    [
+      `(?<comment>${comment})`,
+      String.raw`(?<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\x60(?:[^\x60\\]|\\.)*\x60)`,
+      String.raw`(?<number>\b\d[\w.]*)`,
+      String.raw`(?<keyword>\b(?:${WORDS.replaceAll(" ", "|")})\b)`,
+    ].join("|"),
+    "g",
+  );
+const [HASH, SLASH] = ["#.*", String.raw`\/\/.*|\/\*[^]*?\*\/`].map(codePattern);
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
 
 /**
@@ -54,7 +73,7 @@ class Rendering {
       case "hr":
         return html`<hr />`;
       case "code":
-        return html`<pre tabindex="0"><code>${this.leaf(token.text)}</code></pre>`;
+        return html`<pre tabindex="0"><code>${this.code(token)}</code></pre>`;
       case "heading": // below the page's own headings
         return html`<${`h${Math.min(6, token.depth + 3)}`}>${this.inlines(token)}<//>`;
       case "blockquote":
@@ -70,6 +89,20 @@ class Rendering {
       default:
         return this.inline(token);
     }
+  }
+
+  /** Code with its comments, strings, numbers and keywords told apart. */
+  code({ text, lang }) {
+    if (!lang || text.length > LONGEST_CODE) return this.leaf(text);
+    const pieces = [];
+    let end = 0;
+    for (const match of text.matchAll(HASHED.test(lang) ? HASH : SLASH)) {
+      const kind = Object.keys(match.groups).find((name) => match.groups[name] !== undefined);
+      pieces.push(this.leaf(text.slice(end, match.index)));
+      pieces.push(html`<span class="code-${kind}">${this.leaf(match[0])}</span>`);
+      end = match.index + match[0].length;
+    }
+    return [...pieces, this.leaf(text.slice(end))];
   }
 
   list({ ordered, start, items }) {
