@@ -791,6 +791,63 @@ def test_markdown_is_rendered_where_the_answer_is_marked_and_stays_harmless(
     server.close()
 
 
+FORMULAS = {
+    r"x_1^2": "<msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup>",
+    r"\frac{a}{2}": "<mfrac><mi>a</mi><mn>2</mn></mfrac>",
+    r"\sqrt[3]{x}": "<mroot><mi>x</mi><mrow><mn>3</mn></mrow></mroot>",
+    r"\alpha \le 3.5": "<mi>α</mi><mo>≤</mo><mn>3.5</mn>",
+    r"f'(x)": "<msup><mi>f</mi><mo>′</mo></msup><mo>(</mo><mi>x</mi><mo>)</mo>",
+    r"\sum_{i}^n": "<munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover>",
+    r"\text{a < b}": "<mtext>a &lt; b</mtext>",
+    r"\left(x\right.": '<mrow><mo stretchy="true">(</mo><mrow><mi>x</mi></mrow></mrow>',
+    r"\begin{matrix}a&b\\c\end{matrix}": (
+        "<mtable><mtr><mtd><mi>a</mi></mtd><mtd><mi>b</mi></mtd></mtr>"
+        "<mtr><mtd><mi>c</mi></mtd></mtr></mtable>"
+    ),
+    r"\href{javascript:alert(1)}": r"<mtext>\href</mtext>",  # not known: it stays text
+    r"x^": None,
+    r"\frac{1": None,
+    r"\begin{matrix}a": None,
+    "{" * 300: None,
+}
+
+
+def test_a_formula_is_mathml_or_cannot_be_read(one_page: Page, server: Server) -> None:
+    one_page.goto(server.address)
+    script = """a.map((tex) => { try { return m.build(m.parse(tex)).outerHTML; }
+        catch { return null; } })"""
+    for (tex, wanted), found in zip(
+        FORMULAS.items(), module(one_page, "math.js", script, list(FORMULAS)), strict=True
+    ):
+        assert (found is None) == (wanted is None), tex
+        assert wanted is None or wanted in found
+
+
+def test_formulas_of_a_text_are_shown_and_prices_are_none(open_page: Open, tmp_path: Path) -> None:
+    texts = {
+        "maths": "So $x^2 = 4$ and\n\n$$\\frac{1}{2}$$\n\nor \\(y_1\\), for $5 or $6.",
+        "marked": "It is $x = 42$.",
+    }
+    results = [
+        EvalResult(id, replace(make_questions(1)[0], id=id),
+                   Trajectory((Message("user", "?"), Message("assistant", text))),
+                   Score((Metric("m", 1.0, 1.0, {"extracted": "42"}),)))
+        for id, text in texts.items()
+    ]  # fmt: skip
+    save_results(tmp_path / "maths", results)
+    server = Server(tmp_path)
+    page = open_page("#/run/maths/sample?id=maths", on=server)
+    page.keyboard.press("m")
+    page.locator(".turn.assistant math").nth(2).wait_for()
+    shown = page.locator(".turn.assistant .markdown")
+    assert shown.locator("math").count() == 3
+    assert shown.locator("math[display=block] mfrac").count() == 1
+    assert "for $5 or $6." in shown.inner_text()
+    page.goto(f"{server.origin}#/run/maths/sample?id=marked")
+    page.locator(".turn.assistant mark", has_text="42").wait_for()
+    server.close()
+
+
 @pytest.mark.parametrize("text", ["[" * 50_000, "> " * 20_000, "*a " * 30_000, "- " * 30_000])
 def test_markdown_that_is_hard_to_read_is_rendered_or_shown_as_it_is(
     one_page: Page, server: Server, text: str

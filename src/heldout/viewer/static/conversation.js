@@ -1,6 +1,6 @@
 // A conversation: turns as they were said, reasoning folded, tool calls beside their results.
 
-import { Markdown } from "./markdown.js";
+import { Rendered } from "./markdown.js";
 import { count, visible, wordDiff } from "./text.js";
 import { html } from "./vendor/preact-htm.js";
 
@@ -23,7 +23,7 @@ export function Diff({ before, after }) {
 }
 
 function Text({ text, mark = null, rendered = false }) {
-  if (rendered) return html`<${Markdown} text=${text} extracted=${mark && text.slice(...mark)} />`;
+  if (rendered) return html`<${Rendered} text=${text} extracted=${mark && text.slice(...mark)} />`;
   return html`<pre class="said"><${Marked} text=${text} mark=${mark} /></pre>`;
 }
 

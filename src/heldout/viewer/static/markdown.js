@@ -2,9 +2,10 @@
 // HTML in it is shown as text, images are not loaded, a link shows where it goes and goes to the web
 // or nowhere.
 
+import { isExport } from "./exported.js";
 import { visible } from "./text.js";
 import { Lexer } from "./vendor/marked.js";
-import { html } from "./vendor/preact-htm.js";
+import { Component, html } from "./vendor/preact-htm.js";
 
 const LONGEST = 100_000;
 const LONGEST_CODE = 20_000;
@@ -28,6 +29,44 @@ const codePattern = (comment) =>
 const [HASH, SLASH] = ["#.*", String.raw`\/\/.*|\/\*[^]*?\*\/`].map(codePattern);
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
 
+/** `math.js`, once a text needs it; its path is no literal, so that the bundle leaves it out. */
+let math = null;
+const MATH_MODULE = "./math.js";
+const DISPLAY = /^(?:\$\$([\s\S]+?)\$\$|\\\[([\s\S]+?)\\\])/;
+/** Not a price: no space inside the signs, and no digit after the second. */
+const INLINE = /^(?:\\\(([\s\S]+?)\\\)|\$(?!\s)((?:[^$\\\n]|\\[\s\S])+?)(?<!\s)\$(?!\d))/;
+const HAS_MATH = /\$|\\[([]/;
+
+/** A formula as a token of `marked`, at the start of what is left. */
+function formula(source) {
+  const display = DISPLAY.exec(source);
+  const match = display || INLINE.exec(source);
+  if (!match) return undefined;
+  return { type: "math", raw: match[0], tex: match[1] ?? match[2], isDisplay: Boolean(display) };
+}
+const EXTENSIONS = {
+  inline: [formula],
+  startInline: [(source) => source.search(HAS_MATH)],
+  renderers: {},
+  childTokens: {},
+};
+
+/** Markdown, for which mathematics is loaded where there is any; without it formulas stay text. */
+export class Rendered extends Component {
+  componentDidMount() {
+    if (math || isExport() || !HAS_MATH.test(this.props.text)) return;
+    const loaded = (module) => {
+      math = module;
+      this.setState({});
+    };
+    import(MATH_MODULE).then(loaded, () => {}); // the text is there all the same
+  }
+
+  render(props) {
+    return Markdown(props);
+  }
+}
+
 /**
  * @param {{text: string, extracted?: string | null}} props what the grader extracted is marked where
  *   the rendered text has it last
@@ -38,7 +77,7 @@ export function Markdown({ text, extracted = null }) {
   let tokens;
   let plain;
   try {
-    tokens = new Lexer({ gfm: true }).lex(visible(text));
+    tokens = new Lexer({ gfm: true, ...(math ? { extensions: EXTENSIONS } : {}) }).lex(visible(text));
     plain = new Rendering(null);
     plain.blocks(tokens);
   } catch {
@@ -141,6 +180,8 @@ class Rendering {
         return html`<span class="soft">image: ${this.leaf(token.text)} (${token.href})</span>`;
       case "link":
         return this.link(token);
+      case "math":
+        return this.formula(token);
       case "text":
       case "escape":
         return token.tokens ? this.inlines(token) : this.leaf(decode(token.text));
@@ -156,6 +197,19 @@ class Rendering {
     return isWeb
       ? html`<a href=${token.href} rel="noopener noreferrer" target="_blank">${content}</a>`
       : html`<span>${content}</span>`;
+  }
+
+  /** A formula; as it is written where it cannot be read, or has what is marked in it. */
+  formula({ raw, tex, isDisplay }) {
+    const written = this.leaf(raw);
+    if (written !== raw) return written;
+    try {
+      const tree = math.parse(tex, isDisplay);
+      return html`<span class="math" title=${raw} key=${raw}
+        ref=${(element) => element?.replaceChildren(math.build(tree))}></span>`;
+    } catch {
+      return raw;
+    }
   }
 
   leaf(text) {
