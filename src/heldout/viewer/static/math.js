@@ -8,8 +8,8 @@ const DEEPEST = 40;
 const GREEK =
   "alpha α beta β gamma γ delta δ epsilon ϵ varepsilon ε zeta ζ eta η theta θ iota ι kappa κ lambda λ " +
   "mu μ nu ν xi ξ pi π rho ρ sigma σ tau τ upsilon υ phi ϕ varphi φ chi χ psi ψ omega ω Gamma Γ Delta Δ " +
-  "Theta Θ Lambda Λ Xi Ξ Pi Π Sigma Σ Phi Φ Psi Ψ Omega Ω infty ∞ partial ∂ nabla ∇ emptyset ∅ ell ℓ hbar ℏ " +
-  "ldots … cdots ⋯ dots … vdots ⋮ ddots ⋱ Re ℜ Im ℑ angle ∠ triangle △ degree °";
+  "Theta Θ Lambda Λ Xi Ξ Pi Π Sigma Σ Phi Φ Psi Ψ Omega Ω infty ∞ partial ∂ nabla ∇ emptyset ∅ ell ℓ " +
+  "hbar ℏ ldots … cdots ⋯ dots … vdots ⋮ ddots ⋱ Re ℜ Im ℑ angle ∠ triangle △ degree °";
 const OPERATORS =
   "times × cdot · div ÷ pm ± mp ∓ le ≤ leq ≤ ge ≥ geq ≥ ne ≠ neq ≠ approx ≈ equiv ≡ sim ∼ cong ≅ propto ∝ " +
   "to → rightarrow → Rightarrow ⇒ leftarrow ← Leftarrow ⇐ leftrightarrow ↔ Leftrightarrow ⇔ implies ⟹ " +
