@@ -39,6 +39,7 @@ from heldout import (
 )
 from heldout._fingerprint import describe_callable
 from heldout.analysis import compare, gate, pass_at_k, summarize
+from heldout.analysis.judge_check import labels_of_notes
 from heldout.errors import (
     DamagedJournal,
     InvalidInput,
@@ -59,6 +60,8 @@ from heldout.scoring import (
     schema_accuracy,
 )
 from heldout.stats import PairedDifference
+from heldout.store.notes import write_note
+from heldout.store.run_dir import RunDir
 from heldout.training.verdicts import best_checkpoint, verdicts
 from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand
@@ -1102,3 +1105,18 @@ def test_clause_30_scoring_again_asks_nobody_and_names_its_parent(run_eval: RunE
     assert len(asked) == 4
     assert again.config["parent"]["run"] == "run"
     assert compare(before, again).overall.difference == 0.25
+
+
+def test_clause_31_a_note_is_about_one_answer_and_changes_no_number(run_eval: RunEval) -> None:
+    report = run_eval(make_samples(2), endpoint=lambda messages: "Answer: 1")
+    assert report.path is not None
+    run, result = RunDir(report.path), report.results[0]
+    before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+    write_note(run, result, "correct", "")
+    assert len(labels_of_notes(report, "equality")[0]) == 1
+    other = replace(result, trajectory=Trajectory((Message("assistant", "Answer: 2"),)))
+    write_note(run, other, "correct", "")
+    with pytest.raises(InvalidInput, match="no note that labels an answer"):
+        labels_of_notes(report, "equality")
+    assert {p.name: p.read_bytes() for p in run.path.iterdir() if p != run.notes} == before
+    assert EvalReport.load(run.path).summary == report.summary

@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
+from heldout.store.columns import summarize_results
+from heldout.store.notes import write_note
+from heldout.store.run_dir import RunDir
 from tests.analysis.runs import C, I, N, report_of
 from tests.cli.conftest import Heldout
 from tests.cli.runs import command_of
@@ -78,6 +82,31 @@ def behave(server: FaultyServer, judge: Callable[[Request], str]) -> None:
     server.behave = lambda request: answer(
         judge, usage={"prompt_tokens": 100, "completion_tokens": 10}
     )
+
+
+def test_notes_of_reviewers_are_labels(server: FaultyServer, heldout: Heldout) -> None:
+    results = []
+    for row in rows(6):
+        sample = Sample(row["id"], {"question": row["question"]}, row["ground_truth"])
+        messages = (Message("user", row["question"]), Message("assistant", row["answer"]))
+        metric = Metric("m", 1.0, 1.0)
+        results.append(EvalResult(sample.id, sample, Trajectory(messages), Score((metric,))))
+    EvalReport(results, summarize_results(results), {"repeats": 1}).save("outputs/evals/made")
+    run = RunDir(Path("outputs/evals/made"))
+    judge = ("--judge", f"openai:m@{server.url}", "--json")
+    refused = heldout("check", "judge", "made", *judge)
+    assert refused.code == 2
+    assert "has no note that labels an answer correct or incorrect" in refused.err
+    for i, result in enumerate(results[:4]):
+        write_note(run, result, "incorrect" if i == 0 else "correct", "")
+    write_note(run, results[4], "unsure", "")
+    behave(server, compares)
+    done = heldout("check", "judge", "made", *judge)
+    found = json.loads(done.out)
+    assert (found["items"], found["against_labels"]["agreement"]["value"]) == (4, 1.0)
+    assert "1 note of made left out" in done.err
+    refused = heldout("check", "judge", "made", "--kind", "pairwise", *judge)
+    assert "for pairwise give a file of labels" in refused.err
 
 
 def test_the_report_has_every_number_with_its_denominator(check: Any, server: FaultyServer) -> None:

@@ -16,6 +16,7 @@ from heldout._format import printable
 from heldout.reporting.summaries import in_order
 from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter
+from heldout.store.notes import write_note
 from heldout.store.run_dir import RunDir
 from tests.cli.conftest import RUN, Heldout, calls, damage_line
 from tests.cli.runs import Outcome, Page, result, save
@@ -183,6 +184,30 @@ def test_in_a_pipe_no_line_is_broken_and_the_middle_of_an_endless_one_is_left_ou
 
 EVIL = "\x1b[2J\x1b]0;title\x07[red]x[/red]\r\x9b31m\u202e\u2028\x00:boom:"
 INERT = r"\x1b[2J\x1b]0;title\x07[red]x[/red]\r\x9b31m\u202e\u2028\x00:boom:"
+
+
+def test_show_has_reviewers_notes_and_says_which_are_about_an_earlier_answer(
+    heldout: Heldout,
+) -> None:
+    answers = [result(id, Message("assistant", id), truth="a") for id in ("a", "b")]
+    save(*answers)
+    run = RunDir(Path("outputs/evals/made"))
+    before = heldout("show", "made").out
+    write_note(run, answers[0], "correct", "")
+    write_note(run, result("b", Message("assistant", "other")), "incorrect", "too \x1b[31mshort")
+    shown = heldout("show", "made").out
+    assert "2 notes of reviewers: 1 correct; 1 incorrect" in shown
+    assert [line for line in shown.splitlines() if "reviewers" not in line] == before.splitlines()
+    items = heldout("show", "made", "--failures", "2").out
+    assert re.search(r"^note +correct$", items, re.M)
+    assert re.search(r"^note +incorrect: too .*short \(about an earlier answer\)$", items, re.M)
+    assert "\x1b" not in items
+    printed = heldout("show", "made", "--failures", "2", "--json").out.splitlines()
+    notes = [json.loads(line)["note"] for line in printed]
+    assert [(note["label"], note["is_current"]) for note in notes] == [
+        ("correct", True),
+        ("incorrect", False),
+    ]
 
 
 def test_what_a_model_says_is_shown_and_never_obeyed(heldout: Heldout) -> None:
