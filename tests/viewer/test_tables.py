@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
+from heldout import (
+    EvalReport,
+    EvalResult,
+    Message,
+    Metric,
+    Sample,
+    Score,
+    ToolCall,
+    Trajectory,
+)
 from heldout.store.journal import JournalWriter
 from heldout.store.report import Results
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.viewer.tables import RunTable, find_offsets, stamp, texts_of
+from heldout.viewer.search import Abandoned, abandoned, texts_of
+from heldout.viewer.tables import RunTable, find_offsets, stamp
 from heldout.viewer.where import BadFilter
 from tests.viewer.runs import save_results
 
@@ -110,8 +121,30 @@ def test_texts_are_found_whatever_their_case(table: RunTable) -> None:
     assert table.select("text:boom", "").tolist() == [5]
 
 
-TEXTS = ["a", "ab", 'a "b"', "b\na", "\\a", "aab b", ""]
-RESULTS = [result(i, text=text) for i, text in enumerate(TEXTS)]
+TEXTS = ["a", "ab", 'a "b"', "b\na", "\\a", "aab b", "", ":a", "É ß", "[x]", "u0041 \x01A"]
+NESTED = {"metadata": {"trajectory": {"messages": ["error"]}}, "id": 7, "a:": None, "b": ["c", 8]}
+RESULTS = [
+    *(result(i, text=text) for i, text in enumerate(TEXTS)),
+    result(20, error="endpoint: role"),
+    EvalResult(
+        "nested",
+        Sample("nested", NESTED, {"score": "stop"}, {"kind": "content", "note": "Only here"}),
+        Trajectory(
+            (
+                Message("system", [{"type": "text", "text": "Parts"}, {"type": "image"}]),
+                Message(
+                    "assistant",
+                    'say: "user"\\',
+                    (ToolCall("call_9", "look_up", '{"item": "Desk"}'),),
+                    reasoning="Think",
+                    api_turn={"content": "signed"},
+                ),
+                Message("tool", "null", tool_call_id="call_9"),
+            )
+        ),
+        Score((Metric("right", 1.0, 1.0, {"error": "graded", "extracted": "desk"}),)),
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +153,27 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> RunTable:
     return RunTable(write_journal(path, list(enumerate(RESULTS))).path)
 
 
-@given(st.text('ab "\\\n', min_size=1, max_size=4))
-def test_a_search_finds_what_every_text_contains(searched: RunTable, needle: str) -> None:
-    expected = [any(needle in text for text in texts_of(result)) for result in RESULTS]
-    assert searched._search_journal(needle).tolist() == expected
+@given(st.data())
+def test_a_search_finds_what_the_texts_contain_and_no_keys(
+    searched: RunTable, data: st.DataObject
+) -> None:
+    lines = searched.run.journal.read_text().splitlines()[1:]
+    line = data.draw(st.sampled_from([*lines, *TEXTS, 'ab "\\\n', "éÉÀ[{"]))
+    start = data.draw(st.integers(0, max(0, len(line) - 1)))
+    needle = line[start : start + data.draw(st.integers(1, 8))].swapcase() or "x"
+    expected = [any(needle.lower() in t.lower() for t in texts_of(r)) for r in RESULTS]
+    # Of a call, name and arguments are apart in the journal, and one text for the oracle.
+    if "look_up {"[1:] not in needle and " {" not in needle:
+        assert searched._search_journal(needle).tolist() == expected
+
+
+def test_a_search_ends_when_nobody_waits_for_it(searched: RunTable) -> None:
+    stop = Event()
+    stop.set()
+    token = abandoned.set(stop)
+    with pytest.raises(Abandoned):
+        searched._search_journal("a")
+    abandoned.reset(token)
 
 
 def test_the_stamp_changes_with_every_result(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import inspect
 import logging
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -25,6 +26,7 @@ from multidict import MultiMapping
 from heldout.errors import HeldoutError
 from heldout.viewer.assets import read_assets
 from heldout.viewer.pages import NotComparable, Pages, UnknownRun
+from heldout.viewer.search import abandoned
 from heldout.viewer.where import BadFilter
 
 log = logging.getLogger("heldout")
@@ -83,6 +85,12 @@ class Viewer:
         app.router.add_get("/api/{page}", self._answer)
         app.router.add_get("/{path:.*}", self._asset)
         return app
+
+    def runner(self) -> web.AppRunner:
+        """Make what runs it: a request that its client gave up is cancelled."""
+        return web.AppRunner(
+            self.app(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True
+        )
 
     @web.middleware
     async def _guard(
@@ -157,8 +165,7 @@ class Viewer:
         except ValueError as problem:
             return _error(400, f"a parameter is wrong: {problem}")
         try:
-            async with self._workers:
-                body = await asyncio.to_thread(method, **arguments)
+            body = await self._compute(method, arguments)
         except UnknownRun as problem:
             return _error(404, str(problem))
         except BadFilter as problem:
@@ -173,6 +180,16 @@ class Viewer:
             log.exception("heldout view could not answer %s", request.path)
             return _error(500, "heldout made a mistake; the terminal says which")
         return _respond(msgspec.json.encode(body))
+
+    async def _compute(self, method: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """Call a method in a thread; what it searches ends when the client has gone."""
+        stop = threading.Event()
+        async with self._workers:
+            abandoned.set(stop)  # of this request, whose context the thread gets
+            try:
+                return await asyncio.to_thread(method, **arguments)
+            finally:
+                stop.set()
 
     # --- Events ---
 
@@ -293,7 +310,7 @@ async def serve(
     secret = secrets.token_urlsafe(18) if token else None
     code = secrets.token_urlsafe(18) if token and open_browser else None
     viewer = Viewer(pages, token=secret, hosts=hosts, code=code)
-    runner = web.AppRunner(viewer.app(), access_log=None, shutdown_timeout=1.0)
+    runner = viewer.runner()
     await runner.setup()
     site = web.SockSite(runner, bound)
     await site.start()

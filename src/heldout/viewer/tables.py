@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from threading import RLock
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,6 +38,7 @@ from heldout.store.parquet import ParquetFile
 from heldout.store.report import EvalReport, Results, repeats_of
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
+from heldout.viewer.search import find_text
 from heldout.viewer.where import CONTAINED, OUTCOMES, FilterColumn, Mask, evaluate, parse
 
 ItemNumbers = NDArray[np.int64]
@@ -322,48 +322,24 @@ class RunTable:
 
     def _search_journal(self, text: str) -> Mask:
         """Find the items whose question, conversation, target or error contains a text."""
-        # As JSON has it: quotes and line ends are escaped, everything else is raw UTF-8.
-        needle = msgspec.json.encode(text)[1:-1].lower()
-        candidates = []
-        with open_to_read(self.run.journal) as file:
-            begin = 0
-            while block := file.read(PIECE) + read_line(file):
-                if needle in block.lower():
-                    sizes = [len(line) + 1 for line in block.split(b"\n")]
-                    starts = begin + np.cumsum([0, *sizes[:-1]])
-                    candidates.append(np.flatnonzero(np.isin(self.offsets, starts)))
-                begin += len(block)
+        return self._items_at(find_text(self.run.journal, text))
+
+    @cached_property
+    def _items_by_offset(self) -> ItemNumbers:
+        return np.argsort(self.offsets)
+
+    def _items_at(self, starts: ItemNumbers) -> Mask:
+        """Say which items have their line at one of these offsets; older lines are no items."""
         held = np.zeros(len(self), dtype=np.bool_)
-        items = np.concatenate(candidates) if candidates else np.empty(0, dtype=np.int64)
-        for item, result in zip(items, self.read(items), strict=True):
-            held[item] = any(text.lower() in part.lower() for part in texts_of(result))
+        order = self._items_by_offset
+        places = np.searchsorted(self.offsets, starts, sorter=order)
+        items = order[np.minimum(places, len(order) - 1)]
+        held[items[self.offsets[items] == starts]] = True
         return held
 
 
 def _lower(values: Sequence[str]) -> list[str]:
     return [value.lower() for value in values]
-
-
-def texts_of(result: EvalResult) -> Iterator[str]:
-    """Yield what a text search looks at: question, conversation, target and error."""
-    yield from _strings(result.sample.input)
-    yield from _strings(result.sample.ground_truth)
-    for message in result.trajectory.messages:
-        yield message.text
-        yield message.reasoning or ""
-        for call in message.tool_calls:
-            yield f"{call.name} {call.arguments}"
-    yield result.error or ""
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        value = [*value.values()]
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from _strings(part)
-    elif value is not None:
-        yield str(value)
 
 
 def find_offsets(journal: Path) -> ItemNumbers | None:

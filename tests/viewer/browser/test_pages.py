@@ -330,6 +330,39 @@ def test_rows_selected_by_outcome_have_no_mean_and_neither_has_a_filter_that_is_
     assert "/samples" in page.url  # a row of the old filter is not what was asked for
 
 
+def test_half_a_field_is_not_searched_and_rows_of_the_last_filter_are_not_opened(
+    open_page: Open, pages: Pages
+) -> None:
+    page = open_page("#/run/shop-base/samples")
+    see(page, "120 of 120 rows")
+    asked: list[str] = []
+    held = []
+
+    def hold(route: Any) -> None:
+        asked.append(route.request.url)
+        if "where=level" in route.request.url:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/rows*", hold)
+    page.keyboard.press("/")
+    page.keyboard.type("level")
+    see(page, "Enter searches for the text")
+    page.keyboard.type(":hard")
+    page.locator(".busy").wait_for()
+    page.locator(".grid.stale").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    assert "/samples" in page.url
+    assert [url.partition("where=")[2] for url in asked] == ["level%3Ahard"]
+    held[0].continue_()
+    total = pages.rows("shop-base", "level:hard", "", [], 0, 1)["total"]
+    see(page, f"{total} of 120 rows")
+    assert not page.locator(".busy").is_visible()
+
+
 def test_a_filter_that_cannot_be_read_leaves_the_rows(open_page: Open) -> None:
     page = open_page("#/run/shop-base/samples")
     see(page, "120 of 120 rows")

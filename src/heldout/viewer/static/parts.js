@@ -81,6 +81,10 @@ export function Loaded({ answer, view, refused }) {
     ${data ? view(data) : null}`;
 }
 
+/** A line that moves while something newer than what is shown is on its way. */
+export const Busy = ({ is }) =>
+  html`<div class="busy" role="progressbar" aria-label="searching" hidden=${!is}></div>`;
+
 /** A table of plain values; `numeric` columns are set to the right. */
 export function Table({ caption, columns, rows, onRow, label }) {
   const opens = (row) =>

@@ -4,7 +4,7 @@ import { follow, get } from "./api.js";
 import { isExport } from "./exported.js";
 import { Grid } from "./grid.js";
 import { useAnswer, useKeys } from "./hooks.js";
-import { Crumbs, Mean, Problem, Sign } from "./parts.js";
+import { Busy, Crumbs, Mean, Problem, Sign } from "./parts.js";
 import { go, link, set } from "./route.js";
 import { count, duration, oneLine, visible } from "./text.js";
 import { html, useEffect, useState } from "./vendor/preact-htm.js";
@@ -65,6 +65,7 @@ export function Samples({ name, params }) {
           ? html`<p class="soft" role="status">The rows are those of the last filter.</p>`
           : null
     }
+    <${Busy} is=${head && answer.isStale && !answer.problem} />
     ${
       head
         ? html`<${Rows} head=${head} request=${request} answer=${answer} at=${Number(params.get("at") || 0)}
@@ -105,16 +106,23 @@ function useNewRows(name, head) {
   return head ? Math.max(0, lines - head.of) : 0;
 }
 
+/** Whether the last word of a filter may become a field: no text is searched for half a name. */
+function isHalfTyped(text, completions) {
+  const word = /(?:^|\s)-?([^\s:=<>!"]+)$/.exec(text)?.[1].toLowerCase();
+  return word !== undefined && completions.some((term) => term.toLowerCase().startsWith(word));
+}
+
 /** The filter is asked for when typing pauses, and at Enter. */
 function Filter({ where, completions, isBad }) {
   const [typed, setTyped] = useState(null);
+  const isHalf = typed !== null && isHalfTyped(typed, completions);
   const ask = () => {
     if (typed === null) return;
     if (typed !== where) set({ where: typed, at: "" });
     setTyped(null);
   };
   useEffect(() => {
-    if (typed === null) return undefined;
+    if (typed === null || isHalf) return undefined;
     const timer = setTimeout(ask, TYPING);
     return () => clearTimeout(timer);
   }, [typed]);
@@ -128,7 +136,8 @@ function Filter({ where, completions, isBad }) {
       onKeyDown=${(event) => event.key === "Enter" && ask()} />
     <datalist id="completions">${completions.map(
       (term) => html`<option value=${before + term} />`,
-    )}</datalist>`;
+    )}</datalist>
+    ${isHalf ? html`<span class="soft" role="status">Enter searches for the text</span>` : null}`;
 }
 
 function Chooser({ head, cols }) {
