@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -25,7 +26,7 @@ from heldout.store.journal import JournalWriter
 from heldout.store.report import Results
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.viewer.search import Abandoned, abandoned, texts_of
-from heldout.viewer.tables import RunTable, find_offsets, stamp
+from heldout.viewer.tables import RunTable, find_lines, stamp
 from heldout.viewer.where import BadFilter
 from tests.viewer.runs import save_results
 
@@ -69,9 +70,9 @@ def test_each_items_last_line_is_read_in_dataset_order(tmp_path: Path) -> None:
     lines = [(i, result(i, error="no" if i % 10 == 0 else None)) for i in order]
     lines += [(i, result(i, text="again")) for i in order if i % 10 == 0]
     run = write_journal(tmp_path / "run", lines)
-    offsets = find_offsets(run.journal)
-    assert offsets is not None
-    assert offsets.tolist() == Results(run)._line_places()[1].tolist()
+    found = find_lines(run.journal)
+    assert found is not None
+    assert found.offsets.tolist() == Results(run)._line_places()[1].tolist()
     table = RunTable(run.path)
     assert [r.sample_id for r in table.read(range(150))] == [f"q{i}" for i in range(150)]
     assert next(table.read([20])).trajectory.answer == "again"
@@ -183,6 +184,23 @@ def test_the_stamp_changes_with_every_result(tmp_path: Path) -> None:
     journal.append(1, result(1))
     journal.close()
     assert stamp(run.path) != before
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_run_that_is_written_while_it_is_read_has_the_rows_it_had(
+    tmp_path: Path, repeats: int
+) -> None:
+    results = [replace(result(i // repeats), repeat=i % repeats) for i in range(9)]
+    run = write_journal(tmp_path / "run", [(i // repeats, r) for i, r in enumerate(results[:6])])
+    run.write_info(RunInfo.new({"experiment_name": "run", "repeats": repeats}, {}, asked=9))
+    table = RunTable(run.path)
+    assert len(table) == 6
+    journal = JournalWriter(run.journal)
+    for i in (8, 7, 6):
+        journal.append(i // repeats, results[i])
+    journal.close()
+    read = [(r.sample_id, r.repeat) for r in table.read(range(6))]
+    assert read == [(r.sample_id, r.repeat) for r in results[:6]]
 
 
 def test_nothing_is_written_into_the_run_directory(tmp_path: Path) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from heldout.errors import DamagedJournal, HeldoutError, RunDirectoryError
 from heldout.reporting.curves import CurveRun, group_by_label, latest_verdicts, read_curve
-from heldout.store.report import EvalReport
-from heldout.store.runs import read_entry
+from heldout.stats.summary import EMPTY_SUMMARY
+from heldout.store.report import EvalReport, threshold_of
+from heldout.store.run_dir import RunDir
+from heldout.store.runs import read_entry_and_summary
 from heldout.training.curve import CurvePoint
+from heldout.viewer.growing import GrowingSummary
 from heldout.viewer.values import Plain, numbers
 
 VERDICTS = ("regressing", "plateau", "inconclusive", None, "improving")
@@ -21,7 +24,7 @@ VERDICTS = ("regressing", "plateau", "inconclusive", None, "improving")
 @lru_cache(2_000)
 def describe_entry(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
     """Describe a run in a line; `_stamp` and `_live` say which state of it is meant."""
-    entry = read_entry(path, name)
+    entry, summary = read_entry_and_summary(path, name)
     row: Plain = {
         "name": name,
         "kind": entry.kind,
@@ -37,11 +40,23 @@ def describe_entry(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
             raise RunDirectoryError(entry.reason or "it cannot be read")
         if entry.kind == "curve":
             return row | _curve_row(path)
-        summary = EvalReport.load(path).summary
-        return row | numbers(summary) | {"unfinished": summary.get("complete") is False}
+        if entry.status == "running":
+            summary = _growing(path).update(threshold_of(RunDir(path).read_info().config))
+            return row | numbers(summary) | {"unfinished": True}
+        if summary is None or not {*EMPTY_SUMMARY} <= {*summary}:
+            summary = EvalReport.load(path).summary
+        unfinished = summary.get("complete") is False
+        if unfinished and entry.status == "finished":
+            row["status"] = "incomplete"  # lines of its journal are lost
+        return row | numbers(summary) | {"unfinished": unfinished}
     except HeldoutError as problem:
         repair = f"heldout repair {path}" if isinstance(problem, DamagedJournal) else None
         return row | {"problem": str(problem), "repair": repair}
+
+
+@lru_cache(64)
+def _growing(path: Path) -> GrowingSummary:
+    return GrowingSummary(RunDir(path).journal)
 
 
 def _curve_row(path: Path) -> Plain:

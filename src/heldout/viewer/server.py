@@ -23,10 +23,11 @@ import msgspec
 from aiohttp import web
 from multidict import MultiMapping
 
-from heldout.errors import HeldoutError
+from heldout.errors import HeldoutError, RunReplaced
 from heldout.viewer.assets import read_assets
 from heldout.viewer.pages import NotComparable, Pages, UnknownRun
 from heldout.viewer.search import abandoned
+from heldout.viewer.tables import RunChanged
 from heldout.viewer.where import BadFilter
 
 log = logging.getLogger("heldout")
@@ -54,6 +55,8 @@ HEADERS = {
 }
 POLL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 15.0
+TRIES = 4
+"""How often a run is read that is written to at the same time."""
 CODE_SECONDS = 120.0
 """How long a browser may take to start."""
 
@@ -187,6 +190,9 @@ class Viewer:
         async with self._workers:
             abandoned.set(stop)  # of this request, whose context the thread gets
             try:
+                for _ in range(TRIES - 1):
+                    with suppress(RunChanged, RunReplaced):
+                        return await asyncio.to_thread(method, **arguments)
                 return await asyncio.to_thread(method, **arguments)
             finally:
                 stop.set()

@@ -8,13 +8,14 @@ alone. Nothing is ever written into a run directory.
 from __future__ import annotations
 
 import weakref
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +33,10 @@ from heldout.store.columns import (
     table_of,
     write_parquet,
 )
-from heldout.store.journal import decode_result, id_hash, in_order
+from heldout.store.journal import JOURNAL, RecordKey, decode_result, id_hash, in_order, lines
 from heldout.store.jsonl import open_to_read, read_line
 from heldout.store.parquet import ParquetFile
-from heldout.store.report import EvalReport, Results, repeats_of
+from heldout.store.report import EvalReport, repeats_of
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
 from heldout.viewer.search import find_text
@@ -53,23 +54,20 @@ LINE_START, DIGITS = b'{"index":', 10
 """How lines of a journal begin, and the digits that a number after that may have."""
 
 
-def stamp(path: Path, *, journal_grain: int = 1) -> str:
-    """Say which state of a run directory is there: sizes and times of its files.
-
-    Args:
-        path: The run directory.
-        journal_grain: Bytes that a journal has to grow by to make another state.
-    """
+def stamp(path: Path) -> str:
+    """Say which state of a run directory is there: sizes and times of its files."""
     parts = []
     for name in ("results.jsonl", "run.json", "curve.jsonl", "stop"):
-        grain = journal_grain if name == "results.jsonl" else 1
         try:
             stat = (path / name).stat()
-            time = stat.st_mtime_ns if grain == 1 else 0
-            parts.append(f"{stat.st_size // grain:x}.{time:x}")
+            parts.append(f"{stat.st_size:x}.{stat.st_mtime_ns:x}")
         except OSError:
             parts.append("")
     return "-".join(parts)
+
+
+class RunChanged(RunDirectoryError):
+    """A run was written to while it was read: the next try finds its new state."""
 
 
 class RunTable:
@@ -306,12 +304,15 @@ class RunTable:
     @cached_property
     def offsets(self) -> ItemNumbers:
         """Where in the journal the line of each item begins."""
-        offsets = find_offsets(self.run.journal) if self.repeats == 1 else None
-        if offsets is None:
-            offsets = Results(self.run)._line_places()[1]
-        if len(offsets) != len(self):
-            raise RunDirectoryError(f"{self.run.path} was changed while it was read; try again")
-        return offsets
+        found = find_lines(self.run.journal) if self.repeats == 1 else None
+        if found is None:
+            found = _decode_lines(self.run.journal, self.repeats)
+        # While the run is written, the journal has more items by now than the columns.
+        items = self._read("index", 0) * self.repeats + self.item_repeats
+        places = np.minimum(np.searchsorted(found.items, items), len(found.items) - 1)
+        if not np.array_equal(found.items[places], items):
+            raise RunChanged(f"{self.run.path} was changed while it was read; try again")
+        return found.offsets[places]
 
     def read(self, items: Iterable[int]) -> Iterator[EvalResult]:
         """Read some results whole."""
@@ -342,8 +343,16 @@ def _lower(values: Sequence[str]) -> list[str]:
     return [value.lower() for value in values]
 
 
-def find_offsets(journal: Path) -> ItemNumbers | None:
-    """Find where each item's last line begins, in dataset order, without decoding the lines.
+class ItemLines(NamedTuple):
+    """Where each item's last line begins, in dataset order."""
+
+    items: ItemNumbers
+    """Which item it is: index * repeats + repeat."""
+    offsets: ItemNumbers
+
+
+def find_lines(journal: Path) -> ItemLines | None:
+    """Find the lines of a run without repeats, and decode none of them.
 
     Decoding a million lines would take 5 s, ten times as long. None where a line does not begin as
     heldout's own do.
@@ -366,7 +375,19 @@ def find_offsets(journal: Path) -> ItemNumbers | None:
         index = np.where(is_number, index * 10 + digit, index)
     if is_number.any():  # a number of more digits
         return None
-    order = np.argsort(index, kind="stable")  # of equal ones, the later line comes later
-    last = np.append(np.diff(index[order]) != 0, True)
-    offsets: ItemNumbers = starts[order[last]]
-    return offsets
+    return _last_lines(index, starts)
+
+
+def _decode_lines(journal: Path, repeats: int) -> ItemLines:
+    numbers = array("q")  # eight bytes each
+    for number, offset, line in lines(journal):
+        key = JOURNAL.decode(journal, number, line, RecordKey)
+        numbers.extend((key.index * repeats + key.repeat, offset))
+    items, offsets = np.array(numbers, dtype=np.int64).reshape(-1, 2).T
+    return _last_lines(items, offsets)
+
+
+def _last_lines(items: ItemNumbers, offsets: ItemNumbers) -> ItemLines:
+    order = np.argsort(items, kind="stable")  # of equal ones, the later line comes later
+    order = order[np.append(np.diff(items[order]) != 0, np.ones(min(1, len(items)), dtype=bool))]
+    return ItemLines(items[order], offsets[order])
