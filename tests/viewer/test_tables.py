@@ -26,7 +26,7 @@ from heldout.store.journal import JournalWriter
 from heldout.store.report import Results
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.viewer.search import Abandoned, abandoned, texts_of
-from heldout.viewer.tables import RunTable, find_lines, stamp
+from heldout.viewer.tables import RunTable, find_item_lines, stamp
 from heldout.viewer.where import BadFilter
 from tests.viewer.runs import save_results
 
@@ -70,7 +70,7 @@ def test_each_items_last_line_is_read_in_dataset_order(tmp_path: Path) -> None:
     lines = [(i, result(i, error="no" if i % 10 == 0 else None)) for i in order]
     lines += [(i, result(i, text="again")) for i in order if i % 10 == 0]
     run = write_journal(tmp_path / "run", lines)
-    found = find_lines(run.journal)
+    found = find_item_lines(run.journal)
     assert found is not None
     assert found.offsets.tolist() == Results(run)._line_places()[1].tolist()
     table = RunTable(run.path)
@@ -120,6 +120,43 @@ def test_texts_are_found_whatever_their_case(table: RunTable) -> None:
     assert table.select("text:ü", "").tolist() == [11]
     assert table.select("-text:it text:refund", "").tolist() == [3, 7, 11]
     assert table.select("text:boom", "").tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("where", "items"),
+    [
+        ("third:2 index<9 -id:q5 OR id=q1", [1, 2, 8]),
+        ("third:0..1 index<4", [0, 1, 3]),
+        ("third!=0..1 index<4", [2]),
+        ("index:38..", [38, 39]),
+        ("index:..1 OR answer:REFUNDS", [0, 1, 7]),
+        ('answer="it is 4"', [4]),
+        ("ground_truth:39 OR ground_truth=3", [3, 39]),
+        ("extracted:x", []),
+    ],
+)  # fmt: skip
+def test_groups_ranges_and_what_was_graded_can_be_filtered_by(
+    table: RunTable, where: str, items: list[int]
+) -> None:
+    assert table.select(where, "").tolist() == items
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("OR third:1", "OR stands between"),
+        ("third:1 OR", "OR stands between"),
+        ("third:1 OR OR third:2", "OR stands between"),
+        ("third:..", "compared with a number"),
+        ("answer!=x", "answers are searched with"),
+        ("thrid:1", "did you mean third"),
+    ],
+)
+def test_a_filter_that_cannot_be_meant_says_what_can(
+    table: RunTable, where: str, says: str
+) -> None:
+    with pytest.raises(BadFilter, match=says):
+        table.select(where, "")
 
 
 TEXTS = ["a", "ab", 'a "b"', "b\na", "\\a", "aab b", "", ":a", "É ß", "[x]", "u0041 \x01A"]

@@ -280,13 +280,13 @@ def list_runs(root: str | Path = ROOT) -> list[RunEntry]:
 
 def read_entry(path: Path, name: str | None = None) -> RunEntry:
     """Read what a list says of the run in a directory; `name` is what to call it, else its path."""
-    return read_entry_and_summary(path, name)[0]
+    return read_files(path, name)[0]
 
 
-def read_entry_and_summary(
+def read_files(
     path: Path, name: str | None = None
-) -> tuple[RunEntry, Mapping[str, Any] | None]:
-    """Read what a list says of a run, and summary.json, where it is that of the journal."""
+) -> tuple[RunEntry, RunInfo | None, Mapping[str, Any] | None]:
+    """Read what a list says of a run, its run.json, and its summary where that is current."""
     name = str(path) if name is None else name
     run = RunDir(path)
     kind: RunKind = "curve" if run.curve.exists() else "run"
@@ -295,7 +295,7 @@ def read_entry_and_summary(
     except (HeldoutError, OSError) as problem:
         is_newer = isinstance(problem, UnknownFormat) and problem.is_newer
         status: ListedStatus = "newer" if is_newer else "damaged"
-        return RunEntry(name, path, kind, status, reason=str(problem)), None
+        return RunEntry(name, path, kind, status, reason=str(problem)), None, None
     if info.config.get("kind") == "episodes":
         kind = "episodes"
     step, usage, whole = None, None, None
@@ -336,7 +336,7 @@ def read_entry_and_summary(
         dirty=info.git.dirty if info.git else None,
         reason=info.reason,
     )
-    return entry, whole
+    return entry, info, whole
 
 
 def describe_model(config: dict[str, Any]) -> str | None:

@@ -24,7 +24,7 @@ from heldout.reporting.names import find_step, parse_eval_name
 from heldout.store.journal import has_writer
 from heldout.store.jsonl import count_lines, open_to_read
 from heldout.store.run_dir import RunDir
-from heldout.store.runs import holds_run, runs_of_name, walk_runs
+from heldout.store.runs import TIMESTAMP, holds_run, runs_of_name, walk_runs
 from heldout.viewer import curve_page, run_page, sample_page
 from heldout.viewer.run_list import describe_entry
 from heldout.viewer.tables import RunTable, stamp
@@ -52,6 +52,8 @@ def scan_runs(roots: Sequence[Path]) -> dict[str, Path]:
     for root in roots:
         for path in _runs_at(root):
             name = path.relative_to(root).as_posix() if path != root else root.absolute().name
+            if TIMESTAMP.fullmatch(name):  # of several runs of a name: the time says nothing alone
+                name = f"{path.absolute().parent.name}/{name}"
             if name in runs:
                 name = path.as_posix()
             runs[name.encode("utf-8", "replace").decode()] = path
@@ -187,6 +189,14 @@ class Pages:
     ) -> Plain:
         """Give some of the samples that a filter holds for."""
         return run_page.describe_rows(self.table(name), where, sort, cols, offset, limit)
+
+    def table_file(self, name: str, where: str, sort: str, format: str) -> Plain:
+        """Give the samples that a filter holds for as CSV or JSONL."""
+        return run_page.rows_as_text(self.table(name), where, sort, format)
+
+    def position(self, name: str, where: str, sort: str, id: str, repeat: int) -> Plain:
+        """Say where in the filtered list of samples one is, and which are beside it."""
+        return run_page.describe_position(self.table(name), where, sort, id, repeat)
 
     # --- One sample ---
 

@@ -245,8 +245,8 @@ def _respond(body: bytes, content_type: str = "application/json") -> web.Respons
 # --- Requests -----------------------------------------------------------------------------------
 
 PAGES = (
-    *("runs", "run", "slices", "rows", "sample", "record", "pair", "compare", "flips"),
-    *("curve", "curve-flips", "strip", "history"),
+    *("runs", "run", "slices", "rows", "table-file", "position", "sample", "record", "pair"),
+    *("compare", "flips", "curve", "curve-flips", "strip", "history"),
 )
 """Requests: methods of `Pages`, with their parameters by name."""
 MOST_ROWS = 200

@@ -7,6 +7,7 @@ alone. Nothing is ever written into a run directory.
 
 from __future__ import annotations
 
+import difflib
 import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from tempfile import TemporaryDirectory
 from threading import RLock
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +29,10 @@ from heldout.store.columns import (
     METADATA,
     METRIC,
     ResultTable,
+    as_text,
     column_name,
     current_parquet,
+    label,
     parts_of,
     table_of,
     write_parquet,
@@ -39,8 +43,17 @@ from heldout.store.parquet import ParquetFile
 from heldout.store.report import EvalReport, repeats_of
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
-from heldout.viewer.search import find_text
-from heldout.viewer.where import CONTAINED, OUTCOMES, FilterColumn, Mask, evaluate, parse
+from heldout.viewer.search import Abandoned, abandoned, find_lines, find_text
+from heldout.viewer.where import (
+    CONTAINED,
+    OUTCOMES,
+    BadFilter,
+    FilterColumn,
+    Mask,
+    Term,
+    evaluate,
+    parse,
+)
 
 ItemNumbers = NDArray[np.int64]
 """Numbers of items, in dataset order from 0."""
@@ -48,7 +61,9 @@ PIECE = 4 << 20
 """Bytes of a journal that are looked at at once."""
 COMPUTED = ("id", "reward", *OUTCOMES)
 """Fields of a filter that are no column of the file, or another one than it has."""
-INPUTS = ("id", "sample_id", "repeat", "index")
+GRADED = ("ground_truth", "extracted")
+"""Fields of a filter that only the journal has; a metadata key of that name comes first."""
+INPUTS = ("id", "sample_id", "repeat", "index", "ground_truth")
 """Columns that are known before the eval, beside the metadata of samples."""
 LINE_START, DIGITS = b'{"index":', 10
 """How lines of a journal begin, and the digits that a number after that may have."""
@@ -64,6 +79,39 @@ def stamp(path: Path) -> str:
         except OSError:
             parts.append("")
     return "-".join(parts)
+
+
+class GradedSample(msgspec.Struct, gc=False):
+    """What is right."""
+
+    ground_truth: Any = None
+
+
+class GradedMetric(msgspec.Struct, gc=False):
+    """What a grader noted."""
+
+    metadata: dict[str, Any] = {}
+
+
+class GradedScore(msgspec.Struct, gc=False):
+    """What all graders noted."""
+
+    metrics: tuple[GradedMetric, ...] = ()
+
+
+class GradedLine(msgspec.Struct, gc=False):
+    """What a grader compared, of a line of a journal."""
+
+    sample: GradedSample
+    score: GradedScore = msgspec.field(default_factory=GradedScore)
+
+    def text(self, field: str) -> str | None:
+        """Return one of GRADED as text."""
+        if field == "ground_truth":
+            return as_text(self.sample.ground_truth)
+        noted = (m.metadata["extracted"] for m in self.score.metrics if "extracted" in m.metadata)
+        first = next(noted, None)
+        return None if first is None else str(first)
 
 
 class RunChanged(RunDirectoryError):
@@ -87,6 +135,7 @@ class RunTable:
         self.select = lru_cache(8)(self._select)
         self._order = lru_cache(8)(self._compute_order)
         self._search = lru_cache(8)(self._search_journal)
+        self._search_answers = lru_cache(8)(self._find_answers)
         self._resources = ExitStack()
         weakref.finalize(self, self._resources.close)
 
@@ -147,10 +196,11 @@ class RunTable:
         """The fields of a filter, and the column that each one means."""
         names = [name for name in self.columns if name not in HASHES]
         written = [*COMPUTED, "tokens", *self.metadata_keys, *self.metrics, *names]
-        return {
+        fields = {
             field: field if field in COMPUTED else self._column_name(field)
             for field in dict.fromkeys(written)
         }
+        return {**dict(zip(GRADED, GRADED, strict=True)), **fields}
 
     def is_input(self, field: str) -> bool:
         """Say whether a field was known before the eval: an id, or metadata of the samples."""
@@ -213,7 +263,7 @@ class RunTable:
         """Load the column of a filter's field; HeldoutError where there is none.
 
         Fields are id, reward, passed, failed, errored, truncated, tokens, seconds, repeat,
-        ended_by, error, metadata keys, and metrics.
+        ended_by, error, ground_truth, extracted, metadata keys, and metrics.
         """
         rewards = self.rewards
         match field:
@@ -230,7 +280,14 @@ class RunTable:
                 return FilterColumn(numbers=np.isnan(rewards).astype(np.float64))
             case "truncated":
                 return FilterColumn(numbers=self.truncated.astype(np.float64))
-        name = self._column_name(field)
+        if self.fields.get(field) in GRADED:
+            return self._load_graded(field)
+        try:
+            name = self._column_name(field)
+        except RunDirectoryError as problem:
+            near = difflib.get_close_matches(field, self.fields, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise RunDirectoryError(f"{problem}{hint}") from None
         if self.columns[name] == "string":
             with self._lock:
                 codes, values = self._file.read_codes(name)
@@ -260,7 +317,7 @@ class RunTable:
         terms = parse(where)
         if not terms and not sort:
             return np.arange(len(self), dtype=np.int64)
-        held = evaluate(terms, len(self), self.column, self._search)
+        held = evaluate(terms, len(self), self.column, self._search_term)
         if not sort:
             return np.flatnonzero(held)
         order = self._order(sort)
@@ -304,7 +361,7 @@ class RunTable:
     @cached_property
     def offsets(self) -> ItemNumbers:
         """Where in the journal the line of each item begins."""
-        found = find_lines(self.run.journal) if self.repeats == 1 else None
+        found = find_item_lines(self.run.journal) if self.repeats == 1 else None
         if found is None:
             found = _decode_lines(self.run.journal, self.repeats)
         # While the run is written, the journal has more items by now than the columns.
@@ -324,6 +381,39 @@ class RunTable:
     def _search_journal(self, text: str) -> Mask:
         """Find the items whose question, conversation, target or error contains a text."""
         return self._items_at(find_text(self.run.journal, text))
+
+    def _search_term(self, term: Term) -> Mask | None:
+        """Evaluate a term that is about texts of conversations; None for any other."""
+        if term.field == "text":
+            return self._search(term.value)
+        if term.field != "answer" or "answer" in self.fields:
+            return None
+        if term.op not in (":", "="):
+            raise BadFilter("answers are searched with : or =", term.start)
+        return self._search_answers(term.value, is_whole=term.op == "=")
+
+    def _find_answers(self, text: str, *, is_whole: bool) -> Mask:
+        """Find the items whose answer contains a text, or is it."""
+        journal = self.run.journal
+
+        def holds(line: bytes) -> bool:
+            answer = decode_result(journal, 0, line).trajectory.answer
+            return answer == text if is_whole else text.lower() in answer.lower()
+
+        return self._items_at(find_lines(journal, text, holds))
+
+    def _load_graded(self, field: str) -> FilterColumn:
+        """Read the target of each item, or what the first grader that extracts anything did."""
+        journal, stop = self.run.journal, abandoned.get()
+        found: list[str | None] = [None] * len(self)
+        items = dict(zip(self.offsets.tolist(), range(len(self)), strict=True))
+        for number, offset, line in lines(journal):
+            if stop is not None and stop.is_set():
+                raise Abandoned
+            if (item := items.get(offset)) is not None:
+                found[item] = JOURNAL.decode(journal, number, line, GradedLine).text(field)
+        codes, values = label(found)
+        return FilterColumn(codes=codes.astype(np.int32), values=values, lowered=_lower(values))
 
     @cached_property
     def _items_by_offset(self) -> ItemNumbers:
@@ -351,7 +441,7 @@ class ItemLines(NamedTuple):
     offsets: ItemNumbers
 
 
-def find_lines(journal: Path) -> ItemLines | None:
+def find_item_lines(journal: Path) -> ItemLines | None:
     """Find the lines of a run without repeats, and decode none of them.
 
     Decoding a million lines would take 5 s, ten times as long. None where a line does not begin as

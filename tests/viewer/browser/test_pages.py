@@ -573,6 +573,26 @@ def test_hostile_text_is_shown_and_never_obeyed(open_page: Open, place: int) -> 
     see(page, "sample_id")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\U000e0041\U000e007f b", "a⟨U+E0041⟩⟨U+E007F⟩ b"),
+        ("\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f", None),
+        ("\U0001f3f4\U000e0068\U000e0069\U000e007f", "\U0001f3f4⟨U+E0068⟩⟨U+E0069⟩⟨U+E007F⟩"),
+        ("\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f\u200d\U0001f525", None),
+        ("می\u200cخواهم क्\u200dष", None),
+        ("pass\u200cword \u200d\u200b", "pass⟨U+200C⟩word ⟨U+200D⟩⟨U+200B⟩"),
+        ("a\ufe0f\u3164", "a⟨U+FE0F⟩⟨U+3164⟩"),
+        ("x\U000e0101 \u034f\ufff9", "x⟨U+E0101⟩ ⟨U+034F⟩⟨U+FFF9⟩"),
+    ],
+)  # fmt: skip
+def test_what_hides_is_marked_and_what_shapes_its_neighbours_is_not(
+    one_page: Page, server: Server, text: str, expected: str | None
+) -> None:
+    one_page.goto(server.address)
+    assert module(one_page, "text.js", "m.visible(a)", text) == (expected or text)
+
+
 def test_hostile_text_in_lists_is_shown_too(open_page: Open) -> None:
     page = open_page("#/run/hostile/samples")
     see(page, "7 of 7 rows")
@@ -730,6 +750,13 @@ FILTERS = (
     *("id:price-01", "id=price-000", "ID:price", "error:CLOSED", "-error:closed", "items>1_0"),
     *("metric.brief:1", "brief:0", "metadata.level:easy level:easy", 'topic:"refund"', "ok:true"),
     *("passed:no", "errored:yes", "truncated:no", "seconds<inf", "repeat:0", "index<1e1"),
+    *(
+        "level:hard OR level:easy reward:1",
+        "reward:0.5..",
+        "tokens:..60 OR id:price-00",
+        "items!=5..9",
+    ),
+    *("ground_truth:12", "ground_truth=4320", "extracted:5", "-extracted:5", "OR a:1", "reward:.."),
     *("reward:high", "level<b", "nope:1", 'level:"hard', "level:", "passed:maybe", "reward!=nan"),
 )
 

@@ -121,6 +121,18 @@ export const Select = ({ label, value, options, none, onChange }) =>
       ${options.map((option) => html`<option value=${option}>${option}</option>`)}
     </select></label>`;
 
+/** Which columns a table has. */
+export function Chooser({ fields, chosen, onChange }) {
+  const toggle = (name, on) => {
+    const rest = chosen.filter((other) => other !== name);
+    onChange(on ? [...rest, name] : rest);
+  };
+  return html`<details class="chooser"><summary>columns</summary><div>${fields.map(
+    (name) => html`<label><input type="checkbox" checked=${chosen.includes(name)}
+      onChange=${(event) => toggle(name, event.target.checked)} /> ${visible(name)}</label>`,
+  )}</div></details>`;
+}
+
 export const Crumbs = ({ path }) =>
   html`<nav class="crumbs" aria-label="where this is">${path.map(
     ([text, href]) => html`<a href=${href}>${visible(text)}</a><span aria-hidden="true">/</span>`,
