@@ -282,21 +282,16 @@ def _csv_cell(value: Any) -> Any:
 def _whole_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any]:
     column = table.column(field)
     if column.numbers is not None:
-        return [None if n != n else int(n) if n == int(n) else n for n in column.numbers[items]]
-    assert column.codes is not None
-    values = [*column.values, None]
-    return [values[code] for code in column.codes[items].tolist()]
-
-
-def _cell_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any]:
-    column = table.column(field)
-    if column.numbers is not None:
         numbers = column.numbers[items].tolist()
         return [None if n != n else int(n) if n == int(n) else n for n in numbers]
     assert column.codes is not None
-    return [
-        None if code < 0 else cut_text(column.values[code]) for code in column.codes[items].tolist()
-    ]
+    codes = column.codes[items].tolist()
+    return [None if code < 0 else column.values[code] for code in codes]
+
+
+def _cell_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any]:
+    values = _whole_values(table, field, items)
+    return [cut_text(value) if isinstance(value, str) else value for value in values]
 
 
 def _format_cell(value: Any) -> str | None:

@@ -132,7 +132,7 @@ export function Runs({ params }) {
           ([label, rows]) => html`<tbody key=${label}>
             ${
               by
-                ? html`<tr class="group"><th colspan="10" scope="rowgroup">${visible(label)}${" "}
+                ? html`<tr class="group"><th colspan=${10 + cols.length} scope="rowgroup">${visible(label)}${" "}
               <span class="soft">${count(rows.length)}</span></th></tr>`
                 : null
             }
