@@ -520,3 +520,19 @@ def test_a_run_whose_journal_has_lost_lines_is_not_listed_as_finished(
     assert (row["status"], row["unfinished"], row["n"], row["asked"]) == (
         "incomplete", True, 49, 120,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("root", "name"),
+    [
+        ("", "capitals/2026-01-02T03-04-05"),
+        ("capitals", "capitals/2026-01-02T03-04-05"),
+        ("capitals/2026-01-02T03-04-05", "capitals/2026-01-02T03-04-05"),
+    ],
+)
+def test_a_run_is_never_named_by_its_time_alone(
+    folder: Path, tmp_path: Path, root: str, name: str
+) -> None:
+    path = tmp_path / "capitals" / "2026-01-02T03-04-05"
+    shutil.copytree(folder / "shop-base", path)
+    assert scan_runs([tmp_path / root]) == {name: path}

@@ -6,7 +6,7 @@ import { useAnswer, useKeys } from "./hooks.js";
 import { Chooser, Live, Loaded, Select, Sign } from "./parts.js";
 import { go, jump, link, set } from "./route.js";
 import { ago, count, oneLine, visible } from "./text.js";
-import { html } from "./vendor/preact-htm.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 
 const target = (run) => link([run.kind === "curve" ? "curve" : "run", run.name]);
 
@@ -15,6 +15,9 @@ function words(run) {
   const texts = [run.name, run.model, ...run.tags, run.note, run.status, ...verdicts, run.kind];
   return texts.join(" ").toLowerCase();
 }
+
+/** Rows that are drawn at first, and again when the end of them comes into view. */
+const SHOWN = 100;
 
 /** Columns that rows can be ordered by, and what each row has there. */
 const ORDERS = {
@@ -64,6 +67,7 @@ export function Runs({ params }) {
   const found = runs.filter((run) => wanted.every((word) => words(run).includes(word)));
   const groups = grouped(sort ? ordered(found, sort) : found, by);
   const shown = groups.flatMap(([, rows]) => rows);
+  const [limit, setLimit] = useState(SHOWN);
   const at = Math.min(Number(params.get("at") || 0), Math.max(0, shown.length - 1));
 
   /** The list takes the focus: Enter opens its row from then on, and not the last control. */
@@ -108,6 +112,7 @@ export function Runs({ params }) {
     const isBounded = runs.every((run) => run.kind === "curve" || !(run.min < 0 || run.max > 1));
     const ready = marked.length === 2;
     const settings = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))].sort();
+    const most = Math.max(limit, at + SHOWN / 2);
     let i = 0;
     return html`
       <h1>Runs <${Live} state=${answer.live} /></h1>
@@ -129,24 +134,38 @@ export function Runs({ params }) {
           ${cols.map((name) => head(name, false, name.replace(/^sampling\./, "")))}
         </tr></thead>
         ${groups.map(
-          ([label, rows]) => html`<tbody key=${label}>
+          ([label, rows]) =>
+            i < most &&
+            html`<tbody key=${label}>
             ${
               by
                 ? html`<tr class="group"><th colspan=${10 + cols.length} scope="rowgroup">${visible(label)}${" "}
               <span class="soft">${count(rows.length)}</span></th></tr>`
                 : null
             }
-            ${rows.map(
+            ${rows.slice(0, Math.max(0, most - i)).map(
               (run) => html`<${Row} key=${run.name} run=${run} at=${i++ === at} isBounded=${isBounded}
                 cols=${cols} isMarked=${marked.includes(run.name)} onMark=${() => mark(run)} />`,
             )}</tbody>`,
         )}
       </table></div>
+      ${shown.length > most ? html`<${More} rest=${shown.length - most} onMore=${() => setLimit(most + SHOWN)} />` : null}
       <p class="soft" role="status">${count(found.length)} of ${count(runs.length)} runs${
         marked.length ? ` · marked: ${marked.map(visible).join(" and ")}` : ""
       }${isExport() ? "" : ` · ${roots.join(", ")}`}</p>`;
   };
   return html`<${Loaded} answer=${answer} view=${view} />`;
+}
+
+/** What stands where the table goes on: more rows are drawn when it comes into view. */
+function More({ rest, onMore }) {
+  const box = useRef(null);
+  useEffect(() => {
+    const observer = new IntersectionObserver(([entry]) => entry.isIntersecting && onMore());
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  });
+  return html`<p ref=${box}><button onClick=${onMore}>${count(rest)} more</button></p>`;
 }
 
 function Row({ run, at, isBounded, isMarked, cols, onMark }) {
