@@ -292,7 +292,7 @@ def derive(
 
 
 def summarize_columns(
-    columns: Arrays, possible_counts: frozenset[str] | set[str], pass_threshold: float | None
+    columns: Arrays, possible_counts: frozenset[str], pass_threshold: float | None
 ) -> Summary:
     """Summarize items in dataset order: SUMMARIZED and the metrics of each."""
     index = columns["index"]

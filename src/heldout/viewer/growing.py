@@ -45,7 +45,8 @@ class GrowingSummary:
                 self._add(lines)
         if not self._chunks:
             return EMPTY_SUMMARY
-        return summarize_columns(self._last_of_each(), self._possible_counts, pass_threshold)
+        counts = frozenset(self._possible_counts)
+        return summarize_columns(self._last_of_each(), counts, pass_threshold)
 
     def _add(self, lines: list[bytes]) -> None:
         if not lines:

@@ -36,7 +36,8 @@ function Call({ call }) {
       call.result === null
         ? html`<p class="soft">no result</p>`
         : html`<div class="result ${call.failed ? "errored" : ""}">
-            <span class="soft">${call.failed ? "result: the tool failed" : "result"}</span><${Text} text=${call.result} /></div>`
+            <span class="soft">${call.failed ? "result: the tool failed" : "result"}</span>
+            <${Text} text=${call.result} /></div>`
     }
   </div>`;
 }

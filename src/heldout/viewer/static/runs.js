@@ -139,8 +139,8 @@ export function Runs({ params }) {
             html`<tbody key=${label}>
             ${
               by
-                ? html`<tr class="group"><th colspan=${10 + cols.length} scope="rowgroup">${visible(label)}${" "}
-              <span class="soft">${count(rows.length)}</span></th></tr>`
+                ? html`<tr class="group"><th colspan=${10 + cols.length} scope="rowgroup">
+              ${visible(label)} <span class="soft">${count(rows.length)}</span></th></tr>`
                 : null
             }
             ${rows.slice(0, Math.max(0, most - i)).map(
@@ -149,7 +149,12 @@ export function Runs({ params }) {
             )}</tbody>`,
         )}
       </table></div>
-      ${shown.length > most ? html`<${More} rest=${shown.length - most} onMore=${() => setLimit(most + SHOWN)} />` : null}
+      ${
+        shown.length > most
+          ? html`<${More} rest=${shown.length - most}
+        onMore=${() => setLimit(most + SHOWN)} />`
+          : null
+      }
       <p class="soft" role="status">${count(found.length)} of ${count(runs.length)} runs${
         marked.length ? ` · marked: ${marked.map(visible).join(" and ")}` : ""
       }${isExport() ? "" : ` · ${roots.join(", ")}`}</p>`;

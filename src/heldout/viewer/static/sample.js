@@ -52,7 +52,8 @@ export function Sample({ name, params }) {
     ${isExport() ? null : toggle("JSON", isJson, turnJson)}
     <span class="space"></span>
     ${position ? html`<${Position} position=${position} where=${where} />` : null}
-    <button disabled=${!position?.previous} onClick=${() => step(position.previous)} title="p">← previous</button>
+    <button disabled=${!position?.previous} onClick=${() => step(position.previous)} title="p">
+      ← previous</button>
     <button disabled=${!position?.next} onClick=${() => step(position.next)} title="n">next →</button>
   </div>`;
   const content = (sample) => {
@@ -155,7 +156,8 @@ function HowItWent({ sample }) {
   return html`<h2>How it went</h2><${Facts} rows=${facts} />
     ${
       sample.turns.length
-        ? html`<details><summary>Input</summary><${Facts} rows=${Object.entries(sample.input).map(fact)} /></details>`
+        ? html`<details><summary>Input</summary>
+            <${Facts} rows=${Object.entries(sample.input).map(fact)} /></details>`
         : null
     }`;
 }

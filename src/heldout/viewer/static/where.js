@@ -23,7 +23,10 @@ const COMPARE = {
 
 const refuse = (error, at) => new Refused({ error, kind: "filter", at }, 400);
 
-/** @typedef {{field: string, op: string, value: string, negated: boolean, start: number, group: number}} Term */
+/**
+ * `group` counts the ORs before a term.
+ * @typedef {{field: string, op: string, value: string, negated: boolean, start: number, group: number}} Term
+ */
 
 /** @returns {Term[]} */
 export function parse(text) {
