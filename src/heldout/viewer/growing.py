@@ -7,7 +7,9 @@ as the journal is.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -30,28 +32,38 @@ class GrowingSummary:
         self._end = 0
         self._chunks: list[Arrays] = []
         self._possible_counts: set[str] = set()
+        self._lines = 0
+        self._lock = Lock()
 
     def update(self, pass_threshold: float | None) -> Summary:
         """Read the lines that came since the last call, and summarize all of them."""
+        with self._lock:
+            with suppress(FileNotFoundError):  # it has just begun
+                self._read_on()
+            if not self._chunks:
+                return EMPTY_SUMMARY
+            counts = frozenset(self._possible_counts)
+            return summarize_columns(self._last_of_each(), counts, pass_threshold)
+
+    def _read_on(self) -> None:
         with open_to_read(self._journal) as file:
             stat = os.fstat(file.fileno())
             if self._file != (stat.st_dev, stat.st_ino) or stat.st_size < self._end:
-                self._file, self._end, self._chunks = (stat.st_dev, stat.st_ino), 0, []
-                self._end = len(file.readline())
+                self._file, self._end, self._lines = (stat.st_dev, stat.st_ino), 0, 0
+                self._chunks = []
             file.seek(self._end)
             while block := file.read(BLOCK) + read_line(file):
                 *lines, torn = block.split(b"\n")
-                self._end += len(block) - len(torn)
                 self._add(lines)
-        if not self._chunks:
-            return EMPTY_SUMMARY
-        counts = frozenset(self._possible_counts)
-        return summarize_columns(self._last_of_each(), counts, pass_threshold)
+                self._end += len(block) - len(torn)
 
     def _add(self, lines: list[bytes]) -> None:
-        if not lines:
+        first = self._lines + 1
+        self._lines += len(lines)
+        numbered = [(n, line) for n, line in enumerate(lines, first) if n > 1]  # no header
+        if not numbered:
             return
-        rows = [JOURNAL.decode(self._journal, 0, line, RecordRow) for line in lines]
+        rows = [JOURNAL.decode(self._journal, n, line, RecordRow) for n, line in numbered]
         for row in rows:
             row.sample.hash_content()
         chunk = ColumnChunk(rows)

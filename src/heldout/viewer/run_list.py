@@ -55,7 +55,7 @@ def describe_entry(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
         if entry.kind == "curve":
             return row | _curve_row(path)
         if entry.status == "running":
-            summary = _growing(path).update(threshold_of(config))
+            summary = _growing(path, info and info.id).update(threshold_of(config))
             return row | numbers(summary) | {"unfinished": True}
         if summary is None or not {*EMPTY_SUMMARY} <= {*summary}:
             summary = EvalReport.load(path).summary
@@ -82,7 +82,7 @@ def _flatten(config: Plain) -> Plain:
 
 
 @lru_cache(64)
-def _growing(path: Path) -> GrowingSummary:
+def _growing(path: Path, _id: str | None) -> GrowingSummary:
     return GrowingSummary(RunDir(path).journal)
 
 

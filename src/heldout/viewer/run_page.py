@@ -36,6 +36,8 @@ ROW_QUESTION = 120
 BINS = 20
 MOST_KEYS, MOST_COMPLETED, LONGEST_COMPLETED = 50, 20, 80
 """Metadata keys whose values a filter is completed with, values of each, and characters of one."""
+MOST_CELLS = 5_000_000
+"""Values of all keys that are read to complete a filter."""
 MOST_VALUES = 5_000
 """Values of a key among which a similar one is looked for."""
 MOST_SAVED = 100_000
@@ -234,7 +236,8 @@ def _completions(table: RunTable) -> list[Plain]:
     fields = ["reward<", "tokens>", "seconds>", "text:", "answer:", "ground_truth:", "extracted:"]
     fields += ["id:", "ended_by:", "error:", *(f"{quote(metric)}<" for metric in table.metrics)]
     terms += [{"term": field, "rows": None} for field in fields]
-    for key in table.metadata_keys[:MOST_KEYS]:
+    # Each key is a column to read.
+    for key in table.metadata_keys[: min(MOST_KEYS, max(3, MOST_CELLS // len(table)))]:
         column = table.column(key)
         terms.append({"term": f"{quote(key)}:", "rows": None})
         if column.codes is None:

@@ -44,7 +44,12 @@ function arrive() {
   document.getElementById("main")?.focus({ preventScroll: true });
   scrollTo(0, 0);
   if (!before) return;
-  const until = performance.now() + LOADING;
+  let until = performance.now() + LOADING;
+  const giveUp = () => {
+    until = 0;
+  };
+  for (const name of ["wheel", "keydown", "pointerdown"])
+    addEventListener(name, giveUp, { once: true, passive: true });
   const restore = () => {
     const link = before.href && document.querySelector(`a[href="${CSS.escape(before.href)}"]`);
     if (link) link.focus({ preventScroll: true });
