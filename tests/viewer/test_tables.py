@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -238,6 +239,16 @@ def test_a_run_that_is_written_while_it_is_read_has_the_rows_it_had(
     journal.close()
     read = [(r.sample_id, r.repeat) for r in table.read(range(6))]
     assert read == [(r.sample_id, r.repeat) for r in results[:6]]
+
+
+def test_the_stamp_changes_with_the_file_of_columns(tmp_path: Path) -> None:
+    """DuckDB opens it again for each column, and would wait at a FIFO for ever."""
+    run = write_journal(tmp_path / "run", [(0, result(0))])
+    run.columns.write_bytes(b"columns")
+    before = stamp(run.path)
+    run.columns.unlink()
+    os.mkfifo(run.columns)
+    assert stamp(run.path) != before
 
 
 def test_nothing_is_written_into_the_run_directory(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ LINE_START, DIGITS = b'{"index":', 10
 def stamp(path: Path) -> str:
     """Say which state of a run directory is there: sizes and times of its files."""
     parts = []
-    for name in ("results.jsonl", "run.json", "curve.jsonl", "stop"):
+    for name in ("results.jsonl", "run.json", "results.parquet", "curve.jsonl", "stop"):
         try:
             stat = (path / name).stat()
             parts.append(f"{stat.st_size:x}.{stat.st_mtime_ns:x}")
