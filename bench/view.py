@@ -25,6 +25,9 @@ from common import emit, options, peer, say, scratch
 from reports import write
 
 FILTERS = ('kind:"kind 2"', "reward<0.5", 'subject:"subject 7" reward:1', "length>90", "id:9999")
+TEXTS = {"in no row": "text:zebra", "in one row": 'text:"is 77777 +"', "in every row": "text:what"}
+LISTED = 1_000
+"""Runs of a list."""
 SORTS = ("-reward", "length", "-page")
 LOGS = {100: 60, 10_000: 240}
 """Samples of the peer's logs, and the seconds it may take."""
@@ -118,8 +121,24 @@ def measure_requests(page: Page) -> None:
         for n in range(50, 58)
     ]
     emit("a new filter, p95", quantiles(again, n=20)[-1], "s", target=0.1)
+    for where, text in TEXTS.items():
+        seconds = page.evaluate(script, {"where": text}) / 1000
+        emit(f"a text search, {where}", seconds, "s", target=1.5)
     sorts = [page.evaluate(script, {"sort": sort}) / 1000 for sort in SORTS]
     emit("a new order", max(sorts), "s", target=0.3)
+
+
+def measure_list(browser: Any, folder: Path) -> None:
+    """Time the list of many runs, which no process has read before."""
+    write(folder / "first", 100)
+    for number in range(1, LISTED):
+        shutil.copytree(folder / "first", folder / f"run-{number}")
+    command: list[str | Path] = [sys.executable, "-m", "heldout", "view", folder, "--no-browser"]
+    with served([*command, "--port", "8930"], r"http\S+") as (address, _):
+        meter = Meter(browser.new_page())
+        seconds = meter.time_until(address, "table.runs a")
+        emit(f"list of {LISTED:,} runs on screen", seconds, "s", target=1.0)
+        meter.page.close()
 
 
 def measure_inspect(browser: Any, peers: Path, folder: Path, quick: bool) -> None:
@@ -167,6 +186,9 @@ def main() -> None:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=path, args=sandbox)
         measure_heldout(browser, folder, count)
+        listed = scratch("view-list")
+        measure_list(browser, listed)
+        shutil.rmtree(listed)
         if not arguments.no_peer:
             measure_inspect(browser, arguments.peers_dir, folder, arguments.quick)
         browser.close()

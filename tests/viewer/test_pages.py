@@ -25,12 +25,14 @@ from heldout import (
     evaluate,
 )
 from heldout.errors import InvalidInput, NotComparable, SystemicFailure
-from heldout.store.run_dir import RunDir
+from heldout.store.journal import JournalWriter
+from heldout.store.run_dir import RunDir, RunInfo
 from heldout.training.curve import CURVE_NAME
 from heldout.types import TokenTrace
 from heldout.viewer.pages import Pages, UnknownRun, scan_runs
+from heldout.viewer.values import numbers
 from tests.viewer.conftest import HOSTILE, Command
-from tests.viewer.runs import make_curve, make_two_evals, save_results
+from tests.viewer.runs import make_curve, make_questions, make_two_evals, save_results
 
 Json = Callable[..., Any]
 
@@ -522,3 +524,57 @@ def test_a_new_run_is_an_event_of_the_list(tmp_path: Path) -> None:
     assert pages.events([], state)[0] == [("runs", {})]
     assert RunDir(tmp_path / "run").exists()
     assert [row["name"] for row in pages.runs()["runs"]] == ["run"]
+
+
+def test_the_row_of_a_running_run_moves_with_every_result(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "live")
+    run.make()
+    run.write_info(RunInfo.new({"experiment_name": "live", "repeats": 1}, {}, asked=9))
+    pages = Pages([tmp_path])
+    journal = JournalWriter(run.journal)
+    samples = make_questions(4)
+    for index, reward in ((2, None), (0, 1.0), (2, 0.5), (1, 0.0)):  # the error is run again
+        state = pages.runs()["state"]
+        assert pages.events([], state)[0] == []
+        sample, score = samples[index], Score((Metric("m", reward or 0.0, 1.0),))
+        error = "no" if reward is None else None
+        result = EvalResult(
+            sample.id, sample, Trajectory(()), Score() if error else score, error=error
+        )
+        journal.append(index, result)
+        assert pages.events([], state)[0] == [("runs", {})]
+        (row,) = pages.runs()["runs"]
+        assert row["status"] == "running"
+        expected = numbers(EvalReport.load(run.path).summary)
+        assert {key: row[key] for key in expected} == expected
+    journal.close()
+    assert pages.runs()["runs"][0]["status"] == "interrupted"
+
+
+def test_a_run_whose_journal_has_lost_lines_is_not_listed_as_finished(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "shop-base", tmp_path / "cut")
+    journal = tmp_path / "cut" / "results.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:50]))
+    (row,) = Pages([tmp_path]).runs()["runs"]
+    assert (row["status"], row["unfinished"], row["n"], row["asked"]) == (
+        "incomplete", True, 49, 120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("root", "name"),
+    [
+        ("", "capitals/2026-01-02T03-04-05"),
+        ("capitals", "capitals/2026-01-02T03-04-05"),
+        ("capitals/2026-01-02T03-04-05", "capitals/2026-01-02T03-04-05"),
+    ],
+)
+def test_a_run_is_never_named_by_its_time_alone(
+    folder: Path, tmp_path: Path, root: str, name: str
+) -> None:
+    path = tmp_path / "capitals" / "2026-01-02T03-04-05"
+    shutil.copytree(folder / "shop-base", path)
+    assert scan_runs([tmp_path / root]) == {name: path}

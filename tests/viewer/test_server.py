@@ -7,6 +7,7 @@ import gzip
 import json
 import shutil
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from yarl import URL
 from heldout.viewer import server
 from heldout.viewer.assets import BUNDLE, read_assets
 from heldout.viewer.pages import Pages
+from heldout.viewer.search import abandoned
 from heldout.viewer.server import HEADERS, PAGES, Viewer, bind, serve
 from tests.viewer.conftest import HOSTILE
 from tests.viewer.runs import make_curve
@@ -45,7 +47,7 @@ async def running(
     bound = bind("127.0.0.1", 0)
     port = bound.getsockname()[1]
     viewer = Viewer(pages, token=token, hosts=frozenset({f"127.0.0.1:{port}"}), code=code)
-    runner = web.AppRunner(viewer.app(), access_log=None, shutdown_timeout=0.1)
+    runner = viewer.runner()
     await runner.setup()
     await web.SockSite(runner, bound).start()
     try:
@@ -79,6 +81,8 @@ REQUESTS = {
     "run": "name=shop-base",
     "slices": "name=shop-base&by=level",
     "rows": "name=shop-base&limit=100",
+    "table-file": "name=shop-base&where=level:hard&format=csv",
+    "position": "name=shop-base&id=price-000&where=level:hard",
     "sample": "name=shop-base&id=price-000",
     "record": "name=shop-base&id=price-000",
     "compare": "a=shop-base&b=shop-tuned&by=level",
@@ -354,6 +358,28 @@ def test_a_page_of_rows_is_bounded(pages: Pages, monkeypatch: pytest.MonkeyPatch
 
 
 # --- Events -------------------------------------------------------------------------------------
+
+
+def test_a_search_ends_when_its_client_has_gone() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    class Searching(Pages):
+        def runs(self) -> Any:
+            stop = abandoned.get()
+            assert stop is not None
+            begun.set()
+            if stop.wait(30):
+                ended.set()
+
+    async def main() -> None:
+        async with running(Searching([])) as address, ClientSession(headers=BEARER) as session:
+            request = asyncio.create_task(session.get(f"{address}/api/runs").__aenter__())
+            await asyncio.to_thread(begun.wait, 30)
+            request.cancel()
+            await asyncio.to_thread(ended.wait, 30)
+
+    asyncio.run(main())
+    assert ended.is_set()
 
 
 def test_a_new_point_reaches_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

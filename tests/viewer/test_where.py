@@ -37,8 +37,10 @@ def get_column(name: str) -> FilterColumn:
     return COLUMNS[name]
 
 
-def search(text: str) -> np.ndarray:
-    return np.array([text.lower() in t.lower() for t in TEXTS])
+def search(term: Term) -> np.ndarray | None:
+    if term.field != "text":
+        return None
+    return np.array([term.value.lower() in t.lower() for t in TEXTS])
 
 
 def rows(text: str) -> list[int]:

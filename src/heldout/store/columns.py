@@ -287,6 +287,14 @@ def derive(
         file.db.execute("SET memory_limit = '64MB'")
         _refuse_twice(**file.read(("index", "repeat", "id_hash")), where=run.path)
         columns = _read_filled(file, SUMMARIZED)
+    summary = summarize_columns(columns, file.possible_counts, pass_threshold)
+    return summary, usage, hash_of_file(run.columns)
+
+
+def summarize_columns(
+    columns: Arrays, possible_counts: frozenset[str], pass_threshold: float | None
+) -> Summary:
+    """Summarize items in dataset order: SUMMARIZED and the metrics of each."""
     index = columns["index"]
     batch = Batch(
         index,
@@ -297,9 +305,9 @@ def derive(
         columns["cached"],
         columns["cached_turns"],
         _metrics_in(columns),
-        file.possible_counts,
+        possible_counts,
     )
-    return summarize_batch(batch, pass_threshold), usage, hash_of_file(run.columns)
+    return summarize_batch(batch, pass_threshold)
 
 
 def write_parquet(

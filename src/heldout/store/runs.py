@@ -280,6 +280,13 @@ def list_runs(root: str | Path = ROOT) -> list[RunEntry]:
 
 def read_entry(path: Path, name: str | None = None) -> RunEntry:
     """Read what a list says of the run in a directory; `name` is what to call it, else its path."""
+    return read_files(path, name)[0]
+
+
+def read_files(
+    path: Path, name: str | None = None
+) -> tuple[RunEntry, RunInfo | None, Mapping[str, Any] | None]:
+    """Read what a list says of a run, its run.json, and its summary where that is current."""
     name = str(path) if name is None else name
     run = RunDir(path)
     kind: RunKind = "curve" if run.curve.exists() else "run"
@@ -288,10 +295,10 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
     except (HeldoutError, OSError) as problem:
         is_newer = isinstance(problem, UnknownFormat) and problem.is_newer
         status: ListedStatus = "newer" if is_newer else "damaged"
-        return RunEntry(name, path, kind, status, reason=str(problem))
+        return RunEntry(name, path, kind, status, reason=str(problem)), None, None
     if info.config.get("kind") == "episodes":
         kind = "episodes"
-    step, usage = None, None
+    step, usage, whole = None, None, None
     summary: Mapping[str, Any] = {}
     if kind == "curve":
         step, summary = _read_last_point(run.curve)
@@ -299,11 +306,12 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
         with suppress(HeldoutError, OSError):
             if stored := run.read_summary(info):
                 summary, usage = stored.summary, stored.usage
+                whole = stored.summary
             elif info.status in ("failed", "interrupted"):
                 summary = {"n": info.ended, "n_errors": info.errors}
     tags = info.config.get("tags")
     note, environment = info.config.get("note"), info.config.get("env")
-    return RunEntry(
+    entry = RunEntry(
         name,
         path,
         kind,
@@ -328,6 +336,7 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
         dirty=info.git.dirty if info.git else None,
         reason=info.reason,
     )
+    return entry, info, whole
 
 
 def describe_model(config: dict[str, Any]) -> str | None:

@@ -120,7 +120,11 @@ class _Collector:
         self.answers: Answers = {}
         self.inside = self.whole = 0
         rows = {row["name"]: row for row in pages.runs()["runs"]}
-        listed = [row for name, row in rows.items() if name in names]
+        listed = [
+            row | {"settings": _without(row["settings"], redact)}
+            for name, row in rows.items()
+            if name in names
+        ]
         self.answers["runs"] = {"runs": listed, "roots": [], "state": ""}
         runs = [row["name"] for row in listed if row["kind"] != "curve" and "problem" not in row]
         pairs = [*combinations(reversed(runs), 2)]  # the older one is A
@@ -254,9 +258,14 @@ class _Collector:
                 self._add("history", history, name=name, label=param, id=row["id"])
 
 
+def _without(settings: Answers, keys: frozenset[str]) -> Answers:
+    """Leave out settings of some keys, "sampling.seed" for "seed" included."""
+    return {name: value for name, value in settings.items() if not keys & {*name.split("."), name}}
+
+
 def _plain_columns(table: RunTable, redact: frozenset[str]) -> Answers:
     """Give the columns that a filter can name as plain lists: the page filters by them itself."""
-    hidden = {prefix + key for key in redact for prefix in (METADATA, METRIC)}
+    hidden = {prefix + key for key in redact for prefix in ("", METADATA, METRIC)}
     fields = {field: name for field, name in table.fields.items() if name not in hidden}
     columns: Answers = {}
     for field, name in fields.items():

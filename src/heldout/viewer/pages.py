@@ -10,11 +10,12 @@ NAME@LABEL:STEP; no name is joined to a path.
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
 from heldout.reporting.blocks import plain_blocks
@@ -23,7 +24,7 @@ from heldout.reporting.names import find_step, parse_eval_name
 from heldout.store.journal import has_writer
 from heldout.store.jsonl import count_lines, open_to_read
 from heldout.store.run_dir import RunDir
-from heldout.store.runs import holds_run, runs_of_name, walk_runs
+from heldout.store.runs import TIMESTAMP, holds_run, runs_of_name, walk_runs
 from heldout.viewer import curve_page, note_page, run_page, sample_page
 from heldout.viewer.run_list import describe_entry
 from heldout.viewer.tables import RunTable, stamp
@@ -40,8 +41,8 @@ DEPTH = 3
 """Folders below a root in which runs are looked for."""
 OTHER_RUNS = 200
 """Runs that are offered to be compared with others, and curves to be drawn with them."""
-JOURNAL_GRAIN = 1 << 20
-"""Bytes that a journal grows by until the list of runs shows it anew."""
+RESCAN_SECONDS = 30.0
+"""How long a scan of the roots is good for while none of their folders changes."""
 
 
 def scan_runs(roots: Sequence[Path]) -> dict[str, Path]:
@@ -55,6 +56,8 @@ def scan_runs(roots: Sequence[Path]) -> dict[str, Path]:
     for root in roots:
         for path in _runs_at(root):
             name = path.relative_to(root).as_posix() if path != root else root.absolute().name
+            if TIMESTAMP.fullmatch(name):  # of several runs of a name: the time says nothing alone
+                name = f"{path.absolute().parent.name}/{name}"
             if name in runs:
                 name = path.as_posix()
             runs[name.encode("utf-8", "replace").decode()] = path
@@ -65,6 +68,67 @@ def _runs_at(root: Path) -> Iterator[Path]:
     if holds_run(root):
         return runs_of_name(root, follow_links=False)
     return walk_runs(root, DEPTH, follow_links=False)
+
+
+class RunScan:
+    """The runs under some roots, looked at again and again for little: most never change.
+
+    A folder's time changes whenever a file in it is made or replaced, as run.json is when a run
+    begins, is resumed and ends. So of a run that nobody writes, that is all that is looked at.
+    """
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._roots = roots
+        self.runs: dict[str, Path] = {}
+        self._folders: dict[Path, int] = {}
+        self._changed = self._scanned = -RESCAN_SECONDS
+        self._still: dict[Path, tuple[int, RunState]] = {}
+
+    def scan(self) -> dict[str, Path]:
+        """Find the runs."""
+        self.runs = scan_runs(self._roots)
+        folders = {*self._roots, *self.runs.values()}
+        for root in self._roots:
+            for path in self.runs.values():
+                folders |= {up for up in path.parents if up.is_relative_to(root)}
+        self._folders = {folder: _folder_time(folder) for folder in folders}
+        self._scanned = time.monotonic()
+        return self.runs
+
+    def refresh(self) -> dict[str, Path]:
+        """Find the runs again if there may be others."""
+        now = time.monotonic()
+        if any(_folder_time(folder) != before for folder, before in self._folders.items()):
+            self._changed = now
+        # A run may be made in a folder that was new itself.
+        if now - self._changed < RESCAN_SECONDS or now - self._scanned > RESCAN_SECONDS:
+            return self.scan()
+        return self.runs
+
+    def state(self, path: Path) -> RunState:
+        """Say which state a run is in."""
+        changed = _folder_time(path)
+        known = self._still.get(path)
+        if known is not None and known[0] == changed:
+            return known[1]
+        state = RunState(stamp(path), _is_live(path))
+        if not state.is_live and not RunDir(path).curve.exists():
+            self._still[path] = changed, state
+        return state
+
+
+class RunState(NamedTuple):
+    """A state of a run directory."""
+
+    stamp: str
+    is_live: bool
+
+
+def _folder_time(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 class Pages:
@@ -80,37 +144,35 @@ class Pages:
         self.takes_notes = takes_notes
         self._made: tuple[tuple[str, ...], ExportedFile] | None = None
         """The last file that was made, and of what."""
-        self._known: dict[str, Path] = {}
+        self._scan = RunScan(self.roots)
 
     def runs(self) -> Plain:
         """List all runs, the newest first."""
         state = self.state([])
         rows = [
-            describe_entry(name, path, stamp(path), _is_live(path))
-            for name, path in self._scan().items()
+            describe_entry(name, path, *self._scan.state(path))
+            for name, path in self._scan.refresh().items()
         ]
         rows.sort(key=lambda row: (row["started"] or "", row["name"]), reverse=True)
         return {"runs": rows, "roots": [str(root) for root in self.roots], "state": state}
 
-    def _scan(self) -> dict[str, Path]:
-        self._known = scan_runs(self.roots)
-        return self._known
-
     def path(self, name: str) -> Path:
         """Find the run directory of a name of the list, or of one eval of a curve there."""
-        if name not in self._known and parse_eval_name(name, self._is_curve) is None:
-            self._scan()
-        if name in self._known:
-            return self._known[name]
+        if name not in self._scan.runs and parse_eval_name(name, self._is_curve) is None:
+            self._scan.scan()
+        known = self._scan.runs
+        if name in known:
+            return known[name]
         one = parse_eval_name(name, self._is_curve)
         if one is not None:
-            return find_step(self._known[one.curve], one.step, label=one.label)
-        near = difflib.get_close_matches(name, self._known, n=1)
+            return find_step(known[one.curve], one.step, label=one.label)
+        near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else None
         raise UnknownRun(f"there is no run {name!r:.200}", hint=hint)
 
     def _is_curve(self, name: str) -> bool:
-        return name in self._known and RunDir(self._known[name]).curve.exists()
+        path = self._scan.runs.get(name)
+        return path is not None and RunDir(path).curve.exists()
 
     def table(self, name: str) -> RunTable:
         """Open a run as it is now."""
@@ -135,6 +197,14 @@ class Pages:
     ) -> Plain:
         """Give some of the samples that a filter holds for."""
         return run_page.describe_rows(self.table(name), where, sort, cols, offset, limit)
+
+    def table_file(self, name: str, where: str, sort: str, format: str) -> Plain:
+        """Give the samples that a filter holds for as CSV or JSONL."""
+        return run_page.rows_as_text(self.table(name), where, sort, format)
+
+    def position(self, name: str, where: str, sort: str, id: str, repeat: int) -> Plain:
+        """Say where in the filtered list of samples one is, and which are beside it."""
+        return run_page.describe_position(self.table(name), where, sort, id, repeat)
 
     # --- One sample ---
 
@@ -201,7 +271,7 @@ class Pages:
         if not 2 <= len(names) <= MOST_RUNS:
             raise InvalidInput(f"a table compares 2 to {MOST_RUNS} runs, got {len(names)}")
         comparisons = [self._compare(names[0], other, "", metric, allow) for other in names[1:]]
-        others = [one for one in self._known if one not in names and not self._is_curve(one)]
+        others = [one for one in self._scan.runs if one not in names and not self._is_curve(one)]
         return describe_several(comparisons, names) | {"others": others[:OTHER_RUNS]}
 
     def _compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Comparison:
@@ -219,7 +289,7 @@ class Pages:
         # Words like "40 s ago", and whether a process writes it, change without the file.
         status = plain_blocks([describe_status(read_curve(path))])[0]
         live = _is_live(path)
-        others = [other for other in self._known if other != name and self._is_curve(other)]
+        others = [other for other in self._scan.runs if other != name and self._is_curve(other)]
         return {
             "name": name,
             **answer,
@@ -239,7 +309,7 @@ class Pages:
             CurveName(one, self.path(one), wanted)
             for one, wanted in zip(name, labels, strict=False)
         ]
-        others = [other for other in self._known if other not in name and self._is_curve(other)]
+        others = [other for other in self._scan.runs if other not in name and self._is_curve(other)]
         answer = describe_overlay(chosen, metric or "reward")
         return answer | {"others": others[:OTHER_RUNS], "state": state}
 
@@ -276,7 +346,7 @@ class Pages:
 
         names = list(dict.fromkeys(name))
         for one in names:
-            if self.path(one) and one not in self._known:
+            if self.path(one) and one not in self._scan.runs:
                 raise InvalidInput(f"{one} is one eval of a curve: export the curve")
         key = (*names, samples, self.state(names))
         if self._made is None or self._made[0] != key:
@@ -295,10 +365,7 @@ class Pages:
                     path = self.path(name)
                     parts.append(f"{stamp(path)}:{'w' * _is_live(path)}")
             return "|".join(parts)
-        states = [
-            (name, stamp(path, journal_grain=JOURNAL_GRAIN), _is_live(path))
-            for name, path in self._scan().items()
-        ]
+        states = [(n, self._scan.state(path)) for n, path in self._scan.refresh().items()]
         return f"{hash(tuple(states)) & 0xFFFFFFFFFFFFFFFF:x}"
 
     def events(self, names: Sequence[str], seen: str) -> tuple[list[tuple[str, Plain]], str]:

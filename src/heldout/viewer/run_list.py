@@ -9,19 +9,34 @@ from pathlib import Path
 
 from heldout.errors import DamagedJournal, HeldoutError, RunDirectoryError
 from heldout.reporting.curves import CurveRun, group_by_label, latest_verdicts, read_curve
-from heldout.store.report import EvalReport
-from heldout.store.runs import read_entry
+from heldout.stats.summary import EMPTY_SUMMARY
+from heldout.store.report import EvalReport, threshold_of
+from heldout.store.run_dir import RunDir
+from heldout.store.runs import read_files
 from heldout.training.curve import CurvePoint
-from heldout.viewer.values import Plain, numbers
+from heldout.viewer.growing import GrowingSummary
+from heldout.viewer.values import Plain, cut_text, numbers
 
 VERDICTS = ("regressing", "plateau", "inconclusive", None, "improving")
 """Verdicts on the evals of a curve, the worst first."""
+
+OTHER_THAN_SETTINGS = (
+    "experiment_name",
+    "output_dir",
+    "resume",
+    "progress",
+    "tags",
+    "note",
+    "kind",
+)
+MOST_SETTINGS = 40
 
 
 @lru_cache(2_000)
 def describe_entry(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
     """Describe a run in a line; `_stamp` and `_live` say which state of it is meant."""
-    entry = read_entry(path, name)
+    entry, info, summary = read_files(path, name)
+    config = {} if info is None else info.config
     row: Plain = {
         "name": name,
         "kind": entry.kind,
@@ -31,17 +46,44 @@ def describe_entry(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
         "started": entry.when,
         "tags": list(entry.tags),
         "note": entry.note,
+        "eval": str(config.get("experiment_name") or name.partition("/")[0]),
+        "settings": _flatten(config),
     }
     try:
         if entry.status == "damaged":
             raise RunDirectoryError(entry.reason or "it cannot be read")
         if entry.kind == "curve":
             return row | _curve_row(path)
-        summary = EvalReport.load(path).summary
-        return row | numbers(summary) | {"unfinished": summary.get("complete") is False}
+        if entry.status == "running":
+            summary = _growing(path, info and info.id).update(threshold_of(config))
+            return row | numbers(summary) | {"unfinished": True}
+        if summary is None or not {*EMPTY_SUMMARY} <= {*summary}:
+            summary = EvalReport.load(path).summary
+        unfinished = summary.get("complete") is False
+        if unfinished and entry.status == "finished":
+            row["status"] = "incomplete"  # lines of its journal are lost
+        return row | numbers(summary) | {"unfinished": unfinished}
     except HeldoutError as problem:
         repair = f"heldout repair {path}" if isinstance(problem, DamagedJournal) else None
         return row | {"problem": str(problem), "repair": repair}
+
+
+def _flatten(config: Plain) -> Plain:
+    """Give the settings of a run that are plain values, those of `sampling` and others included."""
+    settings: Plain = {}
+    for key, value in config.items():
+        if key in OTHER_THAN_SETTINGS:
+            continue
+        parts = {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {}
+        for name, plain in (parts or {key: value}).items():
+            if isinstance(plain, str | int | float) and len(settings) < MOST_SETTINGS:
+                settings[name] = cut_text(str(plain))
+    return settings
+
+
+@lru_cache(64)
+def _growing(path: Path, _id: str | None) -> GrowingSummary:
+    return GrowingSummary(RunDir(path).journal)
 
 
 def _curve_row(path: Path) -> Plain:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import difflib
+import io
 import shlex
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from heldout._format import number
 from heldout.reporting.blocks import Line, Table, plain_blocks
 from heldout.reporting.summaries import build_report, build_slices, in_order
-from heldout.store.columns import as_text
+from heldout.store.columns import METADATA, METRIC, as_text
 from heldout.store.run_dir import RunInfo
 from heldout.store.runs import describe_model
 from heldout.viewer.tables import ItemNumbers, RunTable
@@ -24,11 +29,21 @@ from heldout.viewer.values import (
     question_text,
     reward_values,
 )
-from heldout.viewer.where import OUTCOMES, parse, picked_by, quote
+from heldout.viewer.where import OUTCOMES, SEARCHED, Term, parse, picked_by, quote
 
 ROW_QUESTION = 120
 """Characters of a question in the table of samples, which shows both of its ends."""
 BINS = 20
+MOST_KEYS, MOST_COMPLETED, LONGEST_COMPLETED = 50, 20, 80
+"""Metadata keys whose values a filter is completed with, values of each, and characters of one."""
+MOST_CELLS = 5_000_000
+"""Values of all keys that are read to complete a filter."""
+MOST_VALUES = 5_000
+"""Values of a key among which a similar one is looked for."""
+MOST_SAVED = 100_000
+"""Rows of a file of rows."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
 
 
 def describe_run(table: RunTable) -> Plain:
@@ -157,6 +172,25 @@ def describe_rows(
     return {**answer, "extra": extra, "fields": fields[:100], **_describe_head(table, where, items)}
 
 
+def describe_position(table: RunTable, where: str, sort: str, id: str, repeat: int) -> Plain:
+    """Say where in the filtered list of samples one is, and which are beside it."""
+    items = table.select(where, sort)
+    repeats = table.item_repeats
+    item = next((i for i in table.items_of(id) if repeats[i] == repeat), None)
+    found = [] if item is None else np.flatnonzero(items == item).tolist()
+    at = found[0] if found else None
+
+    def name_row(row: int) -> Plain | None:
+        if not 0 <= row < len(items):
+            return None
+        return {"at": row, "id": table.ids[items[row]], "repeat": int(repeats[items[row]])}
+
+    # What is not in the list has its first row next to it.
+    beside = (-1, 0) if at is None else (at - 1, at + 1)
+    previous, following = map(name_row, beside)
+    return {"at": at, "total": len(items), "previous": previous, "next": following}
+
+
 def _describe_head(table: RunTable, where: str, items: ItemNumbers) -> Plain:
     """Give what stands above the rows: counts, and a mean where rows have one."""
     terms = parse(where)
@@ -173,26 +207,94 @@ def _describe_head(table: RunTable, where: str, items: ItemNumbers) -> Plain:
         "repeats": table.repeats,
         "running": table.report.status == "running",
         "completions": _completions(table),
+        "near": [] if len(items) else _find_near(table, terms),
     }
 
 
-def _completions(table: RunTable) -> list[str]:
-    """Terms that a filter can be completed with: each field."""
-    terms = [f"{outcome}:yes" for outcome in OUTCOMES]
-    terms += ["reward<", "tokens>", "seconds>", "text:", "id:", "ended_by:", "error:"]
-    terms += [f"{metric}<" for metric in table.metrics]
-    return [*terms, *(f"{quote(key)}:" for key in table.metadata_keys)]
+def _find_near(table: RunTable, terms: Sequence[Term]) -> list[str]:
+    """Name the terms that were meant, perhaps, where no row has the value of one."""
+    near = []
+    for term in terms:
+        column = None if term.field in SEARCHED else table.column(term.field)
+        if column is None or column.codes is None or term.negated or column.lowered:
+            continue
+        if term.op in (":", "=") and term.value not in column.values:
+            values = [value for value in column.values if value.lower() == term.value.lower()]
+            values = values or difflib.get_close_matches(term.value, column.values[:MOST_VALUES])
+            near += [f"{quote(term.field)}:{quote(value)}" for value in values[:1]]
+    return near
 
 
-def _cell_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any]:
+@lru_cache(4)
+def _completions(table: RunTable) -> list[Plain]:
+    """Terms that a filter can be completed with: fields, and values with how many rows have each.
+
+    Of outcomes and of metadata, the commonest values.
+    """
+    outcomes = table.count_outcomes(np.arange(len(table)))
+    terms: list[Plain] = [{"term": f"{name}:yes", "rows": outcomes[name]} for name in OUTCOMES]
+    fields = ["reward<", "tokens>", "seconds>", "text:", "answer:", "ground_truth:", "extracted:"]
+    fields += ["id:", "ended_by:", "error:", *(f"{quote(metric)}<" for metric in table.metrics)]
+    terms += [{"term": field, "rows": None} for field in fields]
+    # Each key is a column to read.
+    for key in table.metadata_keys[: min(MOST_KEYS, max(3, MOST_CELLS // len(table)))]:
+        column = table.column(key)
+        terms.append({"term": f"{quote(key)}:", "rows": None})
+        if column.codes is None:
+            continue
+        counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.values))
+        for code in np.argsort(-counts, kind="stable")[:MOST_COMPLETED].tolist():
+            term = f"{quote(key)}:{quote(column.values[code])}"
+            if len(term) <= LONGEST_COMPLETED:
+                terms.append({"term": term, "rows": int(counts[code])})
+    return terms
+
+
+# --- Files of rows ------------------------------------------------------------------------------
+
+
+def rows_as_text(table: RunTable, where: str, sort: str, format: str) -> Plain:
+    """Write the rows that a filter holds for as CSV or JSONL, one per item."""
+    items = table.select(where, sort)
+    shown: list[int] = items[:MOST_SAVED].tolist()
+    fields = ["id", "repeat", "reward", "error", "ground_truth", "extracted"]
+    fields += [f"{METRIC}{name}" for name in table.metrics]
+    fields += [f"{METADATA}{key}" for key in table.metadata_keys]
+    fields += ["prompt_tokens", "completion_tokens", "seconds", "truncated", "ended_by"]
+    columns: dict[str, list[Any]] = {"outcome": [table.outcome(item) for item in shown]}
+    columns |= {field: _whole_values(table, field, shown) for field in fields}
+    rows = zip(*columns.values(), strict=True)
+    if format == "csv":
+        out = io.StringIO()
+        writer = csv.writer(out)
+        writer.writerow(columns)
+        writer.writerows([_csv_cell(value) for value in row] for row in rows)
+        text = out.getvalue()
+    else:
+        names = [*columns]
+        lines = (msgspec.json.encode(dict(zip(names, row, strict=True))) for row in rows)
+        text = b"".join(line + b"\n" for line in lines).decode()
+    return {"text": text, "rows": len(shown), "total": len(items)}
+
+
+def _csv_cell(value: Any) -> Any:
+    """Keep a spreadsheet from taking a text for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def _whole_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any]:
     column = table.column(field)
     if column.numbers is not None:
         numbers = column.numbers[items].tolist()
         return [None if n != n else int(n) if n == int(n) else n for n in numbers]
     assert column.codes is not None
-    return [
-        None if code < 0 else cut_text(column.values[code]) for code in column.codes[items].tolist()
-    ]
+    codes = column.codes[items].tolist()
+    return [None if code < 0 else column.values[code] for code in codes]
+
+
+def _cell_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any]:
+    values = _whole_values(table, field, items)
+    return [cut_text(value) if isinstance(value, str) else value for value in values]
 
 
 def _format_cell(value: Any) -> str | None:

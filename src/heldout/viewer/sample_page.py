@@ -24,6 +24,9 @@ from heldout.viewer.values import (
     text_or_none,
 )
 
+TOOL_ERROR = "Error:"
+"""How the result of a call that failed begins, as `ToolEnvironment` writes it."""
+
 
 def describe_attempt(name: str, table: RunTable, id: str, repeat: int) -> Plain:
     """Describe one attempt at a sample, and name the others."""
@@ -62,6 +65,7 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
     """Describe a result for its page: the conversation as turns, and the score."""
     trajectory = result.trajectory
     turns = list(_turns(trajectory))
+    _count_tokens(turns, trajectory)
     _mark_extracted(turns, result)
     usage, timing = trajectory.usage, trajectory.timing
     return {
@@ -124,6 +128,7 @@ def _turns(trajectory: Trajectory) -> Iterator[Plain]:
                 "arguments": call.arguments,
                 "problem": _json_problem(call.arguments),
                 "result": content_text(messages[result]) if result is not None else None,
+                "failed": result is not None and messages[result].text.startswith(TOOL_ERROR),
             }
             for number, call in enumerate(message.tool_calls)
             for result in (results.get((place, number)),)
@@ -160,6 +165,16 @@ def _json_problem(arguments: str) -> str | None:
     except (ValueError, RecursionError) as problem:
         return f"not JSON: {problem}"[:200]
     return None
+
+
+def _count_tokens(turns: Sequence[Plain], trajectory: Trajectory) -> None:
+    """Give each turn of the model its tokens, where there is a trace that tells them apart."""
+    own = trajectory.model_turns
+    said = [t for t in turns if (t["role"] == "assistant" if own is None else t["place"] in own)]
+    parts = [n for is_model, n in _describe_trace(trajectory) or () if is_model]
+    if len(parts) == len(said):
+        for turn, n in zip(said, parts, strict=True):
+            turn["tokens"] = n
 
 
 def _mark_extracted(turns: Sequence[Plain], result: EvalResult) -> None:

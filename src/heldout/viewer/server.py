@@ -13,6 +13,7 @@ import inspect
 import logging
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -22,9 +23,11 @@ import msgspec
 from aiohttp import web
 from multidict import MultiMapping
 
-from heldout.errors import HeldoutError
+from heldout.errors import HeldoutError, RunReplaced
 from heldout.viewer.assets import read_assets
 from heldout.viewer.pages import NotComparable, Pages, UnknownRun
+from heldout.viewer.search import abandoned
+from heldout.viewer.tables import RunChanged
 from heldout.viewer.where import BadFilter
 
 log = logging.getLogger("heldout")
@@ -55,6 +58,8 @@ LARGEST_REQUEST = 2**16
 """Bytes of a request's body, which only a note has."""
 POLL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 15.0
+TRIES = 4
+"""How often a run is read that is written to at the same time."""
 CODE_SECONDS = 120.0
 """How long a browser may take to start."""
 
@@ -87,6 +92,12 @@ class Viewer:
         app.router.add_get("/api/{page}", self._answer)
         app.router.add_get("/{path:.*}", self._asset)
         return app
+
+    def runner(self) -> web.AppRunner:
+        """Make what runs it: a request that its client gave up is cancelled."""
+        return web.AppRunner(
+            self.app(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True
+        )
 
     @web.middleware
     async def _guard(
@@ -178,8 +189,7 @@ class Viewer:
         self, request: web.Request, method: Callable[..., Any], arguments: dict[str, Any]
     ) -> web.Response:
         try:
-            async with self._workers:
-                body = await asyncio.to_thread(method, **arguments)
+            body = await self._compute(method, arguments)
         except UnknownRun as problem:
             return _error(404, str(problem))
         except BadFilter as problem:
@@ -196,6 +206,19 @@ class Viewer:
         if isinstance(body, bytes):  # an exported file, which the page saves
             return _respond(body, "application/octet-stream")
         return _respond(msgspec.json.encode(body))
+
+    async def _compute(self, method: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """Call a method in a thread; what it searches ends when the client has gone."""
+        stop = threading.Event()
+        async with self._workers:
+            abandoned.set(stop)  # of this request, whose context the thread gets
+            try:
+                for _ in range(TRIES - 1):
+                    with suppress(RunChanged, RunReplaced):
+                        return await asyncio.to_thread(method, **arguments)
+                return await asyncio.to_thread(method, **arguments)
+            finally:
+                stop.set()
 
     # --- Events ---
 
@@ -262,8 +285,9 @@ def _respond(body: bytes, content_type: str = "application/json") -> web.Respons
 # --- Requests -----------------------------------------------------------------------------------
 
 PAGES = (
-    *("runs", "run", "slices", "rows", "sample", "record", "compare", "pairs", "several"),
-    *("curve", "curves", "curve-flips", "strip", "history", "notes", "export", "exported"),
+    *("runs", "run", "slices", "rows", "table-file", "position", "sample", "record"),
+    *("compare", "pairs", "several", "curve", "curves", "curve-flips", "strip", "history"),
+    *("notes", "export", "exported"),
 )
 """Requests: methods of `Pages`, with their parameters by name."""
 MOST_ROWS = 200
@@ -333,7 +357,7 @@ async def serve(
     secret = secrets.token_urlsafe(18) if token else None
     code = secrets.token_urlsafe(18) if token and open_browser else None
     viewer = Viewer(pages, token=secret, hosts=hosts, code=code)
-    runner = web.AppRunner(viewer.app(), access_log=None, shutdown_timeout=1.0)
+    runner = viewer.runner()
     await runner.setup()
     site = web.SockSite(runner, bound)
     await site.start()

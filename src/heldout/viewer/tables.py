@@ -7,14 +7,16 @@ alone. Nothing is ever written into a run directory.
 
 from __future__ import annotations
 
+import difflib
 import weakref
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,19 +29,31 @@ from heldout.store.columns import (
     METADATA,
     METRIC,
     ResultTable,
+    as_text,
     column_name,
     current_parquet,
+    label,
     parts_of,
     table_of,
     write_parquet,
 )
-from heldout.store.journal import decode_result, id_hash, in_order
+from heldout.store.journal import JOURNAL, RecordKey, decode_result, id_hash, in_order, lines
 from heldout.store.jsonl import open_to_read, read_line
 from heldout.store.parquet import ParquetFile
-from heldout.store.report import EvalReport, Results, repeats_of
+from heldout.store.report import EvalReport, repeats_of
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
-from heldout.viewer.where import CONTAINED, OUTCOMES, FilterColumn, Mask, evaluate, parse
+from heldout.viewer.search import Abandoned, abandoned, find_lines, find_text
+from heldout.viewer.where import (
+    CONTAINED,
+    OUTCOMES,
+    BadFilter,
+    FilterColumn,
+    Mask,
+    Term,
+    evaluate,
+    parse,
+)
 
 ItemNumbers = NDArray[np.int64]
 """Numbers of items, in dataset order from 0."""
@@ -47,29 +61,61 @@ PIECE = 4 << 20
 """Bytes of a journal that are looked at at once."""
 COMPUTED = ("id", "reward", *OUTCOMES)
 """Fields of a filter that are no column of the file, or another one than it has."""
-INPUTS = ("id", "sample_id", "repeat", "index")
+GRADED = ("ground_truth", "extracted")
+"""Fields of a filter that only the journal has; a metadata key of that name comes first."""
+INPUTS = ("id", "sample_id", "repeat", "index", "ground_truth")
 """Columns that are known before the eval, beside the metadata of samples."""
 LINE_START, DIGITS = b'{"index":', 10
 """How lines of a journal begin, and the digits that a number after that may have."""
 
 
-def stamp(path: Path, *, journal_grain: int = 1) -> str:
-    """Say which state of a run directory is there: sizes and times of its files.
-
-    Args:
-        path: The run directory.
-        journal_grain: Bytes that a journal has to grow by to make another state.
-    """
+def stamp(path: Path) -> str:
+    """Say which state of a run directory is there: sizes and times of its files."""
     parts = []
     for name in ("results.jsonl", "run.json", "results.parquet", "curve.jsonl", "stop"):
-        grain = journal_grain if name == "results.jsonl" else 1
         try:
             stat = (path / name).stat()
-            time = stat.st_mtime_ns if grain == 1 else 0
-            parts.append(f"{stat.st_size // grain:x}.{time:x}")
+            parts.append(f"{stat.st_size:x}.{stat.st_mtime_ns:x}")
         except OSError:
             parts.append("")
     return "-".join(parts)
+
+
+class GradedSample(msgspec.Struct, gc=False):
+    """What is right."""
+
+    ground_truth: Any = None
+
+
+class GradedMetric(msgspec.Struct, gc=False):
+    """What a grader noted."""
+
+    metadata: dict[str, Any] = {}
+
+
+class GradedScore(msgspec.Struct, gc=False):
+    """What all graders noted."""
+
+    metrics: tuple[GradedMetric, ...] = ()
+
+
+class GradedLine(msgspec.Struct, gc=False):
+    """What a grader compared, of a line of a journal."""
+
+    sample: GradedSample
+    score: GradedScore = msgspec.field(default_factory=GradedScore)
+
+    def text(self, field: str) -> str | None:
+        """Return one of GRADED as text."""
+        if field == "ground_truth":
+            return as_text(self.sample.ground_truth)
+        noted = (m.metadata["extracted"] for m in self.score.metrics if "extracted" in m.metadata)
+        first = next(noted, None)
+        return None if first is None else str(first)
+
+
+class RunChanged(RunDirectoryError):
+    """A run was written to while it was read: the next try finds its new state."""
 
 
 class RunTable:
@@ -89,6 +135,7 @@ class RunTable:
         self.select = lru_cache(8)(self._select)
         self._order = lru_cache(8)(self._compute_order)
         self._search = lru_cache(8)(self._search_journal)
+        self._search_answers = lru_cache(8)(self._find_answers)
         self._resources = ExitStack()
         weakref.finalize(self, self._resources.close)
 
@@ -149,10 +196,11 @@ class RunTable:
         """The fields of a filter, and the column that each one means."""
         names = [name for name in self.columns if name not in HASHES]
         written = [*COMPUTED, "tokens", *self.metadata_keys, *self.metrics, *names]
-        return {
+        fields = {
             field: field if field in COMPUTED else self._column_name(field)
             for field in dict.fromkeys(written)
         }
+        return {**dict(zip(GRADED, GRADED, strict=True)), **fields}
 
     def is_input(self, field: str) -> bool:
         """Say whether a field was known before the eval: an id, or metadata of the samples."""
@@ -215,7 +263,7 @@ class RunTable:
         """Load the column of a filter's field; HeldoutError where there is none.
 
         Fields are id, reward, passed, failed, errored, truncated, tokens, seconds, repeat,
-        ended_by, error, metadata keys, and metrics.
+        ended_by, error, ground_truth, extracted, metadata keys, and metrics.
         """
         rewards = self.rewards
         match field:
@@ -232,7 +280,14 @@ class RunTable:
                 return FilterColumn(numbers=np.isnan(rewards).astype(np.float64))
             case "truncated":
                 return FilterColumn(numbers=self.truncated.astype(np.float64))
-        name = self._column_name(field)
+        if self.fields.get(field) in GRADED:
+            return self._load_graded(field)
+        try:
+            name = self._column_name(field)
+        except RunDirectoryError as problem:
+            near = difflib.get_close_matches(field, self.fields, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise RunDirectoryError(f"{problem}{hint}") from None
         if self.columns[name] == "string":
             with self._lock:
                 codes, values = self._file.read_codes(name)
@@ -262,7 +317,7 @@ class RunTable:
         terms = parse(where)
         if not terms and not sort:
             return np.arange(len(self), dtype=np.int64)
-        held = evaluate(terms, len(self), self.column, self._search)
+        held = evaluate(terms, len(self), self.column, self._search_term)
         if not sort:
             return np.flatnonzero(held)
         order = self._order(sort)
@@ -294,12 +349,15 @@ class RunTable:
     @cached_property
     def offsets(self) -> ItemNumbers:
         """Where in the journal the line of each item begins."""
-        offsets = find_offsets(self.run.journal) if self.repeats == 1 else None
-        if offsets is None:
-            offsets = Results(self.run)._line_places()[1]
-        if len(offsets) != len(self):
-            raise RunDirectoryError(f"{self.run.path} was changed while it was read; try again")
-        return offsets
+        found = find_item_lines(self.run.journal) if self.repeats == 1 else None
+        if found is None:
+            found = _decode_lines(self.run.journal, self.repeats)
+        # While the run is written, the journal has more items by now than the columns.
+        items = self._read("index", 0) * self.repeats + self.item_repeats
+        places = np.minimum(np.searchsorted(found.items, items), len(found.items) - 1)
+        if not np.array_equal(found.items[places], items):
+            raise RunChanged(f"{self.run.path} was changed while it was read; try again")
+        return found.offsets[places]
 
     def read(self, items: Iterable[int]) -> Iterator[EvalResult]:
         """Read some results whole."""
@@ -310,21 +368,52 @@ class RunTable:
 
     def _search_journal(self, text: str) -> Mask:
         """Find the items whose question, conversation, target or error contains a text."""
-        # As JSON has it: quotes and line ends are escaped, everything else is raw UTF-8.
-        needle = msgspec.json.encode(text)[1:-1].lower()
-        candidates = []
-        with open_to_read(self.run.journal) as file:
-            begin = 0
-            while block := file.read(PIECE) + read_line(file):
-                if needle in block.lower():
-                    sizes = [len(line) + 1 for line in block.split(b"\n")]
-                    starts = begin + np.cumsum([0, *sizes[:-1]])
-                    candidates.append(np.flatnonzero(np.isin(self.offsets, starts)))
-                begin += len(block)
+        return self._items_at(find_text(self.run.journal, text))
+
+    def _search_term(self, term: Term) -> Mask | None:
+        """Evaluate a term that is about texts of conversations; None for any other."""
+        if term.field == "text":
+            return self._search(term.value)
+        if term.field != "answer" or "answer" in self.fields:
+            return None
+        if term.op not in (":", "="):
+            raise BadFilter("answers are searched with : or =", term.start)
+        return self._search_answers(term.value, is_whole=term.op == "=")
+
+    def _find_answers(self, text: str, *, is_whole: bool) -> Mask:
+        """Find the items whose answer contains a text, or is it."""
+        journal = self.run.journal
+
+        def holds(line: bytes) -> bool:
+            answer = decode_result(journal, 0, line).trajectory.answer
+            return answer == text if is_whole else text.lower() in answer.lower()
+
+        return self._items_at(find_lines(journal, text, holds))
+
+    def _load_graded(self, field: str) -> FilterColumn:
+        """Read the target of each item, or what the first grader that extracts anything did."""
+        journal, stop = self.run.journal, abandoned.get()
+        found: list[str | None] = [None] * len(self)
+        items = dict(zip(self.offsets.tolist(), range(len(self)), strict=True))
+        for number, offset, line in lines(journal):
+            if stop is not None and stop.is_set():
+                raise Abandoned
+            if (item := items.get(offset)) is not None:
+                found[item] = JOURNAL.decode(journal, number, line, GradedLine).text(field)
+        codes, values = label(found)
+        return FilterColumn(codes=codes.astype(np.int32), values=values, lowered=_lower(values))
+
+    @cached_property
+    def _items_by_offset(self) -> ItemNumbers:
+        return np.argsort(self.offsets)
+
+    def _items_at(self, starts: ItemNumbers) -> Mask:
+        """Say which items have their line at one of these offsets; older lines are no items."""
         held = np.zeros(len(self), dtype=np.bool_)
-        items = np.concatenate(candidates) if candidates else np.empty(0, dtype=np.int64)
-        for item, result in zip(items, self.read(items), strict=True):
-            held[item] = any(text.lower() in part.lower() for part in texts_of(result))
+        order = self._items_by_offset
+        places = np.searchsorted(self.offsets, starts, sorter=order)
+        items = order[np.minimum(places, len(order) - 1)]
+        held[items[self.offsets[items] == starts]] = True
         return held
 
 
@@ -347,30 +436,16 @@ def _lower(values: Sequence[str]) -> list[str]:
     return [value.lower() for value in values]
 
 
-def texts_of(result: EvalResult) -> Iterator[str]:
-    """Yield what a text search looks at: question, conversation, target and error."""
-    yield from _strings(result.sample.input)
-    yield from _strings(result.sample.ground_truth)
-    for message in result.trajectory.messages:
-        yield message.text
-        yield message.reasoning or ""
-        for call in message.tool_calls:
-            yield f"{call.name} {call.arguments}"
-    yield result.error or ""
+class ItemLines(NamedTuple):
+    """Where each item's last line begins, in dataset order."""
+
+    items: ItemNumbers
+    """Which item it is: index * repeats + repeat."""
+    offsets: ItemNumbers
 
 
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        value = [*value.values()]
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from _strings(part)
-    elif value is not None:
-        yield str(value)
-
-
-def find_offsets(journal: Path) -> ItemNumbers | None:
-    """Find where each item's last line begins, in dataset order, without decoding the lines.
+def find_item_lines(journal: Path) -> ItemLines | None:
+    """Find the lines of a run without repeats, and decode none of them.
 
     Decoding a million lines would take 5 s, ten times as long. None where a line does not begin as
     heldout's own do.
@@ -393,7 +468,19 @@ def find_offsets(journal: Path) -> ItemNumbers | None:
         index = np.where(is_number, index * 10 + digit, index)
     if is_number.any():  # a number of more digits
         return None
-    order = np.argsort(index, kind="stable")  # of equal ones, the later line comes later
-    last = np.append(np.diff(index[order]) != 0, True)
-    offsets: ItemNumbers = starts[order[last]]
-    return offsets
+    return _last_lines(index, starts)
+
+
+def _decode_lines(journal: Path, repeats: int) -> ItemLines:
+    numbers = array("q")  # eight bytes each
+    for number, offset, line in lines(journal):
+        key = JOURNAL.decode(journal, number, line, RecordKey)
+        numbers.extend((key.index * repeats + key.repeat, offset))
+    items, offsets = np.array(numbers, dtype=np.int64).reshape(-1, 2).T
+    return _last_lines(items, offsets)
+
+
+def _last_lines(items: ItemNumbers, offsets: ItemNumbers) -> ItemLines:
+    order = np.argsort(items, kind="stable")  # of equal ones, the later line comes later
+    order = order[np.append(np.diff(items[order]) != 0, np.ones(min(1, len(items)), dtype=bool))]
+    return ItemLines(items[order], offsets[order])

@@ -1,7 +1,7 @@
 """The filter of a table of samples: `reward<0.5 kind:"kind 2" -truncated:yes text:"refund"`.
 
-Terms are joined by AND; a minus negates one. `parse` turns the text into terms, `evaluate` terms
-into a mask over columns. Nothing here knows files or HTTP.
+Terms are joined by AND, groups of terms by OR; a minus negates a term. `parse` turns the text into
+terms, `evaluate` terms into a mask over columns. Nothing here knows files or HTTP.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from heldout.errors import HeldoutError, InvalidInput
 
 OUTCOMES = ("passed", "failed", "errored", "truncated")
 """Fields with the values yes and no."""
-CONTAINED = {"id", "error"}
+CONTAINED = {"id", "error", "ground_truth", "extracted"}
 """Fields of which `:` looks for a part, whatever its case."""
+
+SEARCHED = {"text", "answer"}
+"""Fields that are searched for in conversations, and are no columns."""
 
 _TERM = re.compile(
     r"""(?P<minus>-)?(?:(?P<field>"(?:[^"\\]|\\.)*"|[^\s:=<>!"]+)(?P<op>:|<=|>=|!=|=|<|>))?"""
@@ -53,6 +56,8 @@ class Term:
     negated: bool
     start: int
     """Where it stands in the filter."""
+    group: int = 0
+    """Which of the groups that OR joins it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,10 @@ class BadFilter(InvalidInput):
 
 
 def parse(text: str) -> list[Term]:
-    """Parse a filter; BadFilter if a quote is not closed, or a value is missing."""
+    """Parse a filter; BadFilter if a quote is not closed, or a value or a term is missing."""
     terms: list[Term] = []
-    at = 0
+    at = group = 0
+    or_at = None
     while at < len(text):
         if text[at].isspace():
             at += 1
@@ -87,12 +93,19 @@ def parse(text: str) -> list[Term]:
         match = _TERM.match(text, at)
         if match is None or (match.end() < len(text) and not text[match.end()].isspace()):
             raise BadFilter(f"cannot read {text[at : at + 40]!r}: close the quotes", at)
+        if match[0] == "OR":
+            if or_at is not None or not terms:
+                raise BadFilter("OR stands between two terms", at)
+            or_at, group, at = at, group + 1, match.end()
+            continue
         if _OPEN.fullmatch(match[0]):
             raise BadFilter(f"{match[0]} has no value", at)
         field, op = match["field"] or "text", match["op"] or ":"
         negated = match["minus"] is not None
-        terms.append(Term(_unquote(field), op, _unquote(match["value"]), negated, at))
-        at = match.end()
+        terms.append(Term(_unquote(field), op, _unquote(match["value"]), negated, at, group))
+        or_at, at = None, match.end()
+    if or_at is not None:
+        raise BadFilter("OR stands between two terms", or_at)
     return terms
 
 
@@ -108,7 +121,7 @@ def _unquote(text: str) -> str:
 
 def quote(text: str) -> str:
     """Write a field or a value so that `parse` reads it back."""
-    if re.fullmatch(r'[^\s"\\:=<>!-][^\s"\\:=<>!]*', text):
+    if text != "OR" and re.fullmatch(r'[^\s"\\:=<>!-][^\s"\\:=<>!]*', text):
         return text
     return json.dumps(text, ensure_ascii=False)
 
@@ -129,7 +142,7 @@ def evaluate(
     terms: Sequence[Term],
     rows: int,
     get_column: Callable[[str], FilterColumn],
-    search: Callable[[str], Mask],
+    search: Callable[[Term], Mask | None],
 ) -> Mask:
     """Evaluate a filter.
 
@@ -137,29 +150,30 @@ def evaluate(
         terms: The terms.
         rows: How many rows there are.
         get_column: Gets a column by name; HeldoutError where there is none.
-        search: Finds the rows whose conversation contains a text.
+        search: Finds the rows of a term that is about texts, which no column has; None for others.
 
     Raises:
         BadFilter: A column does not exist, or is compared with the wrong kind of value.
     """
-    mask = np.ones(rows, dtype=np.bool_)
-    for term in terms:
-        if term.field == "text":
-            held = search(term.value)
-        else:
+    masks: dict[int, Mask] = {}
+    # Texts last: a column that does not exist is found out before they are searched.
+    for term in sorted(terms, key=lambda term: term.field in SEARCHED):
+        held = search(term)
+        if held is None:
             try:
                 column = get_column(term.field)
             except HeldoutError as problem:
                 raise BadFilter(str(problem), term.start) from None
             held = _evaluate_term(term, column)
-        mask &= ~held if term.negated else held
-    return mask
+        held = ~held if term.negated else held
+        masks[term.group] = masks[term.group] & held if term.group in masks else held
+    return np.logical_or.reduce([*masks.values()]) if masks else np.ones(rows, dtype=np.bool_)
 
 
 def _evaluate_term(term: Term, column: FilterColumn) -> Mask:
     if column.numbers is not None:
         with np.errstate(invalid="ignore"):
-            held: Mask = _COMPARE[term.op](column.numbers, _number(term))
+            held = _compare_numbers(term, column.numbers)
         # A row without a value satisfies no condition, "unequal" included.
         return held & ~np.isnan(column.numbers)
     if term.op not in (":", "=", "!="):
@@ -175,11 +189,23 @@ def _evaluate_term(term: Term, column: FilterColumn) -> Mask:
     return (~held & has_value) if term.op == "!=" else held
 
 
-def _number(term: Term) -> float:
-    if term.field in OUTCOMES and term.value in ("yes", "no"):
-        return float(term.value == "yes")
+def _compare_numbers(term: Term, numbers: NDArray[np.float64]) -> Mask:
+    low, dots, high = term.value.partition("..")
+    if not dots or term.op not in (":", "=", "!="):
+        return np.asarray(_COMPARE[term.op](numbers, _number(term, term.value)))
+    held = np.ones(len(numbers), dtype=np.bool_)
+    if low or not high:
+        held &= numbers >= _number(term, low)
+    if high:
+        held &= numbers <= _number(term, high)
+    return ~held if term.op == "!=" else held
+
+
+def _number(term: Term, text: str) -> float:
+    if term.field in OUTCOMES and text in ("yes", "no"):
+        return float(text == "yes")
     try:
-        number = float(term.value)
+        number = float(text)
         if not math.isnan(number):
             return number
         raise ValueError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shutil
 import threading
@@ -15,7 +17,7 @@ from urllib.parse import quote
 import pytest
 
 import heldout
-from heldout import EvalResult, Message, Metric, Score, Trajectory
+from heldout import EvalResult, Message, Metric, Score, ToolCall, Trajectory
 from heldout._format import number
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, RunInfo
@@ -153,6 +155,89 @@ def test_runs_are_marked_and_compared_by_keys(open_page: Open) -> None:
     see(page, "shop-base is worse than shop-tuned")
     page.keyboard.press("Escape")
     see(page, "of 9 runs")
+
+
+def test_runs_are_sorted_grouped_and_marked_in_the_address(open_page: Open) -> None:
+    page = open_page("#/runs?where=shop-")
+    see(page, "4 of 9 runs")
+    names = page.locator("table.runs tbody td:nth-child(2) a")
+    page.get_by_role("button", name="mean").click()
+    page.locator("th[aria-sort=descending]", has_text="mean").wait_for()
+    assert names.first.inner_text() in ("shop-tuned", "shop-killed")
+    page.get_by_text("columns", exact=True).click()
+    page.get_by_label("sampling.max_tokens").check()
+    page.locator("td.setting", has_text="256").first.wait_for()
+    page.get_by_label("group by").select_option("eval")
+    page.locator("tr.group", has_text="shop-base").first.wait_for()
+    page.get_by_label("mark shop-base", exact=True).check()
+    page.get_by_label("mark shop-tuned").check()
+    page.reload()
+    see(page, "marked: shop-base and shop-tuned")
+    assert page.locator("td.setting").count() == 4
+    page.get_by_role("button", name="Compare the two marked").click()
+    see(page, "B is better")
+
+
+def test_back_finds_the_page_as_it_was_left(open_page: Open) -> None:
+    page = open_page("#/run/shop-base", viewport={"width": 1280, "height": 400})
+    assert page.title() == "shop-base · heldout"
+    link = page.get_by_role("link", name="Failures")
+    link.scroll_into_view_if_needed()
+    page.evaluate("scrollTo(0, 120)")
+    link.click()
+    see(page, "picked by their result")
+    assert page.title() == "samples · shop-base · heldout"
+    assert page.evaluate("[scrollY, document.activeElement.id]") == [0, "main"]
+    page.go_back()
+    page.locator("a:focus", has_text="Failures").wait_for()
+    assert page.evaluate("scrollY") == 120
+
+
+def test_after_a_restart_one_tab_with_the_new_link_is_enough(
+    browser: Browser, folder: Path
+) -> None:
+    old, context = Server(folder), browser.new_context(viewport=SIZE)
+    page = context.new_page()
+    page.goto(old.address)
+    see(page, "of 9 runs")
+    old.close()
+    new = Server(folder)
+    assert new.origin == old.origin  # the port is free again
+    page.reload()
+    see(page, "the token is missing or old")
+    context.new_page().goto(new.address)
+    see(page, "of 9 runs")
+    context.close()
+    new.close()
+
+
+def test_there_is_one_stream_after_the_server_was_away(one_page: Page, server: Server) -> None:
+    one_page.goto(f"{server.origin}#/run/shop-base")  # which follows nothing itself
+    see(one_page, "About this run")
+    script = """(async () => {
+        let open = 0, isDown = true, isHidden = false;
+        const answer = window.fetch, delay = window.setTimeout;
+        Object.defineProperty(document, "hidden", { get: () => isHidden, configurable: true });
+        window.setTimeout = (act, time) => delay(act, time > 30_000 ? time : 5);
+        window.fetch = (url, { signal }) => new Promise((_, reject) => {
+            if (isDown) return reject(new TypeError("down"));
+            open++;
+            signal.addEventListener("abort", () => { open--; reject(signal.reason); });
+        });
+        const end = m.follow([], "", () => {}, () => {});
+        for (let i = 0; i < 6; i++) {
+            isHidden = !isHidden;
+            document.dispatchEvent(new Event("visibilitychange"));
+        }
+        isDown = false;
+        await new Promise((resolve) => delay(resolve, 300));
+        const count = open;
+        end();
+        Object.assign(window, { fetch: answer, setTimeout: delay });
+        delete document.hidden;
+        return count;
+    })()"""
+    assert module(one_page, "api.js", f"await {script}") == 1
 
 
 def test_a_curve_of_several_evals_shows_the_worst_first(open_page: Open, tmp_path: Path) -> None:
@@ -336,9 +421,45 @@ def test_rows_selected_by_outcome_have_no_mean_and_neither_has_a_filter_that_is_
     assert "/samples" in page.url  # a row of the old filter is not what was asked for
 
 
+def test_half_a_field_is_not_searched_and_rows_of_the_last_filter_are_not_opened(
+    open_page: Open, pages: Pages
+) -> None:
+    page = open_page("#/run/shop-base/samples")
+    see(page, "120 of 120 rows")
+    asked: list[str] = []
+    held = []
+
+    def hold(route: Any) -> None:
+        asked.append(route.request.url)
+        if "where=level" in route.request.url:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/rows*", hold)
+    page.keyboard.press("/")
+    page.keyboard.type("level")
+    see(page, "Enter searches for the text")
+    page.keyboard.type(":hard")
+    page.locator(".busy").wait_for()
+    page.locator(".grid.stale").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    assert "/samples" in page.url
+    assert [url.partition("where=")[2] for url in asked] == ["level%3Ahard"]
+    held[0].continue_()
+    total = pages.rows("shop-base", "level:hard", "", [], 0, 1)["total"]
+    see(page, f"{total} of 120 rows")
+    assert not page.locator(".busy").is_visible()
+
+
 def test_a_filter_that_cannot_be_read_leaves_the_rows(open_page: Open) -> None:
     page = open_page("#/run/shop-base/samples")
     see(page, "120 of 120 rows")
+    page.get_by_label("Filter").fill("level:HARD")
+    page.get_by_role("button", name="level:hard").click()  # did you mean
+    page.wait_for_url(re.compile("level%3Ahard"))
     page.get_by_label("Filter").fill("level:hard nope:1")
     see(page, re.compile("has no key 'nope'"))
     assert page.locator("[role=alert] mark").inner_text() == "nope:1"
@@ -402,6 +523,58 @@ def test_a_sample_shows_what_the_grader_extracted_where_it_stands(
     see(page, "One")
     page.keyboard.press("Escape")
     see(page, "of 120 rows")
+
+
+def test_a_sample_of_a_link_knows_its_place_in_the_list(open_page: Open, pages: Pages) -> None:
+    rows = pages.rows("shop-base", "failed:yes", "-tokens", [], 0, 9)
+    page = open_page(
+        f"#/run/shop-base/sample?id={rows['rows'][4]['id']}&where=failed:yes&sort=-tokens"
+    )
+    see(page, re.compile(f"^5 of {rows['total']}"))
+    page.keyboard.press("n")
+    page.get_by_role("heading", name=rows["rows"][5]["id"]).wait_for()
+    see(page, re.compile(f"^6 of {rows['total']}"))
+    see(page, "failed:yes")
+    page.get_by_text("Input", exact=True).click()
+    see(page, "question")
+    turn = page.locator("article.turn").first
+    said = turn.locator(".said")
+    said.wait_for()
+    turn.locator("summary").click()
+    assert not said.is_visible()
+
+
+def test_a_tool_that_failed_is_marked(open_page: Open, tmp_path: Path) -> None:
+    call = ToolCall("c", "look_up", "{}")
+    messages = (
+        Message("user", "?"),
+        Message("assistant", "", (call,)),
+        Message("tool", "Error: there is no tool", tool_call_id="c"),
+    )
+    save_results(
+        tmp_path / "tools",
+        [EvalResult("q", replace(make_questions(1)[0], id="q"), Trajectory(messages))],
+    )
+    server = Server(tmp_path)
+    page = open_page("#/run/tools/sample?id=q", on=server)
+    page.locator(".result.errored", has_text="the tool failed").wait_for()
+    server.close()
+
+
+def test_filtered_rows_are_saved_as_a_file(open_page: Open, pages: Pages) -> None:
+    page = open_page("#/run/shop-base/samples?where=level:hard failed:yes&sort=-tokens")
+    expected = pages.rows("shop-base", "level:hard failed:yes", "-tokens", [], 0, 100)["rows"]
+    for format in ("csv", "jsonl"):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=format, exact=True).click()
+        assert download.value.suggested_filename == f"shop-base.{format}"
+        text = download.value.path().read_text()
+        found = (
+            [row["id"] for row in csv.DictReader(text.splitlines())]
+            if format == "csv"
+            else [json.loads(line)["id"] for line in text.splitlines()]
+        )
+        assert found == [row["id"] for row in expected]
 
 
 def test_attempts_are_turned_by_brackets(open_page: Open) -> None:
@@ -683,6 +856,26 @@ def test_hostile_text_is_shown_and_never_obeyed(open_page: Open, place: int) -> 
     see(page, "sample_id")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\U000e0041\U000e007f b", "a⟨U+E0041⟩⟨U+E007F⟩ b"),
+        ("\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f", None),
+        ("\U0001f3f4\U000e0068\U000e0069\U000e007f", "\U0001f3f4⟨U+E0068⟩⟨U+E0069⟩⟨U+E007F⟩"),
+        ("\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f\u200d\U0001f525", None),
+        ("می\u200cخواهم क्\u200dष", None),
+        ("pass\u200cword \u200d\u200b", "pass⟨U+200C⟩word ⟨U+200D⟩⟨U+200B⟩"),
+        ("a\ufe0f\u3164", "a⟨U+FE0F⟩⟨U+3164⟩"),
+        ("x\U000e0101 \u034f\ufff9", "x⟨U+E0101⟩ ⟨U+034F⟩⟨U+FFF9⟩"),
+    ],
+)  # fmt: skip
+def test_what_hides_is_marked_and_what_shapes_its_neighbours_is_not(
+    one_page: Page, server: Server, text: str, expected: str | None
+) -> None:
+    one_page.goto(server.address)
+    assert module(one_page, "text.js", "m.visible(a)", text) == (expected or text)
+
+
 def test_hostile_text_in_lists_is_shown_too(open_page: Open) -> None:
     page = open_page("#/run/hostile/samples")
     see(page, "7 of 7 rows")
@@ -953,6 +1146,13 @@ FILTERS = (
     *("id:price-01", "id=price-000", "ID:price", "error:CLOSED", "-error:closed", "items>1_0"),
     *("metric.brief:1", "brief:0", "metadata.level:easy level:easy", 'topic:"refund"', "ok:true"),
     *("passed:no", "errored:yes", "truncated:no", "seconds<inf", "repeat:0", "index<1e1"),
+    *(
+        "level:hard OR level:easy reward:1",
+        "reward:0.5..",
+        "tokens:..60 OR id:price-00",
+        "items!=5..9",
+    ),
+    *("ground_truth:12", "ground_truth=4320", "extracted:5", "-extracted:5", "OR a:1", "reward:.."),
     *("reward:high", "level<b", "nope:1", 'level:"hard', "level:", "passed:maybe", "reward!=nan"),
 )
 

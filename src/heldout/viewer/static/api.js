@@ -29,7 +29,7 @@ export async function takeToken() {
   const match = /^#(token|code)=([\w-]+)(.*)$/.exec(location.hash);
   if (!match) return;
   const rest = match[3] || "/runs";
-  history.replaceState(null, "", `${location.pathname}${location.search}#${rest}`);
+  history.replaceState(history.state, "", `${location.pathname}${location.search}#${rest}`);
   if (match[1] === "token") {
     stored.set(TOKEN, match[2]);
     return;
@@ -37,6 +37,13 @@ export async function takeToken() {
   const response = await fetch("api/token", { headers: { Authorization: `Code ${match[2]}` } });
   // Refused, the page says what every request of it says.
   if (response.ok) stored.set(TOKEN, (await response.json()).token);
+}
+
+/** Call a listener when another tab has got a newer token: after a restart the old one is none. */
+export function onNewToken(listener) {
+  const heard = (event) => event.key === TOKEN && listener();
+  addEventListener("storage", heard);
+  return () => removeEventListener("storage", heard);
 }
 
 /** Parameters that have a value, as pairs in order of their names. */

@@ -15,6 +15,7 @@ import { Runs } from "./runs.js";
 import { Sample } from "./sample.js";
 import { Samples } from "./samples.js";
 import { Several } from "./several.js";
+import { visible } from "./text.js";
 import { Component, html, render } from "./vendor/preact-htm.js";
 
 const THEME = "heldout-theme";
@@ -36,6 +37,17 @@ const HELP = [
   ["t", "light or dark"],
   ["y", "copy the link"],
 ];
+
+/** What a tab is called: the run and what is shown of it, the most telling first. */
+function title({ path, params }) {
+  const [first, name, second] = path;
+  const shown = {
+    run: [params.get("id"), second === "samples" && "samples", name],
+    compare: [params.get("id"), name && `${name} and ${second}`],
+    curve: [params.get("id"), name],
+  }[first];
+  return visible([...(shown || ["runs"]).filter(Boolean), "heldout"].join(" · "));
+}
 
 function page({ path, params }) {
   const [first, name, second, third] = path;
@@ -69,6 +81,7 @@ class App extends Component {
   state = { route: here(), help: false, copied: false };
 
   componentDidMount() {
+    this.componentDidUpdate();
     onChange(() => this.setState({ route: here() }));
     addEventListener("resize", () => this.forceUpdate());
   }
@@ -106,6 +119,10 @@ class App extends Component {
     event.preventDefault();
     document.getElementById("main").focus();
   };
+
+  componentDidUpdate() {
+    document.title = title(this.state.route);
+  }
 
   render(_, { route, help, copied }) {
     const made = isExport() && document.querySelector("meta[name=made]")?.content;

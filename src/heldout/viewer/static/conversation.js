@@ -35,14 +35,24 @@ function Call({ call }) {
     ${
       call.result === null
         ? html`<p class="soft">no result</p>`
-        : html`<div class="result"><span class="soft">result</span><${Text} text=${call.result} /></div>`
+        : html`<div class="result ${call.failed ? "errored" : ""}">
+            <span class="soft">${call.failed ? "result: the tool failed" : "result"}</span>
+            <${Text} text=${call.result} /></div>`
     }
   </div>`;
 }
 
+/** What a turn says, and its calls, as they were written. */
+function copyTurn({ reasoning, text, calls }) {
+  const called = calls.flatMap((call) => [`${call.name}(${call.arguments})`, call.result]);
+  navigator.clipboard?.writeText([reasoning, text, ...called].filter(Boolean).join("\n\n"));
+}
+
 function Turn({ turn, rendered, folded }) {
-  return html`<article class="turn ${turn.role}">
-    <header>${turn.role}</header>
+  return html`<article class="turn ${turn.role}"><details open>
+    <summary>${turn.role}${
+      turn.tokens ? html` <span class="soft">${count(turn.tokens)} tokens</span>` : null
+    }</summary>
     ${
       turn.reasoning
         ? html`<details class="reasoning" open=${!folded}>
@@ -53,7 +63,8 @@ function Turn({ turn, rendered, folded }) {
     ${turn.images.map((url, i) => html`<img class="said" src=${url} alt="image ${i + 1} of the message" />`)}
     ${turn.text ? html`<${Text} text=${turn.text} mark=${turn.mark} rendered=${rendered} />` : null}
     ${turn.calls.map((call) => html`<${Call} call=${call} />`)}
-  </article>`;
+  </details>
+  <button class="plain copy" onClick=${() => copyTurn(turn)}>copy</button></article>`;
 }
 
 /**

@@ -24,6 +24,7 @@ export async function readAnswers(element) {
 export function answer(path, params, pairs) {
   if (path === "rows") return rowsOf(answers[`rows\nname=${params.name}`], params);
   if (path === "pairs") return pairsOf(answers[`pairs\na=${params.a}\nb=${params.b}`], params);
+  if (path === "position") return positionOf(answers[`rows\nname=${params.name}`], params);
   const found = answers[[path, ...pairs.map((pair) => pair.join("="))].join("\n")];
   if (found === undefined) throw notInside();
   return found;
@@ -59,5 +60,19 @@ function rowsOf(table, { where = "", sort = "", offset = 0, limit = 100 }) {
     mean: picked === "all" ? table.mean : null,
     counts: { failed: count("failed"), errored: count("errored"), truncated: count("truncated") },
     rows: chosen.slice(offset, offset + limit).map((row) => table.rows[row]),
+  };
+}
+
+/** Where in the filtered list a row is, and which are beside it. */
+function positionOf(table, { where = "", sort = "", id, repeat = 0 }) {
+  if (!table) throw notInside();
+  const rows = select(table, parse(where), sort).map((row) => table.rows[row]);
+  const at = rows.findIndex((row) => row.id === id && row.repeat === Number(repeat));
+  const name = (row) => rows[row] && { at: row, id: rows[row].id, repeat: rows[row].repeat };
+  return {
+    at: at < 0 ? null : at,
+    total: rows.length,
+    previous: name(at < 0 ? -1 : at - 1),
+    next: name(at + 1),
   };
 }

@@ -1,6 +1,6 @@
 // What pages share: an answer that follows its request, keys while a page is there, a switch.
 
-import { address, follow, get } from "./api.js";
+import { address, follow, get, onNewToken } from "./api.js";
 import * as keys from "./keys.js";
 import { link } from "./route.js";
 import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "./vendor/preact-htm.js";
@@ -36,6 +36,8 @@ export function useAnswer(path, params = {}, follows = () => null, version = 0) 
     );
     return () => stop.abort();
   }, [request, asked, version]);
+
+  useEffect(() => (answer.problem?.status === 401 ? onNewToken(reload) : undefined), [answer.problem]);
 
   const names = answer.data && request ? follows(answer.data) : null;
   useEffect(() => {

@@ -81,6 +81,10 @@ export function Loaded({ answer, view, refused }) {
     ${data ? view(data) : null}`;
 }
 
+/** A line that moves while something newer than what is shown is on its way. */
+export const Busy = ({ is }) =>
+  html`<div class="busy" role="progressbar" aria-label="searching" hidden=${!is}></div>`;
+
 /** A table of plain values; `numeric` columns are set to the right. */
 export function Table({ caption, columns, rows, onRow, label }) {
   const opens = (row) =>
@@ -116,6 +120,18 @@ export const Select = ({ label, value, options, none, onChange }) =>
       ${none === undefined ? null : html`<option value="">${none}</option>`}
       ${options.map((option) => html`<option value=${option}>${option}</option>`)}
     </select></label>`;
+
+/** Which columns a table has. */
+export function Chooser({ fields, chosen, onChange }) {
+  const toggle = (name, on) => {
+    const rest = chosen.filter((other) => other !== name);
+    onChange(on ? [...rest, name] : rest);
+  };
+  return html`<details class="chooser"><summary>columns</summary><div>${fields.map(
+    (name) => html`<label><input type="checkbox" checked=${chosen.includes(name)}
+      onChange=${(event) => toggle(name, event.target.checked)} /> ${visible(name)}</label>`,
+  )}</div></details>`;
+}
 
 export const Crumbs = ({ path }) =>
   html`<nav class="crumbs" aria-label="where this is">${path.map(

@@ -3,10 +3,10 @@
 import { Bar, Sparkline } from "./charts.js";
 import { isExport } from "./exported.js";
 import { useAnswer, useKeys } from "./hooks.js";
-import { Live, Loaded, Sign } from "./parts.js";
+import { Chooser, Live, Loaded, Select, Sign } from "./parts.js";
 import { go, jump, link, set } from "./route.js";
 import { ago, count, oneLine, visible } from "./text.js";
-import { html, useState } from "./vendor/preact-htm.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 
 const target = (run) => link([run.kind === "curve" ? "curve" : "run", run.name]);
 
@@ -16,27 +16,70 @@ function words(run) {
   return texts.join(" ").toLowerCase();
 }
 
+/** Rows that are drawn at first, and again when the end of them comes into view. */
+const SHOWN = 100;
+
+/** Columns that rows can be ordered by, and what each row has there. */
+const ORDERS = {
+  run: (run) => run.name,
+  model: (run) => run.model,
+  mean: (run) => run.mean,
+  n: (run) => run.n,
+  errors: (run) => run.errors,
+  status: (run) => run.status,
+  started: (run) => run.started,
+};
+
+/** Rows in an order, "-mean" with the largest first; those without a value come last. */
+function ordered(runs, sort) {
+  const field = sort.replace(/^-/, "");
+  const value = ORDERS[field] || ((run) => run.settings[field]);
+  const sign = sort.startsWith("-") ? -1 : 1;
+  const isMissing = (a) => a === null || a === undefined;
+  const compare = (a, b) =>
+    typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+  return [...runs].sort((one, other) => {
+    const [a, b] = [value(one), value(other)];
+    if (isMissing(a) || isMissing(b)) return isMissing(a) - isMissing(b);
+    return sign * compare(a, b);
+  });
+}
+
+/** Rows by eval or by tag, each group where its first row is; of several tags, a run is in each. */
+function grouped(runs, by) {
+  if (!by) return [["", runs]];
+  const groups = new Map();
+  for (const run of runs)
+    for (const label of by === "tag" ? (run.tags.length ? run.tags : ["no tag"]) : [run.eval])
+      groups.set(label, [...(groups.get(label) || []), run]);
+  return [...groups];
+}
+
 export function Runs({ params }) {
   const answer = useAnswer("runs", {}, () => []);
-  const [marked, setMarked] = useState([]);
-  const [at, setAt] = useState(0);
   const where = params.get("where") || "";
+  const sort = params.get("sort") || "";
+  const by = params.get("group") || "";
+  const cols = params.getAll("cols");
+  const marked = params.getAll("mark");
   const wanted = where.toLowerCase().split(/\s+/).filter(Boolean);
   const runs = answer.data?.runs || [];
-  const shown = runs.filter((run) => wanted.every((word) => words(run).includes(word)));
+  const found = runs.filter((run) => wanted.every((word) => words(run).includes(word)));
+  const groups = grouped(sort ? ordered(found, sort) : found, by);
+  const shown = groups.flatMap(([, rows]) => rows);
+  const [limit, setLimit] = useState(SHOWN);
+  const at = Math.min(Number(params.get("at") || 0), Math.max(0, shown.length - 1));
 
   /** The list takes the focus: Enter opens its row from then on, and not the last control. */
   const move = (to) => {
-    setAt(Math.max(0, Math.min(to, shown.length - 1)));
+    set({ at: Math.max(0, Math.min(to, shown.length - 1)) || "" });
     document.querySelector("[data-list]")?.focus({ preventScroll: true });
     requestAnimationFrame(() => document.querySelector("tr.at")?.scrollIntoView({ block: "nearest" }));
   };
   const mark = (run) => {
     if (!run || run.kind === "curve" || run.problem) return;
     const { name } = run;
-    setMarked((names) =>
-      names.includes(name) ? names.filter((n) => n !== name) : [...names.slice(-1), name],
-    );
+    set({ mark: marked.includes(name) ? marked.filter((n) => n !== name) : [...marked.slice(-1), name] });
   };
   const compare = () => {
     const pair = runs.filter((run) => marked.includes(run.name));
@@ -54,44 +97,87 @@ export function Runs({ params }) {
     c: compare,
   });
 
+  const head = (name, numeric, title = name) => {
+    const sorted = sort === name ? "ascending" : sort === `-${name}` ? "descending" : undefined;
+    const next = sort === `-${name}` ? name : sort === name ? "" : `-${name}`;
+    return html`<th scope="col" class=${numeric ? "num" : ""} aria-sort=${sorted}>
+      <button class="plain" onClick=${() => set({ sort: next, at: "" })}>${oneLine(title, 30)}${
+        { ascending: " ↑", descending: " ↓" }[sorted] || ""
+      }</button></th>`;
+  };
   const view = ({ roots }) => {
     if (!runs.length)
       return html`<h1>Runs</h1><p>No runs under ${roots.join(", ")}.</p>
         <p class="soft"><code>heldout run FILE</code> makes one.</p>`;
     const isBounded = runs.every((run) => run.kind === "curve" || !(run.min < 0 || run.max > 1));
     const ready = marked.length === 2;
+    const settings = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))].sort();
+    const most = Math.max(limit, at + SHOWN / 2);
+    let i = 0;
     return html`
       <h1>Runs <${Live} state=${answer.live} /></h1>
       <div class="toolbar">
         <input type="search" aria-label="Filter by name, model or status" placeholder="name, model, status"
-          value=${where} onInput=${(event) => set({ where: event.target.value })} data-filter />
+          value=${where} onInput=${(event) => set({ where: event.target.value, at: "" })} data-filter />
+        <${Select} label="group by" value=${by} none="nothing" options=${["eval", "tag"]}
+          onChange=${(group) => set({ group, at: "" })} />
+        <${Chooser} fields=${settings} chosen=${cols} onChange=${(names) => set({ cols: names })} />
         <button disabled=${!ready} onClick=${compare}>
           Compare ${ready ? "the two marked" : "two runs: mark them"}</button>
       </div>
       <div class="scroll" tabindex="0" role="group" aria-label="runs" data-list><table class="runs">
         <thead><tr>
-          <th scope="col"><span class="hidden">marked</span></th><th scope="col">run</th>
-          <th scope="col">model</th><th scope="col" class="num">mean</th><th scope="col">95% interval</th>
-          <th scope="col"><span class="hidden">chart</span></th><th scope="col" class="num">n</th>
-          <th scope="col" class="num">errors</th><th scope="col">status</th><th scope="col">started</th>
+          <th scope="col"><span class="hidden">marked</span></th>${head("run")}${head("model")}
+          ${head("mean", true)}<th scope="col">95% interval</th>
+          <th scope="col"><span class="hidden">chart</span></th>${head("n", true)}${head("errors", true)}
+          ${head("status")}${head("started")}
+          ${cols.map((name) => head(name, false, name.replace(/^sampling\./, "")))}
         </tr></thead>
-        <tbody>${shown.map(
-          (run, i) => html`<${Row} key=${run.name} run=${run} at=${i === at} isBounded=${isBounded}
-            isMarked=${marked.includes(run.name)} onMark=${() => mark(run)} />`,
-        )}</tbody>
+        ${groups.map(
+          ([label, rows]) =>
+            i < most &&
+            html`<tbody key=${label}>
+            ${
+              by
+                ? html`<tr class="group"><th colspan=${10 + cols.length} scope="rowgroup">
+              ${visible(label)} <span class="soft">${count(rows.length)}</span></th></tr>`
+                : null
+            }
+            ${rows.slice(0, Math.max(0, most - i)).map(
+              (run) => html`<${Row} key=${run.name} run=${run} at=${i++ === at} isBounded=${isBounded}
+                cols=${cols} isMarked=${marked.includes(run.name)} onMark=${() => mark(run)} />`,
+            )}</tbody>`,
+        )}
       </table></div>
-      <p class="soft" role="status">${count(shown.length)} of ${count(runs.length)} runs${
-        marked.length ? `; marked: ${marked.join(" and ")}` : ""
+      ${
+        shown.length > most
+          ? html`<${More} rest=${shown.length - most}
+        onMore=${() => setLimit(most + SHOWN)} />`
+          : null
+      }
+      <p class="soft" role="status">${count(found.length)} of ${count(runs.length)} runs${
+        marked.length ? ` · marked: ${marked.map(visible).join(" and ")}` : ""
       }${isExport() ? "" : ` · ${roots.join(", ")}`}</p>`;
   };
   return html`<${Loaded} answer=${answer} view=${view} />`;
 }
 
-function Row({ run, at, isBounded, isMarked, onMark }) {
+/** What stands where the table goes on: more rows are drawn when it comes into view. */
+function More({ rest, onMore }) {
+  const box = useRef(null);
+  useEffect(() => {
+    const observer = new IntersectionObserver(([entry]) => entry.isIntersecting && onMore());
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  });
+  return html`<p ref=${box}><button onClick=${onMore}>${count(rest)} more</button></p>`;
+}
+
+function Row({ run, at, isBounded, isMarked, cols, onMark }) {
   const css = at ? "at" : "";
   if (run.problem)
     return html`<tr class=${css}><td></td><td>${visible(run.name)}</td>
-      <td colspan="8" class="errored">${oneLine(run.problem)}${
+      <td colspan=${8 + cols.length} class="errored">${oneLine(run.problem)}${
         run.repair ? html` <code>${run.repair}</code>` : null
       }</td></tr>`;
   const curve = run.kind === "curve";
@@ -122,6 +208,7 @@ function Row({ run, at, isBounded, isMarked, onMark }) {
     }</td>
     <td>${status}</td>
     <td class="soft" title=${run.started}>${ago(run.started)}</td>
+    ${cols.map((name) => html`<td class="setting">${oneLine(run.settings[name] ?? "–", 40)}</td>`)}
   </tr>`;
 }
 

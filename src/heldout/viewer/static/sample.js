@@ -1,6 +1,5 @@
 // One item: the conversation, and beside it what the grader extracted and what it is worth.
 
-import { get } from "./api.js";
 import { Strip } from "./charts.js";
 import { Conversation } from "./conversation.js";
 import { isExport } from "./exported.js";
@@ -26,13 +25,11 @@ export function Sample({ name, params }) {
   const json = useAnswer(isJson ? "record" : null, request);
 
   const back = () => go(["run", name, "samples"], list);
+  const { where, sort } = list;
+  const position = useAnswer("position", { name, where, sort, id, repeat: request.repeat }).data;
   /** To the next row of the list that this one was opened from. */
-  const step = async (by) => {
-    const at = Number(list.at) + by;
-    if (at < 0) return;
-    const { rows } = await get("rows", { name, ...list, offset: at, limit: 1 }).catch(() => ({ rows: [] }));
-    if (rows[0]) go(["run", name, "sample"], { ...list, id: rows[0].id, repeat: rows[0].repeat || "", at });
-  };
+  const step = (to) =>
+    to && go(["run", name, "sample"], { ...list, id: to.id, repeat: to.repeat || "", at: to.at || "" });
   const turnRepeat = (by) => {
     const { repeats, repeat } = answer.data;
     const next = repeats[repeats.findIndex((other) => other.repeat === repeat) + by];
@@ -42,8 +39,8 @@ export function Sample({ name, params }) {
     m: turnRendered,
     e: turnFolded,
     s: turnJson,
-    n: () => step(1),
-    p: () => step(-1),
+    n: () => step(position?.next),
+    p: () => step(position?.previous),
     "[": () => turnRepeat(-1),
     "]": () => turnRepeat(1),
     Escape: back,
@@ -55,12 +52,10 @@ export function Sample({ name, params }) {
     ${toggle("reasoning", !folded, turnFolded)}
     ${isExport() ? null : toggle("JSON", isJson, turnJson)}
     <span class="space"></span>
-    ${
-      isExport()
-        ? null
-        : html`<button onClick=${() => step(-1)} title="p">← previous</button>
-            <button onClick=${() => step(1)} title="n">next →</button>`
-    }
+    ${position ? html`<${Position} position=${position} where=${where} />` : null}
+    <button disabled=${!position?.previous} onClick=${() => step(position.previous)} title="p">
+      ← previous</button>
+    <button disabled=${!position?.next} onClick=${() => step(position.next)} title="n">next →</button>
   </div>`;
   const content = (sample) => {
     if (json.data && !json.isStale) return html`<pre tabindex="0">${visible(json.data.text)}</pre>`;
@@ -86,10 +81,18 @@ export function Sample({ name, params }) {
     }
     <div class="columns">
       <section>${isExport() && !sample.turns.length ? null : toolbar}${content(sample)}</section>
-      <aside><${Grades} sample=${sample} /><${Note} sample=${sample} />
+      <aside class="score"><${Grades} sample=${sample} /><${Note} sample=${sample} />
         <${HowItWent} sample=${sample} /></aside>
     </div>`;
   return html`<${Loaded} answer=${answer} view=${view} />`;
+}
+
+/** Where in the list this sample is: "3 of 707 · failed:yes". */
+function Position({ position, where }) {
+  const { at, total } = position;
+  return html`<span class="position" role="status">${
+    at === null ? "not among the" : `${count(at + 1)} of`
+  } ${count(total)}${where ? html` · <code>${visible(where)}</code>` : null}</span>`;
 }
 
 const fact = ([key, value]) => [visible(key), visible(value ?? "–")];
@@ -152,5 +155,11 @@ function HowItWent({ sample }) {
     ["requests", sample.requests],
     ...Object.entries(sample.metadata).map(fact),
   ];
-  return html`<h2>How it went</h2><${Facts} rows=${facts} />`;
+  return html`<h2>How it went</h2><${Facts} rows=${facts} />
+    ${
+      sample.turns.length
+        ? html`<details><summary>Input</summary>
+            <${Facts} rows=${Object.entries(sample.input).map(fact)} /></details>`
+        : null
+    }`;
 }

@@ -4,7 +4,7 @@ import { follow, get } from "./api.js";
 import { isExport } from "./exported.js";
 import { Grid } from "./grid.js";
 import { useAnswer, useKeys } from "./hooks.js";
-import { Crumbs, Mean, Problem, Sign } from "./parts.js";
+import { Busy, Chooser, Crumbs, Mean, Problem, Sign } from "./parts.js";
 import { go, link, set } from "./route.js";
 import { count, duration, oneLine, visible } from "./text.js";
 import { html, useEffect, useState } from "./vendor/preact-htm.js";
@@ -55,7 +55,13 @@ export function Samples({ name, params }) {
           <${Sign} outcome=${label} />${` ${label}`}
           ${isShown ? html` <span class="soft">${count(head.counts[label])}</span>` : null}</button>`,
       )}
-      ${head?.fields.length && !isExport() ? html`<${Chooser} head=${head} cols=${cols} />` : null}
+      ${
+        head?.fields.length && !isExport()
+          ? html`<${Chooser} fields=${head.fields} chosen=${cols.length ? cols : head.extra}
+              onChange=${(names) => set({ cols: names.length ? names : ["none"] })} />`
+          : null
+      }
+      ${isShown && head.total && !isExport() ? html`<${Files} request=${request} />` : null}
     </div>
     <${Refusal} problem=${answer.problem || problem} where=${where} retry=${answer.reload} />
     ${
@@ -65,6 +71,7 @@ export function Samples({ name, params }) {
           ? html`<p class="soft" role="status">The rows are those of the last filter.</p>`
           : null
     }
+    <${Busy} is=${head && answer.isStale && !answer.problem} />
     ${
       head
         ? html`<${Rows} head=${head} request=${request} answer=${answer} at=${Number(params.get("at") || 0)}
@@ -105,16 +112,23 @@ function useNewRows(name, head) {
   return head ? Math.max(0, lines - head.of) : 0;
 }
 
+/** Whether the last word of a filter may become a field: no text is searched for half a name. */
+function isHalfTyped(text, completions) {
+  const word = /(?:^|\s)-?([^\s:=<>!"]+)$/.exec(text)?.[1].toLowerCase();
+  return word !== undefined && completions.some(({ term }) => term.toLowerCase().startsWith(word));
+}
+
 /** The filter is asked for when typing pauses, and at Enter. */
 function Filter({ where, completions, isBad }) {
   const [typed, setTyped] = useState(null);
+  const isHalf = typed !== null && isHalfTyped(typed, completions);
   const ask = () => {
     if (typed === null) return;
     if (typed !== where) set({ where: typed, at: "" });
     setTyped(null);
   };
   useEffect(() => {
-    if (typed === null) return undefined;
+    if (typed === null || isHalf) return undefined;
     const timer = setTimeout(ask, TYPING);
     return () => clearTimeout(timer);
   }, [typed]);
@@ -127,20 +141,32 @@ function Filter({ where, completions, isBad }) {
       onInput=${(event) => setTyped(event.target.value)} onBlur=${ask}
       onKeyDown=${(event) => event.key === "Enter" && ask()} />
     <datalist id="completions">${completions.map(
-      (term) => html`<option value=${before + term} />`,
-    )}</datalist>`;
+      ({ term, rows }) =>
+        html`<option value=${before + term}>${rows === null ? "" : `${count(rows)} rows`}</option>`,
+    )}</datalist>
+    ${isHalf ? html`<span class="soft" role="status">Enter searches for the text</span>` : null}`;
 }
 
-function Chooser({ head, cols }) {
-  const chosen = cols.length ? cols : head.extra;
-  const toggle = (name, on) => {
-    const rest = chosen.filter((other) => other !== name);
-    set({ cols: on ? [...chosen, name] : rest.length ? rest : ["none"] });
+/** The rows of the filter as a file. */
+function Files({ request }) {
+  const [said, setSaid] = useState("");
+  const save = async (format) => {
+    setSaid("…");
+    try {
+      const { text, rows, total } = await get("table-file", { ...request, cols: [], format });
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([text]));
+      link.download = `${request.name.replace(/[^\w.-]+/g, "-")}.${format}`;
+      link.click();
+      URL.revokeObjectURL(link.href);
+      setSaid(rows < total ? `the first ${count(rows)} of ${count(total)} rows` : "");
+    } catch (problem) {
+      setSaid(problem.message);
+    }
   };
-  return html`<details class="chooser"><summary>columns</summary><div>${head.fields.map(
-    (name) => html`<label><input type="checkbox" checked=${chosen.includes(name)}
-      onChange=${(event) => toggle(name, event.target.checked)} /> ${visible(name)}</label>`,
-  )}</div></details>`;
+  return html`<span>${["csv", "jsonl"].map(
+    (format) => html`<button onClick=${() => save(format)} title="these rows as a file">${format}</button> `,
+  )}<span class="soft" role="status">${said}</span></span>`;
 }
 
 /** Why there are no rows; of a filter, where it cannot be read. */
@@ -160,6 +186,12 @@ function Counts({ head, slices, fresh, onFresh }) {
     notes.push("an exported file has no mean of some of the rows; the run's slices have theirs");
   if (head.picked === "metadata" && slices > 1)
     notes.push(`${slices} slices looked at: some stand out by chance`);
+  if (head.near?.length)
+    notes.push(
+      html`did you mean ${head.near.map(
+        (term) => html`<button onClick=${() => set({ where: term, at: "" })}>${visible(term)}</button> `,
+      )}`,
+    );
   if (isExport() && head.inside < head.of)
     notes.push(
       `${count(head.inside)} of ${count(head.of)} conversations are in this file; other rows are grey`,

@@ -24,12 +24,43 @@ export function ago(iso, now = Date.now()) {
 }
 
 /** Characters that hide or reorder others, as marks: what is shown is what is there. */
-const CONTROLS = "\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u009f";
-const INVISIBLE = "\\u00ad\\u061c\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufeff";
-const HIDDEN = new RegExp(`[${CONTROLS}${INVISIBLE}]`, "g");
+const CONTROLS = "\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u009f\\ufff9-\\ufffb";
+const HIDDEN = new RegExp(`[${CONTROLS}\\p{Default_Ignorable_Code_Point}]`, "gu");
+const EMOJI = /\p{Extended_Pictographic}[\ufe0f\u{1f3fb}-\u{1f3ff}]*$/u;
+const PICTURE = /^\p{Extended_Pictographic}/u;
+/** Scripts that are written with joiners. */
+const JOINED = ["Arab", "Syrc", "Mong", "Nkoo", "Deva", "Beng", "Guru", "Gujr", "Orya", "Taml"]
+  .concat(["Telu", "Knda", "Mlym", "Sinh", "Khmr", "Mymr", "Tibt"])
+  .map((script) => `\\p{Script_Extensions=${script}}`)
+  .join("");
+const JOINS_BEFORE = new RegExp(`[${JOINED}]$`, "u");
+const JOINS_AFTER = new RegExp(`^[${JOINED}]`, "u");
+/** The flags of England, Scotland and Wales: any other text in tag characters is a hidden one. */
+const FLAGS = ["gbeng", "gbsct", "gbwls"].map(
+  (code) =>
+    `\u{1f3f4}${[...code].map((c) => String.fromCodePoint(0xe0000 + c.charCodeAt(0))).join("")}\u{e007f}`,
+);
+
+/** Whether an invisible character only shapes what stands beside it, as in emoji and many scripts. */
+function isShaping(char, at, text) {
+  const before = text.slice(Math.max(0, at - 12), at);
+  const after = text.slice(at + char.length, at + char.length + 2);
+  if (char === "\u200d" && EMOJI.test(before) && PICTURE.test(after)) return true;
+  if (char === "\u200d" || char === "\u200c") return JOINS_BEFORE.test(before) && JOINS_AFTER.test(after);
+  if (char === "\ufe0e" || char === "\ufe0f")
+    return /\p{Extended_Pictographic}$/u.test(before) || after[0] === "\u20e3";
+  if (char >= "\u{e0000}" && char <= "\u{e007f}") {
+    const start = text.lastIndexOf("\u{1f3f4}", at);
+    return FLAGS.some((flag) => text.startsWith(flag, start) && at < start + flag.length);
+  }
+  return false;
+}
 
 export function visible(text) {
-  const mark = (char) => `⟨U+${char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  const mark = (char, at, whole) =>
+    isShaping(char, at, whole)
+      ? char
+      : `⟨U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
   return String(text).replace(HIDDEN, mark);
 }
 
@@ -61,4 +92,5 @@ export function wordDiff(before, after) {
 }
 
 /** A field or value of a filter. */
-export const quoted = (text) => (/^[^\s"\\:=<>!-][^\s"\\:=<>!]*$/.test(text) ? text : JSON.stringify(text));
+export const quoted = (text) =>
+  text !== "OR" && /^[^\s"\\:=<>!-][^\s"\\:=<>!]*$/.test(text) ? text : JSON.stringify(text);
