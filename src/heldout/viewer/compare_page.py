@@ -35,7 +35,7 @@ from heldout.viewer.values import (
     question_text,
     text_or_none,
 )
-from heldout.viewer.where import FilterColumn, evaluate, parse, quote
+from heldout.viewer.where import SEARCHED, FilterColumn, Term, evaluate, parse, quote
 
 YES_NO = ("no", "yes")
 MOST_RUNS = 12
@@ -162,11 +162,13 @@ class PairTable:
         order = order_by(self.column(sort.removeprefix("-")), descending=sort.startswith("-"))
         return order[held[order]]
 
-    def _search(self, text: str) -> NDArray[np.bool_]:
-        """Find the rows whose conversation in either run contains a text."""
+    def _search(self, term: Term) -> NDArray[np.bool_] | None:
+        """Find the rows whose conversation, or answer, in either run contains a text."""
+        if term.field not in SEARCHED:
+            return None
         held = np.zeros(len(self), dtype=np.bool_)
         for table, places in zip(self.tables, (self.samples.in_a, self.samples.in_b), strict=True):
-            found = table.table.sample[table.select(f"text:{quote(text)}", "")]
+            found = table.table.sample[table.select(f"{term.field}:{quote(term.value)}", "")]
             held |= np.isin(places, found)
         return held
 

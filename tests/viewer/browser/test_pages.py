@@ -174,8 +174,16 @@ def test_runs_are_sorted_grouped_and_marked_in_the_address(open_page: Open) -> N
     page.reload()
     see(page, "marked: shop-base and shop-tuned")
     assert page.locator("td.setting").count() == 4
-    page.get_by_role("button", name="Compare the two marked").click()
-    see(page, "B is better")
+    page.get_by_role("button", name="Compare the 2 marked").click()
+    see(page, "shop-tuned is better")
+    page.go_back()
+    page.get_by_label("mark shop-killed").check()
+    page.get_by_role("button", name="Compare the 3 marked").click()
+    page.wait_for_url("**#/several?**")
+    page.go_back()
+    page.get_by_label("Filter by name, model or status").fill("")
+    page.get_by_label("mark grpo-shop").check()
+    see(page, "marked: grpo-shop")
 
 
 def test_back_finds_the_page_as_it_was_left(open_page: Open) -> None:
@@ -261,7 +269,7 @@ def test_a_damaged_run_is_a_row_with_its_reason(open_page: Open) -> None:
 def test_help_theme_and_keys_off(open_page: Open) -> None:
     page = open_page(color_scheme="light")
     page.keyboard.press("?")
-    see(page, "mark a run; compare the two marked")
+    see(page, "mark a run; compare those marked")
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.keyboard.press("t")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before

@@ -26,7 +26,7 @@ const HELP = [
   ["Enter", "open"],
   ["Esc", "back"],
   ["g r", "all runs"],
-  ["x, c", "mark a run; compare the two marked"],
+  ["x, c", "mark a run; compare those marked"],
   ["f", "failures"],
   ["r", "remark on a sample, with --notes"],
   ["n p", "next and previous sample, or flip"],

@@ -1,4 +1,4 @@
-// The list of runs. Two can be marked and compared.
+// The list of runs. Those that are marked are compared, or drawn together.
 
 import { Bar, Sparkline } from "./charts.js";
 import { isExport } from "./exported.js";
@@ -64,6 +64,7 @@ export function Runs({ params }) {
   const marked = params.getAll("mark");
   const wanted = where.toLowerCase().split(/\s+/).filter(Boolean);
   const runs = answer.data?.runs || [];
+  const chosen = runs.filter((run) => marked.includes(run.name));
   const found = runs.filter((run) => wanted.every((word) => words(run).includes(word)));
   const groups = grouped(sort ? ordered(found, sort) : found, by);
   const shown = groups.flatMap(([, rows]) => rows);
@@ -76,14 +77,19 @@ export function Runs({ params }) {
     document.querySelector("[data-list]")?.focus({ preventScroll: true });
     requestAnimationFrame(() => document.querySelector("tr.at")?.scrollIntoView({ block: "nearest" }));
   };
+  /** Runs are compared and curves drawn together: a mark of the other kind begins anew. */
   const mark = (run) => {
-    if (!run || run.kind === "curve" || run.problem) return;
-    const { name } = run;
-    set({ mark: marked.includes(name) ? marked.filter((n) => n !== name) : [...marked.slice(-1), name] });
+    if (!run || run.problem) return;
+    const alike = chosen.filter((other) => (other.kind === "curve") === (run.kind === "curve"));
+    const names = alike.map((other) => other.name).filter((name) => name !== run.name);
+    set({ mark: marked.includes(run.name) ? names : [...names, run.name] });
   };
   const compare = () => {
-    const pair = runs.filter((run) => marked.includes(run.name));
-    if (pair.length === 2) go(["compare", pair[1].name, pair[0].name]); // the older one is A
+    const names = chosen.map((run) => run.name).reverse(); // the oldest is A
+    if (names.length < 2) return;
+    if (chosen[0].kind === "curve") go(["curves"], { curve: names });
+    else if (names.length === 2) go(["compare", ...names]);
+    else go(["several"], { run: names });
   };
   useKeys({
     j: () => move(at + 1),
@@ -110,7 +116,8 @@ export function Runs({ params }) {
       return html`<h1>Runs</h1><p>No runs under ${roots.join(", ")}.</p>
         <p class="soft"><code>heldout run FILE</code> makes one.</p>`;
     const isBounded = runs.every((run) => run.kind === "curve" || !(run.min < 0 || run.max > 1));
-    const ready = marked.length === 2;
+    const ready = chosen.length > 1;
+    const verb = chosen[0]?.kind === "curve" ? "Draw" : "Compare";
     const settings = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))].sort();
     const most = Math.max(limit, at + SHOWN / 2);
     let i = 0;
@@ -123,7 +130,7 @@ export function Runs({ params }) {
           onChange=${(group) => set({ group, at: "" })} />
         <${Chooser} fields=${settings} chosen=${cols} onChange=${(names) => set({ cols: names })} />
         <button disabled=${!ready} onClick=${compare}>
-          Compare ${ready ? "the two marked" : "two runs: mark them"}</button>
+          ${verb} ${ready ? `the ${chosen.length} marked` : "runs: mark two or more"}</button>
       </div>
       <div class="scroll" tabindex="0" role="group" aria-label="runs" data-list><table class="runs">
         <thead><tr>
@@ -189,7 +196,7 @@ function Row({ run, at, isBounded, isMarked, cols, onMark }) {
   const mark = html`<input type="checkbox" aria-label="mark ${run.name}" checked=${isMarked}
     onChange=${onMark} />`;
   return html`<tr class=${css} onClick=${open}>
-    <td>${curve ? null : mark}</td>
+    <td>${mark}</td>
     <td><a href=${target(run)}>${visible(run.name)}</a>
       ${run.kind === "run" ? "" : html` <span class="soft">${run.kind}</span>`}</td>
     <td class="soft">${oneLine(run.model, 40)}${run.tags.map(
