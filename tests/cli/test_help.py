@@ -30,7 +30,7 @@ def test_a_command_that_is_not_there_is_refused_with_the_nearest(heldout: Heldou
     outcome = heldout("shwo")
     assert outcome.code == 2
     assert "there is no command 'shwo'; did you mean show?" in outcome.err
-    assert "there are run, list, show, compare" in heldout("xyzzy").err
+    assert "there are run, tasks, list, show, compare" in heldout("xyzzy").err
     assert "did you mean run quiz.py?" in heldout("quiz.py").err
 
 

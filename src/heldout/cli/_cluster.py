@@ -122,7 +122,7 @@ def run_as_job(cluster: ClusterOptions, file: Path) -> None:
     from heldout.cluster.remote import submit
 
     if not file.is_file():
-        raise InvalidInput(f"{file} does not exist")
+        raise InvalidInput(f"{file} is no file, and only files are run as a job")
     context = click.get_current_context()
     command = ["python", "-m", "heldout", "run", file.name, *_given_options(context)]
     folder, printed = file.resolve().parent, list[str]()

@@ -32,6 +32,7 @@ from heldout.errors import (
 
 COMMANDS = {
     "run": ("run", "Run an eval file and print its report."),
+    "tasks": ("tasks", "List evals of other packages that `heldout run` takes by name."),
     "list": ("list", "List runs: model, mean with interval, tokens, status, commit."),
     "show": ("show", "Print the report of a run, its slices, or a training curve."),
     "compare": ("compare", "Compare two runs: is one better than the other?"),

@@ -413,9 +413,17 @@ class RmOutput(msgspec.Struct):
     left: Annotated[dict[str, Any], about("files not of a run, by path")]
 
 
+class TasksOutput(msgspec.Struct):
+    """One object per line and task."""
+
+    name: Annotated[str, about("what `heldout run` takes")]
+    refused: Annotated[str | None, about("why it cannot run here")]
+
+
 OUTPUTS: dict[str, Any] = {
     "error": FailureOutput,
     "run": RunOutput,
+    "tasks": TasksOutput,
     "rescore": RunOutput,
     "list": ListOutput,
     "show": ShowOutput,

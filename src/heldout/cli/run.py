@@ -1,8 +1,9 @@
-"""`heldout run FILE`: evaluate an eval file, a Python file with `load_dataset` and `score_fn`."""
+"""`heldout run FILE`: evaluate an eval file, or a task of another package."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 import re
 import shlex
@@ -41,6 +42,7 @@ from heldout.errors import (
     RunBusy,
     RunDirectoryError,
 )
+from heldout.integrations.tasks import load_task, task_source
 from heldout.prices import Price
 from heldout.store import runs
 from heldout.store.run_dir import ARGUMENT_CHARACTERS, RunDir
@@ -84,7 +86,7 @@ class _RunCommand(click.Command):
     "parameters",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A parameter of load_dataset in FILE: -T split=test.",
+    help="A parameter of load_dataset in FILE, or of the task: -T split=test.",
 )
 @count_option("--max-concurrent", help="Items in flight at once.")
 @click.option(
@@ -130,7 +132,8 @@ def command(
     FILE is Python, or a module that can be imported, such as heldout.examples.capitals. It defines
     load_dataset() and score_fn(trajectory, sample), and may define config, prepare_messages and
     environment_factory. Or it defines definition, an EvalDefinition such as from_verifiers(...)
-    returns.
+    returns. Or FILE is a task of another package, such as reasoning-gym:chain_sum; `heldout tasks`
+    lists them.
 
     Each run gets a directory of its own, outputs/evals/NAME/TIME; NAME then means the latest.
     """
@@ -152,13 +155,12 @@ def command(
         if options["resume"]:
             request = complete_request(request, eval_file.config, config_file)
         config = configure(eval_file.config, request.settings)
-        samples = eval_file.load_samples(request.dataset, request.ids)
+        definition = eval_file.define(request.dataset, request.ids)
         earlier = None
         if overwrite:
             with suppress(RunDirectoryError):  # there is none
                 earlier = runs.find_run(Path(config.output_dir) / (config.experiment_name or ""))
         with run_directory(config) as config:
-            definition = replace(eval_file.definition, samples=samples)
             report = asyncio.run(evaluate(definition, config, executor=cluster.executor))
     if earlier is not None:
         from heldout.cli.list import remove_run
@@ -226,20 +228,18 @@ def _print_cache_use(report: EvalReport) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EvalFile:
-    """What an eval file defines; the file's name is the experiment name unless config has one."""
+    """An eval file, or a task of another package; what it is called is the experiment's name."""
 
     path: Path
     config: EvalConfig
-    load_dataset: Callable[..., Iterable[Sample]]
-    definition: EvalDefinition
-    """The eval without its samples."""
+    load: Callable[..., EvalDefinition]
+    """Makes the eval, given the parameters of `load_dataset`, or of the task."""
 
-    def load_samples(
-        self, parameters: Mapping[str, Any], ids: Sequence[str] = ()
-    ) -> Iterable[Sample]:
-        """Call `load_dataset`, and pick `ids`; what is not a sequence is streamed."""
+    def define(self, parameters: Mapping[str, Any], ids: Sequence[str] = ()) -> EvalDefinition:
+        """Load the eval, and pick samples by `ids`; what is not a sequence is streamed."""
         with self._blame():
-            samples = self.load_dataset(**parameters)
+            definition = self.load(**parameters)
+        samples = definition.samples
         if isinstance(samples, str | dict) or not isinstance(samples, Iterable):
             raise EvalFileError(
                 f"{self.path}: load_dataset returns a list of samples, got {type(samples).__name__}"
@@ -248,14 +248,18 @@ class EvalFile:
             picked = [sample for sample in self._stream(samples) if sample.id in ids]
             if missing := {*ids} - {sample.id for sample in picked}:
                 raise InvalidInput(f"--sample-id: the dataset has no {', '.join(sorted(missing))}")
-            return picked
-        return samples if isinstance(samples, Sequence) else self._stream(samples)
+            return replace(definition, samples=picked)
+        if isinstance(samples, Sequence):
+            return definition
+        return replace(definition, samples=self._stream(samples))
 
     def _stream(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         with self._blame():
             yield from samples
 
     def _blame(self) -> AbstractContextManager[None]:
+        if task_source(str(self.path)):
+            return user_code(f"{self.path} could not be loaded")
         return user_code(f"{self.path}: load_dataset failed", self.path)
 
 
@@ -272,35 +276,35 @@ def find_eval_file(name: Path) -> Path:
 
 
 def load_eval_file(path: Path) -> EvalFile:
-    """Load an eval file: a Python file, or a module that can be imported."""
+    """Load a Python file, a module that can be imported, or a task such as reasoning-gym:gcd."""
     from heldout.rollout import EvalDefinition
 
+    name = str(path)
+    if source := task_source(name):
+        config = replace(base_config, experiment_name=_experiment_name(name), **source.settings)
+        return EvalFile(path, config, functools.partial(load_task, name))
     path = find_eval_file(path)
     module = load_module(path)
     config = _find_config(module, path)
     if not config.experiment_name:
-        config = replace(config, experiment_name=_experiment_name(path))
+        config = replace(config, experiment_name=_experiment_name(path.stem))
     definition = getattr(module, "definition", None)
     if isinstance(definition, EvalDefinition):
         for name in ("load_dataset", "score_fn", "prepare_messages", "environment_factory"):
             if getattr(module, name, None) is not None:
                 raise EvalFileError(f"{path} has a definition and {name}: give one of the two")
-        samples = definition.samples
-        return EvalFile(path, config, lambda: samples, definition)
+        return EvalFile(path, config, lambda: definition)
     load_dataset = _find_function(module, path, "load_dataset", "() -> list[Sample]")
     score_fn = _find_function(module, path, "score_fn", "(trajectory, sample) -> Score")
     assert load_dataset is not None
-    definition = EvalDefinition.of(
-        (),
-        score_fn,
-        _find_function(module, path, "prepare_messages"),
-        _find_function(module, path, "environment_factory"),
+    hooks = [_find_function(module, path, n) for n in ("prepare_messages", "environment_factory")]
+    return EvalFile(
+        path, config, lambda **given: EvalDefinition.of(load_dataset(**given), score_fn, *hooks)
     )
-    return EvalFile(path, config, load_dataset, definition)
 
 
-def _experiment_name(path: Path) -> str:
-    allowed = "".join(c if c.isalnum() or c in "._-" else "-" for c in path.stem)
+def _experiment_name(name: str) -> str:
+    allowed = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
     return allowed.lstrip("._-") or "eval"
 
 

@@ -1,0 +1,99 @@
+"""Evals that other packages have, by name: `heldout run reasoning-gym:chain_sum`.
+
+    load_task("reasoning-gym:chain_sum", size=200)       # an EvalDefinition
+    list_tasks("reasoning-gym")                          # what is installed, and what can run here
+
+A package has a prefix. What follows it is the package's own name for a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from heldout.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from heldout.rollout import EvalDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """A package with tasks, and the module here that adapts them."""
+
+    package: str
+    """Its name, as pip knows it."""
+    module: str
+    adapt: str
+    """The function that makes an eval of a name and parameters."""
+    names: str
+    """The function that returns the installed names, with the reason where one cannot run."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of a run that its tasks want."""
+
+
+SOURCES: Mapping[str, TaskSource] = {
+    "reasoning-gym": TaskSource(
+        "reasoning-gym",
+        "heldout.integrations.reasoning_gym",
+        "from_reasoning_gym",
+        "families",
+        {"pass_threshold": 1.0},  # parts of it are given for answers that are not right
+    ),
+}
+"""By prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledTask:
+    """A task that a package has."""
+
+    name: str
+    """With its prefix: what `heldout run` takes."""
+    refused: str | None = None
+    """Why it cannot run here; None if it can."""
+
+
+def task_source(name: str) -> TaskSource | None:
+    """Return the source of a task's name; None where it has no known prefix."""
+    prefix, colon, task = name.partition(":")
+    return SOURCES.get(prefix) if colon and task else None
+
+
+def load_task(name: str, **parameters: Any) -> EvalDefinition:
+    """Make an eval of a task.
+
+    Args:
+        name: PREFIX:NAME, such as "reasoning-gym:chain_sum".
+        **parameters: Parameters of the adapter and of the task.
+
+    Raises:
+        InvalidInput: There is no such prefix or task, or it cannot be adapted.
+    """
+    source = task_source(name)
+    if source is None:
+        raise InvalidInput(f"a task is PREFIX:NAME with {', '.join(SOURCES)}, got {name!r}")
+    adapt = getattr(import_module(source.module), source.adapt)
+    return adapt(name.partition(":")[2], **parameters)  # type: ignore[no-any-return]
+
+
+def list_tasks(prefix: str) -> Iterator[InstalledTask]:
+    """Yield the tasks that a package has.
+
+    Args:
+        prefix: One of `SOURCES`.
+
+    Raises:
+        InvalidInput: There is no such prefix, or the package is not installed.
+    """
+    if prefix not in SOURCES:
+        raise InvalidInput(f"there is no prefix {prefix!r}; there are {', '.join(SOURCES)}")
+    source = SOURCES[prefix]
+    names: Mapping[str, str | None] = getattr(import_module(source.module), source.names)()
+    for name, refused in names.items():
+        yield InstalledTask(f"{prefix}:{name}", refused)
+
+
+__all__ = ["SOURCES", "InstalledTask", "TaskSource", "list_tasks", "load_task", "task_source"]
