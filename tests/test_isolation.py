@@ -156,7 +156,7 @@ DISTURBANCES: dict[str, tuple[Look, Disturb]] = {
     "numpy's random state": (numpy_state, lambda m: np.random.random()),
     "torch's random state": (lambda m: torch.get_rng_state().tolist(), lambda m: torch.rand(1)),
     "seeds kept for a GPU": (
-        lambda m: list(torch.cuda._lazy_seed_tracker.get_calls()),  # type: ignore[attr-defined]
+        lambda m: list(torch.cuda._lazy_seed_tracker.get_calls()),
         lambda m: torch.manual_seed(5),
     ),
     "train mode": (training_flags, lambda m: m.train()),
@@ -320,7 +320,6 @@ def test_a_tokenizer_that_an_eval_shares_with_training_is_as_it_was(
         [Sample("s", {"question": "one"})], runner, every_steps=1, run_dir=tmp_path / "run"
     )
     point = evals.maybe_run(1, model)
-    assert point is not None
     assert point.reward == 1.0
     assert changed == [True]
     assert getattr(tokenizer, name) == before

@@ -229,7 +229,7 @@ def test_it_stays_the_same_between_versions() -> None:
 
 def test_tied_weights_count_by_each_of_their_names() -> None:
     tied = network()
-    tied.register_parameter("again", tied[0].weight)  # type: ignore[index]
+    tied.register_parameter("again", tied[0].weight)
     untied = copy.deepcopy(tied)
     untied.again = torch.nn.Parameter(tied.again.detach().clone())
     assert fingerprint(tied) == fingerprint(untied) == fingerprint(tied.state_dict())
@@ -250,7 +250,7 @@ def test_only_what_is_saved_counts() -> None:
 def test_several_models_have_one_too() -> None:
     one, other = network(), network()
     with torch.no_grad():
-        other[0].weight[0, 0] += 1  # type: ignore[index]
+        other[0].weight[0, 0] += 1
     assert fingerprint([one, other]) != fingerprint([other, one])
     assert fingerprint({"actor": one, "tokenizer": object()}) is not None
 
@@ -330,7 +330,7 @@ def test_what_cannot_be_read_has_none() -> None:
         on_meta = torch.nn.Linear(2, 2)
     elsewhere = torch.nn.Linear(2, 2)
     elsewhere.weight = torch.nn.Parameter(torch.empty(0))
-    elsewhere.weight.ds_id = 0  # type: ignore[attr-defined]
+    elsewhere.weight.ds_id = 0
     lazy = torch.nn.LazyLinear(2)
     sparse = {"w": torch.eye(3).to_sparse()}
     for unreadable in (on_meta, elsewhere, lazy, sparse):

@@ -117,128 +117,6 @@ def start(home: Path, address: str, *arguments: str, **environment: str) -> subp
     )
 
 
-@pytest.mark.integration
-def test_a_script_runs_there_on_a_gpu_and_its_run_comes_home_with_its_exit_code(
-    dashboard: str, home: Path
-) -> None:
-    job = start(home, dashboard, TEST_GPU="h100")
-    output, _ = job.communicate()
-    assert job.returncode == 3, output
-    assert "running 0\n" in output
-    assert "mean 1.0\n" in output
-    report = EvalReport.load(home / "outputs" / "evals" / "far")
-    assert report.summary["n"] == 20
-    assert report.status == "complete"
-
-
-@pytest.mark.integration
-def test_ctrl_c_stops_the_script_and_what_it_had_comes_home_to_be_resumed_there(
-    dashboard: str, home: Path
-) -> None:
-    with start(home, dashboard, "--hang") as job:
-        assert job.stdout is not None
-        for line in job.stdout:
-            if line.startswith("running"):
-                break
-        job.send_signal(signal.SIGINT)
-        rest = job.stdout.read()
-        assert job.wait() == 130, rest
-    report = EvalReport.load(home / "outputs" / "evals" / "far")
-    assert report.status != "complete"
-    begun = len(report.results)
-    assert begun <= 5
-    resumed = start(home, dashboard, "--resume")
-    output, _ = resumed.communicate()
-    assert resumed.returncode == 3, output
-    report = EvalReport.load(home / "outputs" / "evals" / "far")
-    assert (report.summary["n"], report.status) == (20, "complete")
-    lines = (home / "outputs" / "evals" / "far" / "results.jsonl").read_text().splitlines()[1:]
-    assert len({json.loads(line)["sample"]["id"] for line in lines}) == len(lines) == 20
-
-
-@pytest.mark.integration
-def test_a_gpu_that_the_cluster_does_not_have_is_refused_with_what_it_has(
-    dashboard: str, home: Path
-) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"no such GPU.*GPUs on .*\(1\); accelerator types: H100"
-    ):
-        run_remote(home / "script.py", address=dashboard, gpu_id="tpu-v9")
-
-
-ELSE_SCRIPT = """
-import argparse, json, sys
-from pathlib import Path
-import heldout
-from heldout.cluster import run_remote
-from shared.answers import answer, score
-
-
-def main():
-    samples = [heldout.Sample("a", {"question": "2"}, "2")]
-    print("a word of the log", file=sys.stderr)
-    report = heldout.run(samples, score, endpoint=answer, experiment_name="far")
-    print(json.dumps(report.summary["mean"]))
-
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--remote")
-parser.add_argument("--json", action="store_true")
-args = parser.parse_args()
-if args.remote:
-    run_remote(__file__, address=args.remote, working_dir=Path(__file__).parents[1])
-else:
-    main()
-"""
-ANSWERS = """
-async def answer(messages):
-    return messages[-1].text
-
-
-def score(trajectory, sample):
-    return trajectory.answer == sample.ground_truth
-"""
-
-
-@pytest.mark.integration
-def test_a_script_of_a_repository_that_works_in_the_else_branch_runs_there(
-    dashboard: str, tmp_path: Path
-) -> None:
-    for name, text in (("scripts/script.py", ELSE_SCRIPT), ("shared/answers.py", ANSWERS)):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(text)
-    done = subprocess.run(
-        [sys.executable, "scripts/script.py", "--remote", dashboard, "--json"],
-        cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "1.0\n", "--json has more than the JSON on standard output"
-    assert "a word of the log\n" in done.stderr
-    [run] = find_runs(tmp_path / "outputs")
-    assert EvalReport.load(run).summary["mean"] == 1.0
-
-
-@pytest.mark.integration
-def test_heldout_run_remote_json_prints_the_json_alone(dashboard: str, tmp_path: Path) -> None:
-    (tmp_path / "sums.py").write_text(
-        f"import sys\nfrom heldout import EvalConfig, Sample\n{ANSWERS}\n"
-        "def load_dataset():\n"
-        "    print('a word of the log')\n"
-        "    return [Sample('a', {'question': '2'}, '2')]\n"
-        "score_fn = score\nconfig = EvalConfig(endpoint=answer)\n"
-    )
-    command = [sys.executable, "-m", "heldout", "run", "sums.py", "--remote", dashboard, "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["mean"] == 1.0
-    assert "a word of the log\n" in done.stderr
-    (tmp_path / "sums.py").write_text("load_dataset = score_fn = 1\n")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert json.loads(done.stdout)["error"]["kind"] == "eval_file_error"
-
-
 class Proxy:
     """Stands between a script and the dashboard, and can break all connections at once."""
 
@@ -283,39 +161,146 @@ class Proxy:
 
 
 @pytest.mark.integration
-def test_a_dropped_connection_does_not_end_it(dashboard: str, home: Path) -> None:
+def test_a_script_runs_there_on_a_gpu_through_a_dropped_connection_and_its_run_comes_home(
+    dashboard: str, home: Path
+) -> None:
     proxy = Proxy(dashboard)
-    with start(home, proxy.address, GO=str(home / "go")) as job:
-        assert job.stdout is not None
-        begun = "".join(iter(job.stdout.readline, "running None\n"))
+    with start(home, proxy.address, GO=str(home / "go"), TEST_GPU="h100") as job:
+        begun = "".join(iter(job.stdout.readline, "running 0\n"))
         proxy.break_connections(refusals=4)
         (home / "go").touch()
         rest = job.stdout.read()
         assert job.wait() == 3, begun + rest
     proxy.close()
-    assert "running None\n" not in rest, "what was shown is shown again"
+    assert "running 0\n" not in rest, "what was shown is shown again"
     assert "mean 1.0\n" in rest
-    assert EvalReport.load(home / "outputs" / "evals" / "far").status == "complete"
+    report = EvalReport.load(home / "outputs" / "evals" / "far")
+    assert (report.summary["n"], report.status) == (20, "complete")
 
 
 @pytest.mark.integration
-def test_a_job_that_was_left_running_is_taken_up_again(dashboard: str, home: Path) -> None:
-    script = (home / "script.py").read_text().replace("gpu_id=gpu,", "gpu_id=gpu, keep_alive=True,")
-    (home / "script.py").write_text(script)
-    with start(home, dashboard, GO=str(home / "go")) as job:
-        assert job.stdout is not None
+def test_ctrl_c_stops_the_script_and_what_it_had_comes_home_to_be_resumed_there(
+    dashboard: str, home: Path
+) -> None:
+    with start(home, dashboard, "--hang") as job:
         for line in job.stdout:
             if line.startswith("running"):
                 break
         job.send_signal(signal.SIGINT)
-        said = job.stdout.read()
-        assert job.wait() == 130, said
-    (home / "go").touch()
+        rest = job.stdout.read()
+        assert job.wait() == 130, rest
+    report = EvalReport.load(home / "outputs" / "evals" / "far")
+    assert report.status != "complete"
+    begun = len(report.results)
+    assert begun <= 5
+    resumed = start(home, dashboard, "--resume")
+    output, _ = resumed.communicate()
+    assert resumed.returncode == 3, output
+    report = EvalReport.load(home / "outputs" / "evals" / "far")
+    assert (report.summary["n"], report.status) == (20, "complete")
+    lines = (home / "outputs" / "evals" / "far" / "results.jsonl").read_text().splitlines()[1:]
+    assert len({json.loads(line)["sample"]["id"] for line in lines}) == len(lines) == 20
+
+
+@pytest.mark.integration
+def test_a_gpu_that_the_cluster_does_not_have_is_refused_with_what_it_has(
+    dashboard: str, home: Path
+) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"no such GPU.*GPUs on .*\(1\); accelerator types: H100"
+    ):
+        run_remote(home / "script.py", address=dashboard, gpu_id="tpu-v9")
+
+
+ELSE_SCRIPT = """
+import argparse, json, os, sys, time
+from pathlib import Path
+import heldout
+from heldout.cluster import run_remote
+from shared.answers import answer, score
+
+
+def main():
+    samples = [heldout.Sample("a", {"question": "2"}, "2")]
+    print("a word of the log", file=sys.stderr)
+    while not os.path.exists(os.environ["GO"]):
+        time.sleep(0.05)
+    report = heldout.run(samples, score, endpoint=answer, experiment_name="far")
+    print(json.dumps(report.summary["mean"]))
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--remote")
+parser.add_argument("--json", action="store_true")
+args = parser.parse_args()
+if args.remote:
+    run_remote(
+        __file__, address=args.remote, working_dir=Path(__file__).parents[1], keep_alive=True,
+        environment={"GO": os.environ["GO"]},
+    )
+else:
+    main()
+"""
+ANSWERS = """
+async def answer(messages):
+    return messages[-1].text
+
+
+def score(trajectory, sample):
+    return trajectory.answer == sample.ground_truth
+"""
+
+
+@pytest.mark.integration
+def test_a_script_of_a_repository_that_was_left_running_there_is_taken_up_again(
+    dashboard: str, tmp_path: Path
+) -> None:
+    for name, text in (("scripts/script.py", ELSE_SCRIPT), ("shared/answers.py", ANSWERS)):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    with subprocess.Popen(
+        [sys.executable, "scripts/script.py", "--remote", dashboard, "--json"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+            "GO": str(tmp_path / "go"),
+        },
+    ) as job:  # fmt: skip
+        begun = "".join(iter(job.stderr.readline, "a word of the log\n"))
+        job.send_signal(signal.SIGINT)
+        said = job.stderr.read()
+        assert job.wait() == 130, begun + said
+        assert job.stdout.read() == ""
+    (tmp_path / "go").touch()
     code = said.partition('python -c "')[2].partition('"')[0]
-    done = subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True)
-    assert done.returncode == 3, said + done.stderr
-    assert "mean 1.0\n" in done.stdout
-    assert EvalReport.load(home / "outputs" / "evals" / "far").status == "complete"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, said + done.stderr
+    assert done.stdout == "1.0\n", "--json has more than the JSON on standard output"
+    [run] = find_runs(tmp_path / "outputs")
+    assert EvalReport.load(run).summary["mean"] == 1.0
+
+
+@pytest.mark.integration
+def test_heldout_run_remote_json_prints_the_json_alone(dashboard: str, tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text(
+        f"import sys\nfrom heldout import EvalConfig, Sample\n{ANSWERS}\n"
+        "def load_dataset():\n"
+        "    print('a word of the log')\n"
+        "    return [Sample('a', {'question': '2'}, '2')]\n"
+        "score_fn = score\nconfig = EvalConfig(endpoint=answer)\n"
+    )
+    command = [sys.executable, "-m", "heldout", "run", "sums.py", "--remote", dashboard, "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["mean"] == 1.0
+    assert "a word of the log\n" in done.stderr
+    (tmp_path / "sums.py").write_text("load_dataset = score_fn = 1\n")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["kind"] == "eval_file_error"
 
 
 # --- Without a cluster --------------------------------------------------------------------------
@@ -372,7 +357,7 @@ def test_an_address_without_a_dashboard_is_refused(home: Path) -> None:
 
 def test_inside_of_a_job_it_does_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(INSIDE_JOB, "1")
-    assert run_remote(home / "script.py") is None  # type: ignore[func-returns-value]
+    assert run_remote(home / "script.py") is None
 
 
 def test_a_number_is_a_gpu_of_this_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

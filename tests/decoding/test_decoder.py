@@ -80,7 +80,7 @@ def test_each_row_has_its_own_limit_and_stops(model: Any, graphs: bool) -> None:
     short, stopped, free = Decoder(model, words, graphs=graphs).decode(asked)
     assert (short, free) == (
         Generation(whole[:3], "length", words.decode(list(whole[:3]), skip_special_tokens=True)),
-        Generation(whole, free.finish, words.decode(list(whole), skip_special_tokens=True)),  # type: ignore[union-attr]
+        Generation(whole, free.finish, words.decode(list(whole), skip_special_tokens=True)),
     )
     assert isinstance(stopped, Generation)
     end = whole.index(whole[5]) + 1

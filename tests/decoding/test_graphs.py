@@ -42,7 +42,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("family", FULL)
 def test_every_family_says_what_it_says_by_the_plain_way(family: str) -> None:
-    model = model_of(family, **FULL[family])  # type: ignore[arg-type]
+    model = model_of(family, **FULL[family])
     decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
     assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)
     assert decoder.describe()["way"] == "static"

@@ -229,7 +229,7 @@ def test_a_model_is_as_it_was_after_a_failure_too(graphs: bool, at: int) -> None
     calls = 0
     usual = model.model.norm.forward.__func__
 
-    class Breaks(type(model.model.norm)):  # type: ignore[misc]
+    class Breaks(type(model.model.norm)):
         def forward(self, hidden: Any) -> Any:
             nonlocal calls
             calls += 1

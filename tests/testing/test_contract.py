@@ -351,15 +351,15 @@ def fail_to_take_a_snapshot(env: Counter) -> Any:
 
 
 class NoRestore(Counter):
-    restore = None  # type: ignore[assignment]
+    restore = None
 
 
 class NoSnapshot(Counter):
-    snapshot = None  # type: ignore[assignment]
+    snapshot = None
 
 
 class NoVersion(Counter):
-    version = None  # type: ignore[assignment]
+    version = None
 
 
 class OddVersion(Counter):
@@ -457,7 +457,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "reply to plain text: is a Reply, got [Message(",
     ),
     "reply of texts": (
-        replying(lambda e, m, r: Reply(("hm",))),  # type: ignore[arg-type]
+        replying(lambda e, m, r: Reply(("hm",))),
         "reply to plain text raised InvalidInput: Reply takes Messages",
     ),
     "reply changes its input": (
@@ -526,7 +526,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "snapshot: JSON cannot hold it",
     ),
     "snapshot changes in JSON": (
-        with_snapshot(lambda e: make_snapshot(e, {1: e.count})),  # type: ignore[dict-item]
+        with_snapshot(lambda e: make_snapshot(e, {1: e.count})),
         "snapshot: JSON changes it",
     ),
     "snapshot is no dict": (with_snapshot(lambda e: e.count), "snapshot: is a dict, got 0"),
@@ -607,7 +607,7 @@ def test_shared_state_is_found_with_turns_made_up_from_the_tools() -> None:
 def test_turns_are_model_turns() -> None:
     for wrong in (Message("user", "hello"), 3):
         with pytest.raises(InvalidInput, match="turns are texts or assistant messages"):
-            check_environment(Counter, turns=[wrong])  # type: ignore[list-item]
+            check_environment(Counter, turns=[wrong])
 
 
 def test_it_leaves_no_event_loop_behind() -> None:

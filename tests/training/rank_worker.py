@@ -203,7 +203,7 @@ def first_cannot_decide(home: Path) -> Any:
         run_dir=home / f"rank{RANK}",
     )
     if RANK == 0:
-        evals.curve.known_at = fails_at  # type: ignore[method-assign]
+        evals.curve.known_at = fails_at
     return told(evals.maybe_run(1), model)
 
 

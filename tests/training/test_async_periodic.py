@@ -123,7 +123,6 @@ def test_the_point_is_of_the_step_and_weights_it_was_due_at(tmp_path: Path, gate
 def test_without_a_dispatcher_nothing_is_different(tmp_path: Path, gates: Gates) -> None:
     evals = evals_of(tmp_path, Counter(2), gates)
     point = evals.maybe_run(10)
-    assert point is not None
     assert point.lag_steps is None
     assert gates.threads == [threading.get_ident()]
     assert not (tmp_path / "run" / "pending.json").exists()
@@ -137,7 +136,6 @@ def test_beside_and_in_place_give_the_same_summary(tmp_path: Path, gates: Gates)
     with AsyncEvalDispatcher(when_full="wait"):
         there.maybe_run(10)
     first, second = here.maybe_run(10), there.history[0]
-    assert first is not None
     assert (first.summary, first.outcomes) == (second.summary, second.outcomes)
     assert first.weights == second.weights
 
@@ -275,7 +273,7 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
             return generate(model, prompts, max_new)
         return [p if int(p) < float(model.knows) else "?" for p in prompts]
 
-    gates.generate = slow_at_ten  # type: ignore[method-assign]
+    gates.generate = slow_at_ten
     beats = Heartbeats()
     evals = evals_of(tmp_path, model, gates, snapshots=SnapshotPool(size=2), heartbeat_fn=beats)
     gates.open.clear()
@@ -297,7 +295,6 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
     at = {point.step: point.verdict for point in evals.points}
     assert at[10] is None
     assert at[20] is not None
-    assert at[40] is not None
     # From steps 10 and 20 on, though 10 came after 20: two in eight samples were gained since.
     assert (at[40]["from_first"], at[40]["from_last"], at[40]["gain"]) == (10, 20, 0.25)
     told = ["eval_verdict" in fields for fields in beats.named("rl_eval")]
@@ -350,7 +347,6 @@ def test_a_result_that_was_never_collected_is_judged_by_the_settings_of_its_run(
     unjudged = run.points[1:]
     assert terms_of(unjudged, run.config) == monitor.terms
     [point], _ = judge_curve(unjudged, {}, run.config)
-    assert point.verdict is not None
     assert (point.verdict["effect"], point.verdict["alpha"]) == (0.3, 0.1)
     # If it does come back, the verdict is added, and loggers get no second row.
     assert points_of(tmp_path)[1].verdict is not None
@@ -451,7 +447,6 @@ def test_answers_that_would_draw_what_training_draws_are_given_in_its_thread(
     assert torch.equal(torch.rand(4), expected)
     assert gates.beside == [True, False]
     point = here.run_eval(10)
-    assert point is not None
     assert evals.history[0].outcomes == point.outcomes
 
 
@@ -465,7 +460,6 @@ def test_the_last_weights_are_waited_for(tmp_path: Path, gates: Gates) -> None:
         evals.maybe_run(10)
         model.learn(8)
         point = evals.run_final(17)
-    assert point is not None
     assert (point.step, point.reward, point.final) == (17, 1.0, True)
     assert [(p.step, p.final) for p in points_of(tmp_path)] == [(10, False), (17, True)]
 
@@ -508,7 +502,6 @@ def test_in_the_loop_of_a_coroutine_trainer_the_last_weights_are_evaluated_at_on
             return evals.run_final(17)
 
     point = anyio.run(train, backend=backend)
-    assert point is not None
     assert point.reward == 1.0
     assert sorted((p.step, p.reward) for p in points_of(tmp_path)) == [(10, 0.25), (17, 1.0)]
 
@@ -528,7 +521,6 @@ def test_what_was_lost_can_be_finished_on_its_weights(tmp_path: Path, gates: Gat
     [pending] = pending_evals(tmp_path / "run")
     assert (pending.step, pending.saved_at) == (10, str(tmp_path / "checkpoint-10"))
     point = again.finish(pending, Counter(2))
-    assert point is not None
     assert (point.step, point.session) == (10, pending.session)
     assert pending_evals(tmp_path / "run") == []
     found = current_points(points_of(tmp_path))
@@ -600,13 +592,10 @@ def test_a_worker_measures_the_weights_of_the_step(tmp_path: Path, gates: Gates)
             last = there.run_final(17)
         waits = periodic(tmp_path / "inline", model, runner_builder=None, worker=worker)
         inline = waits.maybe_run(20)
-    assert at_ten is not None
     first = there.points[0]
     assert (first.summary, first.weights) == (at_ten.summary, at_ten.weights)
     assert first.outcomes == at_ten.outcomes
-    assert last is not None
     assert (last.step, last.reward, last.final) == (17, 1.0, True)
-    assert inline is not None
     assert (inline.reward, inline.lag_steps) == (1.0, None)
 
 
@@ -735,7 +724,6 @@ def test_the_last_weights_are_measured_though_an_eval_of_them_was_given_up_on(
         dispatcher.drain(0.01)
         gates.open.set()
         point = evals.run_final(10)
-    assert point is not None
     assert (point.reward, point.final) == (1.0, True)
 
 
@@ -796,8 +784,6 @@ def test_a_model_that_no_shadow_can_be_made_of_is_evaluated_at_once(
     with AsyncEvalDispatcher(when_full="wait"):
         point = evals.maybe_run(10)
         last = evals.run_final(12)
-    assert point is not None
-    assert last is not None
     assert (point.reward, point.lag_steps, last.step) == (0.5, None, 12)
     assert "the model cannot be copied" in caplog.text
 
@@ -866,7 +852,6 @@ def test_the_last_weights_are_measured_after_a_block_whose_drain_was_interrupted
         set_async_eval_dispatcher(None)
         gates.open.set()
         last = evals.run_final(10)
-    assert last is not None
     assert (last.step, last.has_result) == (10, True)
 
 

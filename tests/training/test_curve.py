@@ -152,7 +152,6 @@ def test_what_a_killed_process_had_appended_is_there(path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     for _ in range(20):
         reported = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)

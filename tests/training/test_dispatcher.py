@@ -132,7 +132,6 @@ def test_a_result_is_logged_at_its_own_step(tmp_path: Path, evaluator: Any) -> N
         point = handle.result(LONG)
         assert handle.done()
     assert points_of(tmp_path) == [point]
-    assert point is not None
     assert (point.label, point.step, point.weights) == ("held-out", 10, "abc")
     assert point.value_and_interval("accuracy") == (0.5, None)
     [(name, step, fields)] = rows
@@ -248,10 +247,9 @@ def test_an_eval_whose_future_is_cancelled_elsewhere_is_a_skip(tmp_path: Path) -
         gate = Gate()
         beside = evals.schedule(gate, step=1)
         point = evals.schedule(cancelled, step=2).result(LONG)
-        assert point is not None
         assert point.skipped == "something that it waited for was cancelled"
         gate.end.set()
-        assert beside.result(LONG).has_result  # type: ignore[union-attr]
+        assert beside.result(LONG).has_result
 
 
 def test_a_loop_that_breaks_down_is_a_skip_and_another_one_is_started(tmp_path: Path) -> None:
@@ -261,10 +259,9 @@ def test_a_loop_that_breaks_down_is_a_skip_and_another_one_is_started(tmp_path: 
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
         runs, evals._runner.loop._run = evals._runner.loop._run, breaks
         point = evals.schedule(half, step=1).result(LONG)
-        assert point is not None
         assert point.skipped == "its event loop has ended"
         evals._runner.loop._run = runs
-        assert evals.schedule(half, step=2).result(LONG).has_result  # type: ignore[union-attr]
+        assert evals.schedule(half, step=2).result(LONG).has_result
 
 
 def test_an_eval_may_take_max_seconds(tmp_path: Path) -> None:
@@ -272,7 +269,6 @@ def test_an_eval_may_take_max_seconds(tmp_path: Path) -> None:
     with AsyncEvalDispatcher(run_dir=tmp_path, max_seconds=0.01) as evals:
         for evaluator in (never, gate):
             point = evals.schedule(evaluator, step=1).result(LONG)
-            assert point is not None
             assert point.skipped == "not finished after max_seconds=0.01"
         gate.end.set()  # too late
     assert not any(p.has_result for p in points_of(tmp_path))
@@ -459,7 +455,7 @@ def test_an_eval_that_is_abandoned_gets_to_close_what_it_has(tmp_path: Path) -> 
         assert begun.wait(LONG)
         evals.drain(0)
         assert closed.wait(LONG)
-        assert evals.schedule(half, step=2).result(LONG).has_result  # type: ignore[union-attr]
+        assert evals.schedule(half, step=2).result(LONG).has_result
 
 
 def test_an_eval_that_is_abandoned_before_it_begins_is_not_run() -> None:
@@ -524,7 +520,7 @@ def test_an_interrupted_drain_writes_skips_down(
 def test_what_is_scheduled_after_the_end_is_a_skip(tmp_path: Path) -> None:
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
         pass
-    assert evals.schedule(half, step=1).result(LONG).skipped == "the dispatcher was closed"  # type: ignore[union-attr]
+    assert evals.schedule(half, step=1).result(LONG).skipped == "the dispatcher was closed"
     assert [p.step for p in points_of(tmp_path)] == [1]
 
 
@@ -654,7 +650,6 @@ def test_in_the_loop_that_evals_run_in_a_plain_call_never_waits(run: Any, tmp_pa
         async with waits as evals:
             handle = evals.schedule(never, step=1)
             point = evals.schedule(half, step=2).result()
-            assert point is not None
             assert "use `await aschedule(…)`" in str(point.skipped)
             with pytest.raises(InvalidInput, match="adrain"):
                 evals.drain()
@@ -725,9 +720,7 @@ def test_metrics_are_a_point_without_denominators_and_without_a_reward(tmp_path:
     rows = Rows()
     with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[rows]) as evals:
         point = evals.schedule(lambda: metrics, step=1).result(LONG)
-    assert point is not None
     assert points_of(tmp_path) == [point]
-    assert point.summary is not None
     assert set(EMPTY_SUMMARY) <= set(point.summary)
     assert point.summary["n"] is None
     assert point.reward is None
@@ -741,7 +734,6 @@ def test_a_whole_summary_stays_one(tmp_path: Path) -> None:
     summary = {**EMPTY_SUMMARY, "n": 4, "n_scored": 4, "mean": 0.25}
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
         point = evals.schedule(lambda: summary, step=1).result(LONG)
-    assert point is not None
     assert (point.summary, point.reward, point.n) == (summary, 0.25, 4)
 
 
@@ -757,7 +749,6 @@ def test_a_report_is_its_summary_and_outcomes(tmp_path: Path) -> None:
 
     with AsyncEvalDispatcher(run_dir=tmp_path / "run") as evals:
         point = evals.schedule(evaluator, step=4, weights="abc").result(LONG)
-    assert point is not None
     assert points_of(tmp_path / "run") == [point]
     assert (point.reward, point.n, point.asked, point.of) == (1.0, 3, 3, 3)
     assert point.outcomes == tuple(ItemOutcome(f"s{i}", 1.0) for i in range(3))
@@ -779,7 +770,6 @@ def test_a_report_without_an_honest_mean_is_a_skip(
     summary = {**EMPTY_SUMMARY, "n": 3, "n_scored": 3, "mean": 0.5, **change}
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
         point = evals.schedule(lambda: EvalReport([], summary, {}), step=1).result(LONG)
-    assert point is not None
     assert point.summary is None
     assert reason in str(point.skipped)
 
@@ -791,7 +781,6 @@ def test_a_point_gets_the_step_and_name_it_was_scheduled_as(tmp_path: Path) -> N
     rows = Rows()
     with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[rows]) as evals:
         point = evals.schedule(lambda: given, step=4, name="held-out").result(LONG)
-    assert point is not None
     assert (point.label, point.step, point.reward, point.seconds) == ("held-out", 4, 0.5, 3.0)
     assert point.weights == "w"
     assert point.session != "s"
@@ -830,7 +819,6 @@ def test_a_point_that_could_not_be_read_back_is_a_skip(tmp_path: Path) -> None:
     )
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
         point = evals.schedule(lambda: given, step=1).result(LONG)
-    assert point is not None
     assert "rewards are finite" in str(point.skipped)
     assert points_of(tmp_path) == [point]
 
@@ -866,7 +854,6 @@ def killed_run(folder: Path) -> None:
     with AsyncEvalDispatcher(run_dir=folder) as evals:
         for step in (20, 40):
             evals.schedule(half, step=step).result(LONG)
-        assert evals._file is not None
         for step in (30, 50):
             session = evals._file.session
             evals._file.append(pending_point("eval", step, session, saved_at=f"at-{step}"))
@@ -993,7 +980,6 @@ def test_ctrl_c_while_a_snapshot_is_taken_leaves_no_ghost(tmp_path: Path) -> Non
         with pytest.raises(KeyboardInterrupt):
             evals.schedule_on(file, result, pending, snapshot=interrupted, pool=evals)
         point = evals.schedule(half, step=2).result(LONG)
-    assert point is not None
     assert point.has_result
 
 
@@ -1012,7 +998,6 @@ def test_what_was_lost_and_fails_again_stays_pending(tmp_path: Path) -> None:
 def test_metrics_that_would_be_taken_for_error_bars_are_refused(tmp_path: Path) -> None:
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
         point = evals.schedule(lambda: {"acc": 0.5, "acc_n": 7.0}, step=1).result(LONG)
-    assert point is not None
     assert "'acc_n' looks like the denominator or error bar of 'acc'" in str(point.skipped)
 
 
@@ -1035,7 +1020,7 @@ def test_the_call_of_an_evaluator_is_no_evaluator() -> None:
         AsyncEvalDispatcher(when_full="wait") as evals,
         pytest.raises(InvalidInput, match="not its call"),
     ):
-        evals.schedule(half(), step=1)  # type: ignore[arg-type]
+        evals.schedule(half(), step=1)
 
 
 def test_results_that_go_nowhere_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
@@ -1079,7 +1064,7 @@ def test_the_dispatcher_in_use_is_a_matter_of_context() -> None:
         assert get_async_eval_dispatcher() is one
     assert get_async_eval_dispatcher() is None
     with pytest.raises(InvalidInput, match="an AsyncEvalDispatcher"):
-        set_async_eval_dispatcher(AsyncEvalDispatcher)  # type: ignore[arg-type]
+        set_async_eval_dispatcher(AsyncEvalDispatcher)
 
 
 # --- Many ---------------------------------------------------------------------------------------

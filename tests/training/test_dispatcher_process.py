@@ -71,7 +71,6 @@ def run(folder: Path, script: str, after_ready: signal.Signals | None = None) ->
     try:
         said = ""
         if after_ready is not None:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n", process.stderr and process.stderr.read()
             process.send_signal(after_ready)
         out, problems = process.communicate(timeout=LONG)

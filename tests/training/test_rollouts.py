@@ -46,7 +46,6 @@ def say(prompt: str, turn: int) -> str:
 
 
 def by_total(trajectory: Trajectory, sample: Sample) -> Score:
-    assert trajectory.outcome is not None
     turns = sum(m.role == "assistant" for m in trajectory.messages)
     return Score((Metric("total", trajectory.outcome["total"], 1.0), Metric("turns", turns)))
 
@@ -275,7 +274,6 @@ def test_a_rollout_that_fails_keeps_its_tokens_and_its_neighbours_theirs() -> No
     )
     assert (good.error, good.reward) == (None, 6.0)
     assert bad.reward is None
-    assert bad.error is not None
     assert bad.error.startswith("environment: RuntimeError: the counter is broken (toy.py, line ")
     assert decode(bad.completion_ids).count("<end>") == 3
     assert bad.trajectory.stop == Stop("error")
@@ -514,7 +512,6 @@ def test_ctrl_c_while_the_engine_works_closes_every_environment() -> None:
         env={**os.environ, "PYTHONPATH": path},
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "generating\n"
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=20)
@@ -660,7 +657,7 @@ def test_each_repeat_over_an_endpoint_draws_from_a_seed_of_its_own() -> None:
 
 def test_what_is_no_sample_or_no_model_is_refused_before_anything_runs() -> None:
     with pytest.raises(InvalidInput, match="starts from a Sample"):
-        generate_rollouts(["a"], lambda messages: "so")  # type: ignore[list-item]
+        generate_rollouts(["a"], lambda messages: "so")
     with pytest.raises(InvalidInput, match="write openai:gpt-4o"):
         generate_rollouts([sample("a")], "gpt-4o")
     assert generate_rollouts([], lambda messages: "so") == []

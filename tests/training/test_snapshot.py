@@ -351,7 +351,7 @@ def test_a_model_in_the_hands_of_a_trainer(make: Any, tmp_path: Any) -> None:
 
     pool, steps = SnapshotPool(), []
 
-    class Snapshots(TrainerCallback):  # type: ignore[misc]
+    class Snapshots(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
             was, said = fingerprint(model), as_in_eval_mode(model)
             snapshot = take(pool, model, state.global_step)

@@ -50,7 +50,6 @@ def test_the_models_tokens_and_the_environments_are_told_apart(segments: str) ->
     account = transcript(segments=segments)
     talk(account, ["a", "bc"], [Message("user", "go")])
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.prompt_ids) == "<user>q<end><assistant>"
     assert decode(trace.completion_ids) == "a<end><user>go<end><assistant>bc<end>"
     assert "".join(map(str, trace.env_mask)) == "11" + "00000" + "111"
@@ -65,7 +64,6 @@ def test_a_cut_off_turn_is_closed_by_the_environments_tokens(segments: str) -> N
     account.add_messages([*ASK, message, Message("user", "go")], ())
     account.add_turn(Generated([END]))
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.completion_ids) == "abc<end><user>go<end><assistant><end>"
     assert "".join(map(str, trace.env_mask)) == "111" + "000000" + "1"
     assert trace.logprobs is None
@@ -88,7 +86,6 @@ def test_the_boundary_mode_leaves_the_thoughts_where_the_model_put_them() -> Non
     account = transcript(forgetful, segments="boundary")
     talk(account, ["thought/a", "b"], [Message("user", "go")])
     trace = account.trace()
-    assert trace is not None
     expected = "thought/a<end><user>go<end><assistant>b<end>"
     assert decode(trace.completion_ids) == expected
     assert sum(trace.env_mask) == len("thought/a") + 1 + 2
@@ -123,7 +120,6 @@ def test_a_reply_that_would_overflow_the_engine_ends_it_before_the_engine_sees_i
     with pytest.raises(ContextFull, match="23 tokens, and the engine takes 12"):
         account.add_messages(said, ())
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.completion_ids) == "abc<end>"
     # A prompt that leaves no room for a single token is refused in the same way.
     with pytest.raises(ContextFull):
@@ -155,7 +151,7 @@ def test_what_does_not_align_is_refused_where_it_is_made(generated: Generated, s
     assert account.trace() is None
 
 
-@pytest.mark.parametrize("generated", [Generated(["a"]), Generated([END], [None])])  # type: ignore[list-item]
+@pytest.mark.parametrize("generated", [Generated(["a"]), Generated([END], [None])])
 def test_ids_and_logprobs_that_are_no_numbers_are_refused(generated: Generated) -> None:
     account = transcript()
     account.add_messages(ASK, ())
@@ -168,7 +164,6 @@ def test_numbers_come_out_of_arrays_as_numbers() -> None:
     account.add_messages(ASK, ())
     account.add_turn(Generated(np.array([*encode("a"), END]), np.array([-0.5, -0.25])))
     trace = account.trace()
-    assert trace is not None
     assert [type(i) for i in trace.completion_ids] == [int, int]
     assert trace.logprobs == (-0.5, -0.25)
 
@@ -183,7 +178,7 @@ def test_a_turn_that_would_end_twice_is_refused() -> None:
             ids += [ROLES[message.role], *encode(text.removesuffix("<end>")), *own, END]
         return [*ids, ROLES["assistant"]] if prompt else ids
 
-    doubling.ends = frozenset({END})  # type: ignore[attr-defined]
+    doubling.ends = frozenset({END})
     account = transcript(doubling, decode=decode, parse=None)
     account.add_messages(ASK, ())
     message = account.add_turn(Generated([*encode("a"), END])).message
@@ -196,7 +191,7 @@ def test_a_turn_that_fills_its_room_and_ends_is_not_cut_off() -> None:
     def ended(messages: Sequence[Message], prompt: bool) -> list[int]:
         return render(messages, prompt)
 
-    ended.ends = frozenset({END})  # type: ignore[attr-defined]
+    ended.ends = frozenset({END})
     account = transcript(ended, per_turn=2)
     account.add_messages(ASK, ())
     assert account.add_turn(Generated([*encode("a"), END])).finish_reason == "stop"
@@ -213,11 +208,9 @@ def test_a_turn_ends_with_the_first_token_that_completes_a_stop(segments: Any) -
     account.add_messages([*ASK, completion.message, Message("user", "go")], ())
     account.add_turn(Generated([*encode("c"), END], [-0.5, -0.5]))
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.completion_ids) == "abxy<end><user>go<end><assistant>c<end>"
     own = [i for i, mine in zip(trace.completion_ids, trace.env_mask, strict=True) if mine]
     assert decode(own) == "abxyc<end>"
-    assert trace.logprobs is not None
     assert trace.logprobs.count(-0.5) == len(own)
 
 
@@ -241,7 +234,6 @@ def test_words_that_no_turn_followed_are_not_in_the_trace() -> None:
     messages = talk(account, ["a"], [Message("user", "go")])
     account.add_messages(messages, ())  # and then, say, the engine failed
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.completion_ids) == "a<end>"
 
 
@@ -272,7 +264,6 @@ def test_the_models_turn_is_rendered_as_it_was_written_not_as_it_was_understood(
     messages = talk(account, ["  a ", "b"], [Message("user", "go")])
     assert [m.text for m in messages if m.role == "assistant"] == ["A", "B"]
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.completion_ids) == "  a <end><user>go<end><assistant>b<end>"
 
 
@@ -347,14 +338,13 @@ def test_a_boundary_that_depends_on_the_reply_is_found_anew() -> None:
     account = transcript(counting, segments="boundary")
     talk(account, ["a", "b", "c"], [Message("user", "go"), Message("user", "go on")])
     trace = account.trace()
-    assert trace is not None
     expected = "a<end><user>go<end><assistant>b<end><user>go on<end><assistant>c<end>"
     assert decode(trace.completion_ids) == expected
 
 
 def test_an_unknown_way_to_make_segments_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'suffix' or 'boundary', got 'guess'"):
-        Template(render, segments="guess")  # type: ignore[arg-type]
+        Template(render, segments="guess")
 
 
 def test_a_template_that_renders_nothing_for_a_reply_is_refused() -> None:
@@ -447,6 +437,5 @@ def test_both_modes_give_the_same_tokens_where_a_template_allows_both(
         traces.append(account.trace())
     assert traces[0] == traces[1]
     [trace, _] = traces
-    assert trace is not None
     whole = [*trace.prompt_ids, *trace.completion_ids]
     assert render(messages[:-1], False)[: len(whole)] == whole

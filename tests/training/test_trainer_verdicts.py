@@ -20,7 +20,6 @@ pytestmark = pytest.mark.integration
 
 def test_a_row_has_the_verdict_as_numbers() -> None:
     stored = CurveMonitor()(curve(CLIMB)).as_dict()
-    assert stored is not None
     row = log_fields(point(10, verdict=stored), "heldout")
     assert row["eval_heldout_verdict"] == 1.0
     assert row["eval_heldout_gain"] == stored["gain"]

@@ -93,7 +93,6 @@ class Asked:
 
 def evaluated(worker: EvalWorker, model: Any, task: Task) -> Any:
     slot = worker.try_snapshot(model, step=task.step)
-    assert slot is not None
     try:
         return worker.measure(task, slot)
     finally:
@@ -143,8 +142,6 @@ def test_it_measures_what_is_measured_in_the_training_itself(tmp_path: Path) -> 
     here = Asked(tmp_path / "here", list(asking.task.samples), runner_builder=builder)
     expected = measure(here.task, lambda: model, Alone())
     assert isinstance(expected, Measured)
-    assert found is not None
-    assert expected is not None
     assert found.skipped is None
     assert msgspec.json.encode(found.summary) == msgspec.json.encode(expected.summary)
     assert [r.trajectory.answer for r in found.results] == [
@@ -180,20 +177,15 @@ def test_weights_are_those_of_the_snapshot_though_training_goes_on(
     model = Network(4.0)
     before = fingerprint(model)
     slot = worker.try_snapshot(model, step=5)
-    assert slot is not None
     with torch.no_grad():
         model.knows.fill_(7.0)
         model.seen.add_(1)
     asking = Asked(tmp_path, numbers())
     found = worker.measure(asking.task, slot)
-    assert found is not None
-    assert found.summary is not None
     assert found.summary["metric_right"] == 0.5
     assert asking.weights == [found.weights] == [before]
     slot.release()
     later = evaluated(worker, model, Asked(tmp_path, numbers()).task)
-    assert later is not None
-    assert later.summary is not None
     assert later.summary["metric_right"] == 7 / 8
     assert later.weights == fingerprint(model)
 
@@ -212,19 +204,17 @@ def test_as_many_samples_as_are_wanted(worker: EvalWorker, tmp_path: Path) -> No
 def test_weights_that_have_a_point_are_not_measured(worker: EvalWorker, tmp_path: Path) -> None:
     asking = Asked(tmp_path, numbers())
     point = pending_point("a", 5)
-    asking.known_at = lambda step, weights, *, whole: point  # type: ignore[method-assign]
+    asking.known_at = lambda step, weights, *, whole: point
     assert evaluated(worker, Network(), asking.task) == Known(point)
     assert not (tmp_path / "steps").exists()
 
 
 def test_slots_are_bounded(worker: EvalWorker, tmp_path: Path) -> None:
     first = worker.try_snapshot(Network(), step=1)
-    assert first is not None
     assert worker.try_snapshot(Network(), step=2) is None
     first.release()
     first.release()
     again = worker.try_snapshot(Network(), step=3)
-    assert again is not None
     assert worker.try_snapshot(Network(), step=4) is None
     again.release()
 
@@ -233,7 +223,6 @@ def test_global_state_of_the_training_is_untouched(worker: EvalWorker, tmp_path:
     model = Network(4.0)
     before = (random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state())
     found = evaluated(worker, model, Asked(tmp_path, asked("switch", "1")).task)
-    assert found is not None
     assert found.skipped is None
     assert random.getstate() == before[0]
     now = np.random.get_state(legacy=False)
@@ -272,7 +261,6 @@ def test_another_model_than_the_workers_is_a_skip(worker: EvalWorker, tmp_path: 
     model = Network()
     model.more = torch.nn.Linear(1, 1)
     found = evaluated(worker, model, Asked(tmp_path, numbers()).task)
-    assert found is not None
     assert "the worker's has no more.bias, more.weight" in (found.skipped or "")
 
 
@@ -300,7 +288,6 @@ def test_answers_that_were_given_up_on_are_not_taken_for_others(
 ) -> None:
     results(worker, tmp_path, "1")
     process = worker._process
-    assert process is not None
     ours, theirs = Pipe()
     with ours, theirs:
         monkeypatch.setattr(process, "_connection", ours)
@@ -460,7 +447,6 @@ def test_closing_ends_an_eval_that_is_under_way(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="the eval worker was closed"):
         own.try_snapshot(Network(), step=5)
     late = own.measure(Asked(tmp_path, numbers()).task, waiting)
-    assert late is not None
     assert late.skipped == "the eval worker was closed"
 
 
@@ -537,7 +523,6 @@ def holds_weights(pid: int) -> bool:
 
 def test_a_training_that_is_killed_leaves_no_worker_and_no_memory(tmp_path: Path) -> None:
     process = training(tmp_path)
-    assert process.stdout is not None
     pid = int(process.stdout.readline())
     assert holds_weights(pid)
     assert holds_weights(process.pid)
@@ -597,7 +582,6 @@ def test_a_training_that_is_killed_while_its_worker_starts_ends_it_though_a_chil
         text=True,
         start_new_session=True,
     )
-    assert process.stdout is not None
     pid, child = map(int, process.stdout.readline().split())
     try:
         process.kill()
@@ -622,7 +606,6 @@ def test_nothing_is_left_whoever_is_killed_first(number: int, tmp_path: Path) ->
         text=True,
         start_new_session=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "taken\n"
     assert holds_weights(process.pid)
     first = number % 4
@@ -644,7 +627,6 @@ def test_nothing_is_left_whoever_is_killed_first(number: int, tmp_path: Path) ->
 
 def test_ctrl_c_is_the_trainings_and_leaves_the_worker_to_it(tmp_path: Path) -> None:
     process = training(tmp_path)
-    assert process.stdout is not None
     pid = int(process.stdout.readline())
     os.killpg(process.pid, signal.SIGINT)
     said, _ = process.communicate(timeout=LONG)

@@ -445,7 +445,7 @@ def test_a_tensor_that_numpy_cannot_read_is_fetched_from_its_device() -> None:
 
 def test_one_that_cannot_be_seeded_or_does_not_reset_is_said_or_refused() -> None:
     class Unseedable(Tensors):
-        def reset(self) -> Any:  # type: ignore[override]
+        def reset(self) -> Any:
             return self.t[:, None].float()
 
     assert "it cannot be seeded at all" in evaluate_env(lambda: Unseedable([2]), stay, 1).notes
@@ -463,7 +463,7 @@ def test_a_batch_whose_rewards_have_another_shape_is_refused() -> None:
         evaluate_env(lambda: Wide([2, 3]), stay, 2)
 
 
-class ToTorch(VectorWrapper):  # type: ignore[type-arg]
+class ToTorch(VectorWrapper):
     """What gymnasium's NumpyToTorch does, which needs one more package."""
 
     def reset(self, **settings: Any) -> Any:
@@ -497,7 +497,7 @@ def test_a_wrapper_of_ones_own_is_not_taken_to_obey_masks() -> None:
         evaluate_env(lambda: ToTorch(SyncVectorEnv([Walk] * 3)), torch_policy, 2, max_steps=3)
 
 
-class Before(VectorWrapper):  # type: ignore[type-arg]
+class Before(VectorWrapper):
     """Shows the observation before too, and knows of ends but not of masks."""
 
     def reset(self, **settings: Any) -> Any:

@@ -126,7 +126,7 @@ POLICIES: dict[str, Any] = {
 
 
 def state() -> str:
-    numpys = np.random.get_state()[1].tolist()  # type: ignore[index]
+    numpys = np.random.get_state()[1].tolist()
     everybodys = random.getstate(), numpys, torch.get_rng_state().tolist()
     own = OWN.bit_generator.state, PYTHONS.getstate(), TORCHS.get_state().tolist()
     return repr((everybodys, own, SPACE.np_random.bit_generator.state))

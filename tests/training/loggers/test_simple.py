@@ -24,7 +24,7 @@ def test_a_function_gets_each_result_at_its_step() -> None:
 
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(InvalidInput, match="fn is a function"):
-        CallableLogger(3)  # type: ignore[arg-type]
+        CallableLogger(3)
 
 
 def test_a_thousand_results_in_random_order() -> None:
@@ -32,7 +32,7 @@ def test_a_thousand_results_in_random_order() -> None:
     stream = io.StringIO()
     report = send(
         1000,
-        CallableLogger(lambda name, step, fields: got.update({step: fields["reward"]})),  # type: ignore[arg-type, dict-item]
+        CallableLogger(lambda name, step, fields: got.update({step: fields["reward"]})),
         StdoutLogger(stream),
     )
     assert report.complete, str(report)

@@ -56,7 +56,7 @@ ROUNDS = (range(1, 201), range(201, 1001))
 class Result(dict[str, float]):
     """A mapping that can be watched."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
 
 class Watched:

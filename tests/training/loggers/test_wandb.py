@@ -65,7 +65,6 @@ def test_results_are_in_the_trainers_project_and_group_by_its_step(trainer: Any)
             run = record.run
         elif kind == "metric":
             metrics[record.metric.name or record.metric.glob_name] = record.metric.step_metric
-    assert run is not None
     assert (run.project, run.run_group, run.job_type) == ("p", "g", "eval")
     assert run.display_name == "training held-out"
     assert metrics == {"train/global_step": "", "*": "train/global_step"}
