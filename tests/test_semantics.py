@@ -59,7 +59,7 @@ from tests.conftest import RunEval, exact, make_samples
 from tests.faulty_server import FaultyServer, Request, nothing_from_outside, status
 from tests.scoring.judges.scripted import said, three_way_question
 from tests.test_engine import Recorded, Saved
-from tests.training.test_verdicts import curve
+from tests.training.curves import curve
 
 
 def scored(i: int, *metrics: Metric, repeat: int = 0, truncated: bool = False) -> EvalResult:

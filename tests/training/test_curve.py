@@ -39,22 +39,9 @@ from heldout.training.curve import (
     stop_requested,
     verdict_line,
 )
+from tests.training.curves import point
 
 HEADER = b'{"format":"heldout.curve","version":1}\n'
-
-
-def point(step: int, mean: float | None = 0.5, *, session: str = "a", **changed: Any) -> CurvePoint:
-    """A result; or, where `mean` is None, a skip."""
-    given: dict[str, Any] = {
-        "label": "rl_eval",
-        "step": step,
-        "session": session,
-        "time": "2026-01-01T00:00:00Z",
-        "seconds": 1.5,
-        "summary": None if mean is None else {"n": 4, "mean": mean, "ci_low": 0.0, "ci_high": 1.0},
-        "skipped": "no time left" if mean is None else None,
-    }
-    return CurvePoint(**{**given, **changed})
 
 
 def write(path: Path, *points: CurvePoint) -> None:

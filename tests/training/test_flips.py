@@ -13,7 +13,7 @@ from scipy import stats
 from heldout.stats import paired_difference
 from heldout.training.curve import CurvePoint, ItemOutcome
 from heldout.training.flips import SampleFlip, flips
-from tests.training.test_curve import point
+from tests.training.curves import point
 
 
 def scored(**rewards: float | list[float | None] | None) -> CurvePoint:

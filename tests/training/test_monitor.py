@@ -22,7 +22,7 @@ from heldout.training.verdicts import (
     best_checkpoint,
     verdicts,
 )
-from tests.training.test_verdicts import CLIMB, FLAT, curve, look, rising
+from tests.training.curves import CLIMB, FLAT, curve, look, rising
 
 
 def watched(points: list[CurvePoint], monitor: CurveMonitor | None = None) -> list[Judgement]:

@@ -51,7 +51,7 @@ from heldout.training import (
 )
 from heldout.training.curve import request_stop
 from heldout.training.verdicts import Judgement
-from tests.training.test_verdicts import CLIMB, curve
+from tests.training.curves import CLIMB, curve
 from tests.training.toys import (
     Clock,
     Heartbeats,

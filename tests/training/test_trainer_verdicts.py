@@ -12,8 +12,7 @@ from heldout.integrations.transformers import HeldoutCallback
 from heldout.training import CurveMonitor
 from heldout.training.metrics import log_fields
 from tests.integration.test_transformers_callback import Heard, make_evals, make_trainer
-from tests.training.test_curve import point
-from tests.training.test_verdicts import CLIMB, curve
+from tests.training.curves import CLIMB, curve, point
 
 pytestmark = pytest.mark.integration
 

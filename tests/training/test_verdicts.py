@@ -23,43 +23,12 @@ from heldout.training.verdicts import (
     terms_of,
     verdicts,
 )
-from tests.training.test_curve import point
+from tests.training.curves import CLIMB, FLAT, Rewards, curve, look, point, rising
 from tests.training.toys import Model, periodic, questions
-
-Rewards = Sequence[float | None]
-
-
-def look(step: int, rewards: Rewards, **changed: Any) -> CurvePoint:
-    """A point with these rewards of samples s0, s1 …; None errored."""
-    outcomes = tuple(
-        ItemOutcome(f"s{i}", reward, error="it broke" if reward is None else None)
-        for i, reward in enumerate(rewards)
-    )
-    count = len(rewards)
-    return point(step, 0.5, **{"outcomes": outcomes, "asked": count, "of": count} | changed)
-
-
-def curve(rows: Floats | Sequence[Rewards], every: int = 10) -> list[CurvePoint]:
-    return [
-        look(every * i, [None if np.isnan(r) else float(r) for r in np.array(row, dtype=float)])
-        for i, row in enumerate(rows)
-    ]
-
-
-def rising(levels: Sequence[float], n: int = 200, seed: int = 0) -> Floats:
-    """0/1 rewards of samples that keep their difficulty, at these true rates."""
-    rng = np.random.default_rng(seed)
-    own = rng.random(n)
-    noise = rng.normal(0, 0.02, (len(levels), n))
-    return (own + noise < np.array(levels)[:, None]).astype(np.float64)
 
 
 def last(rows: Floats | Sequence[Rewards], **terms: Any) -> StepVerdict:
     return verdicts(curve(rows), **terms)[-1]
-
-
-CLIMB = rising(np.linspace(0.2, 0.8, 20).tolist())
-FLAT = rising([0.5] * 20)
 
 
 # --- The same numbers ---------------------------------------------------------------------------
@@ -369,17 +338,14 @@ def test_a_curve_that_has_fallen_from_its_peak_is_regressing_though_it_is_above_
     assert best.sentence().startswith("best so far: step 130, 0.")
 
 
-@pytest.mark.parametrize(
-    ("stored", "kind"),
-    [
+def test_the_word_of_earlier_versions_is_inconclusive() -> None:
+    for stored, kind in (
         ({"kind": "cannot tell"}, "inconclusive"),
         ({"kind": "plateau"}, "plateau"),
         ({"kind": ["x"]}, None),
         (None, None),
-    ],
-)
-def test_the_word_of_earlier_versions_is_inconclusive(stored: Any, kind: str | None) -> None:
-    assert stored_kind(point(1, 0.5, verdict=stored)) == kind
+    ):
+        assert stored_kind(point(1, 0.5, verdict=stored)) == kind
 
 
 # --- Bounds -------------------------------------------------------------------------------------
@@ -394,7 +360,7 @@ def test_bounds_that_are_given_allow_a_plateau_beyond_0_and_1() -> None:
         last(rows, bounds=(0, 1))
 
 
-@pytest.mark.parametrize("wrong", [(1, 0), (0, float("inf")), (0,), "x1", (0, "x"), 1])
+@pytest.mark.parametrize("wrong", [(1, 0), (0, float("inf")), (0,), (0, "x"), 1])
 def test_bounds_that_make_no_sense_are_refused(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="bounds are the minimum and maximum possible reward"):
         Terms(bounds=wrong)
