@@ -92,23 +92,8 @@ def test_no_two_places_of_a_row_have_constants_that_a_swap_could_hide_behind() -
     assert len(np.unique(constants & np.uint64(2**32 - 1))) == weights.ROW
 
 
-def test_tensors_that_change_places_change_it() -> None:
-    one, other = torch.zeros(4), torch.ones(4)
-    assert fingerprint({"a": one, "b": other}) != fingerprint({"a": other, "b": one})
-    assert fingerprint({"a": one, "b": other}) == fingerprint({"b": other, "a": one})
-
-
-@given(st.integers(2, 40_000), st.integers(0, 2**32))
-def test_elements_in_another_order_change_it(length: int, seed: int) -> None:
-    tensor = torch.arange(length, dtype=torch.float32)
-    shuffled = tensor[torch.randperm(length, generator=torch.Generator().manual_seed(seed))]
-    same = torch.equal(tensor, shuffled)
-    assert (fingerprint([shuffled]) == fingerprint([tensor])) is same
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_shape_type_sign_name_and_place_change_it() -> None:
+    for other in (
         torch.zeros(6, 2),
         torch.zeros(3, 4, dtype=torch.int32),
         torch.zeros(12),
@@ -116,15 +101,12 @@ def test_elements_in_another_order_change_it(length: int, seed: int) -> None:
         -torch.zeros(3, 4),
         torch.zeros(3, 5),
         torch.zeros(0, 4),
-    ],
-    ids=str,
-)
-def test_shape_type_and_sign_change_it(other: Any) -> None:
-    assert fingerprint({"w": torch.zeros(3, 4)}) != fingerprint({"w": other})
-
-
-def test_a_name_changes_it() -> None:
-    assert fingerprint({"v": torch.zeros(3)}) != fingerprint({"w": torch.zeros(3)})
+    ):
+        assert fingerprint({"w": torch.zeros(3, 4)}) != fingerprint({"w": other})
+    one, other = torch.zeros(4), torch.ones(4)
+    assert fingerprint({"v": one}) != fingerprint({"w": one})
+    assert fingerprint({"a": one, "b": other}) != fingerprint({"a": other, "b": one})
+    assert fingerprint({"a": one, "b": other}) == fingerprint({"b": other, "a": one})
 
 
 def adapted(kind: Any) -> Any:
@@ -168,21 +150,20 @@ def test_the_scaling_of_an_adapter_changes_it() -> None:
 # --- What does not ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(3, 211, 307), (2, 4, 6)])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_how_it_lies_in_memory_does_not_change_it(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, shape: tuple[int, ...]
+    monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
     monkeypatch.setattr(weights, "PIECE", 2**17)  # several pieces, of several rows
-    tensor = random_tensor(kind, shape)
-    expected = fingerprint([tensor])
-    assert expected is not None
-    transposed = tensor.transpose(0, 2).contiguous().transpose(0, 2)
-    every_second = torch.stack([tensor, tensor], -1)[..., 0]
-    shifted = torch.cat([tensor.view(-1)[:1], tensor.view(-1)])[1:].view(tensor.shape)
-    for other in (transposed, every_second, shifted, tensor.clone()):
-        assert torch.equal(bits_of(other.contiguous()), bits_of(tensor))
-        assert fingerprint([other]) == expected
+    for shape in ((3, 211, 307), (2, 4, 6)):
+        tensor = random_tensor(kind, shape)
+        expected = fingerprint([tensor])
+        transposed = tensor.transpose(0, 2).contiguous().transpose(0, 2)
+        every_second = torch.stack([tensor, tensor], -1)[..., 0]
+        shifted = torch.cat([tensor.view(-1)[:1], tensor.view(-1)])[1:].view(tensor.shape)
+        for other in (transposed, every_second, shifted, tensor.clone()):
+            assert torch.equal(bits_of(other.contiguous()), bits_of(tensor))
+            assert fingerprint([other]) == expected is not None
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int8])
@@ -218,7 +199,9 @@ def test_wrappers_and_state_dicts_have_that_of_the_bare_model() -> None:
     wrapped.module = compiled
     for same in (compiled, partly, wrapped, model.state_dict(), model.eval()):
         assert fingerprint(same) == expected
-    assert expected is not None
+    adapters: Any = torch.nn.Module()  # as DistributedDataParallel holds them
+    adapters.module = adapted(LoraConfig(r=2, target_modules=["q_proj"]))
+    assert fingerprint(adapters) == fingerprint(adapters.module)
     assert len(expected) == 16
 
 
@@ -273,19 +256,6 @@ def test_shards_are_those_of_this_process() -> None:
     )
 
 
-def test_a_wrapper_around_a_model_with_adapters_does_not_change_it() -> None:
-    model = get_peft_model(tiny_model()[0], LoraConfig(r=2, target_modules=["q_proj"]))
-
-    class Wrapper(torch.nn.Module):
-        """Holds the model as DistributedDataParallel does."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = model
-
-    assert fingerprint(Wrapper()) == fingerprint(model)
-
-
 def test_signs_that_change_in_pairs_change_the_total() -> None:
     tensor = torch.randn(256, 300)
     before = weights.numbers(weights.totals([tensor]))
@@ -325,7 +295,7 @@ def test_quantised_tensors_are_read_by_their_values_and_never_written_as_bytes(k
 # --- What has none ------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_read_has_none() -> None:
+def test_what_cannot_be_read_or_is_no_model_has_none() -> None:
     with torch.device("meta"):
         on_meta = torch.nn.Linear(2, 2)
     elsewhere = torch.nn.Linear(2, 2)
@@ -333,14 +303,7 @@ def test_what_cannot_be_read_has_none() -> None:
     elsewhere.weight.ds_id = 0
     lazy = torch.nn.LazyLinear(2)
     sparse = {"w": torch.eye(3).to_sparse()}
-    for unreadable in (on_meta, elsewhere, lazy, sparse):
-        assert fingerprint(unreadable) is None
-
-
-@pytest.mark.parametrize("thing", [None, object(), print, "text", 3, [], {}, [print]])
-def test_what_is_no_model_has_none(thing: Any) -> None:
-    assert fingerprint(thing) is None
-
-
-def test_a_model_without_weights_has_one() -> None:
-    assert fingerprint(torch.nn.ReLU()) is not None
+    for thing in (on_meta, elsewhere, lazy, sparse, None, object(), print, "text", 3, [], {}):
+        assert fingerprint(thing) is None
+    assert fingerprint([print]) is None
+    assert fingerprint(torch.nn.ReLU()) is not None  # a model, if one without weights

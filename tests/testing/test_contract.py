@@ -160,6 +160,18 @@ def test_environments_that_keep_the_contract_pass(
 # --- Every way of breaking it -------------------------------------------------------------------
 
 
+def counter(**members: Any) -> type[Counter]:
+    """The class above with some of its members replaced."""
+    return type("Changed", (Counter,), members)
+
+
+def fails(why: str) -> Any:
+    def method(*_: Any) -> Any:
+        raise RuntimeError(why)
+
+    return method
+
+
 class Mutable(Counter):
     """Its tools are its own to change."""
 
@@ -194,12 +206,6 @@ class GrowingTools(Mutable):
     def reply(self, messages: Sequence[Message]) -> Any:
         self.specs = [UP, ToolSpec(f"new{len(self.specs)}")]
         return super().reply(messages)
-
-
-class NoTools(Counter):
-    @property
-    def tools(self) -> Any:
-        raise RuntimeError("no tools today")
 
 
 def replying(change: Callable[[Counter, Sequence[Message], Reply], Any]) -> type[Counter]:
@@ -248,34 +254,12 @@ def strict_about_types(env: Counter, messages: Sequence[Message], reply: Reply) 
     return reply
 
 
-class Opening(Counter):
-    given: Any = None
-
-    def opening(self) -> Any:
-        return self.given
-
-
-class OpeningOfTexts(Opening):
-    given = ("hello",)
-
-
-class OpeningOfOneMessage(Opening):
-    given = Message("user", "hello")
-
-
-class OpeningFails(Counter):
-    def opening(self) -> Any:
-        raise RuntimeError("closed today")
-
-
 def outcome_of(value: Any) -> type[Counter]:
-    class Changed(Counter):
-        def outcome(self) -> Any:
-            if isinstance(value, Exception):
-                raise value
-            return value
+    return counter(outcome=lambda self: value)
 
-    return Changed
+
+def opening_of(value: Any) -> type[Counter]:
+    return counter(opening=lambda self: value)
 
 
 class ClosesOnlyWhenOpen(Counter):
@@ -337,33 +321,7 @@ class SharedSecret(Counter):
 
 
 def with_snapshot(change: Callable[[Counter], Any]) -> type[Counter]:
-    class Changed(Counter):
-        env_kind = "changed"
-
-        def snapshot(self) -> Any:
-            return change(self)
-
-    return Changed
-
-
-def fail_to_take_a_snapshot(env: Counter) -> Any:
-    raise RuntimeError("not now")
-
-
-class NoRestore(Counter):
-    restore = None
-
-
-class NoSnapshot(Counter):
-    snapshot = None
-
-
-class NoVersion(Counter):
-    version = None
-
-
-class OddVersion(Counter):
-    version = "v2"
+    return counter(env_kind="changed", snapshot=change)
 
 
 class UnnamedState(Counter):
@@ -433,7 +391,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "factory fails": (lambda: 1 / 0, "factory raised ZeroDivisionError: division by zero"),
     "factory gives no environment": (object, "this object has no tools and no opening"),
     "factory gives one object": (lambda: THE_ONE, "factory: returned the same object twice"),
-    "tools fail": (NoTools, "factory raised RuntimeError: no tools today"),
+    "tools fail": (
+        counter(tools=property(fails("no tools today"))),
+        "factory raised RuntimeError: no tools today",
+    ),
     "tools are no specs": (with_tools({"name": "up"}), "tools: are ToolSpecs, with {'name': 'up'}"),
     "tools share a name": (with_tools(UP, UP), "tools: each has a name of its own, got 'up'"),
     "a tool has no name": (with_tools(replace(UP, name="")), "has a name of its own, got ''"),
@@ -447,10 +408,16 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "tools differ": (NewToolEachTime, "tools: differ between two new environments"),
     "tools change": (GrowingTools, "tools: changed during an episode"),
-    "opening fails": (OpeningFails, "opening raised RuntimeError: closed today"),
-    "opening is nothing": (Opening, "opening: is a list of Message, got None"),
-    "opening of texts": (OpeningOfTexts, "opening: is a list of Message, got 'hello'"),
-    "opening of one": (OpeningOfOneMessage, "opening: is a list of Message, got Message("),
+    "opening fails": (
+        counter(opening=fails("closed today")),
+        "opening raised RuntimeError: closed today",
+    ),
+    "opening is nothing": (opening_of(None), "opening: is a list of Message, got None"),
+    "opening of texts": (opening_of(("hello",)), "opening: is a list of Message, got 'hello'"),
+    "opening of one": (
+        opening_of(Message("user", "hello")),
+        "opening: is a list of Message, got Message(",
+    ),
     "reply of nothing": (replying(lambda e, m, r: None), "is a Reply, got None"),
     "reply of messages": (
         replying(lambda e, m, r: [Message("user", "?")]),
@@ -493,8 +460,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
         'reply to a call of up with by="text" raised TypeError: by is a number',
     ),
     "outcome fails": (
-        outcome_of(ValueError("lost")),
-        "outcome, after plain text, raised ValueError: lost",
+        counter(outcome=fails("lost")),
+        "outcome, after plain text, raised RuntimeError: lost",
     ),
     "outcome no dict": (outcome_of(4), "outcome: is a dict, got 4"),
     "outcome not JSON": (outcome_of({"it": object()}), "outcome: JSON cannot hold it"),
@@ -518,7 +485,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "state is shared": (SharedCount, "instances share state, or act by chance"),
     "secrets are shared": (SharedSecret, "instances share state, or act by chance"),
     "snapshot fails": (
-        with_snapshot(fail_to_take_a_snapshot),
+        with_snapshot(fails("not now")),
         "snapshot, after 0 turn(s), raised RuntimeError: not now",
     ),
     "snapshot not JSON": (
@@ -530,10 +497,13 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "snapshot: JSON changes it",
     ),
     "snapshot is no dict": (with_snapshot(lambda e: e.count), "snapshot: is a dict, got 0"),
-    "nothing restores": (NoRestore, "snapshot() and restore(); there is no restore"),
-    "nothing to restore": (NoSnapshot, "snapshot() and restore(); there is no snapshot"),
-    "no version": (NoVersion, "snapshot() and restore(); there is no version"),
-    "a version of another form": (OddVersion, "version of OddVersion is major.minor"),
+    "nothing restores": (counter(restore=None), "snapshot() and restore(); there is no restore"),
+    "nothing to restore": (
+        counter(snapshot=None),
+        "snapshot() and restore(); there is no snapshot",
+    ),
+    "no version": (counter(version=None), "snapshot() and restore(); there is no version"),
+    "a version of another form": (counter(version="v2"), "version of Changed is major.minor"),
     "a snapshot that does not say of what": (
         with_snapshot(lambda e: {"count": e.count}),
         "snapshot: a snapshot has env_kind, version and state; this one has no env_kind and no "
