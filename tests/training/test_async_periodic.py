@@ -26,7 +26,6 @@ from heldout.training import (
     SnapshotPool,
     current_points,
     from_functions,
-    set_async_eval_dispatcher,
 )
 from heldout.training.dispatcher import pending_evals
 from heldout.training.results import pending_point
@@ -123,17 +122,9 @@ def test_the_point_is_of_the_step_and_weights_it_was_due_at(tmp_path: Path, gate
         inline.summary,
         inline.outcomes,
     )
+    assert inline.lag_steps is None
     assert gates.beside == [False, True]
     assert (tmp_path / "run" / str(point.run)).is_dir()
-
-
-def test_without_a_dispatcher_nothing_is_different(tmp_path: Path, gates: Gates) -> None:
-    evals = evals_of(tmp_path, Counter(2), gates)
-    point = evals.maybe_run(10)
-    assert point.lag_steps is None
-    assert gates.threads == [threading.get_ident()]
-    assert not (tmp_path / "run" / "pending.json").exists()
-    assert b"lag_steps" not in (tmp_path / "run" / "curve.jsonl").read_bytes()
 
 
 def test_a_model_that_cannot_be_copied_is_evaluated_at_once(
@@ -662,23 +653,6 @@ def test_a_monitor_that_is_interrupted_loses_no_point_of_evals_beside(
     assert [p.step for p in points_of(tmp_path / "run")] == [10]
 
 
-def test_the_first_eval_takes_one_snapshot(
-    tmp_path: Path, gates: Gates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: list[int] = []
-    take = SnapshotPool.try_take
-
-    def counted(pool: SnapshotPool, model: Any, *, step: int) -> Any:
-        taken.append(step)
-        return take(pool, model, step=step)
-
-    monkeypatch.setattr(SnapshotPool, "try_take", counted)
-    evals = evals_of(tmp_path, Counter(4), gates)
-    with AsyncEvalDispatcher():
-        evals.maybe_run(10)
-    assert taken == [10]
-
-
 def test_what_was_lost_can_be_finished_on_its_own_weights_once_and_by_its_own_name(
     tmp_path: Path, gates: Gates
 ) -> None:
@@ -732,23 +706,6 @@ def test_what_cannot_be_right_is_refused_before_training_begins(
 ) -> None:
     with pytest.raises(InvalidInput, match=why):
         evals_of(tmp_path, None, gates, **wrong)
-
-
-def test_the_last_weights_are_measured_after_a_block_whose_drain_was_interrupted(
-    tmp_path: Path, gates: Gates
-) -> None:
-    model = Counter(2)
-    gates.open.clear()
-    evals = evals_of(tmp_path, model, gates)
-    dispatcher = AsyncEvalDispatcher()
-    with dispatcher:
-        evals.maybe_run(10)
-        assert gates.begun.wait(LONG)
-        dispatcher._runner.abandon(dispatcher._runner.pending(), "the wait for it was interrupted")
-        set_async_eval_dispatcher(None)
-        gates.open.set()
-        last = evals.run_final(10)
-    assert (last.step, last.has_result) == (10, True)
 
 
 def test_a_pending_eval_whose_weights_have_a_point_is_settled(tmp_path: Path, gates: Gates) -> None:

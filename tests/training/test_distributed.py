@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from heldout.datasets import ordered_by_id
 from heldout.training import PeriodicEval
 from heldout.training.distributed import Alone, RanksApart, TorchRanks, current_ranks
-from tests.training import toys
+from tests.training import rank_worker, toys
 
 pytestmark = pytest.mark.integration
 
@@ -68,8 +69,13 @@ def run_ranks(world: int, home: Path, *names: str, fewest: int | None = None) ->
 @pytest.fixture(scope="module", params=[2, 3])
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Every scenario, in one start of that many processes."""
-    home = tmp_path_factory.mktemp(f"world{request.param}")
-    ranks = run_ranks(request.param, home)
+    return scenarios(request.param, tmp_path_factory)
+
+
+@functools.cache
+def scenarios(world: int, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    home = tmp_path_factory.mktemp(f"world{world}")
+    ranks = run_ranks(world, home, *rank_worker.RULES, *(FOR_TWO if world == 2 else ()))
 
     def scenario(name: str) -> SimpleNamespace:
         own = [rank[name] for rank in ranks]
@@ -80,7 +86,10 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             answered=[each["answered"] for each in own],
         )
 
-    return SimpleNamespace(world=request.param, raw=ranks, scenario=scenario)
+    return SimpleNamespace(world=world, raw=ranks, scenario=scenario)
+
+
+FOR_TWO = ["trainer_callback", "training"]
 
 
 def alone(
@@ -217,12 +226,6 @@ def test_the_first_rank_decides_how_much_is_run_and_all_follow(seen: Any) -> Non
 # --- A trainer's callback -----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def callback_ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    ranks = run_ranks(2, tmp_path_factory.mktemp("callback"), "trainer_callback")
-    return [rank["trainer_callback"] for rank in ranks]
-
-
 @pytest.mark.parametrize(
     ("what", "talked", "points"),
     [
@@ -235,10 +238,11 @@ def callback_ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ],
 )
 def test_ranks_communicate_only_where_they_all_know_that_they_will(
-    what: str, talked: list[int], points: list[Any], callback_ranks: Any
+    what: str, talked: list[int], points: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Steps without an eval cost no collective, and what one rank knows holds for all."""
-    first, second = (rank[what] for rank in callback_ranks)
+    ranks = scenarios(2, tmp_path_factory).raw
+    first, second = (rank["trainer_callback"][what] for rank in ranks)
     assert first["talked"] == second["talked"] == talked
     assert first["ended"] == second["ended"] == talked[-1]
     assert first["points"] == points
@@ -249,8 +253,10 @@ def test_ranks_communicate_only_where_they_all_know_that_they_will(
 # --- Training -----------------------------------------------------------------------------------
 
 
-def test_training_in_two_processes_ends_in_the_same_weights_with_evals(tmp_path: Path) -> None:
-    ranks = [rank["training"] for rank in run_ranks(2, tmp_path, "training")]
+def test_training_in_two_processes_ends_in_the_same_weights_with_evals(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    ranks = [rank["training"] for rank in scenarios(2, tmp_path_factory).raw]
     for rank in ranks:
         assert rank["all"]["weights"] == rank["first"]["weights"] == rank["None"]["weights"]
         assert rank["all"]["draws"] == rank["first"]["draws"] == rank["None"]["draws"]

@@ -35,7 +35,7 @@ from heldout.errors import (
     EvalFailed,
     InvalidInput,
     ResumeMismatch,
-    RunDirectoryError,
+    RunBusy,
     RunExists,
 )
 from heldout.scoring import Rubric, grade_exact, part
@@ -49,7 +49,7 @@ from heldout.training import (
     read_points,
     run_eval,
 )
-from heldout.training.curve import request_stop
+from heldout.training.curve import CurveWriter, request_stop
 from heldout.training.verdicts import Judgement
 from tests.training.curves import CLIMB, curve
 from tests.training.toys import (
@@ -407,15 +407,11 @@ def test_a_curve_that_was_removed_is_begun_again(tmp_path: Path) -> None:
 
 def test_two_trainings_do_not_write_one_curve(tmp_path: Path) -> None:
     evals = periodic(tmp_path)
-    code = (
-        "from pathlib import Path; from tests.training.toys import periodic; "
-        f"periodic(Path({str(tmp_path)!r}))"
-    )
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "RunBusy" in other.stderr
+    with pytest.raises(RunBusy):
+        CurveWriter(evals.run_dir / "curve.jsonl")  # as another process would
     evals.maybe_run(10)
     evals.run_final(10)
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    CurveWriter(evals.run_dir / "curve.jsonl").close()
 
 
 @pytest.mark.parametrize(
@@ -523,12 +519,6 @@ def test_what_a_prompt_opened_is_reasoning_until_it_is_closed(tmp_path: Path) ->
     )
     evals = periodic(tmp_path, runner_builder=build, samples=questions(1))
     assert [evals.run_eval(step).reward for step in (1, 2)] == [0.0, 1.0]
-
-
-def test_the_same_weights_give_the_same_summary(tmp_path: Path) -> None:
-    evals = periodic(tmp_path, Model(knows=5))
-    first, second = evals.run_eval(1), evals.run_eval(2)
-    assert (first.summary, first.outcomes) == (second.summary, second.outcomes)
 
 
 @pytest.mark.parametrize(("closed", "reward"), [("</think>", 1.0), ("", 0.0)])
@@ -644,8 +634,10 @@ def test_the_budget_takes_a_nested_part_and_then_a_longer_cadence(tmp_path: Path
     assert first.of == 32
 
 
-def test_the_lines_of_skips_are_not_charged_to_the_budget(tmp_path: Path) -> None:
-    clock = Clock()
+def test_skips_are_not_charged_to_the_budget_and_do_not_even_look_at_the_model(
+    tmp_path: Path,
+) -> None:
+    clock, asked = Clock(), []
 
     def slow(name: str, fields: dict[str, Any]) -> None:
         clock.now += 1.0 if "eval_skipped" in fields else 0.0
@@ -656,6 +648,7 @@ def test_the_lines_of_skips_are_not_charged_to_the_budget(tmp_path: Path) -> Non
         max_overhead=0.1,
         heartbeat_fn=slow,
         clock=clock,
+        model_getter=lambda: asked.append(1) or Model(),
         runner_builder=answering(taking(clock, 5.0)),
     )
     for step in range(1, 241):
@@ -663,22 +656,7 @@ def test_the_lines_of_skips_are_not_charged_to_the_budget(tmp_path: Path) -> Non
         evals.maybe_run(step)
     # 5 s for each 50 of training.
     assert [p.step for p in evals.history if p.has_result] == [1, 101, 151, 201]
-
-
-def test_what_cannot_be_afforded_does_not_even_look_at_the_model(tmp_path: Path) -> None:
-    clock, asked = Clock(), [0]
-
-    def getter() -> Model:
-        asked[0] += 1
-        clock.now += 5.0  # what an eval costs
-        return Model()
-
-    evals = periodic(tmp_path, model_getter=getter, max_overhead=0.1, clock=clock, every_steps=1)
-    for step in range(1, 121):
-        clock.now += 1.0
-        evals.maybe_run(step)
-    assert asked[0] == len([p for p in evals.history if p.has_result]) == 2
-    assert len(evals.history) == 120
+    assert (len(asked), len(evals.history)) == (4, 240)
 
 
 def test_a_final_eval_is_whole_whatever_the_budget_and_what_an_earlier_start_has(
@@ -1078,15 +1056,6 @@ def test_samples_that_could_not_be_stored_as_they_are_are_refused_before_trainin
             periodic(tmp_path, samples=[Sample("a", {"question": "1"}, value)])
 
 
-def test_a_run_of_another_kind_is_refused(tmp_path: Path) -> None:
-    evals = periodic(tmp_path)
-    evals.maybe_run(10)
-    with pytest.raises(RunDirectoryError, match="another kind"):
-        PeriodicEval(
-            questions(), builder(), every_steps=10, run_dir=evals.run_dir / "steps/00000010"
-        )
-
-
 # --- Monitor and neutrality ---------------------------------------------------------------------
 
 
@@ -1138,14 +1107,14 @@ def test_a_restart_goes_on_with_the_verdicts(tmp_path: Path) -> None:
 
     def verdicts_of(folder: Path, *starts: range) -> list[Any]:
         for steps in starts:
-            evals = periodic(folder, model, samples=questions(60))
+            evals = periodic(folder, model, samples=questions(20))
             for step in steps:
-                model.knows = step // 2
+                model.knows = step // 4
                 evals.maybe_run(step)
         return [point.verdict for point in evals.points]
 
-    whole = verdicts_of(tmp_path / "one", range(10, 130, 10))
-    assert verdicts_of(tmp_path / "two", range(10, 60, 10), range(60, 130, 10)) == whole
+    whole = verdicts_of(tmp_path / "one", range(10, 70, 10))
+    assert verdicts_of(tmp_path / "two", range(10, 40, 10), range(40, 70, 10)) == whole
 
 
 def test_a_skip_has_no_verdict(tmp_path: Path) -> None:
@@ -1153,22 +1122,6 @@ def test_a_skip_has_no_verdict(tmp_path: Path) -> None:
     evals = periodic(tmp_path, model_getter=lambda: None, heartbeat_fn=beats)
     assert evals.maybe_run(10).verdict is None
     assert "eval_verdict" not in beats.named("rl_eval")[0]
-
-
-def test_a_curve_monitor_stops_training_for_its_evidence(tmp_path: Path) -> None:
-    model = Model()
-    monitor = CurveMonitor(window=4, stop_on_regression=1)
-    evals = periodic(tmp_path, model, samples=questions(100), monitor=monitor)
-    for step in range(10, 200, 10):
-        model.knows = max(0, 100 - step)
-        point = evals.maybe_run(step)
-        if evals.stop_requested:
-            break
-    assert (point.verdict["kind"], point.verdict["window"]) == ("regressing", 4)
-    assert point.stop == evals.stop_requested
-    assert str(point.stop).startswith("regressing: -0.")
-    assert " from step 10 to step " in str(point.stop)
-    assert str(point.stop).endswith("paired on 100 samples")
 
 
 def test_a_function_that_watches_can_read_the_verdict_and_give_its_own(tmp_path: Path) -> None:
@@ -1266,23 +1219,6 @@ def test_a_stop_file_asks_training_to_stop(tmp_path: Path) -> None:
     assert periodic(tmp_path).stop_requested is None  # that was said to the one before
 
 
-def test_random_state_is_as_it_was(tmp_path: Path) -> None:
-    def noisy(trajectory: Trajectory, sample: Sample) -> Score:
-        random.random()
-        np.random.rand()
-        return score(trajectory, sample)
-
-    def seeded() -> None:
-        random.seed(5)
-        np.random.seed(5)
-
-    seeded()
-    periodic(tmp_path, runner_builder=answering(score_fn=noisy)).maybe_run(10)
-    drawn = random.random(), np.random.rand()
-    seeded()
-    assert drawn == (random.random(), np.random.rand())
-
-
 def test_it_runs_where_an_event_loop_is_running_already(tmp_path: Path) -> None:
     async def training() -> float | None:
         point = periodic(tmp_path).maybe_run(10)
@@ -1346,15 +1282,6 @@ def test_a_heartbeat_may_take_its_fields_by_name_and_what_cannot_be_called_is_re
     for wrong in (lambda fields: None, lambda a, b, c: None, 3):
         with pytest.raises(InvalidInput, match="heartbeat_fn is"):
             periodic(tmp_path, heartbeat_fn=wrong)
-
-
-def test_the_least_reward_counts_errored_items_as_the_mean_does(tmp_path: Path) -> None:
-    beats = Heartbeats()
-    periodic(tmp_path, Model(8, fails=["3"]), heartbeat_fn=beats).maybe_run(10)
-    [fields] = beats.named("rl_eval")
-    assert fields["eval_reward"] == 7 / 8
-    assert (fields["eval_reward_min"], fields["eval_reward_max"]) == (0.0, 1.0)
-    assert (fields["eval_reward_scored"], fields["eval_n_scored"]) == (1.0, 7)
 
 
 # --- Debugging ----------------------------------------------------------------------------------
@@ -1453,14 +1380,6 @@ def test_a_curve_is_not_continued_unless_that_is_said(tmp_path: Path) -> None:
     continued = unsaid(tmp_path, resume=True)
     continued.maybe_run(20)
     assert [p.step for p in continued.points] == [10, 20]
-
-
-def test_a_trainer_that_resumes_says_so(tmp_path: Path) -> None:
-    unsaid(tmp_path).maybe_run(10)
-    again = unsaid(tmp_path)
-    again.begin(resume=True)
-    again.maybe_run(20)
-    assert [p.step for p in again.points] == [10, 20]
 
 
 def test_training_that_resumes_behind_its_last_eval_is_complete_too(tmp_path: Path) -> None:

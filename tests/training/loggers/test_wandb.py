@@ -126,14 +126,6 @@ def test_a_logger_that_got_nothing_begins_no_run(trainer: Any) -> None:
     assert logger.run is None
 
 
-def test_a_thousand_results_in_random_order(trainer: Any) -> None:
-    logger = WandbLogger(trainer)
-    report = send(1000, logger)
-    assert report.complete, str(report)
-    found = {row["train/global_step"]: row["rl_eval/reward"] for row in rows(folder(logger.run))}
-    assert found == {step: step / 100 for step in range(1000)}
-
-
 def test_what_is_no_run_is_refused() -> None:
     with pytest.raises(InvalidInput, match="got 'proj'; a project is named by project="):
         WandbLogger("proj")
