@@ -376,16 +376,6 @@ def test_a_worker_that_gets_more_items_at_once_than_a_message_holds_is_not_taken
     worker.check_alive(executor.SUBMIT_ITEMS + 1, timeout=60.0)
 
 
-def test_a_worker_whose_model_is_another_one_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
-    pool = executor.WorkerPool.__new__(executor.WorkerPool)
-    pool._first_info, pool._copies = None, {}
-    info = executor.WorkerInfo("a", 1, executor.own_versions(), {"version": "1"})
-    assert pool._accept(info)
-    assert pool._accept(executor.WorkerInfo("b", 2, executor.own_versions(), {"version": "1"}))
-    assert not pool._accept(executor.WorkerInfo("c", 3, executor.own_versions(), {"version": "2"}))
-    assert "on c cannot run the eval: its model is not that of a" in pool._start_problem
-
-
 @pytest.mark.usefixtures("cluster")
 def test_a_score_function_that_is_another_one_on_the_workers_is_refused(
     out: Path, monkeypatch: pytest.MonkeyPatch
@@ -441,13 +431,15 @@ def test_another_cluster_than_this_process_is_connected_to_is_refused(
         run(evals.make_samples(2), out, executor=RayExecutor("127.0.0.1:1"))
 
 
-@pytest.mark.usefixtures("cluster")
-def test_a_worker_with_another_version_is_named(
-    out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(executor, "own_versions", lambda: {"heldout": "9.9"})
-    run(evals.make_samples(2), out, executor=ONE)
-    assert "runs heldout 0.1.0, this process 9.9" in caplog.text
+def test_a_worker_with_another_model_or_version_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    pool = executor.WorkerPool.__new__(executor.WorkerPool)
+    pool._first_info, pool._copies = None, {}
+    own = executor.own_versions()
+    for node, versions, model in (("a", own, "1"), ("b", {**own, "heldout": "9.9"}, "1")):
+        assert pool._accept(executor.WorkerInfo(node, 1, versions, {"version": model}))
+    assert not pool._accept(executor.WorkerInfo("c", 3, own, {"version": "2"}))
+    assert "on c cannot run the eval: its model is not that of a" in pool._start_problem
+    assert f"on b runs heldout 9.9, this process {own['heldout']}" in caplog.text
 
 
 @pytest.mark.usefixtures("cluster")

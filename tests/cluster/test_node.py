@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +26,8 @@ from tests.training.worker_policy import Network
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[2]
-POLICY = f"{ROOT / 'tests' / 'training' / 'worker_policy.py'}:policy"
+TESTS = Path(__file__).parents[1]
+POLICY = f"{TESTS / 'training' / 'worker_policy.py'}:policy"
 
 
 def make_task(run_dir: Path, *questions: str, step: int = 3) -> Task:
@@ -52,9 +53,14 @@ def measure(worker: EvalWorker, task: Task, model: Any = None) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def worker(cluster: Any) -> Iterator[EvalWorker]:
-    # The tests' own modules are not installed: the whole project travels.
-    with EvalWorker(POLICY, on=RayNode(working_dir=ROOT)) as made:
+def worker(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvalWorker]:
+    # The tests' own modules are not installed: they travel.
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("tiny_model.py", "training/worker_policy.py"):
+        (folder / "tests" / name).parent.mkdir(exist_ok=True)
+        shutil.copy(TESTS / name, folder / "tests" / name)
+    policy = f"{folder / 'tests' / 'training' / 'worker_policy.py'}:policy"
+    with EvalWorker(policy, on=RayNode(working_dir=folder)) as made:
         yield made
 
 
@@ -132,7 +138,7 @@ def test_weights_that_arrive_changed_are_refused() -> None:
 @pytest.mark.usefixtures("cluster")
 def test_a_node_that_is_not_there_is_a_skip_that_says_what_is(tmp_path: Path) -> None:
     for node, said in (
-        (RayNode(node="nowhere", working_dir=ROOT), "there is no node 'nowhere'"),
+        (RayNode(node="nowhere"), "there is no node 'nowhere'"),
         (RayNode(num_gpus=1), "room for 0 workers of 1 CPU, 1 GPU"),
     ):
         with EvalWorker(POLICY, on=node) as worker:

@@ -22,7 +22,7 @@ import pytest
 
 from heldout import EvalReport
 from heldout.cluster import run_remote
-from heldout.cluster.job import CONTENT, END, find_runs, list_run, pack, run
+from heldout.cluster.job import CONTENT, END, STDOUT, find_runs, list_run, pack, run
 from heldout.cluster.remote import (
     INSIDE_JOB,
     Receiver,
@@ -297,10 +297,6 @@ def test_heldout_run_remote_json_prints_the_json_alone(dashboard: str, tmp_path:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["mean"] == 1.0
     assert "a word of the log\n" in done.stderr
-    (tmp_path / "sums.py").write_text("load_dataset = score_fn = 1\n")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert json.loads(done.stdout)["error"]["kind"] == "eval_file_error"
 
 
 # --- Without a cluster --------------------------------------------------------------------------
@@ -326,10 +322,19 @@ def test_without_an_address_nothing_is_taken_for_one() -> None:
     assert drop_own_options(["--remote", "-n", "3"], None) == ["-n", "3"]
 
 
-def test_a_script_outside_of_its_working_dir_is_refused(home: Path) -> None:
+def test_what_cannot_be_submitted_is_refused(home: Path) -> None:
     (home / "empty").mkdir()
-    with pytest.raises(InvalidInput, match=r"script\.py is not in working_dir"):
-        run_remote(home / "script.py", working_dir=home / "empty")
+    for script, settings, said in (
+        ("script.py", {"working_dir": home / "empty"}, r"script\.py is not in working_dir"),
+        ("no_such.py", {}, "no_such.py is none"),
+        (
+            "script.py",
+            {"address": "127.0.0.1:1"},
+            "no Ray dashboard at http://127.0.0.1:1: .*refused",
+        ),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            run_remote(home / script, **settings)
 
 
 def test_giving_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,16 +348,6 @@ def test_giving_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heldout.cluster.remote.GIVE_UP_SECONDS", 0.0)
     with pytest.raises(EvalFailed, match=r"out of reach.*gone.*attach_remote\('far', address='h"):
         _RemoteJob(Gone(), "far").follow()
-
-
-def test_a_script_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no_such.py is none"):
-        run_remote(tmp_path / "no_such.py")
-
-
-def test_an_address_without_a_dashboard_is_refused(home: Path) -> None:
-    with pytest.raises(InvalidInput, match="no Ray dashboard at http://127.0.0.1:1: .*refused"):
-        run_remote(home / "script.py", address="127.0.0.1:1")
 
 
 def test_inside_of_a_job_it_does_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,14 +396,18 @@ def test_a_job_that_writes_no_run_says_so_and_fails(capfd: pytest.CaptureFixture
     assert run("job3", [sys.executable, "-c", code]) == 0
 
 
-def test_run_directories_arrive_as_they_were_sent(job: str, tmp_path: Path) -> None:
-    home = tmp_path / "home"
+def receive(job: str, home: Path) -> Path:
     home.mkdir()
     receiver = Receiver(home)
     for line in ["what Ray says", *pack(job)]:
         assert len(line) < 20_000
         receiver.feed(line)
     receiver.unpack()
+    return home
+
+
+def test_run_directories_arrive_as_they_were_sent(job: str, tmp_path: Path) -> None:
+    home = receive(job, tmp_path / "home")
     work = next((tmp_path / "node").glob("*")) / "work"
     assert [r.relative_to(work) for r in find_runs(work)] == [Path("outputs/a")]
     names = [file.relative_to(work) for file in list_run(work / "outputs" / "a")]
@@ -417,13 +416,20 @@ def test_run_directories_arrive_as_they_were_sent(job: str, tmp_path: Path) -> N
         assert (home / name).read_bytes() == (work / name).read_bytes()
 
 
-@pytest.mark.parametrize("part", [slice(None, -1), slice(1, None)], ids=["no end", "no start"])
-def test_a_transfer_that_is_not_whole_is_refused(job: str, part: slice, tmp_path: Path) -> None:
-    receiver = Receiver(tmp_path)
-    for line in list(pack(job))[part]:
-        receiver.feed(line)
-    with pytest.raises(EvalFailed, match="broke off"):
-        receiver.unpack()
+@pytest.mark.usefixtures("job")
+def test_the_json_of_a_job_that_failed_arrives_too(tmp_path: Path) -> None:
+    code = "print('{\"error\": 1}'); raise SystemExit(2)"
+    assert run("job4", [sys.executable, "-c", code, "--json"]) == 2
+    assert (receive("job4", tmp_path / "home") / STDOUT).read_text() == '{"error": 1}\n'
+
+
+def test_a_transfer_that_is_not_whole_is_refused(job: str, tmp_path: Path) -> None:
+    for part in (slice(None, -1), slice(1, None)):
+        receiver = Receiver(tmp_path)
+        for line in list(pack(job))[part]:
+            receiver.feed(line)
+        with pytest.raises(EvalFailed, match="broke off"):
+            receiver.unpack()
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../../x"])

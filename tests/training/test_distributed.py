@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -66,16 +65,8 @@ def run_ranks(world: int, home: Path, *names: str, fewest: int | None = None) ->
     return [json.loads(path.read_text()) if path.exists() else None for path in found]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Every scenario, in one start of that many processes."""
-    return scenarios(request.param, tmp_path_factory)
-
-
-@functools.cache
-def scenarios(world: int, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    home = tmp_path_factory.mktemp(f"world{world}")
-    ranks = run_ranks(world, home, *rank_worker.RULES, *(FOR_TWO if world == 2 else ()))
+def run_scenarios(world: int, home: Path, *more: str) -> SimpleNamespace:
+    ranks = run_ranks(world, home, *rank_worker.RULES, *more)
 
     def scenario(name: str) -> SimpleNamespace:
         own = [rank[name] for rank in ranks]
@@ -89,7 +80,20 @@ def scenarios(world: int, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return SimpleNamespace(world=world, raw=ranks, scenario=scenario)
 
 
-FOR_TWO = ["trainer_callback", "training"]
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Every scenario, in one start of two processes."""
+    return run_scenarios(2, tmp_path_factory.mktemp("two"), "trainer_callback", "training")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    return run_scenarios(3, tmp_path_factory.mktemp("three"))
+
+
+@pytest.fixture(params=["two", "three"])
+def seen(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
 
 
 def alone(
@@ -238,11 +242,10 @@ def test_the_first_rank_decides_how_much_is_run_and_all_follow(seen: Any) -> Non
     ],
 )
 def test_ranks_communicate_only_where_they_all_know_that_they_will(
-    what: str, talked: list[int], points: list[Any], tmp_path_factory: pytest.TempPathFactory
+    what: str, talked: list[int], points: list[Any], two: SimpleNamespace
 ) -> None:
     """Steps without an eval cost no collective, and what one rank knows holds for all."""
-    ranks = scenarios(2, tmp_path_factory).raw
-    first, second = (rank["trainer_callback"][what] for rank in ranks)
+    first, second = (rank["trainer_callback"][what] for rank in two.raw)
     assert first["talked"] == second["talked"] == talked
     assert first["ended"] == second["ended"] == talked[-1]
     assert first["points"] == points
@@ -254,9 +257,9 @@ def test_ranks_communicate_only_where_they_all_know_that_they_will(
 
 
 def test_training_in_two_processes_ends_in_the_same_weights_with_evals(
-    tmp_path_factory: pytest.TempPathFactory,
+    two: SimpleNamespace,
 ) -> None:
-    ranks = [rank["training"] for rank in scenarios(2, tmp_path_factory).raw]
+    ranks = [rank["training"] for rank in two.raw]
     for rank in ranks:
         assert rank["all"]["weights"] == rank["first"]["weights"] == rank["None"]["weights"]
         assert rank["all"]["draws"] == rank["first"]["draws"] == rank["None"]["draws"]

@@ -78,15 +78,16 @@ def test_samples_that_come_later_join_and_the_others_stay_paired() -> None:
     assert second.verdict.decided.n == 8
 
 
-def test_repeats_of_a_sample_are_one_reward() -> None:
-    def repeated(step: int, pairs: Sequence[tuple[float | None, float | None]]) -> CurvePoint:
-        outcomes = [
-            ItemOutcome(f"s{i}", r, k, error=None if r is not None else "it broke")
-            for i, pair in enumerate(pairs)
-            for k, r in enumerate(pair)
-        ]
-        return point(step, 0.5, outcomes=tuple(outcomes))
+def repeated(step: int, pairs: Sequence[tuple[float | None, float | None]]) -> CurvePoint:
+    outcomes = [
+        ItemOutcome(f"s{i}", r, k, error=None if r is not None else "it broke")
+        for i, pair in enumerate(pairs)
+        for k, r in enumerate(pair)
+    ]
+    return point(step, 0.5, outcomes=tuple(outcomes))
 
+
+def test_repeats_of_a_sample_are_one_reward() -> None:
     points = [
         repeated(1, [(0.0, 1.0), (None, 1.0), (None, None)]),
         repeated(2, [(1.0, 1.0), (0.0, 0.0), (1.0, 1.0)]),
@@ -175,17 +176,14 @@ def test_an_inconclusive_verdict_says_what_it_could_have_detected() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("rows", "sentence"),
-    [
+def test_too_little_to_go_by_is_said_as_that() -> None:
+    for rows, sentence in (
         ([[1.0, 0.0]], "inconclusive: there is one eval"),
         ([[1.0, 0.0], [1.0, 0.0]], "inconclusive: no gain could be detected on 2 samples"),
         ([[7.0, 7.0], [7.0, 7.0]], "inconclusive: too few rewards to compare, or all alike"),
         ([[1.0], [0.0]], "inconclusive: too few rewards to compare, or all alike"),
-    ],
-)
-def test_too_little_to_go_by_is_said_as_that(rows: list[Rewards], sentence: str) -> None:
-    assert last(rows).sentence() == sentence
+    ):
+        assert last(rows).sentence() == sentence
 
 
 def test_a_verdict_as_a_point_stores_it() -> None:
@@ -217,19 +215,16 @@ def test_a_verdict_as_a_point_stores_it() -> None:
 # --- Terms --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        (0.0, 0.05, 8),
-        (0.1, 1.5, 8),
-        (0.1, 0.05, 1),
-        (0.1, 0.05, 2.5),
-        ("x", 0.05, 8),
-    ],
-)
-def test_terms_that_make_no_sense_are_refused(given: tuple[Any, Any, Any]) -> None:
-    with pytest.raises(InvalidInput):
-        Terms(*given)
+def test_terms_are_checked_and_may_be_numbers_of_numpy() -> None:
+    for given in ((0.0, 0.05, 8), (0.1, 1.5, 8), (0.1, 0.05, 1), (0.1, 0.05, 2.5), ("x", 0.05, 8)):
+        with pytest.raises(InvalidInput):
+            Terms(*given)
+    for bounds in ((1, 0), (0, float("inf")), (0,), (0, "x"), 1):
+        with pytest.raises(InvalidInput, match="bounds are the minimum and maximum possible"):
+            Terms(bounds=bounds)
+    terms = Terms(np.float32(0.5), np.float64(0.05), np.int64(4))
+    assert terms == Terms(0.5, 0.05, 4)
+    assert [type(n) for n in (terms.effect, terms.alpha, terms.window)] == [float, float, int]
 
 
 def test_the_terms_of_a_curve_are_those_of_its_last_verdict_that_can_be_meant() -> None:
@@ -360,18 +355,6 @@ def test_bounds_that_are_given_allow_a_plateau_beyond_0_and_1() -> None:
         last(rows, bounds=(0, 1))
 
 
-@pytest.mark.parametrize("wrong", [(1, 0), (0, float("inf")), (0,), (0, "x"), 1])
-def test_bounds_that_make_no_sense_are_refused(wrong: Any) -> None:
-    with pytest.raises(InvalidInput, match="bounds are the minimum and maximum possible reward"):
-        Terms(bounds=wrong)
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    terms = Terms(np.float32(0.5), np.float64(0.05), np.int64(4))
-    assert terms == Terms(0.5, 0.05, 4)
-    assert [type(n) for n in (terms.effect, terms.alpha, terms.window)] == [float, float, int]
-
-
 # --- The best eval ------------------------------------------------------------------------
 
 
@@ -426,14 +409,11 @@ def test_where_rewards_are_negative_an_error_is_no_way_to_the_top() -> None:
 
 
 def test_errored_repeats_count_too() -> None:
-    def repeated(step: int, rewards: Rewards) -> CurvePoint:
-        outcomes = [
-            ItemOutcome(f"s{i // 2}", r, i % 2, error=None if r is not None else "it broke")
-            for i, r in enumerate(rewards)
-        ]
-        return point(step, 0.5, outcomes=tuple(outcomes))
-
-    best = best_checkpoint([repeated(1, [1.0, None, 1.0, 1.0]), repeated(2, [1.0, 0.0, 0.0, 0.0])])
+    points = [
+        repeated(1, [(1.0, None), (1.0, 1.0)]),
+        repeated(2, [(1.0, 0.0), (0.0, 0.0)]),
+    ]
+    best = best_checkpoint(points)
     assert (best.step, best.raw, best.errored) == (1, 0.75, 1)
 
 
