@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -53,8 +54,6 @@ class Counter:
         return Reply(tuple(self.answer(call) for call in messages[-1].tool_calls))
 
     def answer(self, call: ToolCall) -> Message:
-        import json
-
         try:
             assert call.name == "up"
             self.count += int(json.loads(call.arguments)["by"])
@@ -216,41 +215,25 @@ def replying(change: Callable[[Counter, Sequence[Message], Reply], Any]) -> type
     return Changed
 
 
+def strict(check: Callable[[ToolCall], Any]) -> type[Counter]:
+    """Raises what the check of a call raises."""
+
+    def reply(self: Counter, messages: Sequence[Message]) -> Any:
+        for call in messages[-1].tool_calls:
+            check(call)
+        return Counter.reply(self, messages)
+
+    return counter(reply=reply)
+
+
+def refuse_text(call: ToolCall) -> None:
+    if '"by": "text"' in call.arguments:
+        raise TypeError("by is a number")
+
+
 def scribble(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
     if isinstance(messages[-1].content, list):
         messages[-1].content.append({"type": "text", "text": "!"})
-    return reply
-
-
-def backwards(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    return Reply(tuple(reversed(reply.messages)))
-
-
-def chatty(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    return Reply((Message("user", "hm"), *reply.messages))
-
-
-def made_up_answer(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    return Reply((*reply.messages, Message("tool", "?", tool_call_id="never asked")), done=True)
-
-
-def strict_about_tools(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    for call in messages[-1].tool_calls:
-        {"up": 1}[call.name]
-    return reply
-
-
-def strict_about_json(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    import json
-
-    for call in messages[-1].tool_calls:
-        json.loads(call.arguments)
-    return reply
-
-
-def strict_about_types(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    if any('"by": "text"' in call.arguments for call in messages[-1].tool_calls):
-        raise TypeError("by is a number")
     return reply
 
 
@@ -432,7 +415,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "reply to text in parts: changed the messages that it got",
     ),
     "reply in the wrong order": (
-        replying(backwards),
+        replying(lambda e, m, r: Reply(tuple(reversed(r.messages)))),
         "calls ['call_0', 'call_1'] were answered for ['call_1', 'call_0']",
     ),
     "reply leaves calls out": (
@@ -440,23 +423,25 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "calls ['call_0', 'call_1'] were answered for ['call_0']",
     ),
     "reply talks before it answers": (
-        replying(chatty),
+        replying(lambda e, m, r: Reply((Message("user", "hm"), *r.messages))),
         "in order, before anything else",
     ),
     "reply answers what was not asked": (
-        replying(made_up_answer),
+        replying(
+            lambda e, m, r: Reply((*r.messages, Message("tool", "?", tool_call_id="never asked")))
+        ),
         "answers calls ['never asked'], of which only [] exist",
     ),
     "unknown tools are raised": (
-        replying(strict_about_tools),
+        strict(lambda call: {"up": 1}[call.name]),
         "reply to an unknown tool raised KeyError: 'no_such_tool'",
     ),
     "broken JSON is raised": (
-        replying(strict_about_json),
+        strict(lambda call: json.loads(call.arguments)),
         "reply to a call of up with arguments that are not JSON raised JSONDecodeError",
     ),
     "wrong types are raised": (
-        replying(strict_about_types),
+        strict(refuse_text),
         'reply to a call of up with by="text" raised TypeError: by is a number',
     ),
     "outcome fails": (

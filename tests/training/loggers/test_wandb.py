@@ -131,37 +131,3 @@ def test_what_is_no_run_is_refused() -> None:
         WandbLogger("proj")
     with pytest.raises(InvalidInput, match="what wandb.init returned, got 3"):
         WandbLogger(3)
-
-
-@pytest.mark.parametrize("way", ["step", "own step key", "commit=False"])
-def test_the_ways_not_taken_lose_points(trainer: Any, way: str) -> None:
-    """Why results have a run of their own. If this fails, wandb has changed: it may be needless."""
-
-    class Naive:
-        def log(self, name: str, step: int, fields: Any) -> None:
-            row = {"e/reward": fields.get("eval_reward", -1), "e/step": step}
-            if way == "step":
-                trainer.log(row, step=step)
-            elif way == "commit=False":
-                trainer.log(row, commit=False)
-            else:
-                trainer.define_metric("e/*", step_metric="e/step")
-                trainer.log(row)
-
-        def close(self) -> None:
-            pass
-
-    play(lambda step: trainer.log({"loss": step}, step=step), Naive())
-    trainer.finish()
-    found = rows(folder(trainer))
-    losses = {row["loss"] for row in found if "loss" in row}
-    evals = {row["e/step"] for row in found if "e/step" in row}
-    lost = {"trainer": {*STEPS} - losses, "evals": {*RESULTS, SKIPPED} - evals}
-    assert (
-        lost
-        == {
-            "step": {"trainer": set(), "evals": {30, 10, 20, 53}},
-            "own step key": {"trainer": {53}, "evals": set()},
-            "commit=False": {"trainer": set(), "evals": {10}},
-        }[way]
-    )
