@@ -31,6 +31,9 @@ def main() -> None:
     )
     parser.add_argument("--only", metavar="PARTS", help=f"some of {','.join(PARTS)}")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the trials to make")
+    parser.add_argument(
+        "--share", metavar="I/N", default="0/1", help="one of N shares of blocks of 100 trials"
+    )
     parser.add_argument("--report", action="store_true", help="only write the table")
     parser.add_argument("--retry", action="store_true", help="make trials with faults again")
     parser.add_argument("--forget", action="store_true", help="forget what these parts tried")
@@ -40,6 +43,7 @@ def main() -> None:
         parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     if not 0 < given.scale <= 1:
         parser.error(f"--scale is above 0 and at most 1, got {given.scale}")
+    share, of = map(int, given.share.split("/"))
     journal = Journal(STATE / "journal.jsonl")
     if given.forget:
         journal.forget(names)
@@ -53,6 +57,8 @@ def main() -> None:
                 import_module(PARTS[name]).make_trials(given.scale, journal),
                 journal,
                 retry=given.retry,
+                share=share,
+                of=of,
             )
     text = table(journal, PARTS)
     print(text)

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from torture import run_dirs
 from torture.children import Child
-from torture.trials import Fault, Finding, Journal, Trial, scratch
+from torture.trials import BLOCK, Fault, Finding, Journal, Trial, scratch
 
 PART, CASE = "fuzz", "a spoiled run directory, read by a command and a page"
 COUNT, SEED = 10_000, 1
-BATCH = 100
-"""Directories that one process reads, so that it does not grow."""
 BATCH_SECONDS = 1200.0
 MEMORY = 3 * 2**30
 """Bytes that reading may take; above that it is a traceback."""
@@ -25,8 +23,8 @@ MEMORY = 3 * 2**30
 def make_trials(scale: float, journal: Journal) -> Iterator[Trial]:
     """Yield a trial per directory; a batch of them is made when its first one runs."""
     numbers = range(max(1, round(COUNT * scale)))
-    for start in range(0, len(numbers), BATCH):
-        batch = numbers[start : start + BATCH]
+    for start in range(0, len(numbers), BLOCK):
+        batch = numbers[start : start + BLOCK]
         found: dict[int, Finding] = {}
         for number in batch:
             yield Trial(PART, CASE, number, partial(_find, number, batch, found, journal))

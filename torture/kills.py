@@ -31,6 +31,8 @@ PART, COUNT, SEED = "kills", 100, 7
 HANG_SECONDS = 180.0
 BEGUN = training.BEGUN
 """What a process prints from which on moments are counted."""
+KILLED = "killed"
+"""A file that tells a reader that the run it reads was killed."""
 
 Call = Callable[[], "int | None"]
 
@@ -173,7 +175,7 @@ def _facts_cached() -> dict[str, Any]:
 
 
 def _read_on() -> int:
-    """Read a run that grows, until it is finished."""
+    """Read a run that grows, until it is finished or killed."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for arguments in (
@@ -185,7 +187,7 @@ def _read_on() -> int:
             code = heldout(*(part.replace("/**/", " ") for part in arguments.split()))
             if code not in (0, 2, 4):  # 2: it is not there yet
                 return code
-        if any(Path("outputs/evals/run").glob("*/summary.json")):
+        if any(Path("outputs/evals/run").glob("*/summary.json")) or Path(KILLED).exists():
             break
     return 0
 
@@ -375,6 +377,7 @@ class Attacks:
         else:
             killed = self._end(child, "the victim", finding, beside)
             if beside is not None:
+                (folder / KILLED).touch()
                 read = beside.wait(self.mode.seconds)
                 self.blame(read, "readers", finding)
         return killed.code == -signal.SIGKILL

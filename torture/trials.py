@@ -21,6 +21,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "torture.md"
 BEGIN, END = "<!-- table: written by python -m torture -->", "<!-- end of table -->"
 FAULTS = ("lost", "doubled", "traceback", "hang", "other")
 """What may come out of a trial, and must not: the columns of the table."""
+BLOCK = 100
+"""Trials that one process makes after one another."""
 
 
 class Fault(NamedTuple):
@@ -103,18 +105,24 @@ class Journal:
             self._path.write_text(text)
 
 
-def run_trials(trials: Iterator[Trial], journal: Journal, *, retry: bool) -> None:
+def run_trials(
+    trials: Iterator[Trial], journal: Journal, *, retry: bool, share: int = 0, of: int = 1
+) -> None:
     """Make the trials that the journal does not have, and print the faults.
 
     Args:
         trials: All trials; what they need is made when the first of them runs.
         journal: What was tried.
         retry: Whether trials with faults are made again.
+        share: Which share of the trials to make, where several processes have one each.
+        of: How many shares there are. A block of `BLOCK` trials is in one share.
     """
     made = 0
     for trial in trials:
         known = journal.lines.get(trial.key)
         if known is not None and not (retry and known["faults"]):
+            continue
+        if trial.number // BLOCK % of != share:
             continue
         started = time.monotonic()
         try:

@@ -91,6 +91,28 @@ def test_a_file_of_its_own_name_is_not_written_through_when_a_journal_is_repaire
     assert theirs.read_text() == "theirs"
 
 
+def test_a_run_whose_repair_was_killed_before_its_lines_were_moved_is_not_complete(
+    finished: Outcome, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (RUN / "results.jsonl").open("ab") as journal:
+        journal.write(b"damaged\n")
+    before = (RUN / "results.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        move = Path.replace
+
+        def killed(self: Path, target: Path) -> Path:
+            if self.suffix == ".repaired":
+                raise KeyboardInterrupt
+            return move(self, target)
+
+        patch.setattr(Path, "replace", killed)
+        heldout("repair", "six")
+    assert (RUN / "results.jsonl").read_bytes() == before
+    assert RunDir(RUN).read_info().status == "interrupted"
+    assert heldout("repair", "six").code == 0
+    assert RunDir(RUN).read_info().status == "interrupted"
+
+
 def test_a_planted_temporary_file_is_not_written_through(
     finished: Outcome, heldout: Heldout
 ) -> None:

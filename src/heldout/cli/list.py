@@ -275,14 +275,18 @@ def repair(run: str, as_json: bool) -> None:
     path = find_curve(run) or find_run_directory(run)
     directory = RunDir(path)
     file = directory.journal
+
+    def mark_interrupted(damaged: list[int]) -> None:
+        info = directory.read_info()
+        info.status, info.finished = "interrupted", now()
+        info.reason = f"{count(len(damaged), 'damaged journal line')} moved aside"
+        directory.write_info(info)
+
     if directory.curve.exists():
         file = directory.curve
         moved = repair_curve(file)
-    elif moved := repair_journal(file) if file.exists() else []:
-        info = directory.read_info()
-        info.status, info.finished = "interrupted", now()
-        info.reason = f"{count(len(moved), 'damaged journal line')} moved aside"
-        directory.write_info(info)
+    else:
+        moved = repair_journal(file, mark_interrupted) if file.exists() else []
     text = f"{file} has no damaged line."
     if moved:
         lines = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"

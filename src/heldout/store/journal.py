@@ -438,6 +438,11 @@ def decode_result(path: Path, number: int, line: bytes) -> EvalResult:
     return JOURNAL.decode(path, number, line, Record).result()
 
 
-def repair(path: Path) -> list[int]:
-    """Move lines that cannot be read to `results.damaged`; returns their numbers."""
-    return jsonl.repair(path, JOURNAL, Record)
+def repair(path: Path, announce: Callable[[list[int]], None]) -> list[int]:
+    """Move lines that cannot be read to `results.damaged`; returns their numbers.
+
+    Args:
+        path: The journal.
+        announce: Called with the numbers before the lines are moved.
+    """
+    return jsonl.repair(path, JOURNAL, Record, announce)

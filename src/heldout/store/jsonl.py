@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -470,10 +470,16 @@ def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> bool:
 # --- Repair -------------------------------------------------------------------------------------
 
 
-def repair(path: Path, format: LineFormat, kind: type[Any]) -> list[int]:
+def repair(
+    path: Path,
+    format: LineFormat,
+    kind: type[Any],
+    announce: Callable[[list[int]], None] = lambda damaged: None,
+) -> list[int]:
     """Move lines that cannot be read to a file `.damaged` beside; returns their numbers.
 
-    Of a line that is too long to be one, only the beginning is kept.
+    Of a line that is too long to be one, only the beginning is kept. `announce` is called with the
+    numbers while the lines are still there: what it writes is not lost if this process is killed.
     """
     lock = open_locked(path, format)  # nobody else may write meanwhile
     repaired = path.with_suffix(".repaired")
@@ -498,6 +504,7 @@ def repair(path: Path, format: LineFormat, kind: type[Any]) -> list[int]:
             good.flush()
             os.fsync(good.fileno())
         if damaged:
+            announce(damaged)
             repaired.replace(path)
     finally:
         repaired.unlink(missing_ok=True)
