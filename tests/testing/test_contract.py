@@ -370,6 +370,7 @@ class RestoredEndsOtherwise(RestoredRepliesOtherwise):
 
 
 THE_ONE = Counter()
+NEVER_ASKED = Message("tool", "?", tool_call_id="never asked")
 BROKEN: dict[str, tuple[Any, str]] = {
     "factory fails": (lambda: 1 / 0, "factory raised ZeroDivisionError: division by zero"),
     "factory gives no environment": (object, "this object has no tools and no opening"),
@@ -427,9 +428,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "in order, before anything else",
     ),
     "reply answers what was not asked": (
-        replying(
-            lambda e, m, r: Reply((*r.messages, Message("tool", "?", tool_call_id="never asked")))
-        ),
+        replying(lambda e, m, r: Reply((*r.messages, NEVER_ASKED), done=True)),
         "answers calls ['never asked'], of which only [] exist",
     ),
     "unknown tools are raised": (
