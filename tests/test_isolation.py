@@ -6,7 +6,7 @@ import copy
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,13 +23,7 @@ from heldout.testing import NotNeutral, assert_neutral
 from heldout.training import PeriodicEval, from_functions
 from tests.tiny_model import CONTEXT, tiny_model
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def network() -> torch.nn.Sequential:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from heldout.training.worker.weight_buffer import WeightBuffer
 from heldout.weights import fingerprint
 from tests.tiny_model import tiny_model
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 KINDS = [
     torch.float32,
     torch.bfloat16,
@@ -30,14 +32,6 @@ KINDS = [
     torch.float8_e4m3fn,
     torch.complex64,
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network() -> torch.nn.Module:

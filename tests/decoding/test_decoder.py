@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +12,9 @@ from heldout.decoding import Decoder, Generation, Prompt
 from heldout.errors import EndpointError, InvalidInput
 from tests.decoding.models import PROMPTS, Says, Spelling, generated, ids_of, model_of, tokenizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 BOTH = pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices this small are slower in two."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,15 +12,9 @@ from heldout.decoding import Decoder, unwrap
 from heldout.errors import InvalidInput
 from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 BOTH = pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def decoded(

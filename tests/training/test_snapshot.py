@@ -27,15 +27,9 @@ from heldout.training.snapshot import (
 )
 from heldout.weights import fingerprint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 IDS = torch.arange(12).view(2, 6) % 11 + 3
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def llama(seed: int = 0, **settings: Any) -> Any:
