@@ -373,7 +373,7 @@ def main(names: list[str], home: Path) -> None:
         init_method=f"file://{home / 'store'}",
         rank=RANK,
         world_size=WORLD,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=300),  # a rank may import much longer than another
     )
     others: dict[str, Callable[[Path], Any]] = {
         "one_dies": one_dies,

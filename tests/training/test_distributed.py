@@ -22,7 +22,8 @@ from tests.training import rank_worker, toys
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-LONGEST_SECONDS = 240
+LONGEST_SECONDS = 600
+"""After which processes that wait for one another are ended."""
 
 
 def run_ranks(world: int, home: Path, *names: str, fewest: int | None = None) -> list[Any]:
