@@ -49,7 +49,7 @@ OBEYED = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\x1b[1A"
 LONGEST = 30.0
 """Seconds a command may take: more is a hang."""
 SAID = ("Error: ", "Eval failed: ")
-BESIDE = ("Results so far are saved to ", "Moved damaged ", "No process seems ")
+BESIDE = ("Results so far are saved to ", "Moved damaged ", "No process seems ", "Resuming ")
 BESIDE_PARTS = ("damaged line", "cannot be read", ": the first item that errored: ")
 """How lines begin, and what is in lines, that may stand on stderr beside the one line."""
 OUTSIDE = "outside"
@@ -278,12 +278,15 @@ LITERALS = {"HUGE": "1" * 5000, "EXPONENT": "1e400", "NAN": "NaN", "INFINITE": "
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """(container, key) of everything in a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, one in list(inner):
-        yield value, key
-        if isinstance(one, dict | list):
-            yield from places(one)
+    """(container, key) of everything in a JSON value, which may be nested deeply."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, one in list(inner):
+            yield value, key
+            if isinstance(one, dict | list):
+                pending.append(one)
 
 
 def spoil_json(rng: random.Random, raw: bytes) -> bytes:
@@ -312,7 +315,10 @@ def spoil_json(rng: random.Random, raw: bytes) -> bytes:
             container[key] = "DEEP"
         else:
             container[key] = rng.choice(ODD)(rng)
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # it was nested deeply before
+        return raw
     for mark, literal in LITERALS.items():
         if rng.random() < 0.05:
             text = text.replace("1.0", mark, 1).replace(mark, literal, 1)

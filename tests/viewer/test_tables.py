@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -132,6 +133,16 @@ def test_the_stamp_changes_with_every_result(tmp_path: Path) -> None:
     journal = JournalWriter(run.journal)
     journal.append(1, result(1))
     journal.close()
+    assert stamp(run.path) != before
+
+
+def test_the_stamp_changes_with_the_file_of_columns(tmp_path: Path) -> None:
+    """DuckDB opens it again for each column, and would wait at a FIFO for ever."""
+    run = write_journal(tmp_path / "run", [(0, result(0))])
+    run.columns.write_bytes(b"columns")
+    before = stamp(run.path)
+    run.columns.unlink()
+    os.mkfifo(run.columns)
     assert stamp(run.path) != before
 
 

@@ -61,7 +61,7 @@ def stamp(path: Path, *, journal_grain: int = 1) -> str:
         journal_grain: Bytes that a journal has to grow by to make another state.
     """
     parts = []
-    for name in ("results.jsonl", "run.json", "curve.jsonl", "stop"):
+    for name in ("results.jsonl", "run.json", "results.parquet", "curve.jsonl", "stop"):
         grain = journal_grain if name == "results.jsonl" else 1
         try:
             stat = (path / name).stat()
