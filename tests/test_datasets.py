@@ -55,15 +55,12 @@ def written(path: Path, content: bytes | str) -> Path:
 
 def test_named_columns_go_where_they_are_named_and_the_rest_is_input() -> None:
     assert to_samples(ROWS, **COLUMNS) == SAMPLES
+    rows = [{"id": 7, "ground_truth": 1, "prompt": "?"}]  # which say what they are
+    assert to_samples(rows) == [Sample("7", {"prompt": "?"}, 1)]
     assert to_samples(iter(ROWS), id="question", input=["question", "answer"]) == [
         Sample(row["question"], {"question": row["question"], "answer": row["answer"]})
         for row in ROWS
     ]
-
-
-def test_columns_called_id_and_ground_truth_are_taken_for_what_they_say() -> None:
-    rows = [{"id": 7, "ground_truth": 1, "prompt": "?"}]
-    assert to_samples(rows) == [Sample("7", {"prompt": "?"}, 1)]
 
 
 @pytest.mark.parametrize(
@@ -115,48 +112,39 @@ def test_an_optional_column_that_no_row_has_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["input", "metadata", "optional"])
-def test_a_bare_text_for_a_list_of_columns_is_refused(name: str) -> None:
-    columns: Any = {name: "difficulty"}
-    with pytest.raises(InvalidInput) as refused:
-        to_samples(ROWS, **columns)
-    assert str(refused.value) == (
-        f"{name} is a list of columns, got 'difficulty'; write ['difficulty']"
-    )
+def test_a_bare_text_for_a_list_of_columns_is_refused() -> None:
+    for name in ("input", "metadata", "optional"):
+        columns: Any = {name: "difficulty"}
+        with pytest.raises(InvalidInput, match=f"{name} is a list of .*write \\['difficulty'\\]"):
+            to_samples(ROWS, **columns)
 
 
 # --- JSONL --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.jsonl", jsonl(ROWS)),
-        ("no newline.jsonl", jsonl(ROWS).rstrip()),
-        ("windows.jsonl", jsonl(ROWS).replace(b"\n", b"\r\n")),
-        ("blank lines.jsonl", b"\n" + jsonl(ROWS).replace(b"\n", b"\n \n")),
-        ("byte order mark.jsonl", b"\xef\xbb\xbf" + jsonl(ROWS)),
-        ("a.jsonl.gz", gz(jsonl(ROWS))),
-        ("two members.jsonl.gz", gz(jsonl(ROWS[:1])) + gz(jsonl(ROWS[1:]))),
-        ("a.jsonl.zst", zstd(jsonl(ROWS))),
-        ("a.jsonl.zstd", zstd(jsonl(ROWS))),
-        ("two frames.jsonl.zst", zstd(jsonl(ROWS[:1]), jsonl(ROWS[1:]))),
-        ("frames within a line.jsonl.zst", zstd(jsonl(ROWS)[:5], b"", jsonl(ROWS)[5:])),
-    ],
-)
-def test_the_same_rows_come_of_every_form_of_a_file(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
-    assert read_jsonl(written(tmp_path / name, content)) == ROWS
+def test_the_same_rows_come_of_every_form_of_a_file(tmp_path: Path) -> None:
+    for name, content in {
+        "a.jsonl": jsonl(ROWS),
+        "no newline.jsonl": jsonl(ROWS).rstrip(),
+        "windows.jsonl": jsonl(ROWS).replace(b"\n", b"\r\n"),
+        "blank lines.jsonl": b"\n" + jsonl(ROWS).replace(b"\n", b"\n \n"),
+        "byte order mark.jsonl": b"\xef\xbb\xbf" + jsonl(ROWS),
+        "two members.jsonl.gz": gz(jsonl(ROWS[:1])) + gz(jsonl(ROWS[1:])),
+        "a.jsonl.zstd": zstd(jsonl(ROWS)),
+        "two frames.jsonl.zst": zstd(jsonl(ROWS[:1]), jsonl(ROWS[1:])),
+        "frames within a line.jsonl.zst": zstd(jsonl(ROWS)[:5], b"", jsonl(ROWS)[5:]),
+    }.items():
+        assert read_jsonl(written(tmp_path / name, content)) == ROWS, name
+    for content in (b"", b"\n\n", b"\xef\xbb\xbf"):
+        assert read_jsonl(written(tmp_path / "a.jsonl", content)) == []
+        assert read_jsonl(written(tmp_path / "a.jsonl.gz", gz(content))) == []
+        assert read_jsonl(written(tmp_path / "a.jsonl.zst", zstd(content))) == []
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\n\n", b"\xef\xbb\xbf"], ids=["empty", "blank", "byte order mark"]
-)
-def test_an_empty_file_has_no_rows(tmp_path: Path, content: bytes) -> None:
-    assert read_jsonl(written(tmp_path / "a.jsonl", content)) == []
-    assert read_jsonl(written(tmp_path / "a.jsonl.gz", gz(content))) == []
-    assert read_jsonl(written(tmp_path / "a.jsonl.zst", zstd(content))) == []
+def is_open(file: Path) -> bool:
+    """Whether this process still holds the file, as the traceback of a refusal might have it do."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return file.resolve() in [link.readlink() for link in links]
 
 
 def many_rows() -> list[dict[str, str]]:
@@ -165,64 +153,36 @@ def many_rows() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_large_compressed_files_are_read_whole(tmp_path: Path, suffix: str) -> None:
-    rows = many_rows()
-    half = jsonl(rows[:2_000]), jsonl(rows[2_000:])
-    content = zstd(*half) if suffix == ".zst" else b"".join(map(gz, half))
-    assert read_jsonl(written(tmp_path / f"a.jsonl{suffix}", content)) == rows
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("kept", [0.5, 0.999])
-def test_a_compressed_file_that_was_cut_short_is_an_error_and_not_a_shorter_dataset(
-    tmp_path: Path, suffix: str, kept: float
-) -> None:
-    plain = jsonl(many_rows())
-    content = zstd(plain) if suffix == ".zst" else gz(plain)
-    file = written(tmp_path / f"a.jsonl{suffix}", content[: int(len(content) * kept)])
-    with pytest.raises(InvalidInput, match=r"cannot be read after line \d+: .*end"):
-        read_jsonl(file)
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_small_compressed_file_that_lacks_its_end_is_an_error(
+def test_a_compressed_file_is_read_whole_or_is_an_error_and_not_a_shorter_dataset(
     tmp_path: Path, suffix: str
 ) -> None:
-    content = zstd(jsonl(ROWS)) if suffix == ".zst" else gz(jsonl(ROWS))
-    for end in range(1, len(content)):
-        file = written(tmp_path / f"a.jsonl{suffix}", content[:end])
+    pack = zstd if suffix == ".zst" else gz
+    rows, file = many_rows(), tmp_path / f"a.jsonl{suffix}"
+    content = pack(jsonl(rows))
+    assert read_jsonl(written(file, content)) == rows
+    for kept in (0.5, 0.999):
+        with pytest.raises(InvalidInput, match=r"cannot be read after line \d+: .*end"):
+            read_jsonl(written(file, content[: int(len(content) * kept)]))
+    small = pack(jsonl(ROWS))
+    for part in (*(small[:end] for end in range(1, len(small))), jsonl(ROWS)):
         with pytest.raises(InvalidInput, match="cannot be read after line"):
-            read_jsonl(file)
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_file_that_is_not_compressed_as_its_name_says_is_an_error(
-    tmp_path: Path, suffix: str
-) -> None:
-    file = written(tmp_path / f"a.jsonl{suffix}", jsonl(ROWS))
-    with pytest.raises(InvalidInput, match=r"a\.jsonl\.\w+: cannot be read after line 0: "):
-        read_jsonl(file)
-
-
-def test_a_compressed_file_that_is_damaged_is_an_error(tmp_path: Path) -> None:
-    plain = jsonl(many_rows())
-    for suffix, content in ((".gz", gz(plain)), (".zst", zstd(plain))):
-        damaged = bytearray(content)
-        damaged[len(content) // 2 : len(content) // 2 + 64] = b"\x00" * 64
-        with pytest.raises(InvalidInput):
-            read_jsonl(written(tmp_path / f"a.jsonl{suffix}", bytes(damaged)))
+            read_jsonl(written(file, part))
+    middle = len(content) // 2
+    with pytest.raises(InvalidInput):
+        read_jsonl(written(file, content[:middle] + bytes(64) + content[middle + 64 :]))
 
 
 @pytest.mark.parametrize(
     "line",
-    [b"{", b"{'a': 1}", b'{"a": NaN}', b'{"a": "\xff"}', b"{} {}", b"[" * 100_000, b"\x00"],
-    ids=["cut", "quotes", "nan", "not UTF-8", "two", "deep", "nul"],
+    [b"{", b'{"a": NaN}', b'{"a": "\xff"}', b"{} {}", b"[" * 100_000],
+    ids=["cut", "nan", "not UTF-8", "two", "deep"],
 )
 def test_a_line_that_is_not_json_is_named_with_its_number(tmp_path: Path, line: bytes) -> None:
     file = written(tmp_path / "a.jsonl", jsonl(ROWS) + b"\n" + line + b"\n" + jsonl(ROWS))
     with pytest.raises(InvalidInput) as refused:
         read_jsonl(file)
     assert str(refused.value).startswith(f"{file}, line 4: not JSON: ")
+    assert not is_open(file)
 
 
 # --- CSV ----------------------------------------------------------------------------------------
@@ -230,23 +190,22 @@ def test_a_line_that_is_not_json_is_named_with_its_number(tmp_path: Path, line: 
 CSV = "question,answer,difficulty\r\none?,1,easy\r\nzwölf?,12,hard\r\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.csv", CSV.encode()),
-        ("unix.csv", CSV.replace("\r\n", "\n").encode()),
-        ("no newline.csv", CSV.rstrip().encode()),
-        ("byte order mark.csv", b"\xef\xbb\xbf" + CSV.encode()),
-        ("quoted.csv", CSV.replace("one?", '"one?"').encode()),
-        ("blank lines.csv", CSV.replace("\r\n", "\r\n\r\n").encode()),
-        ("a.csv.gz", gz(CSV.encode())),
-        ("a.csv.zst", zstd(CSV.encode())),
-    ],
-)
-def test_the_same_rows_come_of_every_form_of_a_csv_file(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
-    assert read_csv(written(tmp_path / name, content)) == ROWS
+def test_the_same_rows_come_of_every_form_of_a_csv_file(tmp_path: Path) -> None:
+    for name, content in {
+        "a.csv": CSV.encode(),
+        "unix.csv": CSV.replace("\r\n", "\n").encode(),
+        "no newline.csv": CSV.rstrip().encode(),
+        "byte order mark.csv": b"\xef\xbb\xbf" + CSV.encode(),
+        "quoted.csv": CSV.replace("one?", '"one?"').encode(),
+        "blank lines.csv": CSV.replace("\r\n", "\r\n\r\n").encode(),
+        "a.csv.gz": gz(CSV.encode()),
+        "a.csv.zst": zstd(CSV.encode()),
+    }.items():
+        assert read_csv(written(tmp_path / name, content)) == ROWS, name
+    for content in ("", "\n", "question,answer\n", "question,answer"):
+        assert read_csv(written(tmp_path / "a.csv", content)) == []
+    with pytest.raises(InvalidInput, match="cannot be read after line"):
+        read_csv(written(tmp_path / "a.csv.gz", gz(CSV.encode() * 1000)[:-20]))
 
 
 def test_quoted_fields_keep_line_breaks_commas_and_quotes(tmp_path: Path) -> None:
@@ -258,11 +217,6 @@ def test_a_field_may_be_longer_than_a_csv_reader_likes(tmp_path: Path) -> None:
     long = "x" * 1_000_000
     rows = read_csv(written(tmp_path / "a.csv", f"question\n{long}\n"))
     assert rows == [{"question": long}]
-
-
-@pytest.mark.parametrize("content", ["", "\n", "question,answer\n", "question,answer"])
-def test_a_csv_file_without_rows_has_no_rows(tmp_path: Path, content: str) -> None:
-    assert read_csv(written(tmp_path / "a.csv", content)) == []
 
 
 @pytest.mark.parametrize(
@@ -285,6 +239,7 @@ def test_a_bad_csv_record_is_named_with_the_line_it_begins_on(
     with pytest.raises(InvalidInput) as refused:
         read_csv(file)
     assert str(refused.value).startswith(f"{file}, line {line}: {said}")
+    assert not is_open(file)
 
 
 def test_csv_that_is_not_utf_8_is_named_with_its_line(tmp_path: Path) -> None:
@@ -296,18 +251,14 @@ def test_csv_that_is_not_utf_8_is_named_with_its_line(tmp_path: Path) -> None:
         read_csv(excel)
 
 
-def test_a_compressed_csv_file_that_was_cut_short_is_an_error(tmp_path: Path) -> None:
-    content = gz(CSV.encode() * 1000)
-    with pytest.raises(InvalidInput, match="cannot be read after line"):
-        read_csv(written(tmp_path / "a.csv.gz", content[:-20]))
-
-
 # --- Parquet ------------------------------------------------------------------------------------
 
 
 def test_parquet_rows_are_read(tmp_path: Path) -> None:
-    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet", row_group_size=1)
-    assert read_parquet(tmp_path / "a.parquet") == ROWS
+    row = {"id": 3, "messages": [{"role": "user", "content": "?"}], "choices": ["a"], "x": 0.5}
+    for rows in (ROWS, [row]):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=1)
+        assert read_parquet(tmp_path / "a.parquet") == rows
 
 
 @pytest.mark.parametrize("name", ["split=test/a.parquet", "a[1].parquet", "a*.parquet"])
@@ -316,17 +267,6 @@ def test_a_path_names_one_parquet_file_and_no_column(name: str, tmp_path: Path) 
     for other in ("a1.parquet", "a2.parquet", name):
         pq.write_table(pa.table({"file": [other]}), tmp_path / other)
     assert read_parquet(tmp_path / name) == [{"file": name}]
-
-
-def test_parquet_keeps_numbers_lists_and_objects(tmp_path: Path) -> None:
-    row = {"id": 3, "messages": [{"role": "user", "content": "?"}], "choices": ["a"], "x": 0.5}
-    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
-    assert read_parquet(tmp_path / "a.parquet") == [row]
-
-
-def test_an_empty_parquet_file_has_no_rows(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "a.parquet")
-    assert read_parquet(tmp_path / "a.parquet") == []
 
 
 def test_a_wrong_column_of_a_parquet_file_is_named_with_its_row(tmp_path: Path) -> None:
@@ -358,12 +298,7 @@ def test_a_hugging_face_dataset_is_read(datasets: Any) -> None:
     dataset = datasets.Dataset.from_list(ROWS)
     assert read_hf(dataset) == ROWS
     assert read_hf(dataset.to_iterable_dataset()) == ROWS
-
-
-def test_any_iterable_of_dicts_will_do() -> None:
-    assert read_hf(ROWS) == ROWS
     assert read_hf(iter(ROWS)) == ROWS
-    assert read_hf([]) == []
 
 
 def test_a_dict_of_splits_needs_one_named_unless_there_is_only_one(datasets: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from .toy import Counter
 QUESTION = [Message("user", "count")]
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    def run(function: Callable[..., Any], *args: Any) -> Any:
-        return anyio.run(function, *args, backend=request.param)
+both_loops = pytest.mark.parametrize("run", ["asyncio", "trio"], indirect=True)
+"""For what waits or is cancelled."""
 
-    return run
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return partial(anyio.run, backend=getattr(request, "param", "asyncio"))
 
 
 def add(by: int) -> Message:
@@ -61,17 +63,21 @@ def roll_out(run: Callable[..., Any], attempt: Attempt, environment: Any) -> Tra
     return trajectory
 
 
-def test_without_an_environment_there_is_one_turn(run: Callable[..., Any]) -> None:
-    trajectory = roll(run, policy_of("one"))
-    assert [m.text for m in trajectory.messages] == ["count", "one"]
-    assert trajectory.stop == Stop("no_reply")
-    assert trajectory.outcome is None
+def test_the_environment_ends_it_or_has_no_reply(run: Callable[..., Any]) -> None:
+    class Silent(Counter):
+        async def reply(self, messages: Sequence[Message]) -> Reply:
+            return Reply()
 
+        def outcome(self) -> dict[str, Any]:
+            return {"log": list(self.log)}  # asked for before it is closed
 
-def test_the_environment_ends_it(run: Callable[..., Any]) -> None:
     trajectory = roll(run, policy_of("a", "b"), Counter(turns=2), max_turns=5)
     assert trajectory.stop == Stop("environment")
     assert [m.text for m in trajectory.messages] == ["count", "a", "go on 1", "b"]
+    trajectory = roll(run, policy_of("a"), Silent(), max_turns=5)
+    assert (trajectory.stop, trajectory.outcome) == (Stop("no_reply"), {"log": ["opening"]})
+    trajectory = roll(run, policy_of("one"))
+    assert (trajectory.stop, trajectory.outcome) == (Stop("no_reply"), None)
 
 
 def test_max_turns_ends_it_and_the_last_turns_tool_call_has_its_effect(
@@ -81,16 +87,6 @@ def test_max_turns_ends_it_and_the_last_turns_tool_call_has_its_effect(
     assert trajectory.stop == Stop("limit", "max_turns")
     assert trajectory.messages[-1].text == "total 7"
     assert trajectory.outcome == {"total": 7}
-
-
-def test_an_environment_without_a_reply_ends_it_and_that_is_told_apart(
-    run: Callable[..., Any],
-) -> None:
-    class Silent(Counter):
-        async def reply(self, messages: Sequence[Message]) -> Reply:
-            return Reply()
-
-    assert roll(run, policy_of("a"), Silent(), max_turns=5).stop == Stop("no_reply")
 
 
 def test_a_cut_off_turn_is_a_signal_beside_whoever_ended_it(run: Callable[..., Any]) -> None:
@@ -116,9 +112,7 @@ def test_no_turn_starts_once_the_token_budget_is_spent(run: Callable[..., Any]) 
     assert trajectory.stop == Stop("limit", "max_turns", finish_reason="stop")
 
 
-def test_a_token_budget_that_nobody_counts_is_an_error_not_ignored(
-    run: Callable[..., Any],
-) -> None:
+def test_a_token_budget_that_nobody_counts_is_an_error_not_ignored(run: Callable[..., Any]) -> None:
     with pytest.raises(InvalidInput, match="does not say how many tokens"):
         roll(run, policy_of("a"), Counter(), max_turns=3, token_budget=100)
 
@@ -226,9 +220,7 @@ def test_an_environment_that_cannot_be_saved_is_refused_before_its_first_turn(
     assert log == ["closed"]
 
 
-@pytest.mark.parametrize(
-    "state", [{"a": (1,)}, {1: 2}, {"a": float("nan")}, {"a": {1}}, [1], {"a": 1}]
-)
+@pytest.mark.parametrize("state", [{"a": (1,)}, {1: 2}, {"a": float("nan")}, [1], {"a": 1}])
 def test_a_snapshot_that_would_not_come_back_is_an_error(
     run: Callable[..., Any], tmp_path: Path, state: Any
 ) -> None:
@@ -242,16 +234,7 @@ def test_a_snapshot_that_would_not_come_back_is_an_error(
         roll(run, policy_of("a", "b"), Odd(), max_turns=2, turn_file=turn_file(tmp_path))
 
 
-def test_the_outcome_is_asked_for_before_the_environment_is_closed(
-    run: Callable[..., Any],
-) -> None:
-    class Tells(Counter):
-        def outcome(self) -> dict[str, Any]:
-            return {"log": list(self.log)}
-
-    assert roll(run, policy_of("a"), Tells(turns=1), max_turns=1).outcome == {"log": ["opening"]}
-
-
+@both_loops
 @pytest.mark.parametrize("stage", ["opening", "policy", "reply", "outcome"])
 def test_it_closes_once_whatever_fails(run: Callable[..., Any], stage: str) -> None:
     log: list[str] = []
@@ -285,6 +268,7 @@ def test_what_failed_first_is_what_is_raised_even_if_closing_fails_too(
         roll(run, policy_of("a"), Broken(turns=1), max_turns=2)
 
 
+@both_loops
 def test_a_close_that_hangs_is_said(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +282,7 @@ def test_a_close_that_hangs_is_said(
         roll(run, policy_of("a"), Hangs(turns=1), max_turns=2)
 
 
-@pytest.mark.parametrize("outcome", [[1], {"a": float("nan")}, {"a": {1, 2}}, {"a": b"x"}])
+@pytest.mark.parametrize("outcome", [[1], {"a": float("nan")}, {"a": {1, 2}}])
 def test_an_outcome_that_would_be_stored_as_something_else_is_refused(
     run: Callable[..., Any], outcome: Any
 ) -> None:
@@ -323,12 +307,10 @@ def test_an_outcome_is_scored_as_it_will_be_read_back(run: Callable[..., Any]) -
 def test_an_opening_that_is_no_list_of_messages_is_refused(
     run: Callable[..., Any], opened: Any
 ) -> None:
-    class Talks(Counter):
-        def opening(self) -> Any:
-            return opened
-
+    environment = Counter(turns=1)
+    environment.opening = lambda: opened
     with pytest.raises(InvalidInput, match="opening.. gives Messages, got"):
-        roll(run, policy_of("a"), Talks(turns=1), max_turns=2)
+        roll(run, policy_of("a"), environment, max_turns=2)
 
 
 def test_a_turn_of_somebody_else_is_refused(run: Callable[..., Any]) -> None:
@@ -336,6 +318,7 @@ def test_a_turn_of_somebody_else_is_refused(run: Callable[..., Any]) -> None:
         roll(run, policy_of(Message("user", "me?")), Counter(), max_turns=2)
 
 
+@both_loops
 def test_it_closes_when_cancelled_in_the_middle_of_a_turn(run: Callable[..., Any]) -> None:
     log: list[str] = []
 
@@ -354,38 +337,3 @@ def test_it_closes_when_cancelled_in_the_middle_of_a_turn(run: Callable[..., Any
 
     run(main)
     assert log == ["opening", "closed"]
-
-
-def test_what_was_said_before_a_failure_is_left_in_the_attempt(
-    run: Callable[..., Any],
-) -> None:
-    attempt = attempt_of(policy_of("a", RuntimeError("gone")), max_turns=3)
-    with pytest.raises(RuntimeError):
-        roll_out(run, attempt, Counter())
-    assert [m.text for m in attempt.state.messages] == ["count", "a", "go on 1"]
-
-
-def test_a_sample_that_was_cut_by_a_limit_is_scored_on_its_final_state(
-    run_eval: Callable[..., Any],
-) -> None:
-    from heldout import Metric, Score
-
-    async def policy(messages: list[Message]) -> Message:
-        return add(len(messages))
-
-    def score(trajectory: Trajectory, sample: Sample) -> Score:
-        assert trajectory.outcome is not None
-        return Score((Metric("total", trajectory.outcome["total"], weight=1.0),))
-
-    report = run_eval(
-        [Sample("a", {"prompt": "count"})],
-        score,
-        None,
-        lambda sample: Counter(),
-        endpoint=policy,
-        max_turns=3,
-    )
-    assert report.summary["mean"] == 1 + 3 + 5
-    stored = report.results[0].trajectory
-    assert stored.outcome == {"total": 9}
-    assert stored.stop == Stop("limit", "max_turns")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,7 @@ from typing import Any
 import pytest
 
 import heldout
-from heldout import (
-    EvalConfig,
-    EvalDefinition,
-    EvalReport,
-    Message,
-    Sample,
-    Trajectory,
-    evaluate,
-)
-from heldout.analysis import compare
+from heldout import EvalConfig, EvalDefinition, EvalReport, Message, Sample, Trajectory, evaluate
 from heldout.errors import InvalidInput, SystemicFailure
 
 SAMPLES = [Sample(f"q{i}", {"question": f"Is {i} even?"}, str(i % 2 == 0)) for i in range(4)]
@@ -63,33 +53,13 @@ def test_it_works_where_an_event_loop_is_running() -> None:
     assert asyncio.run(notebook_cell()).summary["mean"] == 0.5
 
 
-def test_it_works_in_another_thread() -> None:
-    reports: list[EvalReport] = []
-    thread = threading.Thread(
-        target=lambda: reports.append(heldout.run(SAMPLES, is_right, endpoint=yes))
-    )
-    thread.start()
-    thread.join()
-    assert reports[0].summary["mean"] == 0.5
-
-
 def test_every_call_has_a_directory_of_its_own_and_the_name_means_the_latest() -> None:
     first = heldout.run(SAMPLES, is_right, endpoint=yes, experiment_name="parity")
     second = heldout.run(SAMPLES, lambda t, s: 1.0, endpoint=yes, experiment_name="parity")
-    assert first.path is not None
-    assert second.path is not None
     assert first.path.parent == second.path.parent == Path("outputs/evals/parity")
     assert EvalReport.load("parity").summary["mean"] == 1.0
     assert EvalReport.load("parity@1").path == first.path
     assert EvalReport.load(first.path).summary == first.summary
-
-
-def test_runs_are_compared_by_name() -> None:
-    heldout.run(SAMPLES, is_right, endpoint=yes, experiment_name="yes")
-    heldout.run(SAMPLES, is_right, endpoint=no, experiment_name="no")
-    comparison = compare("yes", "no")
-    assert (len(comparison.gained), len(comparison.lost)) == (2, 2)
-    assert compare("yes", "outputs/evals/no") == comparison
 
 
 def test_settings_go_by_their_plain_names() -> None:
@@ -136,12 +106,6 @@ def test_a_score_function_that_always_raises_leaves_answers_to_rescore() -> None
         heldout.run(SAMPLES, broken, endpoint=yes)
 
 
-def test_an_eval_that_refuses_its_samples_leaves_no_directory(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="already used"):
-        heldout.run([*SAMPLES, SAMPLES[0]], is_right, endpoint=yes)
-    assert not list(tmp_path.glob("outputs/evals/*"))
-
-
 def test_resume_goes_on_with_the_latest_run_of_the_name() -> None:
     working: list[bool] = []
 
@@ -171,17 +135,10 @@ def test_an_executor_runs_the_items_elsewhere() -> None:
     assert report.config["note"] == "elsewhere"
 
 
-def test_an_eval_without_an_honest_number_raises_as_evaluate_does() -> None:
-    def broken(messages: list[Message]) -> str:
-        raise OSError("down")
-
-    with pytest.raises(SystemicFailure, match="all 4 items errored"):
-        heldout.run(SAMPLES, is_right, endpoint=broken)
-
-
 def test_a_refusal_is_not_hidden_by_the_frames_of_the_engine() -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput, match="already used") as refused:
         heldout.run([*SAMPLES, SAMPLES[0]], is_right, endpoint=yes)
+    assert not [*Path().glob("outputs/evals/*")]
     assert [frame.name for frame in refused.traceback] == [
         "test_a_refusal_is_not_hidden_by_the_frames_of_the_engine", "run",
     ]  # fmt: skip
@@ -207,7 +164,6 @@ def test_ctrl_c_ends_it_and_leaves_a_run_to_resume(tmp_path: Path) -> None:
         )
     )
     process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     os.kill(process.pid, signal.SIGINT)
     assert process.communicate(timeout=30)[0] == "interrupted\n"
@@ -218,6 +174,5 @@ def test_ctrl_c_ends_it_and_leaves_a_run_to_resume(tmp_path: Path) -> None:
 
 def test_loading_a_file_says_which_directory_to_load() -> None:
     report = heldout.run(SAMPLES, is_right, endpoint=yes)
-    assert report.path is not None
     with pytest.raises(InvalidInput, match=f"is a file; .* the run directory, {report.path}$"):
         EvalReport.load(report.path / "results.jsonl")

@@ -39,7 +39,15 @@ from heldout import (
 )
 from heldout._fingerprint import describe_callable
 from heldout.analysis import compare, gate, pass_at_k, summarize
-from heldout.errors import InvalidInput, NotComparable, ResumeMismatch, SystemicFailure
+from heldout.analysis.judge_check import labels_of_notes
+from heldout.errors import (
+    DamagedJournal,
+    InvalidInput,
+    NotComparable,
+    ResumeMismatch,
+    RunDirectoryError,
+    SystemicFailure,
+)
 from heldout.scoring import (
     Judge,
     Rubric,
@@ -52,14 +60,22 @@ from heldout.scoring import (
     schema_accuracy,
 )
 from heldout.stats import PairedDifference
+from heldout.store.notes import write_note
+from heldout.store.run_dir import RunDir
 from heldout.training.verdicts import best_checkpoint, verdicts
 from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand
 from tests.conftest import RunEval, exact, make_samples
+from tests.counting import Recorded, Saved
 from tests.faulty_server import FaultyServer, Request, nothing_from_outside, status
 from tests.scoring.judges.scripted import said, three_way_question
-from tests.test_engine import Recorded, Saved
 from tests.training.curves import curve
+
+
+@pytest.fixture
+def backend() -> str:
+    """No clause is about the event loop."""
+    return "asyncio"
 
 
 def scored(i: int, *metrics: Metric, repeat: int = 0, truncated: bool = False) -> EvalResult:
@@ -224,13 +240,10 @@ def test_clause_02_a_reward_that_no_metric_has_weight_for_is_named_as_such() -> 
     assert "n_unweighted" not in summarize([scored(1, reward(1.0))])
 
 
-def test_clause_05_a_score_function_that_raises_is_an_error_never_a_zero(
-    run_eval: RunEval,
-) -> None:
+def test_clause_05_a_score_function_that_raises_is_an_error_never_a_zero(run_eval: RunEval) -> None:
     report = run_eval(make_samples(3), score_by_number)
     first = report.results[0]
     assert not first.ok
-    assert first.error is not None
     assert "score_fn: RuntimeError: cannot score this" in first.error
     assert first.score == Score()
     assert first.score.reward == 0.0  # reads as 0, but is not counted as scored
@@ -297,24 +310,9 @@ def test_clause_07_an_errored_attempt_is_one_that_did_not_pass() -> None:
     assert pass_at_k(attempts, 1).value == 0.75
 
 
-def test_clause_08_a_cut_off_answer_is_counted_as_such(run_eval: RunEval) -> None:
-    class CutOff:
-        async def complete(self, messages: Any, sampling: Any, tools: Any) -> Completion:
-            text = messages[-1].text
-            return Completion(Message("assistant", text), "length" if "1" in text else "stop")
-
-        def describe(self) -> dict[str, Any]:
-            return {"kind": "test"}
-
-        async def close(self) -> None: ...
-
-    report = run_eval(make_samples(3), endpoint=CutOff())
-    assert report.summary["n_truncated"] == 1
-    assert [r.trajectory.stop.truncated for r in report.results] == [False, True, False]
-    assert report.results[1].ok
-
-
-def test_clause_08_a_length_limit_counts_whatever_the_api_calls_it(run_eval: RunEval) -> None:
+def test_clause_08_a_cut_off_answer_is_counted_as_such_whatever_the_api_calls_it(
+    run_eval: RunEval,
+) -> None:
     reasons = ["model_length", "MAX_TOKENS", "who_knows"]
 
     def answer(messages: Any) -> Completion:
@@ -323,6 +321,8 @@ def test_clause_08_a_length_limit_counts_whatever_the_api_calls_it(run_eval: Run
 
     report = run_eval(make_samples(3), endpoint=answer)
     assert report.summary["n_truncated"] == 2
+    assert [r.trajectory.stop.truncated for r in report.results] == [True, True, False]
+    assert report.results[1].ok
     assert report.finish_reasons == {"length": 2, "who_knows": 1}
 
 
@@ -474,12 +474,8 @@ def midrun(folder: Path, **settings: Any) -> Any:
 
 
 def test_clause_13_random_state_is_as_it_was(tmp_path: Path) -> None:
-    import random
-
-    import numpy as np
-
     def state() -> str:
-        return repr((random.getstate(), np.random.get_state()[1].tolist()))  # type: ignore[index]
+        return repr((random.getstate(), np.random.get_state()[1].tolist()))
 
     before = state()
 
@@ -577,7 +573,7 @@ import hashlib, os, sys
 import anyio
 from heldout import EvalConfig, Metric, Sample, Score, evaluate
 calls = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-samples = [Sample(f"s{i}", {"question": f"{i}"}, metadata={"k": i % 3}) for i in range(400)]
+samples = [Sample(f"s{i}", {"question": f"{i}"}, metadata={"k": i % 3}) for i in range(100)]
 
 # So many may be scored; then it waits to be killed, however late that comes.
 allowed = [int(sys.argv[3])]
@@ -617,7 +613,7 @@ def start(script: Path, out: Path, calls: Path, allowed: int = 10_000) -> subpro
 
 
 @pytest.mark.integration
-def test_clause_18_killed_at_20_moments_it_ends_in_the_report_of_an_uninterrupted_run(
+def test_clause_18_killed_at_any_moment_it_ends_in_the_report_of_an_uninterrupted_run(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "eval.py"
@@ -628,8 +624,8 @@ def test_clause_18_killed_at_20_moments_it_ends_in_the_report_of_an_uninterrupte
     journal = tmp_path / "killed" / "run" / "results.jsonl"
     calls = tmp_path / "killed.calls"
     killed = 0
-    for target in sorted(rng.sample(range(0, 700), 20)):
-        allowed = target - len(journal_items(journal)) + rng.randrange(1, 40)
+    for target in sorted(rng.sample(range(0, 180), 6)):
+        allowed = target - len(journal_items(journal)) + rng.randrange(1, 20)
         process = start(script, tmp_path / "killed", calls, allowed)
         # Kill it once the journal has grown to a random size, at a random moment after.
         while process.poll() is None and len(journal_items(journal)) < target:
@@ -637,17 +633,16 @@ def test_clause_18_killed_at_20_moments_it_ends_in_the_report_of_an_uninterrupte
         time.sleep(rng.random() * 0.01)
         os.kill(process.pid, signal.SIGKILL)
         killed += process.wait(30) == -signal.SIGKILL
-    assert killed == 20
+    assert killed == 6
     assert start(script, tmp_path / "killed", calls).wait(60) == 0
 
-    for name in ("summary.json",):
-        whole = (tmp_path / "whole" / "run" / name).read_bytes()
-        assert (tmp_path / "killed" / "run" / name).read_bytes() == whole
+    whole, resumed = (tmp_path / name / "run" / "summary.json" for name in ("whole", "killed"))
+    assert resumed.read_bytes() == whole.read_bytes()
     items = journal_items(journal)
-    assert len(items) == 800
-    assert len(set(items)) == 800, "an item that was finished was run again"
+    assert len(items) == 200
+    assert len(set(items)) == 200, "an item that was finished was run again"
     # Only what was under way at a kill may have been scored twice: at most 7 a kill.
-    assert 800 <= len(calls.read_text().split()) <= 800 + 20 * 7
+    assert 200 <= len(calls.read_text().split()) <= 200 + 6 * 7
 
 
 LONG_EPISODES = """
@@ -701,7 +696,7 @@ def test_clause_18_killed_between_turns_an_episode_goes_on_where_it_was(tmp_path
     script.write_text(LONG_EPISODES)
     assert start(script, tmp_path / "whole", tmp_path / "whole.calls").wait(60) == 0
     calls, turns = tmp_path / "killed.calls", tmp_path / "killed" / "run" / "turns"
-    for allowed in (7, 12, 9):
+    for allowed in (7, 12):
         made = len(turn_calls(calls))
         process = start(script, tmp_path / "killed", calls, allowed)
         # All that may be made were made, and each episode in flight has saved its last one.
@@ -722,14 +717,12 @@ def test_clause_18_killed_between_turns_an_episode_goes_on_where_it_was(tmp_path
     summaries = [(tmp_path / n / "run" / "summary.json").read_bytes() for n in ("whole", "killed")]
     assert summaries[0] == summaries[1]
     for one, other in zip(whole.results, killed.results, strict=True):
-        assert one.trajectory.timing is not None
-        assert other.trajectory.timing is not None
         assert replace(one.trajectory, timing=None) == replace(other.trajectory, timing=None)
         assert one.score == other.score
         assert one.trajectory.timing.requests == other.trajectory.timing.requests == 8
         assert one.trajectory.timing.restored_turns == 0
     restored = [r.trajectory.timing.restored_turns for r in killed.results if r.trajectory.timing]
-    assert sum(count > 0 for count in restored) >= 3, "the results do not say what was restored"
+    assert sum(count > 0 for count in restored) >= 2, "the results do not say what was restored"
     assert not turns.exists()
 
 
@@ -814,7 +807,6 @@ def test_clause_18_an_episode_does_not_go_on_in_another_meaning_of_its_state(
     file.write_text(json.dumps(saved))  # as another release of the environment had saved it
     if said is None:
         [result] = run(answer).results
-        assert result.trajectory.timing is not None
         assert result.trajectory.timing.restored_turns == 2
         return
     for _ in range(2):  # trying again does not go on either
@@ -887,12 +879,8 @@ def test_clause_19_loading_runs_no_code_and_follows_no_path(
     assert all(Path(p).is_relative_to(run) for p in opened), opened
 
 
-@pytest.mark.parametrize("nesting", [100_000])
-def test_clause_19_a_hostile_line_is_damage_not_a_crash(
-    run_eval: RunEval, tmp_path: Path, nesting: int
-) -> None:
-    from heldout.errors import DamagedJournal
-
+def test_clause_19_a_hostile_line_is_damage_not_a_crash(run_eval: RunEval, tmp_path: Path) -> None:
+    nesting = 100_000
     run_eval(make_samples(2))
     with (tmp_path / "run" / "results.jsonl").open("ab") as file:
         file.write(b'{"index":' + b"[" * nesting + b"]" * nesting + b"}\n")
@@ -903,8 +891,6 @@ def test_clause_19_a_hostile_line_is_damage_not_a_crash(
 def test_clause_19_a_link_out_of_the_run_directory_is_damage(
     run_eval: RunEval, tmp_path: Path
 ) -> None:
-    from heldout.errors import RunDirectoryError
-
     run_eval(make_samples(2))
     journal = tmp_path / "run" / "results.jsonl"
     journal.rename(tmp_path / "elsewhere")
@@ -984,11 +970,11 @@ def test_clause_23_a_verdict_needs_a_whole_interval() -> None:
 def test_clause_24_a_flat_curve_seldom_moves_however_often_one_looks() -> None:
     random = np.random.default_rng(0)
     alarms = 0
-    for _ in range(40):
-        rewards = (random.random((50, 60)) < 0.5).astype(float)
+    for _ in range(12):
+        rewards = (random.random((30, 60)) < 0.5).astype(float)
         said = verdicts(curve(rewards))
         alarms += any(one.kind in ("improving", "regressing") for one in said)
-    assert alarms <= 5  # 5% of 40 is 2; by luck 6 or more would come once in fifty times
+    assert alarms <= 2  # 5% of 12 is less than one; by luck 3 or more would come once in fifty
 
 
 def test_clause_24_a_background_point_has_the_verdict_of_its_monitor_on_the_curve(
@@ -1002,7 +988,6 @@ def test_clause_24_a_background_point_has_the_verdict_of_its_monitor_on_the_curv
         assert evals.maybe_run(10) is None
     [point] = read_points(evals.run_dir / "curve.jsonl")
     assert point == evals.points[0]
-    assert point.verdict is not None
     assert point.verdict["effect"] == 0.3
 
 
@@ -1010,9 +995,6 @@ def test_clause_25_the_best_checkpoint_is_reported_as_one_that_was_picked() -> N
     random = np.random.default_rng(1)
     rewards = (random.random((20, 100)) < 0.5).astype(float)
     best = best_checkpoint(curve(rewards))
-    assert best is not None
-    assert best.estimate is not None
-    assert best.interval is not None
     assert best.raw == rewards.mean(axis=1).max() > best.estimate
     assert best.interval.low < 0.5 < best.interval.high
 
@@ -1044,7 +1026,6 @@ def test_clause_27_a_rubric_is_known_by_its_parts_and_one_that_raises_is_the_ite
         return 1.0
 
     known = describe_callable(Rubric(part(grade_number, name="correct", weight=2), picky))
-    assert known is not None
     assert [(p["name"], p.get("weight"), p.get("version")) for p in known["parts"]] == [
         ("correct", 2, 6),
         ("picky", None, None),
@@ -1124,3 +1105,18 @@ def test_clause_30_scoring_again_asks_nobody_and_names_its_parent(run_eval: RunE
     assert len(asked) == 4
     assert again.config["parent"]["run"] == "run"
     assert compare(before, again).overall.difference == 0.25
+
+
+def test_clause_31_a_note_is_about_one_answer_and_changes_no_number(run_eval: RunEval) -> None:
+    report = run_eval(make_samples(2), endpoint=lambda messages: "Answer: 1")
+    assert report.path is not None
+    run, result = RunDir(report.path), report.results[0]
+    before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+    write_note(run, result, "correct", "")
+    assert len(labels_of_notes(report, "equality")[0]) == 1
+    other = replace(result, trajectory=Trajectory((Message("assistant", "Answer: 2"),)))
+    write_note(run, other, "correct", "")
+    with pytest.raises(InvalidInput, match="no note that labels an answer"):
+        labels_of_notes(report, "equality")
+    assert {p.name: p.read_bytes() for p in run.path.iterdir() if p != run.notes} == before
+    assert EvalReport.load(run.path).summary == report.summary

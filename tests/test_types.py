@@ -28,63 +28,21 @@ from heldout import (
 )
 from heldout.errors import InvalidInput
 
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan")])
-def test_a_metric_that_is_not_finite_is_refused_by_name(value: float) -> None:
-    with pytest.raises(InvalidInput, match="'accuracy'"):
-        Metric("accuracy", value)
-
-
-@pytest.mark.parametrize("weight", [-1, -0.001, math.nan, math.inf])
-def test_a_weight_that_cannot_be_meant_is_refused_by_name(weight: float) -> None:
-    with pytest.raises(InvalidInput, match="'accuracy'.*weight"):
-        Metric("accuracy", 1.0, weight)
+SCORE = Score((Metric("m", 1),))
 
 
 @pytest.mark.parametrize("value", [True, 1, np.float32(1), np.int64(1), np.bool_(True)])
 def test_a_metric_takes_any_kind_of_number(value: object) -> None:
-    metric = Metric("accuracy", value)  # type: ignore[arg-type]
+    metric = Metric("accuracy", value)
     assert metric.value == 1.0
     assert type(metric.value) is float
 
 
-def test_a_metric_that_is_no_number_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'accuracy': value is a number, got 'high'"):
-        Metric("accuracy", "high")  # type: ignore[arg-type]
-
-
-def test_two_metrics_of_one_name_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="'a'"):
-        Score((Metric("a", 1), Metric("a", 0)))
-
-
-def test_a_metric_that_would_be_taken_for_anothers_denominator_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'acc_n'.*'acc'"):
-        Score((Metric("acc", 1), Metric("acc_n", 4)))
-    assert Score((Metric("other_n", 4),)).metrics
-
-
-def test_a_reward_that_is_no_number_any_more_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="too large"):
-        Score((Metric("a", 1e308, 10.0),))
-
-
-def test_a_score_refuses_what_is_no_metric() -> None:
-    with pytest.raises(InvalidInput):
-        Score((0.5,))  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput):
-        Score(Metric("a", 1))  # type: ignore[arg-type]
-
-
 def test_the_reward_is_the_weighted_mean_and_weight_zero_only_tracks() -> None:
-    score = Score([Metric("a", 1, 3), Metric("b", 0, 1), Metric("tracked", 100)])  # type: ignore[arg-type]
+    score = Score([Metric("a", 1, 3), Metric("b", 0, 1), Metric("tracked", 100)])
     assert score.reward == 0.75
     assert score["tracked"] == 100
-
-
-def test_without_weighted_metrics_the_reward_is_zero() -> None:
-    assert Score().reward == 0.0
-    assert Score((Metric("tracked", 7),)).reward == 0.0
+    assert Score().reward == Score((Metric("other_n", 7),)).reward == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.001, 1e3)), min_size=1, max_size=6))
@@ -97,38 +55,17 @@ def test_the_reward_lies_between_the_least_and_the_greatest_value(
     assert min(values) - slack <= score.reward <= max(values) + slack
 
 
-@pytest.mark.parametrize("bad", ["", 3, None])
-def test_a_sample_id_is_a_text(bad: object) -> None:
-    with pytest.raises(InvalidInput, match="id"):
-        Sample(bad, {"question": "?"})  # type: ignore[arg-type]
-
-
-def test_a_sample_input_is_a_dict() -> None:
-    with pytest.raises(InvalidInput, match="'a'.*input"):
-        Sample("a", "question")  # type: ignore[arg-type]
-
-
 def test_values_are_frozen_and_can_be_replaced() -> None:
     sample = Sample("a", {"question": "?"})
     with pytest.raises(FrozenInstanceError):
-        sample.id = "b"  # type: ignore[misc]
+        sample.id = "b"
     assert replace(sample, id="b").id == "b"
-
-
-def test_token_lists_that_do_not_align_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="2, 1 and 2"):
-        TokenTrace((1,), (2, 3), (0.1,), (1, 1))
 
 
 def test_a_result_has_its_samples_metadata_and_its_own() -> None:
     sample = Sample("a", {"q": 1}, metadata={"difficulty": "easy", "x": 1})
     result = EvalResult("a", sample, Trajectory(()), metadata={"x": 2})
     assert result.metadata == {"difficulty": "easy", "x": 2}
-
-
-def test_an_errored_result_cannot_have_a_score() -> None:
-    with pytest.raises(InvalidInput):
-        EvalResult("a", Sample("a", {}), Trajectory(()), Score((Metric("m", 1),)), error="no")
 
 
 def test_a_result_survives_json() -> None:
@@ -167,7 +104,7 @@ def test_evaluate_is_the_function_whatever_was_imported_before() -> None:
 
     assert heldout.evaluate is heldout.engine.evaluate
     with pytest.raises(AttributeError, match="no attribute 'evalute'"):
-        heldout.evalute  # type: ignore[attr-defined]
+        heldout.evalute
 
 
 @pytest.mark.parametrize("package", ["heldout", "heldout.training", "heldout.scoring"])
@@ -180,38 +117,45 @@ def test_the_public_names_are_those_that_type_checkers_see(package: str) -> None
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: ToolCall("c", "f", {"a": 1}), "arguments is JSON text, got dict; json.dumps"),  # type: ignore[arg-type]
-        (lambda: ToolCall(1, "f"), "a tool call's id is text, got int"),  # type: ignore[arg-type]
-        (lambda: Message("assistant", "", ({"name": "f"},)), "tool_calls are ToolCalls, got"),  # type: ignore[arg-type]
-        (lambda: Message("user", ["text"]), "a list of parts, which are dicts; got"),  # type: ignore[list-item]
+        *((lambda v=value: Metric("acc", v), "'acc'") for value in (math.nan, math.inf, "high")),
+        *(
+            (lambda w=w: Metric("acc", 1.0, w), "'acc'.*weight")
+            for w in (-0.001, math.nan, math.inf)
+        ),
+        (lambda: Metric("m", 1.0, metadata={"far": [math.inf]}), r"metadata\['far'\]\[0\] is inf"),
+        (lambda: Score((Metric("a", 1), Metric("a", 0))), "'a'"),
+        (lambda: Score((Metric("acc", 1), Metric("acc_n", 4))), "'acc_n'.*'acc'"),
+        (lambda: Score((Metric("a", 1e308, 10.0),)), "too large"),
+        (lambda: Score((0.5,)), "."),
+        (lambda: Score(Metric("a", 1)), "."),
+        *((lambda id=id: Sample(id, {}), "id") for id in ("", 3, None)),
+        (lambda: Sample("a", "question"), "'a'.*input"),
+        (lambda: TokenTrace((1,), (2, 3), (0.1,), (1, 1)), "2, 1 and 2"),
+        (lambda: EvalResult("a", Sample("a", {}), Trajectory(()), SCORE, error="no"), "error"),
+        (lambda: ToolCall("c", "f", {"a": 1}), "arguments is JSON text, got dict; json.dumps"),
+        (lambda: ToolCall(1, "f"), "a tool call's id is text, got int"),
+        (lambda: Message("assistant", "", ({"name": "f"},)), "tool_calls are ToolCalls, got"),
+        (lambda: Message("user", ["text"]), "a list of parts, which are dicts; got"),
         (
             lambda: Message("tool", "", tool_call_id=3),
             "tool_call_id and reasoning are texts, got 3",
-        ),  # type: ignore[arg-type]
-        (lambda: Message("assistant", "", reasoning=1.5), "reasoning are texts, got 1.5"),  # type: ignore[arg-type]
-        (lambda: Message("assistant", "", api_turn=[]), "api_turn is a dict, got \\[\\]"),  # type: ignore[arg-type]
-        (lambda: Stop(finish_reason=1), "a finish reason is a text, got 1"),  # type: ignore[arg-type]
-        (lambda: Usage("many"), "prompt_tokens is a whole number, got 'many'"),  # type: ignore[arg-type]
-        (lambda: Usage(-1), r"prompt_tokens is from 0 to 2\^53, got -1"),
-        (
-            lambda: Usage(1, 2**53 + 1),
-            r"completion_tokens is from 0 to 2\^53, got 9007199254",
         ),
-        (lambda: Usage(1, 0.5), "completion_tokens is a whole number, got 0.5"),  # type: ignore[arg-type]
-        (lambda: Metric("m", 1.0, metadata=[]), "metric 'm': metadata is a dict, got list"),  # type: ignore[arg-type]
-        (lambda: Sample("a", {}, metadata=[]), "sample 'a': metadata is a dict, got list"),  # type: ignore[arg-type]
-        (lambda: Reply("stop"), "Reply takes a list of Message, got 'stop'"),  # type: ignore[arg-type]
-        (lambda: Reply(("again",)), "Reply takes Messages, got 'again'"),  # type: ignore[arg-type]
+        (lambda: Message("assistant", "", reasoning=1.5), "reasoning are texts, got 1.5"),
+        (lambda: Message("assistant", "", api_turn=[]), "api_turn is a dict, got \\[\\]"),
+        (lambda: Stop(finish_reason=1), "a finish reason is a text, got 1"),
+        (lambda: Usage("many"), "prompt_tokens is a whole number, got 'many'"),
+        (lambda: Usage(-1), r"prompt_tokens is from 0 to 2\^53, got -1"),
+        (lambda: Usage(1, 2**53 + 1), r"completion_tokens is from 0 to 2\^53, got 9007199254"),
+        (lambda: Usage(1, 0.5), "completion_tokens is a whole number, got 0.5"),
+        (lambda: Metric("m", 1.0, metadata=[]), "metric 'm': metadata is a dict, got list"),
+        (lambda: Sample("a", {}, metadata=[]), "sample 'a': metadata is a dict, got list"),
+        (lambda: Reply("stop"), "Reply takes a list of Message, got 'stop'"),
+        (lambda: Reply(("again",)), "Reply takes Messages, got 'again'"),
     ],
 )
 def test_what_could_not_be_read_back_is_refused_where_it_is_made(make: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         make()
-
-
-def test_a_number_that_json_cannot_hold_is_refused_in_a_metrics_metadata() -> None:
-    with pytest.raises(InvalidInput, match=r"metric 'm': metadata\['far'\]\[0\] is inf"):
-        Metric("m", 1.0, metadata={"far": [math.inf]})
 
 
 SHOT = (Message("user", "1 + 1?"), Message("assistant", "2"))

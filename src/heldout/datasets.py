@@ -16,8 +16,8 @@ import gzip
 import hashlib
 import io
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +216,7 @@ def _check_file(path: str | Path) -> Path:
     return path
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path) -> Generator[bytes, None, None]:
     number = 0
     try:
         with _open(path) as file:
@@ -271,7 +271,12 @@ def jsonl_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
 
 def _csv_rows(path: Path) -> Iterator[Row]:
     csv.field_size_limit(2**31 - 1)  # by default 128 KiB, too little for a long prompt
-    reader = csv.reader(map(bytes.decode, _lines(path)), strict=True)
+    with closing(_lines(path)) as lines:  # the traceback of a refusal would hold it open
+        yield from _parse_csv(path, lines)
+
+
+def _parse_csv(path: Path, lines: Iterator[bytes]) -> Iterator[Row]:
+    reader = csv.reader(map(bytes.decode, lines), strict=True)
     header: list[str] = []
     # The line a record begins on: with line breaks in quotes it may end much later.
     where = f"{path}, line 1"

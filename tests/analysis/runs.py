@@ -94,3 +94,40 @@ def by_hand(
             )
     settings = {"experiment_name": name, **(config or {})}
     return EvalReport(results, summarize_results(results), settings)
+
+
+# --- Answers that may decline
+
+C, I, N = "correct", "incorrect", "not_attempted"  # noqa: E741
+
+
+Verdicts = Mapping[str, Sequence[str | None]]
+
+
+def three_way_score(verdict: str, name: str = "correct") -> Score:
+    metrics = [
+        Metric(name, verdict == C, 1.0),
+        Metric(f"{name}_incorrect", verdict == I),
+        Metric(f"{name}_not_attempted", verdict == N),
+    ]
+    if verdict != N:
+        metrics.append(Metric(f"{name}_given_attempted", verdict == C))
+    return Score(tuple(metrics))
+
+
+def results_of(verdicts: Verdicts, name: str = "correct") -> list[EvalResult]:
+    """By sample, a verdict for each repeat; None errored."""
+    found = []
+    for id, repeats in verdicts.items():
+        sample = Sample(id, {"question": id}, None, {"passage": id[0]})
+        for repeat, verdict in enumerate(repeats):
+            ended = Trajectory((), Stop("environment"))
+            given = Score() if verdict is None else three_way_score(verdict, name)
+            error = "NoVerdict: it broke" if verdict is None else None
+            found.append(EvalResult(id, sample, ended, given, repeat=repeat, error=error))
+    return found
+
+
+def report_of(verdicts: Verdicts) -> EvalReport:
+    results = results_of(verdicts)
+    return EvalReport(results, summarize_results(results), {"experiment_name": "facts"})

@@ -32,8 +32,6 @@ def rates(passed_a: int, passed_b: int, n: int, *, changed: int = 0) -> list[Eva
 
 def outcomes(check: Check) -> tuple[str, str]:
     """Without and with errored items."""
-    assert check.scored is not None
-    assert check.with_errors is not None
     return check.scored.outcome, check.with_errors.outcome
 
 
@@ -42,7 +40,6 @@ def test_a_run_passes_where_the_whole_interval_is_within_what_is_tolerated() -> 
     found = gate(new, baseline=base, no_worse_than=0.01)
     assert (found.outcome, found.exit_code) == ("pass", 0)
     (check,) = found.checks
-    assert check.interval is not None
     assert check.interval.low >= -0.01 == check.bound
     assert (check.estimate, check.n, check.needed) == (pytest.approx(0.02), 1000, None)
     assert check.kind == "overall"
@@ -52,7 +49,6 @@ def test_a_run_fails_where_the_whole_interval_is_beyond_it() -> None:
     base, new = rates(500, 420, 1000)
     found = gate(new, baseline=base, no_worse_than=0.01)
     assert (found.outcome, found.exit_code) == ("fail", 1)
-    assert found.checks[0].interval is not None
     assert found.checks[0].interval.high < -0.01
 
 
@@ -62,29 +58,21 @@ def test_equal_means_of_few_samples_tell_nothing() -> None:
     assert found.checks[0].estimate == 0
     assert (found.outcome, found.exit_code) == ("inconclusive", 3)
     assert found.checks[0].needed is not None
-
-
-def test_so_many_samples_as_it_says_would_have_told() -> None:
-    base, new = rates(20, 20, 40, changed=5)
-    needed = gate(new, baseline=base, no_worse_than=0.05).checks[0].needed
-    assert needed is not None
-    times = -(-needed // 40)
-    base, new = rates(20 * times, 20 * times, 40 * times, changed=5 * times)
-    assert gate(new, baseline=base, no_worse_than=0.05).outcome == "pass"
-    fewer = times // 4
-    base, new = rates(20 * fewer, 20 * fewer, 40 * fewer, changed=5 * fewer)
-    assert gate(new, baseline=base, no_worse_than=0.05).outcome == "inconclusive"
-
-
-def test_an_estimate_right_at_the_bound_can_never_be_told() -> None:
-    base, new = rates(50, 40, 100)
-    check = gate(new, baseline=base, no_worse_than=0.1).checks[0]
-    assert (check.outcome, check.needed) == ("inconclusive", None)
+    worst = gate(new, baseline=base, no_worse_than=0.01, min_mean=0.99)
+    assert [check.outcome for check in worst.checks] == ["inconclusive", "fail"]
+    assert worst.outcome == "fail"
+    base, new = rates(50, 40, 100)  # right at the bound no number of samples would tell
+    assert gate(new, baseline=base, no_worse_than=0.1).checks[0].needed is None
 
 
 def test_the_mean_is_held_against_the_least_one_by_its_interval() -> None:
     ids = {f"s{i}": float(i < 60) for i in range(100)}
     report = by_hand(ids)
+    assert gate(report, min_mean=0.5, metric="passed", pass_threshold=2).outcome == "fail"
+    copies = by_hand(ids, cached=[*ids])
+    with pytest.raises(NotComparable, match="measured nothing new"):
+        gate(copies, min_mean=0.5)
+    assert gate(copies, min_mean=0.5, allow=["cached"]).outcome == "pass"
     assert gate(report, min_mean=0.5).outcome == "pass"
     assert gate(report, min_mean=0.55).outcome == "inconclusive"
     assert gate(report, min_mean=0.75).outcome == "fail"
@@ -92,13 +80,6 @@ def test_the_mean_is_held_against_the_least_one_by_its_interval() -> None:
     assert check.interval == Interval(
         pytest.approx(report.summary["ci_low"]), pytest.approx(report.summary["ci_high"])
     )
-
-
-def test_the_worst_check_decides() -> None:
-    base, new = rates(500, 520, 1000)
-    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.45).outcome == "pass"
-    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.52).outcome == "inconclusive"
-    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.9).outcome == "fail"
 
 
 def test_one_slice_that_is_worse_fails_a_run_that_is_no_worse_on_the_whole() -> None:
@@ -116,18 +97,10 @@ def test_one_slice_that_is_worse_fails_a_run_that_is_no_worse_on_the_whole() -> 
     ]
 
 
-def test_slices_may_be_given_more_room() -> None:
-    base, new = rates(1000, 1000, 2000, changed=30)
-    assert gate(new, baseline=base, no_worse_than=0.01, by="level").outcome == "inconclusive"
-    found = gate(new, baseline=base, no_worse_than=0.01, by="level", slice_no_worse_than=0.05)
-    assert found.outcome == "pass"
-    assert {check.bound for check in found.checks[1:]} == {-0.05}
-
-
 def test_a_slice_fails_only_by_an_interval_that_is_corrected_for_all_slices() -> None:
     random = np.random.default_rng(3)
     alarms = 0
-    for _ in range(30):
+    for _ in range(12):
         ids = [f"s{i}" for i in range(200)]
         parts = {id: {"part": i % 20} for i, id in enumerate(ids)}
         a = by_hand({id: float(random.random() < 0.5) for id in ids}, name="a", metadata=parts)
@@ -136,7 +109,7 @@ def test_a_slice_fails_only_by_an_interval_that_is_corrected_for_all_slices() ->
             check.outcome == "fail"
             for check in gate(b, baseline=a, no_worse_than=0, by="part").checks[1:]
         )
-    assert alarms <= 3  # 20 slices at 2.5% each, uncorrected, would be 12
+    assert alarms <= 1  # 20 slices at 2.5% each, uncorrected, would be 5
 
 
 @pytest.mark.parametrize(
@@ -155,13 +128,6 @@ def test_errored_items_must_not_decide(errors: int, outcome: str) -> None:
         (check,) = found.checks
         assert check.disputed
         assert outcomes(check) == ("pass", "fail")
-
-
-def test_errored_items_count_in_the_mean_both_ways() -> None:
-    report = by_hand({f"s{i}": 1.0 if i < 60 else None for i in range(100)})
-    found = gate(report, min_mean=0.8)
-    assert found.outcome == "errored"
-    assert outcomes(found.checks[0]) == ("pass", "fail")
 
 
 def test_errored_items_must_not_decide_in_a_slice_either() -> None:
@@ -190,7 +156,6 @@ def test_a_slice_of_which_all_items_errored_is_a_check_of_its_own() -> None:
     rare = next(check for check in found.checks if check.slice == {"level": "rare"})
     assert (rare.outcome, rare.n, rare.interval) == ("errored", 0, None)
     assert rare.scored is None
-    assert rare.with_errors is not None
     assert rare.with_errors.outcome == "fail"
     assert found.exit_code == 4
 
@@ -201,22 +166,6 @@ def test_a_metric_of_ones_own_does_not_hide_errors() -> None:
     coward = by_hand({id: None if i % 2 == 0 else 1.0 for i, id in enumerate(ids)}, name="new")
     assert gate(coward, baseline=base, no_worse_than=0.01, metric="r").outcome != "pass"
     assert gate(coward, min_mean=0.9, metric="r").outcome == "errored"
-
-
-def test_graded_values_that_hardly_vary_must_bear_a_loss_that_was_not_drawn() -> None:
-    random = np.random.default_rng(0)
-    passed = 0
-    for trial in range(60):
-        ids = [f"s{i}" for i in range(100)]
-        base = by_hand(dict.fromkeys(ids, 0.9), name="base")
-        lost = random.random(100) < 0.02
-        small = random.uniform(-0.005, 0.005, 100)
-        new = by_hand(
-            {id: 0.0 if lost[i] else 0.9 + small[i] for i, id in enumerate(ids)},
-            name=f"new{trial}",
-        )
-        passed += gate(new, baseline=base, no_worse_than=0.01).outcome == "pass"
-    assert passed == 0  # the true loss is 0.018; without this a dozen would pass
 
 
 def test_a_mean_of_graded_values_must_bear_zeros_that_were_not_drawn() -> None:
@@ -236,8 +185,6 @@ def test_how_many_samples_are_needed_looks_at_both_readings() -> None:
         by_hand({**new, "s399": None}, name="new"), baseline=by_hand(base), no_worse_than=0.02
     ).checks[0]
     assert fine.outcome == few.outcome == "inconclusive"
-    assert fine.needed is not None
-    assert few.needed is not None
     assert few.needed > 1.2 * fine.needed
     # With eight of them as 0 the loss is what is tolerated, and no number of samples would tell.
     lost = {f"s{i}": None for i in range(385, 400, 2)}
@@ -258,18 +205,17 @@ def flips(wins: int, losses: int, n: int) -> list[EvalReport]:
 def share_decided(needed: int | None, won: float, lost: float, bound: float) -> float:
     """Draw so many samples again and again: how often would the gate decide?"""
     assert needed is not None
-    draws = np.random.default_rng(0).multinomial(needed, [won, lost, 1 - won - lost], size=2000)
+    draws = np.random.default_rng(0).multinomial(needed, [won, lost, 1 - won - lost], size=1000)
     pairs, counts = np.unique(draws[:, :2], axis=0, return_counts=True)
     decided = 0
     for (wins, losses), count in zip(pairs.tolist(), counts.tolist(), strict=True):
         interval = tango_interval(wins, losses, needed, 1.96)
         decided += count * (interval.low >= -bound or interval.high < -bound)
-    return decided / 2000
+    return decided / 1000
 
 
 @pytest.mark.parametrize(
-    ("wins", "losses", "n", "margin"),
-    [(6, 6, 100, 0.05), (10, 8, 100, 0.05), (2, 2, 100, 0.02), (3, 3, 60, 0.05), (3, 9, 100, 0.02)],
+    ("wins", "losses", "n", "margin"), [(6, 6, 100, 0.05), (3, 3, 60, 0.05), (3, 9, 100, 0.02)]
 )
 def test_so_many_samples_as_it_names_decide_with_80_percent_power(
     wins: int, losses: int, n: int, margin: float
@@ -283,7 +229,7 @@ def test_so_many_samples_as_it_names_decide_with_80_percent_power(
     assert 0.75 <= share_decided(check.needed_if_equal, either, either, margin) <= 0.86
 
 
-@pytest.mark.parametrize("n", [20, 50, 200, 380])
+@pytest.mark.parametrize("n", [20, 380])
 def test_a_model_that_answers_all_alike_needs_as_many_samples_whatever_was_measured(n: int) -> None:
     base, new = flips(0, 0, n)
     (check,) = gate(new, baseline=base, no_worse_than=0.01).checks
@@ -294,17 +240,15 @@ def test_a_model_that_answers_all_alike_needs_as_many_samples_whatever_was_measu
 
 def test_a_mean_without_spread_and_one_of_other_samples_are_promised_no_more_than_holds() -> None:
     (check,) = gate(flips(0, 0, 50)[0], min_mean=0.99).checks
-    assert check.needed is not None
     assert gate(flips(0, 0, check.needed)[0], min_mean=0.99).outcome == "pass"
     assert gate(flips(0, 0, check.needed - 1)[0], min_mean=0.99).outcome == "inconclusive"
 
     def unpaired(n: int) -> Check:
         other = by_hand({f"t{i}": 1.0 for i in range(n)}, name="other")
         settings = {"no_worse_than": 0.05, "allow": ["samples"]}
-        return gate(flips(0, 0, n)[0], baseline=other, **settings).checks[0]  # type: ignore[arg-type]
+        return gate(flips(0, 0, n)[0], baseline=other, **settings).checks[0]
 
     needed = unpaired(20).needed
-    assert needed is not None
     assert (unpaired(needed - 1).outcome, unpaired(needed).outcome) == ("inconclusive", "pass")
 
 
@@ -320,11 +264,10 @@ def test_graded_values_are_promised_what_holds() -> None:
         return gate(reports[1], baseline=reports[0], no_worse_than=0.03).checks[0]
 
     needed = check(30, "measured").needed
-    assert needed is not None
     # Half of them are for losses too rare to have been drawn, so chance hardly matters.
     assert 170 < needed < 230
-    outcomes = [check(needed, f"again{i}").outcome for i in range(40)]
-    assert outcomes.count("pass") / 40 >= 0.75
+    outcomes = [check(needed, f"again{i}").outcome for i in range(20)]
+    assert outcomes.count("pass") / 20 >= 0.7
 
 
 def test_less_is_better_where_it_is_said_so() -> None:
@@ -335,9 +278,7 @@ def test_less_is_better_where_it_is_said_so() -> None:
     found = gate(fast, baseline=slow, no_worse_than=0.5, lower_is_better=True)
     assert found.outcome == "pass"
     (check,) = found.checks
-    assert check.estimate is not None
     assert check.estimate < 0
-    assert check.interval is not None
     assert check.interval.low < check.estimate < check.interval.high < check.bound == 0.5
     assert gate(slow, baseline=fast, no_worse_than=0.5, lower_is_better=True).outcome == "fail"
     assert gate(fast, max_mean=7).outcome == "pass"
@@ -345,46 +286,19 @@ def test_less_is_better_where_it_is_said_so() -> None:
     assert gate(slow, max_mean=12).outcome == "inconclusive"
 
 
-def test_pass_at_k_can_be_gated() -> None:
-    report = by_hand({f"s{i}": [float(i % 2), float(i % 4 == 0), 1.0] for i in range(60)})
-    found = gate(report, min_mean=0.5, metric="pass@2")
-    assert found.checks[0].n == 60
-    assert found.outcome == "pass"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"min_mean": 50}, "lies between 0 and 1"),
-        ({"max_mean": -1}, "lies between 0 and 1"),
-    ],
-)
-def test_a_bound_beyond_the_scale_is_a_slip(options: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        gate(by_hand({"x": 1.0, "y": 0.0}), **options)  # type: ignore[arg-type]
-
-
-def test_a_loss_that_nothing_could_exceed_is_a_slip() -> None:
-    base, new = rates(5, 5, 10)
-    with pytest.raises(InvalidInput, match="nothing can be worse by 2; is 0.02 meant"):
-        gate(new, baseline=base, no_worse_than=2)
-
-
 def test_where_a_slice_may_fail_the_interval_shown_is_the_corrected_one() -> None:
     base, new = rates(100, 84, 200)
     found = gate(new, baseline=base, no_worse_than=0.05, by="level")
-    assert found.comparison is not None
     for check, part in zip(found.checks[1:], found.comparison.slices, strict=True):
         assert check.corrected
         assert check.interval == part.simultaneous_interval
         assert check.outcome == "inconclusive"
-        assert check.interval.low < check.bound <= check.interval.high  # type: ignore[union-attr]
+        assert check.interval.low < check.bound <= check.interval.high
 
 
 def test_a_mean_right_at_the_least_one_is_enough() -> None:
     report = by_hand({f"s{i}": float(i % 3) for i in range(30)})
     (check,) = gate(report, min_mean=0.1).checks
-    assert check.interval is not None
     assert gate(report, min_mean=check.interval.low).outcome == "pass"
 
 
@@ -393,12 +307,6 @@ def test_clusters_widen_what_the_mean_is_known_to() -> None:
     report = by_hand({id: float(int(id[1:]) < 60) for id in passages}, metadata=passages)
     assert gate(report, min_mean=0.5).outcome == "pass"
     assert gate(report, min_mean=0.5, cluster="passage").outcome == "inconclusive"
-
-
-def test_passed_means_what_it_is_said_to_mean() -> None:
-    report = by_hand({f"s{i}": 0.6 for i in range(100)})
-    assert gate(report, min_mean=0.5, metric="passed").outcome == "pass"
-    assert gate(report, min_mean=0.5, metric="passed", pass_threshold=0.7).outcome == "fail"
 
 
 def test_an_unfinished_run_is_not_judged(tmp_path: Path) -> None:
@@ -441,42 +349,17 @@ def test_copies_of_old_answers_are_not_judged_unless_that_is_allowed(
             gate(new, **bounds)
         assert caught.value.kinds == ("cached",)
     found = gate(new, **bounds, allow=["cached"] if refused else [])
-    assert found.comparison is not None
     assert found.comparison.a.measured_nothing == (len(of_baseline) == 40)
     assert (found.run.measured_nothing, found.run.cached) == (len(of_run) == 40, len(of_run))
-
-
-def test_a_mean_of_copies_is_not_judged_unless_that_is_allowed() -> None:
-    new = by_hand(MEASURED, name="new", cached=IDS)
-    with pytest.raises(NotComparable, match="new measured nothing new"):
-        gate(new, min_mean=0.5)
-    assert gate(new, min_mean=0.5, allow=["cached"]).outcome == "pass"
-
-
-def test_what_fails_weighs_more_than_what_cannot_be_told() -> None:
-    base, new = rates(20, 20, 40, changed=5)
-    found = gate(new, baseline=base, no_worse_than=0.01, min_mean=0.99)
-    assert [check.outcome for check in found.checks] == ["inconclusive", "fail"]
-    assert found.outcome == "fail"
 
 
 def test_slices_pass_by_their_own_intervals() -> None:
     """That each is no worse is claimed only if all are: that needs no correction."""
     base, new = rates(1000, 1000, 2000, changed=30)
     found = gate(new, baseline=base, no_worse_than=0.01, by="level", slice_no_worse_than=0.0115)
-    assert found.comparison is not None
     for check, part in zip(found.checks[1:], found.comparison.slices, strict=True):
-        assert part.simultaneous_interval is not None
-        assert part.simultaneous_interval.low < -0.0115 <= check.interval.low  # type: ignore[union-attr]
+        assert part.simultaneous_interval.low < -0.0115 <= check.interval.low
         assert check.outcome == "pass"
-
-
-def test_what_cannot_be_compared_is_refused_and_not_failed(tmp_path: Path) -> None:
-    base = run(tmp_path, "base", knows(lambda i: i < 20))
-    new = run(tmp_path, "new", knows(lambda i: i < 20), of=50)
-    with pytest.raises(NotComparable, match="samples"):
-        gate(new, baseline=base, no_worse_than=0.01)
-    assert gate(new, baseline=base, no_worse_than=0.01, allow=["samples"]).checks[0].n == 40
 
 
 def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
@@ -493,27 +376,24 @@ def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
         ({"no_worse_than": 0.1}, "no_worse_than", "go together"),
         ({"min_mean": 0.5, "by": "level"}, "no_worse_than", "slices are compared with"),
         ({"min_mean": float("nan")}, "min_mean", "min_mean is a number"),
+        ({"min_mean": 50}, None, "lies between 0 and 1"),
+        ({"max_mean": -1}, None, "lies between 0 and 1"),
+        ({"baseline": "base", "no_worse_than": -0.1}, "no_worse_than", "loss that is tolerated"),
+        ({"baseline": "base", "min_mean": 0.5}, "no_worse_than", "go together"),
+        ({"baseline": "base", "no_worse_than": 2}, None, "is 0.02 meant"),
+        (
+            {"baseline": "base", "no_worse_than": 0.1, "slice_no_worse_than": 0.1},
+            "slice_no_worse_than",
+            "key to slice by",
+        ),
     ],
 )
 def test_a_gate_that_asks_for_nothing_sensible_is_refused(
-    options: dict[str, object], parameter: str, message: str
-) -> None:
-    with pytest.raises(InvalidInput, match=message) as refused:
-        gate(by_hand({"x": 1.0}), **options)  # type: ignore[arg-type]
-    assert refused.value.parameter == parameter
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"no_worse_than": -0.1}, "loss that is tolerated"),
-        ({"min_mean": 0.5}, "go together"),
-        ({"no_worse_than": 0.1, "slice_no_worse_than": 0.1}, "key to slice by"),
-    ],
-)
-def test_a_gate_with_a_baseline_needs_to_know_what_is_tolerated(
-    options: dict[str, object], message: str
+    options: dict[str, Any], parameter: str | None, message: str
 ) -> None:
     base, new = rates(5, 5, 10)
-    with pytest.raises(InvalidInput, match=message):
-        gate(new, baseline=base, **options)  # type: ignore[arg-type]
+    if "baseline" in options:
+        options = {**options, "baseline": base}
+    with pytest.raises(InvalidInput, match=message) as refused:
+        gate(new, **options)
+    assert refused.value.parameter == parameter

@@ -31,6 +31,10 @@ from heldout.chat.reasoning import (
         ("<seed:think>hm</seed:think>42", "42"),
         ("<thinking effort=high>hm</thinking>42", "42"),
         ("<think>a <reasoning> b</think>42", "42"),
+        ("<reasoning>x <think>y</think> 42", ""),
+        ("<think>in <think> tags</think>42", "42"),
+        ("<think>a<think>b</think>c</think>42", "42"),
+        ("Here is my thought process: 42?", ""),
         ("[THINK]hm[/THINK]42", "42"),
         ("◁think▷hm◁/think▷42", "42"),
         ("<unused94>thought hm<unused95>42", "42"),
@@ -52,14 +56,21 @@ def test_reasoning_is_no_answer(text: str, answer: str) -> None:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("Write `<think>` first.", "Write `<think>` first."),
-        ("So:\n```\n<think>\n```\n42", "So:\n```\n<think>\n```\n42"),
+        ("Write `<think>` first, then `</think>`.",) * 2,
+        ("Like so: `<think>hm</think>`",) * 2,
+        ("So:\n```\n<think>\n```\n42",) * 2,
+        ("So:\n~~~\n<think>hm</think>\n~~~\n42",) * 2,
+        ("It ends with `</think>`.",) * 2,
         ("<think>I write `</think>` at the end.</think>42", "42"),
+        ("<think>I end with `</think>`. Answer: 3", ""),
+        ("I end with `</think>`. Now.</think>42", "42"),
+        ("`x` <think>hm</think>`42`", "`x` `42`"),
+        ("It is `x. <think>Answer: 3", ""),
         ("<think>a</think>```\n<think>\n```\n42", "```\n<think>\n```\n42"),
         ("```\n<think>hm</think>42\n```", "```\n42\n```"),
         ("```\n<think>hm", ""),
+        ("So:\n```\n<think>hm", ""),
     ],
-    ids=["inline", "fence", "close_in_reasoning", "fence_after_reasoning", "whole_reply", "open"],
 )
 def test_a_quoted_tag_is_text_and_a_fenced_reply_is_a_reply(text: str, answer: str) -> None:
     assert without_reasoning(text) == answer
@@ -108,8 +119,3 @@ def test_a_fenced_block_ends_at_a_fence_at_least_as_long(end: str) -> None:
     assert text[closed.start : closed.end].strip().startswith("````Python x")
     assert (cut_off.language, cut_off.closed) == ("", False)
     assert text[cut_off.inner : cut_off.inner_end] == "open"
-
-
-@pytest.mark.parametrize("text", ["```a```", "a ```\n1\n```b", "``\n1\n``", "```a\rb"])
-def test_what_is_no_fence_opens_no_block(text: str) -> None:
-    assert [block.closed for block in fenced(text)] in ([], [False])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,143 +14,25 @@ from hypothesis import strategies as st
 
 from heldout.chat.tool_calls import call_id, next_call_number, parse_tool_calls
 from heldout.types import Message, ToolCall, ToolSpec
-
-Arguments = Mapping[str, Any]
-
-
-# --- How each family writes a call --------------------------------------------------------------
-
-
-def dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def shown(value: Any) -> str:
-    return value if isinstance(value, str) else dumps(value)
-
-
-def hermes(name: str, arguments: Arguments) -> str:
-    return f"<tool_call>\n{dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
-def qwen_coder(name: str, arguments: Arguments) -> str:
-    parameters = "".join(
-        f"<parameter={key}>\n{shown(value)}\n</parameter>\n" for key, value in arguments.items()
-    )
-    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
-
-
-def glm(name: str, arguments: Arguments) -> str:
-    pairs = "".join(
-        f"<arg_key>{key}</arg_key>\n<arg_value>{shown(value)}</arg_value>\n"
-        for key, value in arguments.items()
-    )
-    return f"<tool_call>{name}\n{pairs}</tool_call>"
-
-
-def llama(name: str, arguments: Arguments) -> str:
-    return dumps({"name": name, "parameters": arguments})
-
-
-def llama_python_tag(name: str, arguments: Arguments) -> str:
-    return f"<|python_tag|>{llama(name, arguments)}"
-
-
-def llama_function(name: str, arguments: Arguments) -> str:
-    return f"<function={name}>{dumps(arguments)}</function>"
-
-
-def mistral(name: str, arguments: Arguments) -> str:
-    return f"[TOOL_CALLS] {dumps([{'name': name, 'arguments': arguments, 'id': 'abcdefghi'}])}"
-
-
-def mistral_arguments(name: str, arguments: Arguments) -> str:
-    return f"[TOOL_CALLS]{name}[CALL_ID]abcdefghi[ARGS]{dumps(arguments)}"
-
-
-def mistral_bare(name: str, arguments: Arguments) -> str:
-    return f"[TOOL_CALLS]{name}{dumps(arguments)}"
-
-
-def deepseek(name: str, arguments: Arguments) -> str:
-    return (
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>"
-        f"{name}\n```json\n{dumps(arguments)}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
-    )
-
-
-def deepseek_3_1(name: str, arguments: Arguments) -> str:
-    return (
-        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{dumps(arguments)}"
-        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
-    )
-
-
-def kimi(name: str, arguments: Arguments) -> str:
-    return (
-        f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0"
-        f"<|tool_call_argument_begin|>{dumps(arguments)}<|tool_call_end|>"
-        "<|tool_calls_section_end|>"
-    )
-
-
-def harmony(name: str, arguments: Arguments) -> str:
-    head = f"<|start|>assistant to=functions.{name}<|channel|>commentary json<|message|>"
-    return f"{head}{dumps(arguments)}<|call|>"
-
-
-def harmony_constrained(name: str, arguments: Arguments) -> str:
-    head = f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
-    return f"{head}{dumps(arguments)}<|call|>"
-
-
-def phi(name: str, arguments: Arguments) -> str:
-    return f"<|tool_call|>{dumps([{'name': name, 'arguments': arguments}])}<|/tool_call|>"
-
-
-def fenced(name: str, arguments: Arguments) -> str:
-    return f"```tool_call\n{dumps({'name': name, 'arguments': arguments})}\n```"
-
-
-IN_JSON: dict[str, Callable[[str, Arguments], str]] = {
-    f.__name__: f
-    for f in (
-        hermes, llama, llama_python_tag, llama_function, mistral, mistral_arguments, mistral_bare,
-        deepseek, deepseek_3_1, kimi, harmony, harmony_constrained, phi, fenced,
-    )
-}  # fmt: skip
-IN_TAGS = {f.__name__: f for f in (qwen_coder, glm)}
-EVERY = {**IN_JSON, **IN_TAGS}
-WITH_TEXT_BEFORE = [name for name in EVERY if name != "llama"]
-
-names = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_-]{0,20}", fullmatch=True)
-MARKERS = [
-    "<tool_call>", "</tool_call>", "<function=", "<function=f>", "</function>", "<parameter=x>",
-    "</parameter>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|python_tag|>",
-    "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
-    "<｜tool▁call▁end｜>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|call|>",
-    "to=functions.f", "<|message|>", "<|channel|>analysis", "<|end|>", "<|tool_call|>",
-    "<|/tool_call|>", "```", "```tool_call\n", "<think>", "</think>", "<THINKING>", "</thinking>",
-    '{"name": "f", "parameters": {', '{"name": "f"', '"arguments":', "{", "}", "[", "]", '"',
-    "\\", "\\ud800", ":", ",", ";", "\n", "name", "1e999", "NaN", "null",
-]  # fmt: skip
-babble = st.lists(st.one_of(st.sampled_from(MARKERS), st.text(max_size=8)), max_size=30).map(
-    "".join
+from tests.chat.conventions import (
+    EVERY,
+    IN_JSON,
+    IN_TAGS,
+    WITH_TEXT_BEFORE,
+    babble,
+    glm,
+    llama,
+    names,
+    qwen_coder,
+    values,
 )
+
 # Any text as a value, markers above all: in JSON they are data.
-values: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text() | babble,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)  # fmt: skip
-
-
 # --- Round trips --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("convention", IN_JSON)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(name=names, arguments=st.dictionaries(st.text() | babble, values, max_size=4))
 def test_a_call_in_json_is_read_as_it_was_meant(
     convention: str, name: str, arguments: dict[str, Any]
@@ -191,44 +72,37 @@ def test_a_call_in_tags_is_read_by_the_types_of_its_tool(
     assert content == ""
 
 
-@pytest.mark.parametrize("convention", WITH_TEXT_BEFORE)
-def test_text_before_a_call_and_calls_after_it_are_told_apart(convention: str) -> None:
-    write = EVERY[convention]
-    text = f"Let me see.\n{write('add', {'x': 1})}\n{write('now', {})}"
-    content, calls = parse_tool_calls(text, 7)
-    assert content == "Let me see."
-    assert calls == (
-        ToolCall("call00007", "add", '{"x": 1}'),
-        ToolCall("call00008", "now", "{}"),
-    )
+def test_text_before_a_call_and_calls_after_it_are_told_apart() -> None:
+    for convention in WITH_TEXT_BEFORE:
+        write = EVERY[convention]
+        text = f"Let me see.\n{write('add', {'x': 1})}\n{write('now', {})}"
+        content, calls = parse_tool_calls(text, 7)
+        assert content == "Let me see.", convention
+        assert calls == (
+            ToolCall("call00007", "add", '{"x": 1}'),
+            ToolCall("call00008", "now", "{}"),
+        ), convention
 
 
 @pytest.mark.parametrize("convention", EVERY)
-def test_a_last_call_may_end_with_the_text(convention: str) -> None:
-    whole = EVERY[convention]("add", {"x": 1})
-    cut = re.sub(
+def test_a_last_call_may_end_with_the_text_but_is_not_run_with_half_of_a_value(
+    convention: str,
+) -> None:
+    whole = EVERY[convention]("send", {"text": "all of it"})
+    unclosed = re.sub(
         r"\s*(</function>\s*</tool_call>|</tool_call>|</function>|<\|/tool_call\|>|<\|call\|>|"
         r"(\n```)?<｜tool▁call▁end｜>.*|<\|tool_call_end\|>.*|```)\Z",
         "",
         whole,
         flags=re.DOTALL,
     )
-    [call] = parse_tool_calls(cut)[1]
-    assert (call.name, json.loads(call.arguments)) == ("add", {"x": 1})
-
-
-@pytest.mark.parametrize("convention", EVERY)
-def test_a_call_that_is_cut_off_in_a_value_is_broken_and_not_run_with_half_of_it(
-    convention: str,
-) -> None:
-    whole = EVERY[convention]("send", {"text": "all of it"})
-    cut = whole[: whole.index("of it")]
-    content, [call] = parse_tool_calls(cut)
-    assert call.name == "send"
+    [call] = parse_tool_calls(unclosed)[1]
+    assert (call.name, json.loads(call.arguments)) == ("send", {"text": "all of it"})
+    content, [call] = parse_tool_calls(whole[: whole.index("of it")])
+    assert (content, call.name) == ("", "send")
     with pytest.raises(ValueError):
         json.loads(call.arguments)
     assert "all" in call.arguments
-    assert content == ""
 
 
 # --- What is a call and what is not -------------------------------------------------------------
@@ -246,15 +120,12 @@ def parsed(text: str) -> tuple[str, list[tuple[str, str]]]:
         "",
         '{"answer": 4}',
         '{"name": "Ada", "born": 1815}',
-        '{"name": "Ada"}',
         'Call it with {"name": "f", "parameters": {}} if you like.',
         '{"name": "f", "parameters": {}} is how a call looks.',
         'The result:\n```json\n{"name": "f", "arguments": {}}\n```',
         "if x < 3 and y[TOOL] > 2: send(to=functions.f)",
         "to=functions.f {}",
-        "[{}]",
         "<tool_response>4</tool_response>",
-        "<tool_calls>",
         "a ```tool_call``` b",
     ],
 )
@@ -269,10 +140,8 @@ CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     ("text", "content"),
     [
         (f"<think>{CALL}</think>done", None),
-        (f"<think>{CALL}", None),
         (f"<Thinking>{CALL}</thinking> ok", None),
         (f"{CALL} so I thought</think>done", None),
-        ("<think>tags like <tool_call> are</think>fine", None),
         ("I could use <tool_call> here</think>fine", None),
         (f"<|channel|>analysis<|message|>{CALL}<|end|>", None),
         (f"<think>draft {CALL}</think>{CALL}", f"<think>draft {CALL}</think>"),
@@ -299,21 +168,16 @@ def test_reasoning_before_a_reply_that_is_a_call_stays_in_the_content() -> None:
     ("written", "name", "arguments"),
     [
         ('{"name": "f", "arguments": {"x": 1}}}', "f", None),  # one bracket too many
-        ('{"name": "f", "arguments": {"x": 1}', "f", None),
         ('{"name": "f", "arguments": {x: 1}}', "f", None),
         ('{"name": "f", "arguments": {"x": NaN}}', "f", None),
         ('{"name": "f", "arguments": {"x": ' + "1" * 5000 + "}}", "f", None),
         ('{"name": "f", "x": 1}', "f", None),
         ('{"tool": "f"}', "", None),
-        ('{"name": 4}', "", None),
-        ("f(x=1)", "", None),
-        ("[]", "", None),
         ("", "", None),
         ("[[1]]", "", "[1]"),
         ('{"name": "f", "arguments": "{\\"x\\": 1}"}', "f", '{"x": 1}'),
         ('{"name": "f", "arguments": "x is 1"}', "f", "x is 1"),
         ('{"name": "f", "arguments": null}', "f", "{}"),
-        ('{"name": "f", "arguments": [1]}', "f", "[1]"),
         ('{"name": "f", "parameters": {"x": 1}}', "f", '{"x": 1}'),
         ('{"type": "function", "function": {"name": "f", "arguments": {}}}', "f", "{}"),
         ('{"name": "f", "arguments": {"x": "\\ud83d"}}', "f", '{"x": "\\ud83d"}'),
@@ -403,39 +267,23 @@ def test_a_call_behind_any_babble_is_not_lost(text: str) -> None:
     assert "needle" in everything
 
 
-UNITS = [
-    "<tool_call>",
-    "<tool_call>a ",
-    '<tool_call>{"name": "',
-    '<tool_call>{"a":[',
-    '<tool_call>{":":"x","',
-    "<tool_call>f<arg_key>x</arg_key><arg_value>",
-    "<function=",
-    "<function=f>",
-    "<function=f><parameter=x>",
-    "[TOOL_CALLS]",
-    "[TOOL_CALLS]f[ARGS]{",
+UNITS = (
+    *("<tool_call>", "<tool_call>a ", '<tool_call>{"name": "', '<tool_call>{"a":['),
+    *('<tool_call>{":":"x","', "<tool_call>f<arg_key>x</arg_key><arg_value>", "<function="),
+    *("<function=f>", "<function=f><parameter=x>", "[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]{"),
     "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{",
     "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{",
-    "to=functions.f",
-    "to=functions.f<|channel|>x",
-    "to=functions.f<|message|>{",
-    "<|python_tag|>{",
-    "<|tool_call|>[",
-    "```tool_call\n",
-    "<think>",
-    "</think>",
-    '{"name": "f", "parameters": {',
-    "x",
-    " ",
-]
+    *("to=functions.f", "to=functions.f<|channel|>x", "to=functions.f<|message|>{"),
+    *("<|python_tag|>{", "<|tool_call|>[", "```tool_call\n", "<think>", "</think>"),
+    *('{"name": "f", "parameters": {', "x", " "),
+)
 
 
-@pytest.mark.parametrize("unit", UNITS)
-def test_the_time_for_a_long_reply_is_bounded(unit: str) -> None:
-    started = time.process_time()
-    parse_tool_calls(unit * (100_000 // len(unit)))
-    assert time.process_time() - started < 5
+def test_the_time_for_a_long_reply_is_bounded() -> None:
+    for unit in UNITS:
+        started = time.process_time()
+        parse_tool_calls(unit * (100_000 // len(unit)))
+        assert time.process_time() - started < 5, unit
 
 
 # --- Ids ----------------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from heldout.cli.main import run_cli
+from heldout.store.run_dir import RunDir, RunInfo
+from heldout.training.curve import CurveWriter
+from tests.cli.runs import CONFIG, CURVE, CURVE_RUN, POINTS, Outcome, append, command_of, copy_runs
 
 # Six questions; the endpoint repeats their last word, which is the truth for the first four.
 EVAL = """
@@ -57,13 +59,6 @@ def damage_line(number: int) -> bytes:
     lines[number - 1] = lines[number - 1][:30] + b"\xff\x00" + lines[number - 1][32:]
     journal.write_bytes(b"".join(lines))
     return lines[number - 1]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
 
 
 Heldout = Callable[..., Outcome]
@@ -120,10 +115,6 @@ def heldout(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
-def command_of(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "heldout", *arguments]
-
-
 def in_process_of_its_own(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command_of(*arguments),
@@ -141,3 +132,27 @@ def finished(write: Write, heldout: Heldout) -> Outcome:
     outcome = heldout("run", "eval.py")
     assert outcome.code == 0, outcome.err
     return outcome
+
+
+@pytest.fixture
+def runs(folder: Path, saved: Path) -> None:
+    """The runs before, after and similar."""
+    copy_runs(saved)
+
+
+@pytest.fixture
+def run(folder: Path) -> Path:
+    CURVE_RUN.mkdir(parents=True)
+    info = RunInfo.new(CONFIG, {})
+    info.status = "complete"
+    RunDir(CURVE_RUN).write_info(info)
+    append(*POINTS)
+    return CURVE_RUN
+
+
+@pytest.fixture
+def writer(run: Path) -> Iterator[CurveWriter]:
+    """The training, which still holds the curve."""
+    held = CurveWriter(CURVE)
+    yield held
+    held.close()

@@ -64,16 +64,6 @@ def test_it_prints_one_line_of_json_with_stable_keys(capsys: pytest.CaptureFixtu
     assert (found["env"], found["episodes"], found["seeded"]) == ("CartPole-v1", 20, True)
 
 
-def test_the_number_of_environments_changes_nothing_but_its_own_name(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    _, one, _ = run(capsys, *CARTPOLE, "--seed", "3")
-    _, many, _ = run(capsys, *CARTPOLE, "--seed", "3", "--num-envs", "8")
-    assert {**one, "num_envs": 8} == many
-    _, other, _ = run(capsys, *CARTPOLE, "--seed", "4")
-    assert other["mean_return"] != one["mean_return"]
-
-
 RANDOM_POLICY = """
 import random
 import numpy as np
@@ -101,17 +91,7 @@ def test_a_policy_that_draws_from_global_random_state_repeats_exactly(
     assert play("--seed", "1")["mean_return"] != first["mean_return"]
 
 
-def test_what_success_is_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    _, by_end, _ = run(capsys, *CARTPOLE)  # poles that fall
-    _, by_length, _ = run(capsys, *CARTPOLE, "--success", "my_policy:held_long")
-    assert (by_end["success_rate"], by_end["success_is"]) == (None, None)
-    assert 0 < by_length["success_rate"] < 1
-    assert by_length["success_is"] == "success function"
-
-
-def test_a_saved_run_is_shown_and_sliced_like_any_other(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_saved_run_is_shown_and_sliced_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
     code, found, _ = run(
         capsys, *CARTPOLE, "--success", "my_policy:held_long", "--save", "runs/cartpole"
     )
@@ -151,14 +131,20 @@ def test_every_step_can_be_written_down(capsys: pytest.CaptureFixture[str]) -> N
         ((*CARTPOLE, "--device", "cpu"), "--device is for policies of"),
         ((*CARTPOLE, "--dump-trajectory", "t.csv"), ".jsonl"),
         (("CartPole-v1", "--policy", "sb3:nothing.zip"), "nothing.zip"),
+        (("nowhere:Q-v0", "--policy", "my_policy:push", "--skip-missing"), "no module 'nowhere'"),
+        ((*CARTPOLE, "--env-arg", "wind=1"), "gymnasium.make('CartPole-v1', wind=1) has to work"),
+        ((*CARTPOLE, "--env-arg", "wind"), "--env-arg takes KEY=VALUE"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
-    code, _, err = run(capsys, *arguments)
-    assert code == 2
+    assert run_cli(["agent", *arguments]) == 2
+    out, err = capsys.readouterr()
     assert said in err
+    error = json.loads(out)["error"]
+    assert (error["env"], error["seed"]) == (arguments[0], 0)
+    assert (error["episode"], error["episodes_in_flight"]) == (None, [])
 
 
 def test_a_missing_package_is_code_2_or_a_skip_where_that_was_asked_for(
@@ -174,7 +160,7 @@ def test_a_missing_package_is_code_2_or_a_skip_where_that_was_asked_for(
     assert "gymnasium" in found["skipped"]
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
+@pytest.mark.parametrize("device", ["cuda:1", "mps"])
 def test_a_missing_device_is_code_2_or_a_skip(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
@@ -188,9 +174,7 @@ def test_a_missing_device_is_code_2_or_a_skip(
     assert (code, list(found)) == (0, ["skipped"])
 
 
-def test_a_saved_model_of_stable_baselines3_is_a_policy(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_saved_model_of_stable_baselines3_is_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
     from stable_baselines3 import A2C
 
     A2C("MlpPolicy", gymnasium.make("CartPole-v1"), seed=0, device="cpu").save("m.zip")
@@ -202,8 +186,10 @@ def test_a_saved_model_of_stable_baselines3_is_a_policy(
 
 
 def test_a_policy_that_fails_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found, err = run(capsys, "CartPole-v1", "--policy", "my_policy:broken")
+    broken = ("CartPole-v1", "--policy", "my_policy:broken")
+    code, found, err = run(capsys, *broken, "--save", "runs/x")
     assert (code, found) == (4, {})
+    assert not Path("runs").exists()
     assert "ValueError: no idea (my_policy.py, line 11)" in err
 
 
@@ -244,23 +230,15 @@ def write_envs(*, top: str = "", here: str = "...", there: str = "...") -> None:
     Path("envs.py").write_text(f"{top}\n{text}")
 
 
-def test_an_environment_of_a_module_here_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    write_envs()
-    Path("zeros.py").write_text(
-        "import numpy\ndef act(observations):\n    return numpy.zeros(len(observations), int)\n"
-    )
-    code, found, err = run(capsys, "envs:Q-v0", "--policy", "zeros:act", "--episodes", "3")
-    assert (code, found.get("mean_return")) == (0, 1.0), err
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
+        ("envs:Q-v0", "--policy", "my_policy:zeros"),
         ("Q-v0", "--policy", "envs:act"),
         ("Q-v0", "--policy", "my_policy:zeros", "--success", "envs:yes"),
     ],
 )
-def test_an_environment_may_be_registered_by_the_module_of_a_function(
+def test_an_environment_is_found_in_a_module_or_registered_by_that_of_a_function(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     write_envs()
@@ -268,14 +246,6 @@ def test_an_environment_may_be_registered_by_the_module_of_a_function(
         file.write("def zeros(observations):\n    return np.zeros(len(observations), int)\n")
     code, found, err = run(capsys, *arguments, "--episodes", "3")
     assert (code, found.get("mean_return")) == (0, 1.0), err
-
-
-def test_a_module_of_environments_that_is_not_there_is_a_slip(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, found, err = run(capsys, "nowhere:Q-v0", "--policy", "my_policy:push", "--skip-missing")
-    assert (code, found) == (2, {})
-    assert "there is no module 'nowhere'" in err
 
 
 BROKEN = "from numpy import nothere"
@@ -288,7 +258,6 @@ OTHERWISE = ("--policy", "my_policy:push", "--skip-missing")
         (BROKEN, "...", ("envs:Q-v0", *OTHERWISE)),
         ("", BROKEN, ("envs:Q-v0", *OTHERWISE)),
         (BROKEN, "...", ("CartPole-v1", "--policy", "envs:act", "--skip-missing")),
-        (BROKEN, "...", ("CartPole-v1", *OTHERWISE, "--success", "envs:yes")),
     ],
 )
 def test_a_broken_import_is_no_missing_package(
@@ -302,23 +271,8 @@ def test_a_broken_import_is_no_missing_package(
     assert "missing" not in err
 
 
-def test_a_broken_package_of_an_extra_is_no_missing_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("torch.py").write_text(BROKEN)
-    monkeypatch.delitem(sys.modules, "torch")
-    code, found, err = run(capsys, "CartPole-v1", "--policy", "sb3:m.zip", "--skip-missing")
-    assert (code, found) == (4, {})
-    assert "ImportError: cannot import name 'nothere'" in err
-
-
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("envs:Q-v0", "--policy", "my_policy:push"),
-        ("CartPole-v1", "--policy", "envs:act"),
-        (*CARTPOLE, "--success", "envs:yes"),
-    ],
+    "arguments", [("envs:Q-v0", "--policy", "my_policy:push"), (*CARTPOLE, "--success", "envs:yes")]
 )
 def test_what_a_module_needs_can_be_missing(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
@@ -358,8 +312,6 @@ def test_a_policy_or_environment_that_exits_is_not_a_number(
     ("raised", "said"),
     [
         ("raise ValueError('no\\nsize')", "ValueError: no size (envs.py, line 11)"),
-        ("raise TypeError('no size')", "TypeError: no size"),
-        ("open('track.json')", "FileNotFoundError: [Errno 2] No such file or directory"),
         ("raise gymnasium.error.InvalidBound('no')", "InvalidBound: no (envs.py, line 11)"),
     ],
 )
@@ -437,15 +389,6 @@ def test_a_reader_that_is_gone_does_not_keep_a_run_from_being_saved(
     assert Path("runs/x/run.json").exists()
 
 
-def test_an_evaluation_that_fails_leaves_no_empty_directory(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    policy = ("CartPole-v1", "--policy", "my_policy:broken")
-    code, _, _ = run(capsys, *policy, "--save", "runs/x")
-    assert code == 4
-    assert not Path("runs").exists()
-
-
 # --- Arguments and devices ----------------------------------------------------------------------
 
 
@@ -457,17 +400,6 @@ def test_arguments_of_the_environment_come_from_the_command_line(
     assert code == 0, err
     assert found["env_args"] == {"sutton_barto_reward": True, "render_mode": None}
     assert found["mean_return"] == -1.0
-    code, found, err = run(capsys, *CARTPOLE, "--env-arg", "wind=1")
-    assert (code, found) == (2, {})
-    assert "gymnasium.make('CartPole-v1', wind=1) has to work" in err
-    assert "--env-arg takes KEY=VALUE" in run(capsys, *CARTPOLE, "--env-arg", "wind")[2]
-
-
-def test_a_device_that_is_not_here_is_skipped_for_a_function_too(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, found, _ = run(capsys, *CARTPOLE, "--device", "cuda", "--skip-missing")
-    assert (code, [*found]) == (0, ["skipped"])
 
 
 # --- Errors as JSON -----------------------------------------------------------------------------
@@ -540,15 +472,3 @@ def test_an_error_of_a_whole_batch_is_of_no_single_episode(
     assert run_cli(["agent", *given]) == 4
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["episode"], error["episodes_in_flight"]) == (episode, [0, 1, 2, 3])
-
-
-@pytest.mark.parametrize(
-    "given", [("NoSuch-v9", "--policy", "my_policy:push"), (*CARTPOLE, "--num-envs", "0")]
-)
-def test_an_error_before_the_first_episode_names_none(
-    capsys: pytest.CaptureFixture[str], given: tuple[str, ...]
-) -> None:
-    assert run_cli(["agent", *given]) == 2
-    error = json.loads(capsys.readouterr().out)["error"]
-    assert (error["env"], error["policy"], error["seed"]) == (given[0], "my_policy:push", 0)
-    assert (error["episode"], error["episodes_in_flight"]) == (None, [])

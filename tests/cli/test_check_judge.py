@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.test_three_way import C, I, N, report_of
+from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
+from heldout.store.columns import summarize_results
+from heldout.store.notes import write_note
+from heldout.store.run_dir import RunDir
+from tests.analysis.runs import C, I, N, report_of
 from tests.cli.conftest import Heldout
+from tests.cli.runs import command_of
 from tests.faulty_server import (
     KEY,
     Action,
@@ -24,7 +28,6 @@ from tests.faulty_server import (
     answer,
     hang,
     nothing_from_outside,
-    status,
 )
 
 
@@ -81,6 +84,31 @@ def behave(server: FaultyServer, judge: Callable[[Request], str]) -> None:
     )
 
 
+def test_notes_of_reviewers_are_labels(server: FaultyServer, heldout: Heldout) -> None:
+    results = []
+    for row in rows(6):
+        sample = Sample(row["id"], {"question": row["question"]}, row["ground_truth"])
+        messages = (Message("user", row["question"]), Message("assistant", row["answer"]))
+        metric = Metric("m", 1.0, 1.0)
+        results.append(EvalResult(sample.id, sample, Trajectory(messages), Score((metric,))))
+    EvalReport(results, summarize_results(results), {"repeats": 1}).save("outputs/evals/made")
+    run = RunDir(Path("outputs/evals/made"))
+    judge = ("--judge", f"openai:m@{server.url}", "--json")
+    refused = heldout("check", "judge", "made", *judge)
+    assert refused.code == 2
+    assert "has no note that labels an answer correct or incorrect" in refused.err
+    for i, result in enumerate(results[:4]):
+        write_note(run, result, "incorrect" if i == 0 else "correct", "")
+    write_note(run, results[4], "unsure", "")
+    behave(server, compares)
+    done = heldout("check", "judge", "made", *judge)
+    found = json.loads(done.out)
+    assert (found["items"], found["against_labels"]["agreement"]["value"]) == (4, 1.0)
+    assert "1 note of made left out" in done.err
+    refused = heldout("check", "judge", "made", "--kind", "pairwise", *judge)
+    assert "for pairwise give a file of labels" in refused.err
+
+
 def test_the_report_has_every_number_with_its_denominator(check: Any, server: FaultyServer) -> None:
     def mistaken(request: Request) -> str:
         if shown(request, "TARGET") == "5":
@@ -108,25 +136,6 @@ def test_the_report_has_every_number_with_its_denominator(check: Any, server: Fa
     assert "\x1b" not in outcome.out
     assert "a \\u001b[31mred\\u001b[0m herring" in outcome.out
     assert KEY not in outcome.out
-
-
-def test_a_judge_that_only_says_yes_is_seen_through(check: Any, server: FaultyServer) -> None:
-    behave(server, lambda request: json.dumps({"verdict": "equal"}))
-    write_labels(rows())
-    outcome = check()
-    lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
-    assert any(line.startswith("agrees with labels 0.750") for line in lines)
-    assert any(line.startswith("kappa 0.000") for line in lines)
-    assert any(line.startswith("balanced F1 0.429") for line in lines)
-    assert "note: the judge says 'equal' of everything: it tells nothing apart" in lines
-
-
-def test_one_item_and_a_class_that_no_label_has(check: Any, server: FaultyServer) -> None:
-    behave(server, lambda request: json.dumps({"verdict": "incorrect"}))
-    write_labels([{**rows(2)[1], "label": "correct"}])
-    lines = [" ".join(line.split()) for line in check("--kind", "three-way").out.splitlines()]
-    assert any(line.endswith("0 of 1 answer") for line in lines)
-    assert "incorrect 0.000 0 of 1 – 0 of 0 –" in lines
 
 
 def test_items_without_a_verdict_are_named_with_bounds(check: Any, server: FaultyServer) -> None:
@@ -277,19 +286,6 @@ def test_bad_lines_are_refused_before_anything_is_asked(check: Any, server: Faul
     assert server.requests == []
 
 
-def test_a_file_that_is_not_there_is_an_error(check: Any) -> None:
-    outcome = check()
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "there is no file labels.jsonl" in outcome.err
-
-
-def test_an_endpoint_of_no_known_form_is_refused(heldout: Heldout) -> None:
-    write_labels(rows(2))
-    outcome = heldout("check", "judge", "labels.jsonl", "--judge", "gpt")
-    assert outcome.code == 2
-    assert "openai:" in outcome.err
-
-
 def test_where_every_item_fails_the_exit_code_says_that_there_is_no_number(
     check: Any, server: FaultyServer
 ) -> None:
@@ -299,17 +295,6 @@ def test_where_every_item_fails_the_exit_code_says_that_there_is_no_number(
     assert (outcome.code, outcome.out) == (4, "")
     said = "Check failed: the judge gave no verdict on any of 3 answers; on 'q0': NoVerdict"
     assert outcome.err.startswith(said)
-
-
-def test_a_refused_key_stops_the_check(check: Any, server: FaultyServer) -> None:
-    server.behave = lambda request: status(401, {"error": {"message": "bad key"}})
-    write_labels(rows())
-    outcome = check("--max-concurrent", "1")
-    assert outcome.code == 4
-    assert "so the check was stopped: judge m: " in outcome.err
-    assert "bad key" in outcome.err
-    assert len(server.requests) <= 2
-    assert KEY not in outcome.err
 
 
 def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer, heldout: Heldout) -> None:
@@ -323,13 +308,9 @@ def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer, heldout
 
     server.behave = two_and_no_more
     write_labels(rows(6))
-    program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from heldout.cli.main import main; main()"
-    )
     asked = ["check", "judge", "labels.jsonl", "--judge", f"openai:m@{server.url}"]
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *asked, "--max-concurrent", "1", "--cache", "kept.db"],
+        command_of(*asked, "--max-concurrent", "1", "--cache", "kept.db"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -365,21 +346,9 @@ def test_ctrl_c_without_a_cache_says_that_nothing_is_kept(
 
 
 def test_show_says_how_many_were_right_wrong_and_declined(heldout: Heldout, folder: Path) -> None:
-    verdicts = [C] * 40 + [I] * 30 + [N] * 30
+    verdicts = [*[C] * 40, *[I] * 30, *[N] * 30, None, None]
     report_of({f"q{i}": [verdict] for i, verdict in enumerate(verdicts)}).save(folder / "run")
     out = heldout("show", "run").out
-    line = "correct 40, incorrect 30, not attempted 30 of 100 scored; F1 0.471 (0.3"
-    assert [each for each in out.splitlines() if each.startswith(line)]
-
-
-def test_show_counts_errored_items_apart(heldout: Heldout, folder: Path) -> None:
-    report_of({"a": [C], "b": [N], "c": [None], "d": [None]}).save(folder / "run")
-    out = heldout("show", "run").out
-    assert "correct 1, incorrect 0, not attempted 1 of 2 scored; F1 0.667 (" in out
-    assert "; 2 errored, which are no attempts" in out
-
-
-def test_show_says_nothing_of_attempts_where_nobody_judged_them(
-    heldout: Heldout, finished: Any
-) -> None:
-    assert "not attempted" not in heldout("show", "six").out
+    said = "correct 40, incorrect 30, not attempted 30 of 100 scored; F1 0.471 (0.3"
+    line = next(each for each in out.splitlines() if each.startswith(said))
+    assert "; 2 errored, which are no attempts" in line

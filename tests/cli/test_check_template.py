@@ -39,35 +39,6 @@ def test_where_both_modes_work_it_recommends_boundary(heldout: Heldout) -> None:
     ]
 
 
-def test_it_recommends_boundary_and_says_why(heldout: Heldout) -> None:
-    outcome = heldout("check", "template", saved("qwen3"))
-    assert outcome.code == 0
-    assert outcome.out.splitlines()[-1] == (
-        "use segments='boundary': the template drops reasoning of earlier turns"
-    )
-    assert r"'<think>\n\n</think>\n\nIt' becomes 'It is four." in outcome.out
-
-
-def test_what_a_template_has_not_is_no_failure(heldout: Heldout) -> None:
-    outcome = heldout("check", "template", saved("gemma"))
-    assert outcome.code == 0
-    assert "System role not supported" in outcome.out
-    assert "the tokenizer's own end token is <eos>" in outcome.out
-
-
-def test_what_is_written_as_text_is_said(heldout: Heldout) -> None:
-    name = saved("phi3_5")
-    outcome = heldout("check", "template", name)
-    assert outcome.code == 0
-    assert "Written as text, not by the template: tools, calls, results\n" in outcome.out
-    assert "not supported" not in outcome.out
-    assert json.loads(heldout("check", "template", name, "--json").out)["as_text"] == [
-        "tools",
-        "calls",
-        "results",
-    ]
-
-
 def test_a_template_that_allows_neither_mode_ends_in_1(heldout: Heldout) -> None:
     Path("melting.jinja").write_text(
         "{% for m in messages %}{{ m.content | upper if not loop.last else m.content }}\n\n"
@@ -105,44 +76,28 @@ def test_what_a_template_says_is_shown_and_not_obeyed(heldout: Heldout) -> None:
     assert "\x1b" not in outcome.out
 
 
-def test_a_tokenizer_without_a_template_is_refused(heldout: Heldout) -> None:
+REFUSED = {
+    ("bare",): "has no chat template",
+    ("nobody/nothing",): "Error: 'nobody/nothing' is no directory, and no tokenizer of that name "
+    "has been downloaded: `hf download nobody/nothing` downloads it, if it is on the Hugging Face "
+    "hub\n",
+    ("empty",): "cannot load a tokenizer from empty",
+    ("qwen2_5", "--template", "none.jinja"): "cannot read the template none.jinja",
+    ("qwen2_5", "--template", "bytes.jinja"): "cannot read the template bytes.jinja",
+    ("qwen2_5", "--template", "broken.jinja"): "broken.jinja cannot render a user's question: ",
+}
+
+
+def test_what_cannot_be_checked_is_refused(heldout: Heldout) -> None:
+    saved("qwen2_5")
     tokenizer_of(byte_level, ["<s>"]).save_pretrained("bare")
-    outcome = heldout("check", "template", "bare")
-    assert outcome.code == 2
-    assert "has no chat template" in outcome.err
-
-
-def test_a_name_that_is_neither_here_nor_downloaded_is_refused(heldout: Heldout) -> None:
-    outcome = heldout("check", "template", "nobody/nothing")
-    assert outcome.code == 2
-    assert outcome.err == (
-        "Error: 'nobody/nothing' is no directory, and no tokenizer of that name has been "
-        "downloaded: `hf download nobody/nothing` downloads it, if it is on the Hugging Face hub\n"
-    )
-
-
-def test_a_folder_without_a_tokenizer_is_refused(heldout: Heldout) -> None:
     Path("empty").mkdir()
-    outcome = heldout("check", "template", "empty")
-    assert outcome.code == 2
-    assert "cannot load a tokenizer from empty" in outcome.err
-
-
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_a_template_that_cannot_be_read_is_refused(heldout: Heldout, content: Any) -> None:
-    if content is not None:
-        Path("my.jinja").write_bytes(content)
-    outcome = heldout("check", "template", saved("qwen2_5"), "--template", "my.jinja")
-    assert outcome.code == 2
-    assert "cannot read the template my.jinja" in outcome.err
-
-
-def test_a_template_that_cannot_render_a_question_is_refused(heldout: Heldout) -> None:
+    Path("bytes.jinja").write_bytes(b"\xff\xfe")
     Path("broken.jinja").write_text("{% if %}")
-    outcome = heldout("check", "template", saved("qwen2_5"), "--template", "broken.jinja")
-    assert outcome.code == 2
-    assert "broken.jinja cannot render a user's question: " in outcome.err
-    assert "TemplateSyntaxError" in outcome.err
+    for arguments, said in REFUSED.items():
+        outcome = heldout("check", "template", *arguments)
+        assert outcome.code == 2
+        assert said in outcome.err
 
 
 def test_without_transformers_it_says_what_to_install(

@@ -6,16 +6,12 @@ import asyncio
 import html
 import json
 import re
-import shutil
-from collections.abc import Mapping, Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from markdown_it import MarkdownIt
 
-from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Score, Trajectory, evaluate
+from heldout import EvalConfig, Sample, evaluate
 from heldout._format import number, p_value, printable
 from heldout.analysis import compare
 from heldout.cli._tables import MARKDOWN_CHARACTERS, MARKDOWN_ROWS, escape_markdown, render_markdown
@@ -24,82 +20,21 @@ from heldout.reporting.blocks import Column, Report, Table
 from heldout.reporting.blocks import code as code_span
 from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter
-from heldout.viewer.pages import Pages
-from tests.cli.conftest import Heldout, Outcome
-from tests.cli.test_process import Terminal
-
-LEVELS = ("hard", "easy", "medium")
-BROKEN = "broken"
-
-
-def score_fn(trajectory: Trajectory, sample: Sample) -> Score:
-    return Score(
-        (Metric("right", float(trajectory.answer), weight=1.0), Metric("size", len(sample.id)))
-    )
-
-
-def other_score_fn(trajectory: Trajectory, sample: Sample) -> Score:
-    return Score((Metric("right", float(trajectory.answer) / 2, weight=1.0),))
-
-
-def make_run(
-    name: str,
-    answers: Sequence[float | str],
-    *,
-    ids: Sequence[str] | None = None,
-    metadata: Sequence[Mapping[str, object]] | None = None,
-    score: Any = score_fn,
-    output_dir: str = "outputs/evals",
-    repeats: int = 1,
-) -> None:
-    """A run whose model gives these answers, one a sample; "broken" is one that never comes."""
-    names = ids or [f"q{i}" for i in range(len(answers))]
-    about = metadata or [{"difficulty": LEVELS[i % 3], "book": i // 2} for i in range(len(answers))]
-    samples = [
-        Sample(id, {"question": f"{i}"}, metadata=dict(data))
-        for i, (id, data) in enumerate(zip(names, about, strict=True))
-    ]
-
-    def model(messages: Sequence[Message]) -> str:
-        answer = answers[int(messages[-1].text)]
-        if answer == BROKEN:
-            raise ValueError("it broke")
-        return str(answer)
-
-    config = EvalConfig(
-        endpoint=model,
-        experiment_name=name,
-        output_dir=output_dir,
-        progress=False,
-        retries=0,
-        repeats=repeats,
-        max_error_rate=1,
-    )
-    asyncio.run(evaluate(samples, config, score))
-
-
-A = [1.0, 0.0, 0.0, 0.0] * 15
-BETTER = [1.0, 1.0, 1.0, 0.0] * 14 + [0.0, 0.0, 0.0, 1.0]
-SIMILAR = [1.0, 0.0, 0.0, 0.0] * 14 + [0.0, 1.0, 0.0, 0.0]
-
-
-@pytest.fixture
-def runs(folder: Path, saved: Path) -> None:
-    copy_runs(saved)
-
-
-def copy_runs(saved: Path) -> None:
-    """Copy the runs before, after and similar into outputs/evals, after making them once."""
-    if not (saved / "compared").exists():
-        for name, answers in (("before", A), ("after", BETTER), ("similar", SIMILAR)):
-            make_run(name, answers, output_dir=str(saved / "compared"))
-    shutil.copytree(saved / "compared", "outputs/evals")
-
-
-def rows(out: str) -> list[list[str]]:
-    """The cells of each line."""
-    return [re.split(r" {2,}", line.strip()) for line in out.splitlines() if line.strip(" ─")]
-
+from tests.cli.conftest import Heldout
+from tests.cli.runs import (
+    BETTER,
+    BROKEN,
+    HOSTILE,
+    LEVELS,
+    SIMILAR,
+    A,
+    Page,
+    check_markdown,
+    make_hostile,
+    make_run,
+    other_score_fn,
+    rows,
+)
 
 # --- What is said -------------------------------------------------------------------------------
 
@@ -108,7 +43,6 @@ def test_a_comparison_says_who_how_how_much_and_how_sure(runs: None, heldout: He
     outcome = heldout("compare", "before", "after")
     assert (outcome.code, outcome.err) == (0, "")
     found = compare("outputs/evals/before", "outputs/evals/after")
-    assert found.overall.interval is not None
     low, high = found.overall.interval.low, found.overall.interval.high
     model = "make_run.<locals>.model"
     assert rows(outcome.out) == [
@@ -121,21 +55,25 @@ def test_a_comparison_says_who_how_how_much_and_how_sure(runs: None, heldout: He
         [f"Minimum detectable effect: {found.minimum_detectable:.3f} at 80% power and p < 0.05."],
         [f"B is better: +0.467 ({low:.3f} … {high:.3f})."],
     ]
+    assert heldout("compare", "after", "--baseline", "before").out == outcome.out
 
 
-def test_the_verdict_is_one_of_three_and_never_that_there_is_no_difference(
-    runs: None, heldout: Heldout
+@pytest.mark.parametrize(
+    ("arguments", "verdict"),
+    [
+        (["after", "before"], r"B is worse: -0\.467 \(-0\..*"),
+        (
+            ["before", "similar"],
+            r"Inconclusive: the difference is between -0\.\d{3} and 0\.\d{3}\.",
+        ),
+        (["before", "after", "--metric", "right"], r"B is higher: \+0\.467 \(0\..*"),
+        (["after", "before", "--metric", "right"], r"B is lower: -0\.467 \(-0\..*"),
+    ],
+)
+def test_the_verdict_is_the_last_line(
+    runs: None, heldout: Heldout, arguments: list[str], verdict: str
 ) -> None:
-    def last(*names: str) -> str:
-        outcome = heldout("compare", *names)
-        assert outcome.code == 0
-        return outcome.out.splitlines()[-1]
-
-    assert last("after", "before").startswith("B is worse: -0.467 (-0.")
-    assert re.fullmatch(
-        r"Inconclusive: the difference is between -0\.\d{3} and 0\.\d{3}\.",
-        last("before", "similar"),
-    )
+    assert re.fullmatch(verdict, heldout("compare", *arguments).out.splitlines()[-1])
 
 
 def test_flips_lists_the_first_samples_each_way_with_both_rewards(
@@ -157,95 +95,30 @@ def test_flips_lists_the_first_samples_each_way_with_both_rewards(
     ]
 
 
-EXAMPLES = [("One plus one?", "2"), ("Two plus two?", "4"), ("Three plus three?", "6")]
-
-
-def ask_in_turns(sample: Sample) -> list[Message]:
-    shots = [(Message("user", q), Message("assistant", a)) for q, a in EXAMPLES]
-    return [*(m for shot in shots for m in shot), Message("user", sample.input["question"])]
-
-
-def ask_in_one_text(sample: Sample) -> list[Message]:
-    shots = "".join(f"Q: {q}\nA: {a}\n\n" for q, a in EXAMPLES)
-    return [Message("user", f"{shots}Q: {sample.input['question']}\nA:")]
-
-
-@pytest.mark.parametrize("prepare", [ask_in_turns, ask_in_one_text])
-def test_the_question_of_a_few_shot_prompt_is_the_samples_own(
-    prepare: Any, heldout: Heldout
-) -> None:
-    samples = [Sample(f"q{i}", {"question": f"{i} plus ten?"}, str(i + 10)) for i in range(6)]
-    for name, right in (("before", "nothing"), ("after", "10")):
-        config = EvalConfig(lambda _, right=right: right, experiment_name=name, progress=False)
-        asyncio.run(evaluate(samples, config, lambda t, s: t.answer == s.ground_truth, prepare))
-    (shown,) = json.loads(heldout("compare", "before", "after", "--flips", "1", "--json").out)[
-        "gained"
-    ]
-    assert shown["question"].startswith("0 plus ten?")
-    frame = EvalReport.load("outputs/evals/after").to_pandas()
-    pages = Pages([Path("outputs/evals")])
-    rows = pages.rows("after", "", "", [], 0, 10)["rows"]
-    (flip,) = pages.flips("before", "after", "gained", "", [], 0)["rows"]
-    for questions in (frame["question"].tolist(), [row["question"] for row in rows]):
-        assert [question[:11] for question in questions] == [f"{i} plus ten?" for i in range(6)]
-    assert flip["question"].startswith("0 plus ten?")
-
-
 def test_a_long_prompt_is_shown_with_its_end(heldout: Heldout) -> None:
     shots = "".join(f"Q: {i} plus one?\nA: {i + 1}\n\n" for i in range(100))
-    samples = [Sample(f"q{i}", {"prompt": f"{shots}Q: {i} plus ten?\nA:"}) for i in range(6)]
+    samples = [Sample(f"q{i}", {"prompt": f"{shots}Q: {i} plus ten?\nA:"}) for i in range(2)]
     for name, reward in (("before", 0.0), ("after", 1.0)):
         config = EvalConfig(lambda _: "ten", experiment_name=name, progress=False)
         asyncio.run(evaluate(samples, config, lambda t, s, r=reward: r))
     out = heldout("compare", "before", "after", "--flips", "2", "--allow", "scorer").out
-    assert [line[-17:] for line in out.splitlines() if line.startswith("question")] == [
-        "Q: 0 plus ten? A:",
-        "Q: 1 plus ten? A:",
+    shown = [line.split(maxsplit=1)[1] for line in out.splitlines() if line.startswith("question")]
+    assert [(text[:14], text[-17:]) for text in shown] == [
+        ("Q: 0 plus one?", f"Q: {i} plus ten? A:") for i in range(2)
     ]
-    row = Pages([Path("outputs/evals")]).rows("after", "", "", [], 0, 10)["rows"][5]
-    assert row["question"].startswith("Q: 0 plus one?")
-    assert row["question"].endswith("Q: 5 plus ten? A:")
-
-
-def test_flips_have_question_target_and_answers_in_markdown_and_json(
-    runs: None, heldout: Heldout
-) -> None:
-    page = heldout("compare", "before", "after", "--markdown").out
-    assert (
-        "- gained <code>q1</code>  0.000 → 1.000\n- question  1\n- target    –\n- A         "
-        in page
-    )
-    shown = json.loads(heldout("compare", "before", "after", "--flips", "1", "--json").out)
-    assert {*shown["gained"][0]} == {
-        *("id", "a", "b", "question", "target", "answer_a", "answer_b")
-    }
-
-
-def test_the_run_to_compare_with_may_be_given_as_the_baseline(runs: None, heldout: Heldout) -> None:
-    said = heldout("compare", "before", "after").out
-    assert heldout("compare", "after", "--baseline", "before").out == said
 
 
 def test_slices_are_in_order_and_corrected_for_their_number(runs: None, heldout: Heldout) -> None:
     out = heldout("compare", "before", "after", "--by", "difficulty").out
     found = compare("outputs/evals/before", "outputs/evals/after", by="difficulty")
-    slices = {str(one.label[0]): one for one in found.slices}  # type: ignore[index]
-    shown = [row for row in rows(out) if row[0] in LEVELS]
-    assert [row[0] for row in shown] == ["easy", "medium", "hard"]
-    for level, *cells in shown:
-        around = slices[level].simultaneous_interval
-        assert around is not None
-        assert cells[3] == f"{around.low:.3f} … {around.high:.3f}"
-        assert cells[4:] == [p_value(slices[level].adjusted_p_value), "20"]
+    expected = []
+    for level in ("easy", "medium", "hard"):
+        one = next(one for one in found.slices if one.label == (level,))
+        low, high = one.simultaneous_interval.low, one.simultaneous_interval.high
+        expected.append([level, f"{low:.3f} … {high:.3f}", p_value(one.adjusted_p_value), "20"])
+    shown = [row[:1] + row[4:] for row in rows(out) if row[0] in LEVELS]
+    assert shown == expected
     assert "\n3 slices; p adjusted by Holm, intervals simultaneous.\n" in out
-
-
-def test_a_key_that_samples_lack_is_a_dash(heldout: Heldout) -> None:
-    about: list[dict[str, object]] = [{"level": 10}, {"level": 2}, {}, {"level": 2}]
-    make_run("a", [0.0, 1.0, 0.0, 1.0], metadata=about)
-    make_run("b", [1.0, 1.0, 0.0, 0.0], metadata=about)
-    shown = rows(heldout("compare", "a", "b", "--by", "level").out)
-    assert [row[0] for row in shown if row[-1] in "12" and len(row) > 1] == ["2", "10", "–"]
 
 
 def test_where_items_errored_both_readings_are_shown(heldout: Heldout) -> None:
@@ -258,13 +131,8 @@ def test_where_items_errored_both_readings_are_shown(heldout: Heldout) -> None:
     assert (readings["scored in both"][-1], readings["errored as 0"][-1]) == ("57", "60")
     assert "\nSlices, scored in both:\n" in out
     assert "\nSlices, errored as 0:\n" in out
-
-
-def test_where_values_are_negative_what_errored_is_the_least_of_them(heldout: Heldout) -> None:
-    make_run("a", [-2.0, 1.0] * 20)
-    make_run("b", [BROKEN, 1.0] * 20)
-    out = heldout("compare", "a", "b").out
-    assert [row[0] for row in rows(out) if row[0].startswith("errored")] == ["errored as -2"]
+    make_run("c", [-2.0, 1.0] * 30)  # 0 would be better than a failure
+    assert "errored as -2" in heldout("compare", "c", "b").out
 
 
 def test_where_the_readings_disagree_the_verdict_says_so(heldout: Heldout) -> None:
@@ -287,16 +155,6 @@ def test_values_without_a_spread_say_so(heldout: Heldout) -> None:
     assert ["reward", "3.000", "5.000", "+2.000", "–", "–", "1"] in rows(out)
 
 
-def test_of_a_metric_of_ones_own_it_is_higher_and_not_better(heldout: Heldout) -> None:
-    make_run("a", A)
-    make_run("b", BETTER)
-    assert "B is better: " in heldout("compare", "a", "b", "--metric", "passed").out
-    said = heldout("compare", "a", "b", "--metric", "right").out.splitlines()[-1]
-    assert said.startswith("B is higher: +0.467 (0.")
-    said = heldout("compare", "b", "a", "--metric", "right", "--markdown").out
-    assert said.startswith("### B is lower: -0.467 (-0.")
-
-
 def test_confidence_and_pass_threshold_are_those_asked_for(heldout: Heldout) -> None:
     make_run("a", [0.2, 0.6] * 20)
     make_run("b", [0.4, 0.6] * 15 + [0.4, 0.1] * 5)
@@ -306,13 +164,6 @@ def test_confidence_and_pass_threshold_are_those_asked_for(heldout: Heldout) -> 
     assert "Flips (by reward ≥ 0.3): gained 20, lost 5." in out
     found = json.loads(heldout("compare", "a", "b", *options, "--json").out)
     assert (found["confidence"], found["pass_threshold"]) == (0.8, 0.3)
-
-
-def test_flips_of_what_is_not_paired_are_said_not_to_be_there(runs: None, heldout: Heldout) -> None:
-    said = "There are no flips to list: the samples are not paired.\n"
-    for way in ([], ["--markdown"]):
-        out = heldout("compare", "before", "after", "--unpaired", "--flips", "3", *way).out
-        assert said in out
 
 
 def test_slices_without_a_pair_are_named(heldout: Heldout) -> None:
@@ -341,6 +192,8 @@ def test_metric_cluster_and_unpaired_are_what_they_say(runs: None, heldout: Held
     assert "reward, not paired: 60 samples of A with 60 of B" in out
     assert "Flips" not in out
     assert [row[-1] for row in rows(out) if row[0] == "reward"] == ["60, 60"]
+    out = heldout("compare", "before", "after", "--unpaired", "--flips", "3").out
+    assert "There are no flips to list: the samples are not paired.\n" in out
 
 
 # --- What is refused ----------------------------------------------------------------------------
@@ -363,10 +216,6 @@ def test_what_is_not_comparable_is_refused_with_the_option_that_allows_it(heldou
 
 BAD_INPUT = [
     (["before", "nowhere"], "there is no run at nowhere"),
-    (["before", "before"], "compared with itself"),
-    (["before", "after", "--by", "colour"], "colour"),
-    (["before", "after", "--metric", "speed"], "no metric 'speed'"),
-    (["before", "after", "--allow", "all"], "allow takes some of samples, scorer"),
     (["before", "after", "--allow", "samples,scorer"], "allow takes some of samples, scorer"),
     (["before", "after", "--by", "difficulty,book"], "no key 'difficulty,book'"),
     (["before", "after", "--confidence", "95"], "confidence"),
@@ -400,62 +249,53 @@ def curve(folder: Path) -> Path:
     return home
 
 
-def add_points(home: Path, *steps: int, skipped: int | None = None) -> None:
-    writer = CurveWriter(home / "curve.jsonl")
-    for step in (*steps, *([] if skipped is None else [skipped])):
-        summary: dict[str, int | float | bool | None] = {"n": 60, "mean": 0.5}
-        writer.append(
-            CurvePoint(
-                label="rl",
-                step=step,
-                session="one",
-                time=now(),
-                seconds=1.0,
-                summary=None if step == skipped else summary,
-                skipped="no memory" if step == skipped else None,
-                run={0: "steps/00000000", 50: "steps/00000050-2"}.get(step),
-            )
-        )
-    writer.close()
+@pytest.fixture
+def points(curve: Path) -> None:
+    """Step 50 was evaluated twice, the second time by an attempt that left step 100 behind."""
+    make_run("00000100", BETTER, output_dir=f"{curve}/steps")
+    write_points(
+        curve,
+        {"step": 0, "run": "steps/00000000"},
+        {"step": 50, "run": "steps/00000050"},
+        {"step": 100, "run": "steps/00000100"},
+        {"step": 50, "run": "steps/00000050-2", "session": "two"},
+        {"step": 200, "summary": None, "skipped": "no memory", "session": "two"},
+    )
 
 
 def test_evals_of_a_curve_are_named_by_their_step_or_as_the_last(
-    curve: Path, heldout: Heldout
+    points: None, heldout: Heldout
 ) -> None:
-    add_points(curve, 0, 50, skipped=100)
     out = heldout("compare", "rl@0", "rl@last").out
     assert out.startswith("A: rl@0 (model: ")
     assert "\nB: rl@last (model: " in out
     assert "B is better: +0.467" in out  # of the latest attempt
-    same = heldout("compare", f"{curve}@0", f"{curve}@50").out
+    same = heldout("compare", "outputs/evals/rl@0", "outputs/evals/rl@50").out
     assert same.splitlines()[2:] == out.splitlines()[2:]
 
 
 def test_a_name_that_means_no_run_is_refused_with_those_that_would(
-    curve: Path, heldout: Heldout
+    points: None, heldout: Heldout
 ) -> None:
-    add_points(curve, 0, 50, skipped=100)
     make_run("plain", A)
+    Path("outputs/evals/skips").mkdir()
+    write_points(Path("outputs/evals/skips"), {"step": 1, "summary": None, "skipped": "no memory"})
     for run, said in (
         ("rl", "is a curve of many evals. Name one by its step, rl@STEP, or the last, rl@last: "),
         ("rl@70", "has no eval at step 70; there are 0, 50"),
-        ("rl@100", "of step 100 were not saved; it was skipped: no memory"),
+        (
+            "rl@100",
+            "step 100 of outputs/evals/rl was superseded by a later attempt of the training",
+        ),
+        ("rl@200", "of step 200 were not saved; it was skipped: no memory"),
         ("rl@first", "Name one by its step, rl@STEP, or the last, rl@last: there are 0, 50"),
         ("plain@50", "outputs/evals/plain is one run, so there is no @50 of it"),
         ("nowhere@50", "there is no run at nowhere"),
+        ("skips@last", "has no last eval: no step has a result yet"),
     ):
         outcome = heldout("compare", "plain", run)
-        assert outcome.code == 2
+        assert (outcome.code, outcome.out) == (2, "")
         assert said in outcome.err
-
-
-def test_a_curve_without_results_has_no_last(curve: Path, heldout: Heldout) -> None:
-    add_points(curve, skipped=100)
-    make_run("plain", A)
-    said = heldout("compare", "plain", "rl@last").err
-    assert "has no last eval: no step has a result yet" in said
-    said = heldout("compare", "plain", "rl@0").err
-    assert "has no eval at step 0; no step has a result yet" in said
 
 
 def write_points(home: Path, *points: dict[str, Any]) -> None:
@@ -464,37 +304,6 @@ def write_points(home: Path, *points: dict[str, Any]) -> None:
         usual = {"label": "rl", "session": "one", "time": now(), "seconds": 1.0}
         writer.append(CurvePoint(**{**usual, "summary": {"n": 60, "mean": 0.5}, **given}))
     writer.close()
-
-
-def test_a_step_that_a_restarted_training_left_behind_is_no_eval_of_the_curve(
-    curve: Path, heldout: Heldout
-) -> None:
-    make_run("00000100", BETTER, output_dir=f"{curve}/steps")
-    write_points(
-        curve,
-        {"step": 0, "run": "steps/00000000"},
-        {"step": 50, "run": "steps/00000050"},
-        {"step": 100, "run": "steps/00000100"},
-        {"step": 50, "run": "steps/00000050-2", "session": "two"},
-    )
-    outcome = heldout("compare", "rl@0", "rl@100")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == (
-        "Error: step 100 of outputs/evals/rl was superseded by a later attempt of the training "
-        "run\n"
-    )
-    assert heldout("show", "rl", "--step", "100").code == 2
-    for name in ("rl@50", "rl@last"):  # that of the session that went on
-        assert "B is better: +0.467" in heldout("compare", "rl@0", name).out
-
-
-def test_an_attempt_that_was_killed_does_not_hide_the_one_on_the_curve(
-    curve: Path, heldout: Heldout
-) -> None:
-    write_points(curve, {"step": 0, "run": "steps/00000000"}, {"step": 50, "run": "steps/00000050"})
-    out = heldout("compare", "rl@0", "rl@50").out  # and not 00000050-2, which is better
-    assert out.splitlines()[-1].startswith("Inconclusive")
-    assert "saved to outputs/evals/rl/steps/00000050\n" in heldout("show", "rl@50").out
 
 
 def test_what_a_curve_says_of_directories_is_looked_up_and_never_followed(
@@ -516,13 +325,13 @@ def test_evals_of_several_labels_are_told_apart_by_their_label(
     write_points(
         curve,
         {"step": 0, "run": "steps/00000000"},
-        {"step": 50, "run": "steps/00000050"},
+        {"step": 50, "run": "steps/00000050"},  # an attempt that was killed left a later one
         {"step": 50, "run": "steps/00000050-2", "label": "long@8k"},
     )
     for which in ("50", "last"):
-        outcome = heldout("compare", "rl@0", f"rl@{which}")
-        assert (outcome.code, outcome.out) == (2, "")
-        assert f"name one of them, RUN@long@8k:{which}, RUN@rl:{which}" in outcome.err
+        refused = heldout("compare", "rl@0", f"rl@{which}")
+        assert refused.code == 2
+        assert f"name one of them, RUN@long@8k:{which}, RUN@rl:{which}" in refused.err
         out = heldout("compare", "rl@0", f"rl@long@8k:{which}").out
         assert f"\nB: rl@long@8k:{which} (model: " in out
         assert "B is better: +0.467" in out
@@ -531,21 +340,12 @@ def test_evals_of_several_labels_are_told_apart_by_their_label(
     assert "the curve has no eval 'short'; it has long@8k, rl" in unknown
 
 
-def test_a_directory_whose_name_has_an_at_sign_is_meant_by_its_name(
-    curve: Path, heldout: Heldout
-) -> None:
-    add_points(curve, 0, 50)
-    make_run("a", A)
-    make_run("rl@50", SIMILAR)
-    out = heldout("compare", "a", "rl@50").out
-    assert "Inconclusive" in out  # the step has another verdict
-    assert heldout("compare", "a", "outputs/evals/rl@50").out == out
-
-
 # --- JSON and pictures --------------------------------------------------------------------------
 
 
-def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) -> None:
+def test_as_json_it_is_one_line_with_every_number(
+    runs: None, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcome = heldout("compare", "before", "after", "--by", "difficulty", "--json")
     assert outcome.out.count("\n") == 1
     found = compare("outputs/evals/before", "outputs/evals/after", by="difficulty")
@@ -554,19 +354,13 @@ def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) 
     assert (said["gained_total"], said["lost_total"]) == (29, 1)
     assert said["overall"]["difference"] == found.overall.difference
     assert [part["slice"]["difficulty"] for part in said["slices"]] == [*LEVELS]
-
-
-def test_json_lists_as_many_flips_as_asked_for_and_counts_all(
-    heldout: Heldout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_run("before", A)
-    make_run("after", BETTER)
-    found = json.loads(heldout("compare", "before", "after", "--json", "--flips", "2").out)
-    assert [change["id"] for change in found["gained"]] == ["q1", "q2"]
-    assert (found["gained_total"], len(found["lost"]), found["lost_total"]) == (29, 1, 1)
+    few = json.loads(heldout("compare", "before", "after", "--json", "--flips", "2").out)
+    assert [change["id"] for change in few["gained"]] == ["q1", "q2"]
+    assert (few["gained_total"], len(few["lost"]), few["lost_total"]) == (29, 1, 1)
+    assert {*few["gained"][0]} == {*["id", "a", "b", "question", "target", "answer_a", "answer_b"]}
     monkeypatch.setattr("heldout.cli.compare.JSON_FLIPS", 3)
-    found = json.loads(heldout("compare", "before", "after", "--json").out)
-    assert (len(found["gained"]), found["gained_total"]) == (3, 29)
+    few = json.loads(heldout("compare", "before", "after", "--json").out)
+    assert (len(few["gained"]), few["gained_total"]) == (3, 29)
 
 
 def test_the_picture_is_written_and_said_beside_the_report(
@@ -579,16 +373,6 @@ def test_the_picture_is_written_and_said_beside_the_report(
 
 
 # --- Terminals ----------------------------------------------------------------------------------
-
-
-@pytest.mark.integration
-def test_nothing_is_wider_than_the_terminal(runs: None) -> None:
-    arguments = ("compare", "before", "after", "--by", "difficulty", "--flips", "2")
-    terminal = Terminal(*arguments, columns=80)
-    assert terminal.read_all() == 0
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.written)
-    assert max(len(line) for line in plain.splitlines()) <= 80
-    assert re.search(r"\x1b\[1;32mB is better: \+0\.467", terminal.written)
 
 
 def test_numbers_have_a_sign_where_they_are_differences() -> None:
@@ -605,61 +389,21 @@ def test_numbers_have_a_sign_where_they_are_differences() -> None:
 
 # --- Text from elsewhere ------------------------------------------------------------------------
 
-HOSTILE = (
-    "a | b",
-    "\\| x",
-    "`code` ```",
-    "<img src=x onerror=alert(1)> <!-- </code></details>",
-    "[link](https://e.com) ![image](x) <https://e.com>",
-    "https://e.com www.e.com WWW.e.com",
-    "@user someone@e.com",
-    "#12 owner/repo#12 GH-12",
-    "**bold** _it_ ~~gone~~ $x^2$ $$y$$",
-    ":boom: &amp; &lt;b&gt; &#64;user",
-    "a\nb\r\n# c\n\n| d | e |",
-    "- list",
-    "1. list",
-    "---",
-    "===",
-    "    code",
-    "> quote",
-    "\x1b[2J\u202eright\u2028\x00",
-)
-
-
-class Page(HTMLParser):
-    """The elements of a page, and its text."""
-
-    def __init__(self, markdown: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.texts: list[str] = []
-        self.feed(MarkdownIt("commonmark").enable("table").render(markdown))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert all(name == "style" and str(v).startswith("text-align") for name, v in attrs)
-        self.tags.append(tag)
-
-    def handle_comment(self, data: str) -> None:
-        raise AssertionError(data)
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
 
 @pytest.mark.parametrize("value", HOSTILE)
-@pytest.mark.parametrize("place", ["{}", "- {}", "# {}", "| a | b |\n|---|---|\n| {} | b |"])
-def test_in_markdown_a_text_renders_as_itself(value: str, place: str) -> None:
-    harmless = Page(place.format("harmless"))
-    page = Page(place.format(escape_markdown(value)))
-    assert [tag for tag in page.tags if tag != "span"] == harmless.tags
+def test_in_markdown_a_text_renders_as_itself(value: str) -> None:
     shown = printable(value).replace("\n", "\\n")
-    assert "".join(page.texts).split() == "".join(harmless.texts).replace("harmless", shown).split()
+    for place in ("{}", "- {}", "# {}", "| a | b |\n|---|---|\n| {} | b |"):
+        harmless = Page(place.format("harmless"))
+        page = Page(place.format(escape_markdown(value)))
+        assert [tag for tag in page.tags if tag != "span"] == harmless.tags
+        plain = "".join(harmless.texts).replace("harmless", shown)
+        assert "".join(page.texts).split() == plain.split()
+        # What GitHub looks for in a finished page is in no single piece of text.
+        for piece in page.texts:
+            assert not re.search(r"@\w|#\d|\$\S|https?:|www\.|:\w+:|GH-\d", piece, re.IGNORECASE)
     in_table = render_markdown(Report([Table([Column("a")], [[code_span(value)]])]))
     assert f"| <code>{escape_markdown(value)}</code> |" in in_table
-    # What GitHub looks for in a finished page is in no single piece of text.
-    for piece in page.texts:
-        assert not re.search(r"@\w|#\d|\$\S|https?:|www\.|:\w+:|GH-\d", piece, re.IGNORECASE)
 
 
 def test_in_markdown_endless_texts_and_tables_are_cut() -> None:
@@ -668,18 +412,6 @@ def test_in_markdown_endless_texts_and_tables_are_cut() -> None:
     lines = render_markdown(Report([table])).splitlines()
     assert lines[-1] == "… and 5 more; `--json` has all."
     assert len(lines) == 2 + MARKDOWN_ROWS + 2
-
-
-def make_hostile() -> None:
-    ids = [f"{i} {value}" for i, value in enumerate(HOSTILE)]
-    about = [{"key | `x` @user": value} for value in HOSTILE]
-    for name, answers in (("a", [0.0, 1.0]), ("b", [1.0, 0.0])):
-        make_run(name, answers * (len(ids) // 2), ids=ids, metadata=about)
-        run = RunDir(Path("outputs/evals") / name)
-        info = run.read_info()
-        info.config["experiment_name"] = f"<b>@{name}</b> | \x1b[31m"
-        info.config["endpoint"] = {"model": "[x](https://e.com)\n| @user |"}
-        run.write_info(info)
 
 
 def test_a_comparison_of_hostile_names_is_shown_and_never_obeyed(heldout: Heldout) -> None:
@@ -692,18 +424,6 @@ def test_a_comparison_of_hostile_names_is_shown_and_never_obeyed(heldout: Heldou
     check_markdown(outcome, tables=2)
     ids = html.unescape(outcome.out)
     assert "0 a | b" in re.sub("</?span>", "", ids)
-
-
-def check_markdown(outcome: Outcome, tables: int) -> None:
-    assert outcome.code in (0, 1, 2, 3), outcome.err
-    page = Page(outcome.out)
-    known = "h3 ul li p code span table thead tr th tbody td details summary"
-    assert {*page.tags} <= {*known.split()}
-    assert page.tags.count("table") == tables
-    widths = {line.count("|") for line in outcome.out.splitlines() if line.startswith("| <code>")}
-    assert len(widths) <= 2, widths
-    for piece in page.texts:
-        assert not re.search(r"@\w|https?:|<b>@", piece)
 
 
 def test_markdown_has_the_verdict_as_its_heading_and_the_numbers_as_tables(
@@ -720,4 +440,6 @@ def test_markdown_has_the_verdict_as_its_heading_and_the_numbers_as_tables(
     ] == [f"| <code>{name}</code>" for name in ("reward", "easy", "medium", "hard")]
     assert "<summary>Flips: gained 29, lost 1</summary>" in out
     assert "- lost <code>q56</code>  1.000 → 0.000" in out
+    flip = "- gained <code>q1</code>  0.000 → 1.000\n- question  1\n- target    –\n- A         "
+    assert flip in out
     assert out.count("- gained ") == 10

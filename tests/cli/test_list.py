@@ -12,7 +12,7 @@ import pytest
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import list_runs
 from tests.cli.conftest import RUN, START, Heldout, Write
-from tests.cli.test_process import Terminal
+from tests.cli.runs import Terminal
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import find_run
-from tests.cli.conftest import START, Heldout, Outcome, calls, command_of
+from tests.cli.conftest import START, Heldout, calls
+from tests.cli.runs import Outcome, command_of, lines_of_journal, wait_for
 
 GRADERS = """
 from pathlib import Path
@@ -36,8 +36,6 @@ async def waiting(trajectory, sample):
 
 def broken(trajectory, sample):
     raise ValueError("no")
-
-not_a_function = 3
 """
 
 
@@ -48,7 +46,7 @@ def graders(finished: Outcome) -> Path:
 
 
 @pytest.mark.usefixtures("graders")
-@pytest.mark.parametrize("named", ["graders:lenient", "graders.py:lenient", "./graders.py:lenient"])
+@pytest.mark.parametrize("named", ["graders:lenient", "./graders.py:lenient"])
 def test_saved_answers_are_scored_again_without_asking(heldout: Heldout, named: str) -> None:
     asked = calls()
     found = heldout("rescore", "six", "--scorer", named)
@@ -101,25 +99,14 @@ def test_its_summary_is_one_line_of_json_on_request(heldout: Heldout) -> None:
 
 
 @pytest.mark.usefixtures("graders")
-def test_scoring_again_twice_makes_two_runs(heldout: Heldout) -> None:
-    assert heldout("rescore", "six", "--scorer", "graders:lenient").code == 0
-    again = heldout("rescore", "six", "--scorer", "graders:strict")
-    assert again.code == 0, again.err
-    assert heldout("show", "six-rescored").out == again.out
-    assert find_run("six-rescored@1") != find_run("six-rescored")
-
-
-@pytest.mark.usefixtures("graders")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["six"], 2, "Missing option '--scorer'"),
         (["six", "--scorer", "graders"], 2, "--scorer is module:function or file.py:function"),
         (["six", "--scorer", "graders:nothing"], 2, "graders has no function 'nothing'"),
-        (["six", "--scorer", "graders.py:not_a_function"], 2, "has no function 'not_a_function'"),
         (["six", "--scorer", "gradrs:lenient"], 2, "there is no module 'gradrs' here"),
         (["six", "--scorer", "gradrs.py:lenient"], 2, "gradrs.py does not exist"),
-        (["sixx", "--scorer", "graders:lenient"], 2, "did you mean"),
         (["six", "--scorer", "graders:broken"], 4, "`heldout rescore` score the saved answers"),
         (["six", "--scorer", "heldout.scoring:grade_number"], 2, "Rubric(grade_number) makes it"),
         (["six", "--scorer", "graders:lenient", "--name", "../x"], 2, "becomes a directory"),
@@ -135,21 +122,14 @@ def test_what_is_wrong_is_said(
 
 @pytest.mark.integration
 @pytest.mark.usefixtures("graders")
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
-def test_one_that_was_stopped_goes_on(heldout: Heldout, by: signal.Signals) -> None:
-    runs = Path("outputs/evals/six-rescored")
+def test_one_that_was_stopped_goes_on(heldout: Heldout) -> None:
     command = command_of("rescore", "six", "--scorer", "graders:waiting", "--max-concurrent", "1")
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 30
-    while [path.read_bytes().count(b"\n") for path in runs.glob("*/results.jsonl")] != [4]:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(by)
+    wait_for(lambda: lines_of_journal("six-rescored") == 4, process)
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
-    if by == signal.SIGINT:
-        assert process.returncode == 130
-        assert b"continue with --resume" in err
+    assert process.returncode == 130
+    assert b"continue with --resume" in err
     Path("go").touch()
     done = heldout("rescore", "six", "--scorer", "graders:waiting", "--resume")
     assert done.code == 0, done.err

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 
 import jsonschema
-import pytest
 
 from heldout.cli.main import COMMANDS, EXIT_CODES
 from heldout.cli.outputs import OUTPUTS, build_schema
 from heldout.training.curve import CurveWriter
-from tests.cli.conftest import Heldout, Outcome, Write
-from tests.cli.test_curve import run as run  # the fixtures of a curve
-from tests.cli.test_curve import writer as writer
+from tests.cli.conftest import Heldout, Write
+from tests.cli.runs import Outcome
 
 
 def check(name: str, out: str) -> None:
@@ -51,21 +49,16 @@ def test_what_a_command_prints_keeps_to_its_schema(finished: Outcome, heldout: H
         check(name, outcome.out)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
+def test_what_a_command_prints_of_a_curve_keeps_to_its_schema(run: Path, heldout: Heldout) -> None:
+    for name, arguments in (
         ("show-curve", ["show", "rl_eval"]),
         ("show-curve", ["curve", "show", "rl_eval"]),
         ("curve flips", ["curve", "flips", "rl_eval"]),
         ("curve plot", ["curve", "plot", "rl_eval", "-o", "x.svg"]),
-    ],
-)
-def test_what_a_command_prints_of_a_curve_keeps_to_its_schema(
-    run: Path, heldout: Heldout, name: str, arguments: list[str]
-) -> None:
-    outcome = heldout(*arguments, "--json")
-    assert outcome.code == 0, outcome.err
-    check(name, outcome.out)
+    ):
+        outcome = heldout(*arguments, "--json")
+        assert outcome.code == 0, outcome.err
+        check(name, outcome.out)
 
 
 def test_what_stop_prints_keeps_to_its_schema(writer: CurveWriter, heldout: Heldout) -> None:

@@ -11,59 +11,22 @@ from typing import Any
 
 import pytest
 
-from heldout import (
-    EvalReport,
-    EvalResult,
-    Message,
-    Metric,
-    Sample,
-    Score,
-    Stop,
-    ToolCall,
-    Trajectory,
-)
+from heldout import EvalReport, EvalResult, Message, Sample, Stop, ToolCall, Trajectory
 from heldout._format import printable
 from heldout.reporting.summaries import in_order
 from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter
-from heldout.store.run_dir import RunDir, now
-from heldout.training.curve import CurvePoint, CurveWriter
-from tests.cli.conftest import RUN, START, Heldout, Outcome, calls, damage_line
-from tests.cli.test_compare import Page
-
-
-def save(*results: EvalResult, path: str = "outputs/evals/made", **config: object) -> None:
-    whole = {"experiment_name": "made", "repeats": 1, **config}
-    EvalReport(results, summarize_results(results), whole).save(path)
-
-
-def result(
-    id: str = "q",
-    *messages: Message,
-    truth: object = None,
-    error: str | None = None,
-    metric: str = "correct",
-    metadata: dict[str, object] | None = None,
-    repeat: int = 0,
-    truncated: bool = False,
-    value: float = 0.0,
-) -> EvalResult:
-    return EvalResult(
-        id,
-        Sample(id, {"question": f"{id}?"}, truth, metadata or {}),
-        Trajectory(messages or (Message("user", "?"),), Stop(truncated=truncated)),
-        Score() if error else Score((Metric(metric, value, weight=1.0),)),
-        repeat=repeat,
-        error=error,
-    )
-
+from heldout.store.notes import write_note
+from heldout.store.run_dir import RunDir
+from tests.cli.conftest import RUN, Heldout, calls, damage_line
+from tests.cli.runs import Outcome, Page, result, save
 
 # --- show ---------------------------------------------------------------------------------------
 
 
 def test_show_prints_what_run_printed(finished: Outcome, heldout: Heldout) -> None:
-    assert heldout("show", f"{RUN}").out == finished.out
-    assert heldout("show", "six").out == finished.out
+    assert heldout("show", f"{RUN}").out == heldout("show", "six").out == finished.out
+    assert "Not finished" not in finished.out
 
 
 def test_show_as_json_is_one_line_with_status_config_and_summary(
@@ -92,25 +55,19 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
     }
 
 
-@pytest.mark.parametrize("option", [("--failures", "9"), ("--passes", "9"), ("--sample", "q5")])
 def test_conversations_as_markdown_are_text_and_nothing_else(
-    finished: Outcome, heldout: Heldout, option: tuple[str, str]
+    finished: Outcome, heldout: Heldout
 ) -> None:
     hostile = "<img src=x> @everyone **bold** | cell"
     journal = RUN / "results.jsonl"
     journal.write_bytes(re.sub(rb"say word\d", hostile.encode(), journal.read_bytes()))
-    out = heldout("show", "six", *option, "--markdown").out
-    page = Page(out)
-    assert {*page.tags} <= {"ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code", "span"}
-    assert hostile in "".join(page.texts)
-    assert "@everyone" not in out
-
-
-def test_show_as_markdown_is_the_same_table(finished: Outcome, heldout: Heldout) -> None:
-    lines = heldout("show", "six", "--markdown").out.splitlines()
-    assert lines[0] == f"- <code>six/{START}</code>, model: answer"
-    assert "| reward = passed (≥ 0.5) = correct | 0.667 | 0.300 … 0.903 | 6 |" in lines
-    assert any(line.startswith("|  | mean | 95% interval | n |") for line in lines)
+    known = {*["ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code", "span"]}
+    for option in (("--failures", "9"), ("--passes", "9"), ("--sample", "q5")):
+        out = heldout("show", "six", *option, "--markdown").out
+        page = Page(out)
+        assert {*page.tags} <= known
+        assert hostile in "".join(page.texts)
+        assert "@everyone" not in out
 
 
 def test_show_failures_prints_the_first_items_that_did_not_pass(
@@ -167,7 +124,6 @@ def test_the_hint_on_failures_is_a_command_that_works(heldout: Heldout) -> None:
     save(result("a", error="no"), result("b"), path=path)
     out = heldout("show", "of today").out
     hint = re.search(r"`heldout (.*)` shows why items errored", out)
-    assert hint is not None
     assert shlex.split(hint[1]) == ["show", path, "--failures", "5"]
     assert heldout(*shlex.split(hint[1])).code == 0
 
@@ -230,6 +186,30 @@ EVIL = "\x1b[2J\x1b]0;title\x07[red]x[/red]\r\x9b31m\u202e\u2028\x00:boom:"
 INERT = r"\x1b[2J\x1b]0;title\x07[red]x[/red]\r\x9b31m\u202e\u2028\x00:boom:"
 
 
+def test_show_has_reviewers_notes_and_says_which_are_about_an_earlier_answer(
+    heldout: Heldout,
+) -> None:
+    answers = [result(id, Message("assistant", id), truth="a") for id in ("a", "b")]
+    save(*answers)
+    run = RunDir(Path("outputs/evals/made"))
+    before = heldout("show", "made").out
+    write_note(run, answers[0], "correct", "")
+    write_note(run, result("b", Message("assistant", "other")), "incorrect", "too \x1b[31mshort")
+    shown = heldout("show", "made").out
+    assert "2 notes of reviewers: 1 correct; 1 incorrect" in shown
+    assert [line for line in shown.splitlines() if "reviewers" not in line] == before.splitlines()
+    items = heldout("show", "made", "--failures", "2").out
+    assert re.search(r"^note +correct$", items, re.M)
+    assert re.search(r"^note +incorrect: too .*short \(about an earlier answer\)$", items, re.M)
+    assert "\x1b" not in items
+    printed = heldout("show", "made", "--failures", "2", "--json").out.splitlines()
+    notes = [json.loads(line)["note"] for line in printed]
+    assert [(note["label"], note["is_current"]) for note in notes] == [
+        ("correct", True),
+        ("incorrect", False),
+    ]
+
+
 def test_what_a_model_says_is_shown_and_never_obeyed(heldout: Heldout) -> None:
     save(
         result(f"id{EVIL}", Message("assistant", EVIL), truth=EVIL, metric=f"m{EVIL}"),
@@ -261,42 +241,20 @@ def test_words_of_any_script_stay_as_they_are() -> None:
     assert printable("\ud800\U000e0001") == r"\ud800\U000e0001"
 
 
-@pytest.mark.parametrize("threshold", ["high", None, [1]])
-def test_a_config_from_elsewhere_is_not_taken_at_its_word(
-    heldout: Heldout, threshold: object
-) -> None:
-    save(result(), pass_threshold=threshold, endpoint="text", repeats="two")
+def test_a_config_from_elsewhere_is_not_taken_at_its_word(heldout: Heldout) -> None:
+    save(result(), pass_threshold="high", endpoint="text", repeats="two")
     assert "passed (≥ 0.5)" in heldout("show", "made").out
     assert heldout("show", "made", "--failures", "1").code == 0
 
 
-def test_a_run_that_is_not_there_is_named(heldout: Heldout, folder: Path) -> None:
-    outcome = heldout("show", "outputs/evals/none")
-    assert (outcome.code, outcome.err) == (2, "Error: there is no run at outputs/evals/none\n")
-    assert (
-        heldout("show", "none", "--by", "x").err
-        == "Error: there is no run at none, nor at outputs/evals/none\n"
-    )
+def test_a_run_that_is_not_there_is_named(heldout: Heldout) -> None:
     save(result(), path="outputs/evals/nope2")
     near = heldout("show", "nope")
-    assert near.err == (
-        "Error: there is no run at nope, nor at outputs/evals/nope; did you mean nope2?\n"
+    assert (near.code, near.err) == (
+        2,
+        "Error: there is no run at nope, nor at outputs/evals/nope; did you mean nope2?\n",
     )
-    near = heldout("show", "outputs/evals/nope")
-    assert near.err.endswith("outputs/evals/nope; did you mean outputs/evals/nope2?\n")
     assert "did you mean" not in heldout("show", "elsewhere/nope").err
-    (folder / "empty").mkdir()
-    assert "empty is not a run directory" in heldout("show", "empty").err
-
-
-def test_a_run_of_a_newer_version_is_refused_by_its_version(
-    finished: Outcome, heldout: Heldout
-) -> None:
-    run = json.loads((RUN / "run.json").read_text())
-    (RUN / "run.json").write_text(json.dumps({**run, "version": 99}))
-    outcome = heldout("show", "six")
-    assert outcome.code == 2
-    assert "version 99" in outcome.err
 
 
 # --- pass@k and clusters ------------------------------------------------------------------------
@@ -331,21 +289,6 @@ def test_a_run_with_repeats_shows_pass_at_their_number_by_itself(heldout: Heldou
     assert "pass@1" not in out
 
 
-def test_run_and_show_print_the_same_of_repeats(write: Any, heldout: Heldout) -> None:
-    write(**{"max_concurrent=1": "max_concurrent=1, repeats=2"})
-    ran = heldout("run", "eval.py")
-    assert row(ran.out, "pass@2")[-2:] == ["6", "samples"]
-    assert heldout("show", "six").out == ran.out
-
-
-def test_a_run_without_repeats_shows_no_pass_at_k_unless_it_is_asked_for(
-    finished: Outcome, heldout: Heldout
-) -> None:
-    assert "pass@" not in finished.out
-    out = heldout("show", "six", "--pass-at", "1").out
-    assert row(out, "pass@1 = pass^1")[0] == "0.667"
-
-
 def test_several_k_are_rows_of_the_table_and_keys_in_json(heldout: Heldout) -> None:
     save(*repeated([1.0, 0.0, 0.0], [1.0, 1.0, 1.0]), repeats=3)
     asked = ("show", "made", "--pass-at", "2", "--pass-at", "1")
@@ -357,13 +300,6 @@ def test_several_k_are_rows_of_the_table_and_keys_in_json(heldout: Heldout) -> N
     assert summary["pass_hat_2"] == 0.5
     assert summary["pass_at_2_n"] == 2
     assert summary["pass_at_2_ci_low"] < summary["pass_at_2"] < summary["pass_at_2_ci_high"]
-
-
-def test_more_attempts_than_were_made_are_refused_by_sample(heldout: Heldout) -> None:
-    save(*repeated([1.0, 0.0], [1.0, 1.0]), repeats=2)
-    outcome = heldout("show", "made", "--pass-at", "3")
-    assert outcome.code == 2
-    assert "k is 3, but fewer attempts were made at samples 'q0', 'q1'" in outcome.err
 
 
 def test_of_an_unfinished_run_pass_at_k_waits_and_the_rest_is_shown(heldout: Heldout) -> None:
@@ -393,21 +329,10 @@ def test_show_clusters_by_a_key_and_says_so(heldout: Heldout) -> None:
     assert (summary["clustered_by"], summary["n_clusters"]) == ("passage", 21)
     assert summary["mean"] == plain["mean"]
     assert summary["ci_high"] - summary["ci_low"] > plain["ci_high"] - plain["ci_low"]
-
-
-def test_few_clusters_are_said_to_be_rough(heldout: Heldout) -> None:
-    save(*repeated(*[[float(i % 2)] for i in range(7)]))
-    out = heldout("show", "made", "--cluster", "passage").out
-    assert "clustered by passage: 4 clusters" in out
-    assert "intervals from 4 clusters are rough" in out
-
-
-def test_an_unknown_cluster_key_is_refused_with_what_there_is(heldout: Heldout) -> None:
-    save(*repeated([1.0], [0.0], [1.0]))
-    for command in (["show", "made"], ["show", "made", "--by", "half"]):
-        outcome = heldout(*command, "--cluster", "chapter")
-        assert outcome.code == 2
-        assert "no key 'chapter'; its samples have half, passage (or " in outcome.err
+    save(*repeated(*[[float(i % 2)] for i in range(7)]), path="few")
+    assert (
+        "intervals from 4 clusters are rough" in heldout("show", "few", "--cluster", "passage").out
+    )
 
 
 def test_slice_clusters_by_a_key_and_counts_clusters(heldout: Heldout) -> None:
@@ -454,13 +379,12 @@ def test_an_unfinished_run_shows_as_such(
     code: int,
 ) -> None:
     unfinished(status, asked, 3, reason)
-    outcome = heldout("show", "six")
-    assert outcome.code == code
-    assert heldout("show", "six", "--json").code == code
-    assert heldout("show", "six", "--failures", "1").code == code
+    outcome, as_json = heldout("show", "six"), heldout("show", "six", "--json")
+    failures = heldout("show", "six", "--failures", "1")
+    assert (outcome.code, as_json.code, failures.code) == (code,) * 3
     assert said in outcome.out
     assert "3 items: 3 scored" in outcome.out
-    shown = json.loads(heldout("show", "six", "--json").out)
+    shown = json.loads(as_json.out)
     # Nobody is writing it, so it does not run.
     found = "interrupted" if status == "running" else status
     assert (shown["status"], shown["reason"]) == (found, reason)
@@ -500,13 +424,6 @@ def test_a_run_under_way_shows_as_such(finished: Outcome, heldout: Heldout) -> N
         writer.close()
 
 
-def test_a_finished_run_does_not_show_as_unfinished(finished: Outcome, heldout: Heldout) -> None:
-    sliced = heldout("show", "six", "--by", "topic").out
-    assert "Not finished" not in finished.out + sliced
-    lines = heldout("show", "six", "--by", "topic", "--json").out.splitlines()
-    assert "complete" not in json.loads(lines[0])
-
-
 def test_a_damaged_line_is_named_moved_aside_and_run_again(
     finished: Outcome, heldout: Heldout
 ) -> None:
@@ -530,25 +447,7 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
     assert heldout("run", "eval.py", "--resume").out == finished.out
     assert calls() == ["word1"]
     assert heldout("show", "six", "--failures", "9").code == 0
-
-
-@pytest.mark.parametrize("arguments", [["show"], ["show", "--json"], ["show", "--by", "topic"]])
-def test_a_journal_that_is_not_as_long_as_it_was_is_read_again_and_its_damage_named(
-    finished: Outcome, heldout: Heldout, arguments: list[str]
-) -> None:
-    journal = RUN / "results.jsonl"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join([*lines[:3], b"garbage\n", *lines[4:]]))
-    outcome = heldout(arguments[0], "six", *arguments[1:])
-    assert outcome.code == 2
-    assert f"{RUN}/results.jsonl, line 4: not a readable result" in outcome.err
-
-
-def test_repairing_what_is_whole_changes_nothing(finished: Outcome, heldout: Heldout) -> None:
-    before = {p.name: p.read_bytes() for p in RUN.iterdir()}
-    outcome = heldout("repair", "six")
-    assert outcome.err == f"{RUN}/results.jsonl has no damaged line.\n"
-    assert {p.name: p.read_bytes() for p in RUN.iterdir()} == before
+    assert heldout("repair", "six").err == f"{RUN}/results.jsonl has no damaged line.\n"
 
 
 # --- slice --------------------------------------------------------------------------------------
@@ -556,40 +455,6 @@ def test_repairing_what_is_whole_changes_nothing(finished: Outcome, heldout: Hel
 
 def cells(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines() if line.strip(" ─")]
-
-
-def write_curve(path: Path, label: str) -> None:
-    path.mkdir(parents=True)
-    writer = CurveWriter(path / "curve.jsonl")
-    writer.append(
-        CurvePoint(
-            label=label,
-            step=0,
-            session="one",
-            time=now(),
-            seconds=1.0,
-            summary={"n": 4, "mean": 0.5},
-        )
-    )
-    writer.close()
-
-
-def test_a_curve_is_headed_by_its_label_and_where_it_is_if_that_is_another(
-    folder: Path, heldout: Heldout
-) -> None:
-    write_curve(folder / "runs/august", "math")
-    assert heldout("show", "runs/august").out.startswith("math in august\n")
-    write_curve(folder / "runs/math", "math")
-    assert heldout("show", "runs/math").out.startswith("math\n")
-
-
-def test_terms_that_make_no_verdict_are_refused_before_anything_is_printed(
-    folder: Path, heldout: Heldout
-) -> None:
-    write_curve(folder / "math", "math")
-    outcome = heldout("show", "math", "--alpha", "5")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "alpha is between 0 and 1; got 5" in outcome.err
 
 
 def test_slice_prints_a_line_for_each_value_and_one_for_all(
@@ -618,17 +483,6 @@ def test_two_keys_slice_by_their_combinations(finished: Outcome, heldout: Heldou
     ]
     table = heldout("show", "six", "--by", "difficulty", "--by", "topic").out
     assert cells(table)[1][:4] == ["easy", "topic", "0", "1"]
-
-
-def test_a_key_that_is_not_there_is_refused_with_those_that_are(
-    finished: Outcome, heldout: Heldout
-) -> None:
-    outcome = heldout("show", "six", "--by", "dificulty")
-    assert outcome.code == 2
-    assert outcome.err == (
-        f"Error: {RUN} has no key 'dificulty'; its samples have difficulty, topic "
-        "(or ended_by, ok, truncated, repeat, sample_id)\n"
-    )
 
 
 def test_a_report_its_slices_and_its_items_are_shown_one_at_a_time(

@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from tests.cli.conftest import RUN, Heldout, Outcome, Write
+from tests.cli.conftest import RUN, Heldout, Write
+from tests.cli.runs import Outcome
 
 
 @pytest.fixture
@@ -47,22 +48,17 @@ def test_values_that_json_lacks_are_texts_in_it(six: None, heldout: Heldout) -> 
     assert json.loads(line) == {"d": "2026-01-02", "l": [1.5, None], "s": {"a": 1}, "x": 0.1}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_bad_sql_is_one_line_and_exit_code_2(six: None, heldout: Heldout) -> None:
+    for command in (
         ["sql", "six", "select foo from results"],
         ["show", "six", "--where", "foo = 1"],
         ["show", "six", "--by", "topic", "--where", "foo = 1"],
         ["compare", "six", "six", "--where", "foo = 1"],
-    ],
-)
-def test_bad_sql_is_one_line_and_exit_code_2(
-    command: list[str], six: None, heldout: Heldout
-) -> None:
-    outcome = heldout(*command)
-    assert outcome.code == 2
-    assert outcome.err.startswith('Error: Binder Error: Referenced column "foo" not found')
-    assert outcome.err.count("\n") == 1
+    ):
+        outcome = heldout(*command)
+        assert outcome.code == 2
+        assert outcome.err.startswith('Error: Binder Error: Referenced column "foo" not found')
+        assert outcome.err.count("\n") == 1
 
 
 def test_a_table_stops_after_some_rows_and_says_so(six: None, heldout: Heldout) -> None:
@@ -74,11 +70,7 @@ def test_a_table_stops_after_some_rows_and_says_so(six: None, heldout: Heldout) 
 
 def test_a_subset_is_said_to_be_one_beside_its_mean(six: None, heldout: Heldout) -> None:
     condition = "id <> 'q0'"
-    for command in (
-        ["show", "six"],
-        ["show", "six", "--by", "topic"],
-        ["compare", "six", "other"],
-    ):
+    for command in (["show", "six"], ["show", "six", "--by", "topic"], ["compare", "six", "other"]):
         printed = heldout(*command, "--where", condition).out
         assert f"only results where {condition}: 5 of 6" in " ".join(printed.split())
     summary = json.loads(heldout("show", "six", "--where", condition, "--json").out)["summary"]

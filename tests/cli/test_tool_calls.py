@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,8 @@ from heldout.analysis.tool_calls import load_requests, opening_messages
 from heldout.engine import evaluate
 from heldout.models.requests import open_requests
 from heldout.scoring.tool_calls import score_calls
-from tests.cli.conftest import Heldout, Outcome
+from tests.cli.conftest import Heldout
+from tests.cli.runs import Outcome, command_of, lines_of_journal, wait_for
 from tests.faulty_server import (
     KEY,
     Action,
@@ -276,19 +275,6 @@ def test_an_errored_request_is_in_no_number_and_is_asked_again(
     assert (again["answered"], again["errored"]) == (2, 0)
 
 
-def test_where_everything_fails_there_is_no_number(
-    toolcalls: Toolcalls, server: FaultyServer
-) -> None:
-    write_requests("refused")
-    outcome = toolcalls("requests.jsonl")
-    assert (outcome.code, outcome.out) == (4, "")
-    assert "the only item errored" in outcome.err
-    server.behave = lambda request: status(500, "oops")
-    outcome = toolcalls("requests.jsonl", "--name", "down")
-    assert (outcome.code, outcome.out) == (4, "")
-    assert "answered 500: oops" in outcome.err
-
-
 def test_what_a_model_wrote_cannot_move_the_terminal(toolcalls: Toolcalls) -> None:
     write_requests("hostile", "megabyte")
     outcome = toolcalls("requests.jsonl")
@@ -402,6 +388,11 @@ def test_results_without_requests_are_matched_by_their_line(toolcalls: Toolcalls
         del row["request"]
     found = as_json(toolcalls("requests.jsonl", "--baseline", write_results(*rows), "--json"))
     assert [found["trigger"][k] for k in ("tp", "fp", "fn", "tn")] == [1, 0, 1, 0]
+    # Where a second reference does not know the lines, nothing is guessed.
+    plain = write_results(results_line("good", "stop"), name="plain.jsonl")
+    outcome = toolcalls("requests.jsonl", "--baseline", "reference.jsonl", "--baseline", plain)
+    assert outcome.code == 2
+    assert "plain.jsonl does not say which line of the file each of its requests was" in outcome.err
 
 
 def test_a_request_that_failed_there_and_was_asked_again_counts_once(toolcalls: Toolcalls) -> None:
@@ -422,18 +413,6 @@ def test_a_request_that_failed_there_and_was_asked_again_counts_once(toolcalls: 
     assert (found["trigger"]["tp"], found["trigger"]["tn"]) == (1, 1)
 
 
-def test_identical_requests_are_matched_in_their_order(toolcalls: Toolcalls) -> None:
-    write_requests("good", "good", "good")
-    rows = [
-        results_line("good", "tool_calls", call()),
-        results_line("good", "stop"),
-    ]
-    trigger = as_json(toolcalls("requests.jsonl", "--baseline", write_results(*rows), "--json"))[
-        "trigger"
-    ]
-    assert [trigger[k] for k in ("tp", "fp", "fn", "tn", "unmatched")] == [1, 1, 0, 0, 1]
-
-
 def test_the_order_of_identical_requests_is_that_of_their_file_and_not_of_the_results(
     toolcalls: Toolcalls, server: FaultyServer
 ) -> None:
@@ -449,7 +428,7 @@ def test_the_order_of_identical_requests_is_that_of_their_file_and_not_of_the_re
 
 
 def test_a_reference_that_is_none_is_refused_before_anything_is_sent(
-    toolcalls: Toolcalls, server: FaultyServer
+    toolcalls: Toolcalls, server: FaultyServer, finished: Outcome
 ) -> None:
     write_requests("good")
     for rows, said in (
@@ -464,36 +443,16 @@ def test_a_reference_that_is_none_is_refused_before_anything_is_sent(
         outcome = toolcalls("requests.jsonl", "--baseline", write_results(*rows))
         assert outcome.code == 2
         assert said in outcome.err
-    assert server.requests == []
-
-
-def test_names_and_references_that_mean_nothing_are_refused(
-    toolcalls: Toolcalls, server: FaultyServer, finished: Outcome
-) -> None:
-    write_requests("good")
     for arguments, said in (
         (["--name", "../elsewhere"], "'../elsewhere'"),
         (["--baseline", "a"] * 3, "once, or twice"),
         (["--baseline", "six"], "is no request, as `heldout tool-calls` stores them"),
         (["--name", "mine", "--baseline", "mine"], "'mine' is compared with itself"),
+        (["--name", "typo", "--resume"], "there is no run at outputs/evals/typo"),
     ):
         outcome = toolcalls("requests.jsonl", *arguments)
         assert outcome.code == 2
         assert said in outcome.err
-    assert server.requests == []
-
-
-def test_lines_are_matched_only_where_both_sides_know_them(
-    toolcalls: Toolcalls, server: FaultyServer
-) -> None:
-    write_requests("good")
-    numbered = results_line("", "stop", data_index=1)
-    del numbered["request"]
-    plain = write_results(results_line("good", "stop"), name="plain.jsonl")
-    references = ("--baseline", write_results(numbered), "--baseline", plain)
-    outcome = toolcalls("requests.jsonl", *references)
-    assert outcome.code == 2
-    assert "plain.jsonl does not say which line of the file each of its requests was" in outcome.err
     assert server.requests == []
 
 
@@ -554,15 +513,7 @@ def test_lines_at_the_end_are_added_and_others_are_refused(
     assert len(server.requests) == 4
 
 
-def test_resume_begins_no_run(toolcalls: Toolcalls, server: FaultyServer) -> None:
-    write_requests("good")
-    outcome = toolcalls("requests.jsonl", "--resume", "--name", "typo")
-    assert outcome.code == 2
-    assert "there is no run at outputs/evals/typo" in outcome.err
-    assert server.requests == []
-    toolcalls("requests.jsonl", "--name", "there", "--output-dir", "elsewhere")
-    there = ("--resume", "--name", "there", "--output-dir", "elsewhere")
-    assert toolcalls("requests.jsonl", *there).code == 0
+# --- In a process of its own --------------------------------------------------------------------
 
 
 def test_names_are_made_of_whatever_files_and_models_are_called(
@@ -576,22 +527,6 @@ def test_names_are_made_of_whatever_files_and_models_are_called(
     assert len(run.name) < 200
 
 
-# --- In a process of its own --------------------------------------------------------------------
-
-
-def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert process.poll() is None, f"ended early: {process.communicate()}"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def journal_lines(name: str = "run") -> int:
-    journal = Path("outputs/evals") / name / "results.jsonl"
-    return journal.read_bytes().count(b"\n") if journal.exists() else 0
-
-
 @pytest.mark.integration
 def test_a_run_that_is_interrupted_goes_on_to_the_same_summary(
     toolcalls: Toolcalls, server: FaultyServer
@@ -600,19 +535,14 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_summary(
     write_requests(*WORDS)
     stuck = {"cut", "badjson", "empty"}
     server.behave = lambda r: hang() if r.text in stuck else by_word(r)
-    # A shell may have started the tests with SIGINT ignored, which a child would inherit.
-    program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from heldout.cli.main import main; main()"
-    )
     arguments = ("tool-calls", "requests.jsonl", "--name", "run")
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments, "--model", f"openai:m@{server.url}"],
+        command_of(*arguments, "--model", f"openai:m@{server.url}"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONWARNINGS": "error"},
     )
-    wait_for(lambda: journal_lines() == 4 and len(server.requests) == 6, process)
+    wait_for(lambda: len(server.requests) == 6 and lines_of_journal("run") == 4, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == (b"", 130)

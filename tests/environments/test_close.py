@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,6 @@ class Lamp(ToolEnvironment):
         self.closed += 1
 
 
-async def switching(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-    return Completion(calling(("switch", "{}")))
-
-
-async def breaking(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-    return Completion(calling(("break_it", "{}")))
-
-
-async def waiting(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-    return Completion(calling(("wait", "{}")))
-
-
 async def raising(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
     raise ValueError("no answer")
 
@@ -65,24 +54,26 @@ async def raising(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Com
 PROMPT = [Message("user", "Light, please.")]
 
 
-def test_on_completion(run: Run) -> None:
+def call_of(name: str) -> Any:
+    async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
+        return Completion(calling((name, "{}")))
+
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        (call_of("switch"), None),
+        (raising, ValueError),
+        (call_of("break_it"), EnvironmentFailed),
+    ],
+    ids=["on completion", "on an error in the policy", "on an error in reply"],
+)
+def test_it_is_closed_once(run: Run, policy: Any, error: type[Exception] | None) -> None:
     lamp = Lamp()
-    trajectory = run(lambda: rollout(switching, PROMPT, lamp, max_turns=5))
-    assert trajectory.stop.ended_by == "environment"
-    assert lamp.closed == 1
-
-
-def test_on_an_error_in_the_policy(run: Run) -> None:
-    lamp = Lamp()
-    with pytest.raises(ValueError, match="no answer"):
-        run(lambda: rollout(raising, PROMPT, lamp, max_turns=5))
-    assert lamp.closed == 1
-
-
-def test_on_an_error_in_reply(run: Run) -> None:
-    lamp = Lamp()
-    with pytest.raises(EnvironmentFailed, match="broken"):
-        run(lambda: rollout(breaking, PROMPT, lamp, max_turns=5))
+    with pytest.raises(error) if error else nullcontext():
+        run(lambda: rollout(policy, PROMPT, lamp, max_turns=5))
     assert lamp.closed == 1
 
 
@@ -112,7 +103,7 @@ def test_on_cancellation(run: Run) -> None:
                     messages: Sequence[Message], tools: Sequence[ToolSpec]
                 ) -> Completion:
                     tasks.start_soon(cancel)
-                    return await waiting(messages, tools)
+                    return Completion(calling(("wait", "{}")))
 
                 async def cancel() -> None:
                     scope.cancel()

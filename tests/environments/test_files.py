@@ -88,8 +88,6 @@ def test_the_model_sees_five_typed_tools() -> None:
     ("step", "text"),
     [
         (("list_files", {}), "/notes/todo.txt\n/old.log"),
-        (("list_files", {"path": "notes/"}), "/notes/todo.txt"),
-        (read("/notes/todo.txt"), "buy milk\n"),
         (read("notes//./x/../todo.txt"), "buy milk\n"),
         (write("/a/b.txt", "x"), "wrote /a/b.txt"),
         (move("/old.log", "/new/"), "moved /old.log to /new"),
@@ -104,22 +102,13 @@ def test_tools_answer_in_plain_text(step: Step, text: str) -> None:
     ("step", "said"),
     [
         (("list_files", {"path": "/x"}), "FileNotFoundError: there is no file or directory '/x'"),
-        (read("/x"), "FileNotFoundError: there is no file or directory '/x'"),
         (read("/notes"), "IsADirectoryError: '/notes' is a directory"),
         (read(""), "ValueError: the path is empty"),
         (write("/notes", "x"), "IsADirectoryError: '/notes' is a directory"),
-        (write("/d/", "x"), "IsADirectoryError: '/d' is a directory"),
         (write("/old.log/x", "x"), "NotADirectoryError: '/old.log' is a file"),
-        (write("/", "x"), "IsADirectoryError: '/' is a directory"),
-        (move("/x", "/y"), "FileNotFoundError: there is no file or directory '/x'"),
         (move("/notes", "/notes/in/it"), "ValueError: '/notes' cannot be moved"),
-        (move("/old.log", "/old.log"), "ValueError: '/old.log' cannot be moved"),
         (move("/", "/y"), "ValueError: '/' cannot be moved"),
         (move("/old.log", "/notes"), "FileExistsError: '/notes' exists"),
-        (move("/old.log", "/notes/todo.txt/x"), "NotADirectoryError: '/notes/todo.txt' is a"),
-        (remove("/x"), "FileNotFoundError: there is no file or directory '/x'"),
-        (("read_file", {"path": 3}), "the arguments of read_file do not fit: Expected `str`"),
-        (("run", {"command": "ls"}), "there is no tool 'run'. The tools are: list_files,"),
     ],
 )
 def test_a_mistake_is_explained_and_changes_nothing(step: Step, said: str) -> None:
@@ -148,18 +137,11 @@ def test_a_directory_moves_with_all_that_is_in_it() -> None:
 # --- The score ----------------------------------------------------------------------------------
 
 
-def test_the_outcome_is_the_final_tree() -> None:
-    environment = after(FileSystem(FILES, GOAL), remove("notes/todo.txt"), read("/x"))
-    assert environment.outcome() == {
-        "files": {"/old.log": ""},
-        "calls": 2,
-        "goal": GOAL,
-    }
-
-
 def test_a_puzzle_is_solved_when_the_whole_goal_is_met() -> None:
-    half = after(FileSystem(FILES, GOAL), remove("old.log"))
-    assert scored(half) == {"solved": 0.0, "goals_met": 0.5, "calls": 1.0, "reward": 0.0}
+    half = after(FileSystem(FILES, GOAL), remove("old.log"), read("/x"))
+    files = {"/notes/todo.txt": "buy milk\n"}
+    assert half.outcome() == {"files": files, "calls": 2, "goal": GOAL}
+    assert scored(half) == {"solved": 0.0, "goals_met": 0.5, "calls": 2.0, "reward": 0.0}
     whole = after(FileSystem(FILES, GOAL), move("old.log", "archive/old.log"))
     assert scored(whole) == {"solved": 1.0, "goals_met": 1.0, "calls": 1.0, "reward": 1.0}
 
@@ -169,10 +151,7 @@ def test_a_puzzle_is_solved_when_the_whole_goal_is_met() -> None:
     [
         ({"/f": "text\n"}, [write("f", "text\n")], True),
         ({"/f": "text"}, [write("f", "text\n")], False),
-        ({"/f": ""}, [write("f")], True),
         ({"/f": None}, [write("f/g")], False),
-        ({"/f": None}, [], True),
-        ({"/notes": None}, [], False),
         ({"/notes": None}, [remove("notes/todo.txt")], True),
         ({"notes/todo.txt": "buy milk\n"}, [], True),
     ],
@@ -195,15 +174,9 @@ def test_without_a_final_tree_there_is_no_score() -> None:
         ({"/a": 3}, GOAL, "Expected `str`, got `int`"),
         ({"/a": "x", "/a/b": "y"}, GOAL, "'/a/b'.*'/a' is a file, so nothing can be in it"),
         ({"/a/b": "y", "/a": "x"}, GOAL, "'/a'.*'/a' is a directory"),
-        ({"/a/": "x"}, GOAL, "'/a' is a directory"),
-        ({"": ""}, GOAL, "the path is empty"),
-        (["/a"], GOAL, "files, a dict of path to text"),
         ({}, {}, "the goal is empty"),
-        ({}, {"/a": 3}, "Expected `str | null`, got `int`"),
-        ({}, {"": "x"}, "the path is empty"),
         ({}, {"/a": "x", "a": "y"}, "no tree satisfies the goal"),
         ({}, {"/a": "x", "/a/b": "y"}, r"goal\['/a/b'\]: '/a' is a file"),
-        ({}, {"/a": None, "/a/b": "y"}, "no tree satisfies the goal"),
     ],
 )
 def test_puzzles_that_cannot_be_are_refused(files: Any, goal: Any, said: str) -> None:
@@ -218,6 +191,7 @@ def test_a_sample_says_what_its_puzzle_lacks() -> None:
         FileSystem.for_sample(Sample("p", {"files": {}, "goal": {}}))
 
 
+@pytest.mark.parametrize("backend", ["asyncio"])
 def test_an_eval_of_puzzles_runs_and_scores_the_final_tree(run_eval: RunEval) -> None:
     samples = [
         Sample(f"s{i}", {"prompt": name, "files": {"/a": ""}, "goal": {"/a": None}})

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import numpy as np
 import pytest
 from examples.calculator import Calculator
 from examples.file_system import FileSystem
@@ -47,6 +48,12 @@ def remember(word: str, notes: list[str]) -> str:
     """Note a word down."""
     notes.append(word)
     return f"{len(notes)} noted"
+
+
+@dataclass
+class Found:
+    name: str
+    score: Any
 
 
 # --- Calls --------------------------------------------------------------------------------------
@@ -86,10 +93,8 @@ def test_calls_of_one_turn_run_one_after_another() -> None:
     assert reply.messages[-1].text == "20 noted"
 
 
-@pytest.mark.parametrize(("in_threads", "elsewhere"), [(True, True), (False, False)])
-def test_plain_functions_run_in_a_thread_unless_told_otherwise(
-    in_threads: bool, elsewhere: bool
-) -> None:
+@pytest.mark.parametrize("in_threads", [True, False])
+def test_plain_functions_run_in_a_thread_that_ends_unless_told_otherwise(in_threads: bool) -> None:
     threads: list[threading.Thread] = []
 
     def where() -> str:
@@ -97,19 +102,10 @@ def test_plain_functions_run_in_a_thread_unless_told_otherwise(
         return ""
 
     told(ToolEnvironment([where], in_threads=in_threads), "where")
-    assert (threads[0] is not threading.main_thread()) == elsewhere
-
-
-def test_threads_end_when_the_environment_is_closed() -> None:
-    threads: list[threading.Thread] = []
-
-    def where() -> str:
-        threads.append(threading.current_thread())
-        return ""
-
-    told(ToolEnvironment([where]), "where")
-    threads[0].join(10)
-    assert not threads[0].is_alive()
+    assert (threads[0] is not threading.main_thread()) == in_threads
+    if in_threads:
+        threads[0].join(10)
+        assert not threads[0].is_alive()
 
 
 def test_a_plain_function_may_hand_back_a_coroutine() -> None:
@@ -124,14 +120,12 @@ def test_a_plain_function_may_hand_back_a_coroutine() -> None:
     ("result", "text"),
     [
         ("as it is\n", "as it is\n"),
-        ("", ""),
         (None, "null"),
-        (True, "true"),
-        (1.5, "1.5"),
-        ([1, "ä"], '[1, "ä"]'),
+        ([1, "ä", True, 1.5], '[1, "ä", true, 1.5]'),
         ({"a": (1, 2)}, '{"a": [1, 2]}'),
         ({"b", "a"}, '["a", "b"]'),
         (10**30, str(10**30)),
+        ([Found("x", np.float64(0.5)), np.arange(2)], '[{"name": "x", "score": 0.5}, [0, 1]]'),
     ],
 )
 def test_results_are_text_as_it_is_and_json_otherwise(result: Any, text: str) -> None:
@@ -141,21 +135,7 @@ def test_results_are_text_as_it_is_and_json_otherwise(result: Any, text: str) ->
     assert told(ToolEnvironment([tool]), "tool") == text
 
 
-def test_dataclasses_and_numpy_numbers_are_json_too() -> None:
-    import numpy
-
-    @dataclass
-    class Found:
-        name: str
-        score: Any
-
-    def tool():  # type: ignore[no-untyped-def]
-        return [Found("x", numpy.float64(0.5)), numpy.arange(2)]
-
-    assert told(ToolEnvironment([tool]), "tool") == '[{"name": "x", "score": 0.5}, [0, 1]]'
-
-
-@pytest.mark.parametrize("result", [object(), math.nan, [math.inf], {(1, 2): 3}, threading.Lock()])
+@pytest.mark.parametrize("result", [object(), [math.inf], {(1, 2): 3}])
 def test_a_result_that_json_cannot_hold_is_the_environments_own_fault(result: Any) -> None:
     def tool():  # type: ignore[no-untyped-def]
         return result
@@ -177,25 +157,21 @@ def test_an_unknown_tool_is_named_with_those_there_are() -> None:
     assert told(ToolEnvironment([]), "x") == "Error: there is no tool 'x'. There are no tools"
 
 
-@pytest.mark.parametrize("in_threads", [True, False])
 @pytest.mark.parametrize(
     ("raised", "said"),
     [
         (ValueError("too small"), "Error: ValueError: too small"),
-        (KeyError("x"), "Error: KeyError: 'x'"),
         (ValueError(), "Error: ValueError"),
         (StopIteration(), "Error: RuntimeError: coroutine raised StopIteration"),
-        (TimeoutError("slow"), "Error: TimeoutError: slow"),
         (RecursionError("deep"), "Error: RecursionError: deep"),
     ],
 )
-def test_what_a_tool_raises_is_told_to_the_model(
-    raised: Exception, said: str, in_threads: bool
-) -> None:
+def test_what_a_tool_raises_is_told_to_the_model(raised: Exception, said: str) -> None:
     def tool() -> str:
         raise raised
 
-    assert told(ToolEnvironment([tool], in_threads=in_threads), "tool") == said
+    for in_threads in (True, False):
+        assert told(ToolEnvironment([tool], in_threads=in_threads), "tool") == said
 
 
 def test_environment_failed_is_not_the_models_to_read() -> None:
@@ -278,26 +254,22 @@ def test_whatever_a_model_calls_every_call_is_answered(calls: list[tuple[str, st
 # --- Ending, opening, text ----------------------------------------------------------------------
 
 
-def test_a_successful_call_of_an_ending_tool_ends_the_episode() -> None:
-    environment = ToolEnvironment([add, submit], ends=["submit"])
-    reply = reply_of(environment, calling(("submit", '{"answer": "4"}')))
-    assert reply.done
-    assert reply.messages[0].text == "thank you"
-
-
 @pytest.mark.parametrize("arguments", ['{"answer": ""}', "{}", "not JSON"])
 def test_a_call_that_fails_ends_nothing(arguments: str) -> None:
     environment = ToolEnvironment([submit], ends=["submit"])
     assert not reply_of(environment, calling(("submit", arguments))).done
 
 
-def test_what_is_called_after_the_end_is_answered_but_not_run() -> None:
+def test_a_successful_call_of_an_ending_tool_ends_the_episode_and_what_follows_is_not_run() -> None:
     notes: list[str] = []
     environment = ToolEnvironment([submit, remember], inject={"notes": notes}, ends=["submit"])
     turn = calling(("submit", '{"answer": "4"}'), ("remember", '{"word": "late"}'))
     reply = reply_of(environment, turn)
     assert reply.done
-    assert reply.messages[1].text == "Error: not run, since submit ended the episode"
+    assert [message.text for message in reply.messages] == [
+        "thank you",
+        "Error: not run, since submit ended the episode",
+    ]
     assert notes == []
 
 

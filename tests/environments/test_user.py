@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -86,19 +85,15 @@ def test_the_user_sees_the_conversation_from_its_own_side() -> None:
     ]
 
 
-def test_without_instructions_there_is_no_system_message() -> None:
+def test_it_opens_with_what_its_tools_open_with_and_its_own_first_message() -> None:
     user = Recorded("hello")
     assert opening_of(SimulatedUser(user)) == [Message("user", "hello")]
-    assert user.shown == [[Message("user", BEGIN)]]
-
-
-def test_it_opens_with_its_first_message_and_what_its_tools_open_with() -> None:
+    assert user.shown == [[Message("user", BEGIN)]]  # without instructions no system message
     rules = Message("system", "Count.")
     tools = ToolEnvironment([], opening=[rules])
-    user = Recorded()
     environment = SimulatedUser(user, first_message="Hi.", tools=tools)
     assert opening_of(environment) == [rules, Message("user", "Hi.")]
-    assert user.shown == []
+    assert len(user.shown) == 1
 
 
 # --- How it answers -----------------------------------------------------------------------------
@@ -145,14 +140,9 @@ async def later(messages: list[Message]) -> str:
         lambda messages: "<think>say hello</think> hello",
     ],
 )
-def test_a_user_is_any_function_of_the_messages(run: Run, user: Any) -> None:
-    async def main() -> Reply:
-        environment = SimulatedUser(user)
-        reply = await environment.reply((Message("assistant", "hi"),))
-        await environment.close()
-        return reply
-
-    assert run(main) == Reply((Message("user", "hello"),))
+def test_a_user_is_any_function_of_the_messages(user: Any) -> None:
+    reply = reply_of(SimulatedUser(user), Message("assistant", "hi"))
+    assert reply == Reply((Message("user", "hello"),))
 
 
 def test_an_endpoint_plays_the_user_with_its_own_sampling_and_is_left_open() -> None:
@@ -181,24 +171,19 @@ def test_content_in_parts_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "messages"),
+    ("text", "stop", "said", "done"),
     [
-        ("[DONE]", ()),
-        ("Thanks! [DONE]", (Message("user", "Thanks!"),)),
-        ("Thanks! [DONE] and more", (Message("user", "Thanks!"),)),
+        ("[DONE]", "[DONE]", "", True),
+        ("Thanks! [DONE] and more", "[DONE]", "Thanks!", True),
+        ("Good bye.", "bye", "Good", True),
+        ("[DONE]", None, "[DONE]", False),
     ],
 )
 def test_the_stop_text_ends_the_episode_and_what_was_said_before_is_kept(
-    text: str, messages: tuple[Message, ...]
+    text: str, stop: str | None, said: str, done: bool
 ) -> None:
-    reply = reply_of(SimulatedUser(lambda shown: text), Message("assistant", "hi"))
-    assert reply == Reply(messages, done=True)
-
-
-def test_the_stop_text_can_be_another_or_none() -> None:
-    bye = Message("assistant", "hi")
-    assert reply_of(SimulatedUser(lambda m: "bye.", stop="bye"), bye).done
-    assert not reply_of(SimulatedUser(lambda m: "[DONE]", stop=None), bye).done
+    reply = reply_of(SimulatedUser(lambda shown: text, stop=stop), Message("assistant", "hi"))
+    assert reply == Reply((Message("user", said),) if said else (), done=done)
 
 
 def test_a_conversation_of_policy_tools_and_user_runs_to_its_end(run: Run) -> None:
@@ -234,15 +219,12 @@ def test_the_outcome_is_that_of_the_tools(run: Run) -> None:
     assert run(main).outcome["files"] == {}
 
 
-def test_tools_that_end_the_episode_end_it() -> None:
+def test_calls_are_the_tools_to_answer_and_to_end_the_episode_with() -> None:
     def submit() -> str:
         return "ok"
 
     environment = SimulatedUser(patient, tools=ToolEnvironment([submit], ends=["submit"]))
     assert reply_of(environment, calling(("submit", "{}"))).done
-
-
-def test_calls_are_answered_even_if_there_are_no_tools() -> None:
     reply = reply_of(SimulatedUser(patient), calling(("a", "{}"), ("b", "{}")))
     assert [m.tool_call_id for m in reply.messages] == ["c0", "c1"]
     assert reply.messages[0].text == "Error: there is no tool 'a'. There are no tools"
@@ -308,18 +290,6 @@ def test_users_of_one_name_share_connections_that_end_with_the_event_loop(
         assert run(main) == ["hello", "hello"]
         gc.collect()  # which would warn of what is left open
         assert (server.connections, len(server.requests)) == (1, 2)
-
-
-def test_closing_ends_the_thread_of_a_plain_function() -> None:
-    threads: list[threading.Thread] = []
-
-    def user(messages: list[Message]) -> str:
-        threads.append(threading.current_thread())
-        return "hello"
-
-    reply_of(SimulatedUser(user), Message("assistant", "hi"))
-    threads[0].join(10)
-    assert not threads[0].is_alive()
 
 
 def test_what_the_tools_raise_when_closed_is_not_kept_quiet() -> None:

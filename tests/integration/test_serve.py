@@ -95,7 +95,7 @@ def _without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 SAMPLES = [Sample(f"s{i}", {"prompt": " ".join(WORDS[i : i + 1 + i % 5])}) for i in range(12)]
 
 
-def evaluated(endpoint: str, folder: Path, backend: str, **settings: Any) -> EvalReport:
+def evaluated(endpoint: str, folder: Path, **settings: Any) -> EvalReport:
     config = EvalConfig(
         endpoint=endpoint,
         experiment_name="run",
@@ -111,15 +111,14 @@ def evaluated(endpoint: str, folder: Path, backend: str, **settings: Any) -> Eva
         with anyio.fail_after(120):
             return await heldout.evaluate(SAMPLES, config, length)
 
-    return anyio.run(main, backend=backend)
+    return anyio.run(main)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_served_model_answers_as_the_same_model_in_this_process(
-    served: Served, tmp_path: Path, backend: str
+    served: Served, tmp_path: Path
 ) -> None:
-    theirs = evaluated(f"openai:{served.model}@{served.url}", tmp_path / "served", backend)
-    ours = evaluated(f"hf:{served.model}", tmp_path / "local", backend)
+    theirs = evaluated(f"openai:{served.model}@{served.url}", tmp_path / "served")
+    ours = evaluated(f"hf:{served.model}", tmp_path / "local")
     assert theirs.summary["n_scored"] == ours.summary["n_scored"] == len(SAMPLES)
     assert [r.trajectory.answer for r in theirs.results] == [
         r.trajectory.answer for r in ours.results
@@ -145,26 +144,23 @@ def test_another_api_and_a_stream_give_the_same_answers(
     served: Served, tmp_path: Path, api: str, stream: bool
 ) -> None:
     sampling = Sampling(max_tokens=8, stream=stream)
-    plain = evaluated(f"openai:{served.model}@{served.url}", tmp_path / "plain", "asyncio")
-    other = evaluated(
-        f"{api}:{served.model}@{served.url}", tmp_path / "other", "asyncio", sampling=sampling
-    )
+    plain = evaluated(f"openai:{served.model}@{served.url}", tmp_path / "plain")
+    endpoint = f"{api}:{served.model}@{served.url}"
+    other = evaluated(endpoint, tmp_path / "other", sampling=sampling)
     assert other.summary["n_scored"] == len(SAMPLES)
     for theirs, ours in zip(other.results, plain.results, strict=True):
         assert theirs.trajectory.answer == ours.trajectory.answer
         assert theirs.trajectory.usage == ours.trajectory.usage
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("name", ["nobody/no-such-model", "/no/such/folder"])
 def test_a_model_that_is_not_served_ends_the_run_early(
-    served: Served, tmp_path: Path, backend: str, name: str, monkeypatch: pytest.MonkeyPatch
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This server says no more of it than of anything else, and hangs up."""
     monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.01)
-    before = served.posts()
+    before, name = served.posts(), "nobody/no-such-model"
     with pytest.raises(SystemicFailure, match=f"is '{name}' served"):
-        evaluated(f"openai:{name}@{served.url}", tmp_path, backend, retries=2, repeats=100)
+        evaluated(f"openai:{name}@{served.url}", tmp_path, retries=2, repeats=100)
     journal = (tmp_path / "run" / "results.jsonl").read_text()
     assert "answered 500: Internal Server Error" in journal
     assert 0 < served.posts() - before <= (10 + 4) * 3  # and not 1200 items, three times each

@@ -11,7 +11,6 @@ import textwrap
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +71,12 @@ def right(trajectory: Trajectory, sample: Sample) -> Score:
     return Score((Metric("correct", trajectory.answer == sample.ground_truth, weight=1.0),))
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log_path is here, so the points are in ./heldout."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> FakeService:
     fake = FakeService()
@@ -82,12 +87,13 @@ def service(monkeypatch: pytest.MonkeyPatch) -> FakeService:
     return fake
 
 
-def evaluator(name: str = "counting", **settings: Any) -> HeldoutEvaluator:
+def evaluator(name: str = "counting", *, format: str = "role_colon", **settings: Any) -> Any:
     defaults = {"max_tokens": 20, "retries": 0}
-    return HeldoutEvaluator(SAMPLES, right, renderer(), name=name, **{**defaults, **settings})
+    rendered = renderer(format)
+    return HeldoutEvaluator(SAMPLES, right, rendered, name=name, **{**defaults, **settings})
 
 
-def rl_config(log_path: Path, batches: int = 5, **settings: Any) -> Any:
+def rl_config(batches: int = 5, *, log_path: str = ".", **settings: Any) -> Any:
     defaults: dict[str, Any] = {"eval_every": 2, "save_every": 2, "num_groups_to_log": 0}
     defaults["dataset_builder"] = ProblemsBuilder(batches=batches)
     return train.Config(
@@ -95,16 +101,20 @@ def rl_config(log_path: Path, batches: int = 5, **settings: Any) -> Any:
         model_name=MODEL,
         recipe_name="test",
         max_tokens=20,
-        log_path=str(log_path),
+        log_path=log_path,
         **{**defaults, **settings},
     )
 
 
-def logged(log_path: Path) -> dict[int, dict[str, float]]:
+def logged_rows(log_path: str = ".") -> list[dict[str, Any]]:
+    return list(map(json.loads, Path(log_path, "metrics.jsonl").read_text().splitlines()))
+
+
+def logged() -> dict[int, dict[str, float]]:
     """What the loop's own logger wrote of our evals, by step."""
-    lines = [json.loads(line) for line in (log_path / "metrics.jsonl").read_text().splitlines()]
     found = {
-        line["step"]: {k: v for k, v in line.items() if k.startswith("heldout/")} for line in lines
+        line["step"]: {k: v for k, v in line.items() if k.startswith("heldout/")}
+        for line in logged_rows()
     }
     return {step: metrics for step, metrics in found.items() if metrics}
 
@@ -116,8 +126,18 @@ def untimed(metrics: dict[str, float]) -> dict[str, float]:
     return {key: value for key, value in metrics.items() if not key.endswith("/seconds")}
 
 
-def curve(run_dir: Path) -> list[CurvePoint]:
-    return current_points(read_points(run_dir / "curve.jsonl"))
+def finish(config: Any, loop: Any = train.main, **final: Any) -> dict[str, float]:
+    """Train, then measure the last weights."""
+
+    async def main() -> dict[str, float]:
+        await loop(config)
+        return await evaluate_final(config, **final)
+
+    return asyncio.run(main())
+
+
+def curve(run_dir: str = "heldout") -> list[CurvePoint]:
+    return current_points(read_points(Path(run_dir, "curve.jsonl")))
 
 
 def rewards(points: list[CurvePoint], label: str = "counting") -> dict[int, float | None]:
@@ -127,17 +147,11 @@ def rewards(points: list[CurvePoint], label: str = "counting") -> dict[int, floa
 # --- A training that waits ----------------------------------------------------------------------
 
 
-def test_the_curve_has_the_step_of_every_eval_and_the_last_weights(
-    service: FakeService, tmp_path: Path
+def test_the_curve_has_every_eval_the_last_weights_and_their_conversations(
+    service: FakeService,
 ) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator())
-
-    async def main() -> dict[str, float]:
-        await train.main(config)
-        return await evaluate_final(config)
-
-    final = asyncio.run(main())
-    points = curve(tmp_path / "heldout")
+    final = finish(with_heldout(rl_config(), evaluator()))
+    points = curve()
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
     assert [p.final for p in points] == [False, False, False, True]
     assert [(p.decoding or {})["step_from"] for p in points] == ["task"] * 3 + ["checkpoint"]
@@ -148,37 +162,30 @@ def test_the_curve_has_the_step_of_every_eval_and_the_last_weights(
         "tinker://run1/sampler_weights/final",
     ]
     assert final["heldout/counting/reward"] == 1.0
+    report = EvalReport.load(Path("heldout", points[1].run or ""))
+    trajectory = report.results[3].trajectory
+    assert [m.role for m in trajectory.messages] == ["user", "assistant"]
+    assert trajectory.answer == "3"
+    assert trajectory.usage.prompt_tokens == len("User: n=3\n\nAssistant:")
+    described = report.config["endpoint"]
+    assert [described[key] for key in ("kind", "renderer", "step")] == ["tinker", "role_colon", 2]
 
 
-def test_the_loop_logs_numbers_under_the_evals_own_prefix(
-    service: FakeService, tmp_path: Path
-) -> None:
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
-    found = logged(tmp_path)
-    assert sorted(found) == [0, 2, 4]
+def test_evals_are_greedy_and_logged_under_their_own_prefix(service: FakeService) -> None:
+    asyncio.run(train.main(with_heldout(rl_config(), evaluator())))
+    # The fake only lists requests at temperature 0, and training samples at 1.
+    assert [updates for updates, _ in service.asked] == [0] * 10 + [2] * 10 + [4] * 10
+    assert {(*p.stop, p.max_tokens) for _, p in service.asked} == {("\n\nUser:", 20)}
+    found = logged()
     assert {step: metrics["heldout/counting/reward"] for step, metrics in found.items()} == {
         0: 0.0,
         2: 0.4,
         4: 0.8,
     }
-    numbers = found[4]
-    low, high = (
-        numbers["heldout/counting/reward_ci_low"],
-        numbers["heldout/counting/reward_ci_high"],
-    )
-    assert low < 0.8 < high
-    assert numbers["heldout/counting/n"] == 10
-    assert numbers["heldout/counting/n_errors"] == 0
-    assert numbers["heldout/counting/metric_correct"] == 0.8
+    numbers = {key.removeprefix("heldout/counting/"): found[4][key] for key in found[4]}
+    assert numbers["reward_ci_low"] < 0.8 < numbers["reward_ci_high"]
+    assert (numbers["n"], numbers["n_errors"], numbers["metric_correct"]) == (10, 0, 0.8)
     assert all(isinstance(value, int | float) for value in numbers.values())
-
-
-def test_evals_are_greedy_where_the_training_samples(service: FakeService, tmp_path: Path) -> None:
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
-    # The fake only lists requests at temperature 0, and training samples at 1.
-    assert [updates for updates, _ in service.asked] == [0] * 10 + [2] * 10 + [4] * 10
-    assert {tuple(parameters.stop) for _, parameters in service.asked} == {("\n\nUser:",)}
-    assert {parameters.max_tokens for _, parameters in service.asked} == {20}
 
 
 def test_sampling_may_be_asked_for_and_is_repeatable(service: FakeService) -> None:
@@ -198,22 +205,7 @@ def test_sampling_may_be_asked_for_and_is_repeatable(service: FakeService) -> No
     assert sorted(seeds[:20]) == sorted(seeds[20:])
 
 
-def test_the_conversations_of_a_point_are_a_run_of_their_own(
-    service: FakeService, tmp_path: Path
-) -> None:
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
-    point = curve(tmp_path / "heldout")[1]
-    assert point.run is not None
-    report = EvalReport.load(tmp_path / "heldout" / point.run)
-    assert [m.role for m in report.results[3].trajectory.messages] == ["user", "assistant"]
-    assert report.results[3].trajectory.answer == "3"
-    assert report.results[3].trajectory.usage.prompt_tokens == len("User: n=3\n\nAssistant:")
-    assert report.config["endpoint"]["kind"] == "tinker"
-    assert report.config["endpoint"]["renderer"] == "role_colon"
-    assert report.config["endpoint"]["step"] == 2
-
-
-def test_what_cannot_be_copied_may_be_part_of_an_eval(service: FakeService, tmp_path: Path) -> None:
+def test_what_cannot_be_copied_may_be_part_of_an_eval(service: FakeService) -> None:
     lock = threading.Lock()
 
     class Judge:
@@ -225,32 +217,16 @@ def test_what_cannot_be_copied_may_be_part_of_an_eval(service: FakeService, tmp_
                 return right(trajectory, sample)
 
     judged = HeldoutEvaluator(SAMPLES, Judge(), renderer(), name="judged", max_tokens=20)
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path), judged)))
-    assert rewards(curve(tmp_path / "heldout"), "judged") == {0: 0.0, 2: 0.4, 4: 0.8}
-    config = json.loads((tmp_path / "config.json").read_text())
+    asyncio.run(train.main(with_heldout(rl_config(), judged)))
+    assert rewards(curve(), "judged") == {0: 0.0, 2: 0.4, 4: 0.8}
+    config = json.loads(Path("config.json").read_text())
     assert config["evaluator_builders"] == [{"heldout": "judged"}]
-
-
-def test_a_loop_of_minibatches_has_its_steps_too(service: FakeService, tmp_path: Path) -> None:
-    stream = train.StreamMinibatchConfig(groups_per_batch=2, num_minibatches=1)
-    config = rl_config(tmp_path, batches=6, eval_every=4, stream_minibatch_config=stream)
-    config = with_heldout(config, evaluator())
-
-    async def main() -> None:
-        await train.main(config)
-        await evaluate_final(config)
-
-    asyncio.run(main())
-    # This loop evaluates its last iteration whatever the cadence is.
-    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 4: 0.8, 5: 1.0, 6: 1.0}
 
 
 # --- What must not happen -----------------------------------------------------------------------
 
 
-def test_one_that_cannot_run_is_a_skip_and_leaves_the_others_alone(
-    service: FakeService, tmp_path: Path
-) -> None:
+def test_one_that_cannot_run_is_a_skip_and_leaves_the_others_alone(service: FakeService) -> None:
     class Broken:
         def build_generation_prompt(self, messages: Any) -> Any:
             raise RuntimeError("no such template")
@@ -261,43 +237,45 @@ def test_one_that_cannot_run_is_a_skip_and_leaves_the_others_alone(
             return []
 
     broken = HeldoutEvaluator(SAMPLES, right, Broken(), name="broken", max_tokens=20)
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path), broken, evaluator())))
-    found = logged(tmp_path)
+    asyncio.run(train.main(with_heldout(rl_config(), broken, evaluator())))
+    found = logged()
     broken_row = {k: v for k, v in found[2].items() if "broken" in k}
     assert untimed(broken_row) == {"heldout/broken/skipped": 1.0}
     assert found[2]["heldout/counting/reward"] == 0.4
-    points = curve(tmp_path / "heldout")
+    points = curve()
     assert rewards(points, "broken") == {0: None, 2: None, 4: None}
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
     skipped = [p.skipped or "" for p in points if p.label == "broken"]
     assert all("all 10 items errored" in why and "no such template" in why for why in skipped)
 
 
-def test_a_client_that_raises_gives_no_zero(service: FakeService, tmp_path: Path) -> None:
-    service.fails = lambda updates: RuntimeError("overloaded") if updates == 2 else None
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
-    assert untimed(logged(tmp_path)[2]) == SKIPPED
-    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: None, 4: 0.8}
-
-
-def test_an_item_that_errors_is_counted_and_named(service: FakeService, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("problem", "error"),
+    [
+        (RuntimeError("no luck"), "endpoint: RuntimeError: no luck"),
+        (asyncio.CancelledError(), "endpoint: "),
+    ],
+)
+def test_an_item_that_errors_is_counted_and_named(
+    service: FakeService, problem: BaseException, error: str
+) -> None:
     class Client(FakeSampling):
         async def sample_async(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:
             if "n=3" in tokenizer().decode(prompt.to_ints()):
-                raise RuntimeError("no luck")
+                raise problem
             return await super().sample_async(prompt, *args, **kwargs)
 
-    metrics = asyncio.run(evaluator(step=lambda: 7, run_dir=tmp_path)(Client(service, 5)))
+    metrics = asyncio.run(evaluator(step=lambda: 7, run_dir=".")(Client(service, 5)))
     assert metrics["heldout/counting/n_errors"] == 1
     assert metrics["heldout/counting/reward"] == 0.9
     assert metrics["heldout/counting/reward_scored"] == 1.0
-    [point] = curve(tmp_path)
-    assert [(o.id, o.error) for o in point.outcomes if o.reward is None] == [
-        ("s3", "endpoint: RuntimeError: no luck")
-    ]
+    [point] = curve(".")
+    [failed] = [o for o in point.outcomes if o.reward is None]
+    assert failed.id == "s3"
+    assert (failed.error or "").startswith(error)
 
 
-def test_what_fails_for_a_moment_is_tried_again(service: FakeService, tmp_path: Path) -> None:
+def test_what_fails_for_a_moment_is_tried_again(service: FakeService) -> None:
     failures = [tinker.APIConnectionError(request=REQUEST)]
     service.fails = lambda updates: failures.pop() if failures else None
     metrics = asyncio.run(evaluator(step=lambda: 1, retries=1)(FakeSampling(service, 5)))
@@ -307,20 +285,19 @@ def test_what_fails_for_a_moment_is_tried_again(service: FakeService, tmp_path: 
 
 def test_a_key_that_is_refused_ends_the_eval_at_once_and_is_not_written(
     service: FakeService,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     service.fails = lambda updates: refusal(401, f"the key {KEY} is unknown")
-    careful = evaluator(step=lambda: 3, run_dir=tmp_path, max_concurrent=1)
+    careful = evaluator(step=lambda: 3, run_dir=".", max_concurrent=1)
     assert untimed(asyncio.run(careful(FakeSampling(service, 5)))) == SKIPPED
     assert len(service.asked) == 1
-    [point] = curve(tmp_path)
+    [point] = curve(".")
     assert "(TINKER_API_KEY) is unknown" in (point.skipped or "")
     assert "(TINKER_API_KEY) is unknown" in caplog.text
     assert KEY not in caplog.text
-    for path in tmp_path.rglob("*"):
+    for path in Path().rglob("*"):
         assert not path.is_file() or KEY not in path.read_text(errors="replace"), path
 
 
@@ -358,21 +335,10 @@ def test_what_goes_wrong_is_sorted_as_for_any_endpoint(
     assert type(raised.value) is kind
 
 
-def test_a_request_that_the_client_cancels_is_an_error_of_its_item(service: FakeService) -> None:
-    class Client(FakeSampling):
-        async def sample_async(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:
-            if "n=3" in tokenizer().decode(prompt.to_ints()):
-                raise asyncio.CancelledError
-            return await super().sample_async(prompt, *args, **kwargs)
-
-    metrics = asyncio.run(evaluator()(Client(service, 5)))
-    assert metrics["heldout/counting/n_errors"] == 1
-
-
-def test_a_training_that_is_cancelled_ends(service: FakeService, tmp_path: Path) -> None:
+def test_a_training_that_is_cancelled_ends(service: FakeService) -> None:
     async def main() -> None:
         service.gate = asyncio.Event()
-        training = asyncio.create_task(train.main(with_heldout(rl_config(tmp_path), evaluator())))
+        training = asyncio.create_task(train.main(with_heldout(rl_config(), evaluator())))
         while not service.asked:
             await asyncio.sleep(0)
         training.cancel()
@@ -382,18 +348,16 @@ def test_a_training_that_is_cancelled_ends(service: FakeService, tmp_path: Path)
     asyncio.run(main())
 
 
-def test_an_answer_that_is_cut_off_is_truncated(service: FakeService, tmp_path: Path) -> None:
+def test_an_answer_that_is_cut_off_is_truncated(service: FakeService) -> None:
     service.policy = lambda prompt, updates: "a very long answer"
-    short = evaluator(step=lambda: 1, run_dir=tmp_path, max_tokens=6)
+    short = evaluator(step=lambda: 1, run_dir=".", max_tokens=6)
     metrics = asyncio.run(short(FakeSampling(service, 5)))
     assert metrics["heldout/counting/n_truncated"] == 10
-    [point] = curve(tmp_path)
+    [point] = curve(".")
     assert all(outcome.truncated for outcome in point.outcomes)
 
 
-def test_a_prompt_that_leaves_no_room_in_the_context_is_not_sent(
-    service: FakeService, tmp_path: Path
-) -> None:
+def test_a_prompt_that_leaves_no_room_in_the_context_is_not_sent(service: FakeService) -> None:
     length = len("User: n=3\n\nAssistant:")
     asyncio.run(evaluator(step=lambda: 1, context_window=length)(FakeSampling(service, 5)))
     assert service.asked == []
@@ -404,29 +368,23 @@ def test_a_prompt_that_leaves_no_room_in_the_context_is_not_sent(
 # --- Names --------------------------------------------------------------------------------------
 
 
-def test_two_evaluators_of_one_name_are_refused(tmp_path: Path) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator())
-    with pytest.raises(InvalidInput, match="two evaluators are called 'counting'"):
-        with_heldout(config, evaluator())
-    with pytest.raises(InvalidInput, match="two evaluators are called 'counting'"):
-        with_heldout(rl_config(tmp_path), evaluator(), evaluator())
+def test_two_evaluators_of_one_name_are_refused() -> None:
+    plain = rl_config()
+    for config, given in ((with_heldout(plain, evaluator()), 1), (plain, 2)):
+        with pytest.raises(InvalidInput, match="two evaluators are called 'counting'"):
+            with_heldout(config, *[evaluator()] * given)
 
 
 def test_of_two_that_were_put_together_by_hand_the_first_is_not_overwritten(
-    service: FakeService, tmp_path: Path
+    service: FakeService,
 ) -> None:
-    def other(trajectory: Trajectory, sample: Sample) -> Score:
-        return Score((Metric("x", 0.125, 1.0),))
-
-    first = evaluator(run_dir=tmp_path)
-    second = HeldoutEvaluator(
-        SAMPLES, other, renderer(), name="counting", max_tokens=20, run_dir=tmp_path
-    )
-    config = rl_config(tmp_path, evaluator_builders=[lambda: first, lambda: second])
+    first = evaluator(run_dir=".")
+    second = evaluator(run_dir=".", pass_threshold=0.125)
+    config = rl_config(evaluator_builders=[lambda: first, lambda: second])
     asyncio.run(train.main(config))
-    assert logged(tmp_path)[4]["heldout/counting/reward"] == 0.8
-    assert logged(tmp_path)[4]["heldout/counting/skipped"] == 1.0
-    assert rewards(curve(tmp_path)) == {0: 0.0, 2: 0.4, 4: 0.8}
+    assert logged()[4]["heldout/counting/reward"] == 0.8
+    assert logged()[4]["heldout/counting/skipped"] == 1.0
+    assert rewards(curve(".")) == {0: 0.0, 2: 0.4, 4: 0.8}
 
 
 @pytest.mark.parametrize(
@@ -436,6 +394,10 @@ def test_of_two_that_were_put_together_by_hand_the_first_is_not_overwritten(
         ({"max_tokens": 0}, "max_tokens"),
         ({"retries": -1}, "retries"),
         ({"context_window": 0}, "context_window"),
+        (
+            {"format": "qwen3_disable_thinking", "sampling": Sampling(stop=("END",))},
+            "one kind or the other",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_training(
@@ -445,33 +407,19 @@ def test_what_cannot_be_meant_is_refused_before_training(
         evaluator(**settings)
 
 
-def test_a_training_whose_points_could_not_be_written_does_not_begin(
-    service: FakeService, tmp_path: Path
-) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "run.json").write_text("{}")
-    config = with_heldout(rl_config(tmp_path), evaluator(run_dir=tmp_path / "other"))
+def test_a_training_whose_points_could_not_be_written_does_not_begin(service: FakeService) -> None:
+    Path("other").mkdir()
+    Path("other", "run.json").write_text("{}")
+    config = with_heldout(rl_config(), evaluator(run_dir="other"))
     with pytest.raises(RunDirectoryError, match="a run of another kind"):
         asyncio.run(train.main(config))
     assert service.updates == 0
 
 
-def test_texts_that_end_a_turn_do_not_mix_with_token_ids() -> None:
-    with pytest.raises(InvalidInput, match="one kind or the other"):
-        HeldoutEvaluator(
-            SAMPLES,
-            right,
-            renderer("qwen3_disable_thinking"),
-            name="counting",
-            max_tokens=9,
-            sampling=Sampling(stop=("END",)),
-        )
-
-
 # --- A training that goes on --------------------------------------------------------------------
 
 
-def test_late_results_are_at_their_own_step(service: FakeService, tmp_path: Path) -> None:
+def test_late_results_are_at_their_own_step(service: FakeService) -> None:
     told: list[tuple[int, float]] = []
 
     class Logger:
@@ -481,8 +429,8 @@ def test_late_results_are_at_their_own_step(service: FakeService, tmp_path: Path
         def close(self) -> None:
             pass
 
-    config = with_heldout(rl_config(tmp_path), evaluator())
-    home = tmp_path / "evals"
+    config = with_heldout(rl_config(), evaluator())
+    home = Path("evals")
 
     async def main() -> None:
         service.gate = asyncio.Event()
@@ -494,89 +442,25 @@ def test_late_results_are_at_their_own_step(service: FakeService, tmp_path: Path
             service.gate.set()
 
     asyncio.run(main())
-    points = curve(home)
+    points = curve("evals")
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
     assert sorted(told) == [(0, 0.0), (2, 0.4), (4, 0.8), (5, 1.0)]
     assert points[0].lag_steps == 5
     assert points[-1].final
     runs = [EvalReport.load(home / (point.run or "")) for point in points]
     assert [run.summary["mean"] for run in runs] == [0.0, 0.4, 0.8, 1.0]
-    assert set(logged(tmp_path)) == {0, 2, 4}
-    assert all(m == {"heldout/counting/scheduled": 1.0} for m in logged(tmp_path).values())
+    assert set(logged()) == {0, 2, 4}
+    assert all(m == {"heldout/counting/scheduled": 1.0} for m in logged().values())
 
 
-def test_a_failing_eval_beside_the_training_is_a_skip(service: FakeService, tmp_path: Path) -> None:
-    service.fails = lambda updates: RuntimeError("overloaded") if updates == 2 else None
-    config = with_heldout(rl_config(tmp_path), evaluator())
-
-    async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
-            await train.main(config)
-
-    asyncio.run(main())
-    assert rewards(curve(tmp_path / "evals")) == {0: 0.0, 2: None, 4: 0.8}
-
-
-def test_one_that_the_dispatcher_has_no_place_for_is_a_skip(
-    service: FakeService, tmp_path: Path
-) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator())
-
-    async def main() -> None:
-        service.gate = asyncio.Event()
-        evals = AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=1, when_full="skip")
-        async with evals:
-            await train.main(config)
-            service.gate.set()
-
-    asyncio.run(main())
-    assert logged(tmp_path) == {
-        0: {"heldout/counting/scheduled": 1.0},
-        2: {"heldout/counting/skipped": 1.0},
-        4: {"heldout/counting/skipped": 1.0},
-    }
-    assert rewards(curve(tmp_path / "evals")) == {0: 0.0, 2: None, 4: None}
-
-
-def test_two_evals_of_one_training_share_the_curve(service: FakeService, tmp_path: Path) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator(), evaluator("again"))
-
-    async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
-            await train.main(config)
-            await evaluate_final(config)
-
-    asyncio.run(main())
-    expected = {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
-    assert rewards(curve(tmp_path / "evals")) == expected
-    assert rewards(curve(tmp_path / "evals"), "again") == expected
-
-
-def asynchronous(tmp_path: Path, **settings: Any) -> Any:
+def asynchronous(**settings: Any) -> Any:
     ahead = train.AsyncConfig(max_steps_off_policy=9, groups_per_batch=2)
-    return rl_config(tmp_path, batches=6, eval_every=1, async_config=ahead, **settings)
-
-
-def test_a_slow_eval_loses_no_point_of_the_async_loop(service: FakeService, tmp_path: Path) -> None:
-    config = with_heldout(asynchronous(tmp_path), evaluator())
-
-    async def main() -> None:
-        service.gate = asyncio.Event()
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=9):
-            await train.main(config)
-            service.gate.set()
-            await evaluate_final(config)
-
-    asyncio.run(main())
-    expected = {0: 0.0, 1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8, 5: 1.0, 6: 1.0}
-    assert rewards(curve(tmp_path / "evals")) == pytest.approx(expected)
+    return rl_config(6, eval_every=1, async_config=ahead, **settings)
 
 
 @pytest.mark.parametrize("until", [4, 6])
-def test_points_that_the_async_loop_passes_over_are_skips(
-    service: FakeService, tmp_path: Path, until: int
-) -> None:
-    config = with_heldout(asynchronous(tmp_path), evaluator())
+def test_points_that_the_async_loop_passes_over_are_skips(service: FakeService, until: int) -> None:
+    config = with_heldout(asynchronous(), evaluator())
 
     async def main() -> None:
         gate = service.gate = asyncio.Event()
@@ -585,7 +469,7 @@ def test_points_that_the_async_loop_passes_over_are_skips(
         await evaluate_final(config)
 
     asyncio.run(main())
-    points = curve(tmp_path / "heldout")
+    points = curve()
     assert [p.step for p in points] == [0, 1, 2, 3, 4, 5, 6]
     assert points[0].reward == 0.0
     assert points[1].reward is None
@@ -610,9 +494,8 @@ class Slow(SamplingClientEvaluator):
         return {"updates": float(sampling_client.updates)}
 
 
-def rows(log_path: Path, key: str) -> dict[int, float]:
-    lines = [json.loads(line) for line in (log_path / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line[key] for line in lines if key in line}
+def rows(key: str, log_path: str = ".") -> dict[int, float]:
+    return {line["step"]: line[key] for line in logged_rows(log_path) if key in line}
 
 
 def metric(points: list[CurvePoint], label: str, name: str) -> dict[int, Any]:
@@ -620,88 +503,86 @@ def metric(points: list[CurvePoint], label: str, name: str) -> dict[int, Any]:
     return {p.step: None if p.summary is None else p.summary[f"metric_{name}"] for p in found}
 
 
-async def trained(service: FakeService, main: Any, config: Any, run_dir: Path, n: int) -> None:
+async def trained(service: FakeService, main: Any, config: Any, n: int) -> None:
     """Train while every eval is held up, and let them go when the training is over."""
     service.gate = asyncio.Event()
-    async with AsyncEvalDispatcher(run_dir=run_dir, max_pending=99):
+    async with AsyncEvalDispatcher(run_dir="evals", max_pending=99):
         async with asyncio.timeout(120):  # a training that waits for its evals never ends
             await main(config)
         assert service.updates == n
-        assert all(point.pending for point in read_points(run_dir / "curve.jsonl"))
+        assert all(point.pending for point in read_points(Path("evals/curve.jsonl")))
         service.gate.set()
 
 
-@pytest.mark.parametrize("mode", ["sync", "streamed", "async"])
-def test_every_evaluator_is_routed_through_the_dispatcher_and_logged_at_its_step(
-    service: FakeService, tmp_path: Path, mode: str
-) -> None:
-    modes = {
-        "sync": {},
-        "streamed": {
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {},
+        {
             "stream_minibatch_config": train.StreamMinibatchConfig(
                 groups_per_batch=2, num_minibatches=2
             )
         },
-        "async": {"async_config": train.AsyncConfig(max_steps_off_policy=9, groups_per_batch=2)},
-    }
+        {"async_config": train.AsyncConfig(max_steps_off_policy=9, groups_per_batch=2)},
+    ],
+    ids=["sync", "streamed", "async"],
+)
+def test_every_evaluator_is_routed_through_the_dispatcher_and_logged_at_its_step(
+    service: FakeService, mode: dict[str, Any]
+) -> None:
     config = rl_config(
-        tmp_path,
         dataset_builder=ProblemsBuilder(batches=5, tests=2),  # so the loop has a test set's
-        evaluator_builders=[lambda: Slow(service)],
         num_groups_to_log=1,
-        **modes[mode],
+        **mode,
     )
     config = with_heldout(config, evaluator(), async_eval=True)
+    # A config with another list of builders is still asynchronous.
+    builders = [*config.evaluator_builders, lambda: Slow(service)]
+    config = chz.replace(config, evaluator_builders=builders)
     # The gate holds greedy requests; those of the test set are sampled.
     service.hold_sampled = lambda prompt: "n=3" in prompt
-    asyncio.run(trained(service, train.main, config, tmp_path / "evals", 5))
-    points = curve(tmp_path / "evals")
+    asyncio.run(trained(service, train.main, config, 5))
+    points = curve("evals")
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
     assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
     assert sorted(p.step for p in points if p.label == "test") == [0, 2, 4]
     assert all(p.has_result for p in points)
     # The loop's own logger has the same, at the same steps.
-    assert rows(tmp_path, "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
-    assert rows(tmp_path, "heldout/counting/reward") == {0: 0.0, 2: 0.4, 4: 0.8}
-    assert sorted(rows(tmp_path, "test/env/all/reward/total")) == [0, 2, 4]
+    assert rows("updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert rows("heldout/counting/reward") == {0: 0.0, 2: 0.4, 4: 0.8}
+    assert sorted(rows("test/env/all/reward/total")) == [0, 2, 4]
     scheduled = {0: 1.0, 2: 1.0, 4: 1.0}
-    assert rows(tmp_path, "heldout/Slow/scheduled") == scheduled
-    assert rows(tmp_path, "heldout/test/scheduled") == scheduled
+    assert rows("heldout/Slow/scheduled") == scheduled
+    assert rows("heldout/test/scheduled") == scheduled
     # What the package writes of its own evals is there as well.
-    assert (tmp_path / "iteration_000002" / "eval_test_rollout_summaries.jsonl").exists()
+    assert Path("iteration_000002", "eval_test_rollout_summaries.jsonl").exists()
 
 
-def test_the_supervised_loop_goes_on_too(service: FakeService, tmp_path: Path) -> None:
+def test_the_supervised_loop_goes_on_too(service: FakeService) -> None:
     class Nll(TrainingClientEvaluator):
         async def __call__(self, training_client: Any) -> dict[str, float]:
             return {"nll": float(service.updates)}
 
-    builders = [lambda: Slow(service), Nll]
     config = supervised_config(
-        tmp_path,
-        evaluator_builders=builders,
+        evaluator_builders=[lambda: Slow(service), Nll],
         infrequent_evaluator_builders=[lambda: Slow(service)],
         infrequent_eval_every=4,
     )
     config = with_heldout(config, evaluator(), async_eval=True)
-
-    async def main() -> None:
-        await trained(service, supervised.main, config, tmp_path / "evals", 6)
-
-    asyncio.run(main())
-    points = curve(tmp_path / "evals")
+    asyncio.run(trained(service, supervised.main, config, 6))
+    points = curve("evals")
     steps = [0, 2, 4]
     assert metric(points, "Slow", "updates").keys() == {0, 2, 4}
     assert metric(points, "Slow-2", "updates").keys() == {0, 4}
     assert [p.step for p in points if p.label == "counting"] == steps
-    assert sorted(rows(tmp_path, "updates")) == steps
+    assert sorted(rows("updates")) == steps
     # Weights of a training client change under an eval: that one is waited for.
-    assert sorted(rows(tmp_path, "nll")) == steps
+    assert sorted(rows("nll")) == steps
     assert "Nll" not in {p.label for p in points}
 
 
 def test_distillation_goes_on_too_and_keeps_its_prefix(
-    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hard_targets(teachers: Any, data: Any, *_: Any) -> Any:
         return data
@@ -720,37 +601,37 @@ def test_distillation_goes_on_too_and_keeps_its_prefix(
         batch_size=1,
         max_steps=5,
         eval_every=2,
-        log_path=str(tmp_path),
+        log_path=".",
         evaluator_builders=[lambda: Slow(service)],
     )
     config = with_heldout(config, evaluator(), async_eval=True)
     builders = [*config.evaluator_builders, lambda: Slow(service)]
     config = chz.replace(config, evaluator_builders=builders)
-    asyncio.run(trained(service, train_off_policy.main, config, tmp_path / "evals", 5))
-    points = curve(tmp_path / "evals")
+    asyncio.run(trained(service, train_off_policy.main, config, 5))
+    points = curve("evals")
     assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
     assert metric(points, "Slow-2", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
-    assert rows(tmp_path, "test/updates") == {0: 0.0, 2: 2.0, 4: 4.0}
-    assert rows(tmp_path, "test/heldout/counting/reward") == {0: 0.0, 2: 0.4, 4: 0.8}
+    assert rows("test/updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert rows("test/heldout/counting/reward") == {0: 0.0, 2: 0.4, 4: 0.8}
 
 
 def test_an_evaluator_of_a_user_that_fails_is_a_skip_and_not_the_end(
-    service: FakeService, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    service: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = rl_config(tmp_path, evaluator_builders=[lambda: Slow(service, fails=(2,))])
+    config = rl_config(evaluator_builders=[lambda: Slow(service, fails=(2,))])
     config = with_heldout(config, async_eval=True)
-    asyncio.run(trained(service, train.main, config, tmp_path / "evals", 5))
-    points = curve(tmp_path / "evals")
+    asyncio.run(trained(service, train.main, config, 5))
+    points = curve("evals")
     assert metric(points, "Slow", "updates") == {0: 0.0, 2: None, 4: 4.0}
     assert "no sandbox" in (points[1].skipped or "")
-    assert rows(tmp_path, "updates") == {0: 0.0, 4: 4.0}
-    assert rows(tmp_path, "heldout/Slow/skipped") == {2: 1.0}
-    assert "eval 'Slow' of step 2 failed" in (tmp_path / "logs.log").read_text()
+    assert rows("updates") == {0: 0.0, 4: 4.0}
+    assert rows("heldout/Slow/skipped") == {2: 1.0}
+    assert "eval 'Slow' of step 2 failed" in Path("logs.log").read_text()
 
 
 def test_the_loops_logger_is_open_until_the_evals_are_drained(
-    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
     current: ContextVar[Any] = ContextVar("current")
@@ -772,11 +653,11 @@ def test_the_loops_logger_is_open_until_the_evals_are_drained(
             seen.append("closed")
 
     monkeypatch.setattr(ml_log, "JsonLogger", Recording)
-    config = rl_config(tmp_path, evaluator_builders=[lambda: Slow(service)])
+    config = rl_config(evaluator_builders=[lambda: Slow(service)])
     config = with_heldout(config, async_eval=True)
 
     async def main() -> None:
-        await trained(service, train.main, config, tmp_path / "evals", 5)
+        await trained(service, train.main, config, 5)
         assert seen[-1] == "closed"  # when the block has ended, not at some later time
 
     asyncio.run(main())
@@ -786,50 +667,26 @@ def test_the_loops_logger_is_open_until_the_evals_are_drained(
     ]
 
 
-def test_an_eval_that_is_not_drained_in_time_is_a_skip(
-    service: FakeService, tmp_path: Path
-) -> None:
-    config = rl_config(tmp_path, evaluator_builders=[lambda: Slow(service)])
+def test_by_default_training_goes_on_where_evals_pile_up(service: FakeService) -> None:
+    config = rl_config(batches=12, eval_every=1, evaluator_builders=[lambda: Slow(service)])
     config = with_heldout(config, async_eval=True)
 
     async def main() -> None:
         service.gate = asyncio.Event()
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
-            await train.main(config)
-            drained = await evals.adrain(0)
-        assert [(name, step) for name, step, _ in drained.abandoned] == [
-            ("Slow", step) for step in (0, 2, 4)
-        ]
-
-    asyncio.run(main())
-    assert metric(curve(tmp_path / "evals"), "Slow", "updates") == {0: None, 2: None, 4: None}
-    assert rows(tmp_path, "updates") == {}
-
-
-def test_by_default_training_goes_on_where_evals_pile_up(
-    service: FakeService, tmp_path: Path
-) -> None:
-    config = rl_config(
-        tmp_path, batches=12, eval_every=1, evaluator_builders=[lambda: Slow(service)]
-    )
-    config = with_heldout(config, async_eval=True)
-
-    async def main() -> None:
-        service.gate = asyncio.Event()
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
+        async with AsyncEvalDispatcher(run_dir="evals"):
             await train.main(config)
             service.gate.set()
 
     asyncio.run(main())
-    points = curve(tmp_path / "evals")
+    points = curve("evals")
     assert [p.step for p in points] == list(range(12))  # a line each
     assert [p.step for p in points if p.has_result] == list(range(8))
     assert all("max_pending=8" in (p.skipped or "") for p in points[8:])
-    assert rows(tmp_path, "heldout/Slow/skipped") == dict.fromkeys(range(8, 12), 1.0)
+    assert rows("heldout/Slow/skipped") == dict.fromkeys(range(8, 12), 1.0)
 
 
 def test_points_that_the_async_loop_passes_over_are_skips_of_any_evaluator(
-    service: FakeService, tmp_path: Path
+    service: FakeService,
 ) -> None:
     asked_at: set[int] = set()
 
@@ -843,157 +700,121 @@ def test_points_that_the_async_loop_passes_over_are_skips_of_any_evaluator(
         while update == 5 and max(asked_at) < 4:
             await asyncio.sleep(0)
 
-    config = asynchronous(tmp_path, evaluator_builders=[lambda: Watched(service)])
+    config = asynchronous(evaluator_builders=[lambda: Watched(service)])
     config = with_heldout(config, async_eval=True)
 
     async def main() -> None:
         gate = service.gate = asyncio.Event()
         service.on_update = lambda updates: gate.set() if updates == 4 else None
         service.before_update = wait_for_evals
-        waits = AsyncEvalDispatcher(
-            run_dir=tmp_path / "evals", max_pending=1, when_full="wait", max_running=1
-        )
+        waits = AsyncEvalDispatcher(run_dir="evals", max_pending=1, when_full="wait", max_running=1)
         async with waits:
             await train.main(config)
 
     asyncio.run(main())
-    points = curve(tmp_path / "evals")
+    points = curve("evals")
     last = points[-1].step
     assert last >= 4
     assert [p.step for p in points] == list(range(last + 1))
     assert "still waiting for an earlier eval" in (points[2].skipped or "")
 
 
-def test_a_config_with_another_list_of_builders_is_still_asynchronous(
-    service: FakeService, tmp_path: Path
-) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator(), async_eval=True)
-    builders = [*config.evaluator_builders, lambda: Slow(service)]
-    config = chz.replace(config, evaluator_builders=builders)
-    assert type(config).__name__ == "Config"
-    asyncio.run(trained(service, train.main, config, tmp_path / "evals", 5))
-    points = curve(tmp_path / "evals")
-    assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
-    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
-
-
 def test_async_eval_without_a_dispatcher_is_refused_as_the_training_begins(
-    service: FakeService, tmp_path: Path
+    service: FakeService,
 ) -> None:
-    config = with_heldout(rl_config(tmp_path), async_eval=True)
+    config = with_heldout(rl_config(), async_eval=True)
     with pytest.raises(InvalidInput, match="AsyncEvalDispatcher"):
         asyncio.run(train.main(config))
 
 
-def test_a_training_that_did_not_ask_for_it_waits_for_its_evaluators(
-    service: FakeService, tmp_path: Path
-) -> None:
-    asked = rl_config(tmp_path / "asked", evaluator_builders=[lambda: Slow(service)])
-    other = rl_config(tmp_path / "other", evaluator_builders=[lambda: Slow(service)])
+def test_a_training_that_did_not_ask_for_it_waits_for_its_evaluators(service: FakeService) -> None:
+    asked = rl_config(log_path="asked", evaluator_builders=[lambda: Slow(service)])
+    other = rl_config(log_path="other", evaluator_builders=[lambda: Slow(service)])
 
     async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
+        async with AsyncEvalDispatcher(run_dir="evals"):
             await train.main(with_heldout(asked, async_eval=True))
             service.updates = 0
             await train.main(other)
 
     asyncio.run(main())
-    assert len(curve(tmp_path / "evals")) == 3
-    assert rows(tmp_path / "asked", "heldout/Slow/scheduled") != {}
-    assert rows(tmp_path / "other", "heldout/Slow/scheduled") == {}
-    assert rows(tmp_path / "other", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert len(curve("evals")) == 3
+    assert rows("heldout/Slow/scheduled", "asked") != {}
+    assert rows("heldout/Slow/scheduled", "other") == {}
+    assert rows("updates", "other") == {0: 0.0, 2: 2.0, 4: 4.0}
 
 
 # --- The last weights ---------------------------------------------------------------------------
 
 
-def test_last_weights_that_have_a_result_are_not_measured_again(
-    service: FakeService, tmp_path: Path
-) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator())
-
-    async def main() -> None:
-        await train.main(config)
-        await evaluate_final(config)
-        asked = len(service.asked)
-        assert await evaluate_final(config) == {}
-        # The same training, started again after its end.
-        again = with_heldout(rl_config(tmp_path), evaluator())
-        await train.main(again)
-        assert await evaluate_final(again) == {}
-        assert len(service.asked) == asked
-
-    asyncio.run(main())
-    assert len(read_points(tmp_path / "heldout" / "curve.jsonl")) == 4
+def test_last_weights_that_have_a_result_are_not_measured_again(service: FakeService) -> None:
+    config = with_heldout(rl_config(), evaluator())
+    finish(config)
+    asked = len(service.asked)
+    assert asyncio.run(evaluate_final(config)) == {}
+    # The same training, started again after its end.
+    assert finish(with_heldout(rl_config(), evaluator())) == {}
+    assert len(service.asked) == asked
+    assert len(read_points(Path("heldout/curve.jsonl"))) == 4
 
 
 def test_an_async_loop_that_discards_stale_samples_ends_at_the_step_it_has_reached(
-    service: FakeService, tmp_path: Path
+    service: FakeService,
 ) -> None:
     on_policy = train.AsyncConfig(max_steps_off_policy=0, groups_per_batch=2)
     batches, every = 12, 2
     config = with_heldout(
-        rl_config(tmp_path, batches=batches, eval_every=every, async_config=on_policy), evaluator()
+        rl_config(batches=batches, eval_every=every, async_config=on_policy), evaluator()
     )
 
     async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=99):
+        async with AsyncEvalDispatcher(run_dir="evals", max_pending=99):
             await train.main(config)
             await evaluate_final(config)
             await evaluate_final(config)  # what it has logged is no step of the training
 
     asyncio.run(main())
-    checkpoints = (tmp_path / "checkpoints.jsonl").read_text().splitlines()
+    checkpoints = Path("checkpoints.jsonl").read_text().splitlines()
     assert json.loads(checkpoints[-1])["batch"] == batches
     assert service.updates < batches - every  # so there are steps that were never reached
-    points = curve(tmp_path / "evals")
+    points = curve("evals")
     assert (points[-1].step, points[-1].final) == (service.updates, True)
     assert [p.skipped for p in points] == [None] * len(points)
 
 
-def test_a_checkpoint_that_cannot_be_sampled_from_is_passed_over(
-    service: FakeService, tmp_path: Path
-) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator())
+def test_a_checkpoint_that_cannot_be_sampled_from_is_passed_over(service: FakeService) -> None:
+    config = with_heldout(rl_config(), evaluator())
 
     async def main() -> None:
         await train.main(config)
-        with (tmp_path / "checkpoints.jsonl").open("a") as file:
+        with Path("checkpoints.jsonl").open("a") as file:
             file.write('{"name": "000009", "batch": 9, "state_path": "tinker://x"}\n')
         await evaluate_final(config)
 
     asyncio.run(main())
-    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
+    assert rewards(curve()) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
 
 
-def test_another_training_with_the_same_config_is_measured_anew(
-    service: FakeService, tmp_path: Path
-) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator())
-
-    async def main() -> list[dict[str, float]]:
-        finals = []
-        for _ in range(2):
-            service.updates = 0
-            await train.main(config)
-            finals.append(await evaluate_final(config))
-            (tmp_path / "checkpoints.jsonl").unlink()
-        return finals
-
-    first, second = asyncio.run(main())
-    assert untimed(first) == untimed(second)
-    assert first["heldout/counting/reward"] == 1.0
-    points = read_points(tmp_path / "heldout" / "curve.jsonl")
+def test_another_training_with_the_same_config_is_measured_anew(service: FakeService) -> None:
+    config = with_heldout(rl_config(), evaluator())
+    finals = []
+    for _ in range(2):
+        service.updates = 0
+        finals.append(untimed(finish(config)))
+        Path("checkpoints.jsonl").unlink()
+    assert finals[0] == finals[1]
+    assert finals[0]["heldout/counting/reward"] == 1.0
+    points = read_points(Path("heldout/curve.jsonl"))
     assert [(p.step, p.skipped) for p in points] == [(s, None) for s in (0, 2, 4, 5)] * 2
-    assert len(curve(tmp_path / "heldout")) == 4
+    assert len(curve()) == 4
 
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_last_step_that_the_loop_has_measured_is_not_measured_again(
-    service: FakeService, tmp_path: Path, *, waits: bool
+    service: FakeService, *, waits: bool
 ) -> None:
     counting = evaluator()
-    config = with_heldout(rl_config(tmp_path), counting)
+    config = with_heldout(rl_config(), counting)
 
     async def main() -> dict[str, float]:
         await train.main(config)
@@ -1004,18 +825,18 @@ def test_a_last_step_that_the_loop_has_measured_is_not_measured_again(
 
     async def beside() -> dict[str, float]:
         service.gate = asyncio.Event()
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "heldout", max_pending=9):
+        async with AsyncEvalDispatcher(run_dir="heldout", max_pending=9):
             final = await main()
             service.gate.set()
             return final
 
     assert asyncio.run(main() if waits else beside()) == {}
-    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
+    assert rewards(curve()) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
     assert len(service.asked) == 40
 
 
-def test_last_weights_that_cannot_be_had_are_a_skip(service: FakeService, tmp_path: Path) -> None:
-    config = with_heldout(rl_config(tmp_path), evaluator())
+def test_last_weights_that_cannot_be_had_are_a_skip(service: FakeService) -> None:
+    config = with_heldout(rl_config(), evaluator())
 
     async def main() -> dict[str, float]:
         await train.main(config)
@@ -1023,25 +844,23 @@ def test_last_weights_that_cannot_be_had_are_a_skip(service: FakeService, tmp_pa
         return await evaluate_final(config)
 
     assert asyncio.run(main()) == {"heldout/counting/skipped": 1.0}
-    last = curve(tmp_path / "heldout")[-1]
+    last = curve()[-1]
     assert (last.step, last.reward) == (5, None)
     assert "sampling client" in (last.skipped or "")
 
 
-def test_there_has_to_be_something_to_measure(service: FakeService, tmp_path: Path) -> None:
+def test_there_has_to_be_something_to_measure(service: FakeService) -> None:
     with pytest.raises(InvalidInput, match="has no HeldoutEvaluator"):
-        asyncio.run(evaluate_final(rl_config(tmp_path)))
+        asyncio.run(evaluate_final(rl_config()))
     with pytest.raises(InvalidInput, match="no checkpoint with sampler weights"):
-        asyncio.run(evaluate_final(with_heldout(rl_config(tmp_path), evaluator())))
+        asyncio.run(evaluate_final(with_heldout(rl_config(), evaluator())))
 
 
-def test_a_training_that_is_resumed_goes_on_with_its_curve(
-    service: FakeService, tmp_path: Path
-) -> None:
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path, max_steps=4), evaluator())))
-    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: 0.4}
-    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
-    points = curve(tmp_path / "heldout")
+def test_a_training_that_is_resumed_goes_on_with_its_curve(service: FakeService) -> None:
+    asyncio.run(train.main(with_heldout(rl_config(max_steps=4), evaluator())))
+    assert rewards(curve()) == {0: 0.0, 2: 0.4}
+    asyncio.run(train.main(with_heldout(rl_config(), evaluator())))
+    points = curve()
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
     assert all(p.skipped is None for p in points)
 
@@ -1049,10 +868,10 @@ def test_a_training_that_is_resumed_goes_on_with_its_curve(
 # --- Steps --------------------------------------------------------------------------------------
 
 
-def supervised_config(log_path: Path, **settings: Any) -> Any:
+def supervised_config(**settings: Any) -> Any:
     defaults = {"eval_every": 2, "save_every": 3, "num_epochs": 1}
     return supervised.Config(
-        log_path=str(log_path),
+        log_path=".",
         model_name=MODEL,
         recipe_name="test",
         dataset_builder=TextsBuilder(batches=6),
@@ -1060,23 +879,15 @@ def supervised_config(log_path: Path, **settings: Any) -> Any:
     )
 
 
-def test_the_supervised_loop_is_counted(service: FakeService, tmp_path: Path) -> None:
-    config = with_heldout(supervised_config(tmp_path), evaluator())
-
-    async def main() -> None:
-        await supervised.main(config)
-        await evaluate_final(config)
-
-    asyncio.run(main())
-    points = curve(tmp_path / "heldout")
+def test_the_supervised_loop_is_counted(service: FakeService) -> None:
+    finish(with_heldout(supervised_config(), evaluator()), supervised.main)
+    points = curve()
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8, 6: 1.0}
     assert [(p.decoding or {})["step_from"] for p in points] == ["count"] * 3 + ["checkpoint"]
-    assert set(logged(tmp_path)) == {0, 2, 4}
+    assert set(logged()) == {0, 2, 4}
 
 
-def test_a_supervised_training_that_is_resumed_is_counted_from_there(
-    service: FakeService, tmp_path: Path
-) -> None:
+def test_a_supervised_training_that_is_resumed_is_counted_from_there(service: FakeService) -> None:
     class Stop(Exception):
         pass
 
@@ -1085,31 +896,29 @@ def test_a_supervised_training_that_is_resumed_is_counted_from_there(
             raise Stop
 
     service.on_update = stop
-    config = supervised_config(tmp_path)
+    config = supervised_config()
     with pytest.raises(Stop):
         asyncio.run(supervised.main(with_heldout(config, evaluator())))
     service.on_update = lambda updates: None
     asyncio.run(supervised.main(with_heldout(config, evaluator())))
-    points = curve(tmp_path / "heldout")
+    points = curve()
     assert [p.step for p in points] == [0, 2, 4]
     assert points[2].run == "steps/00000004-counting-2"  # what was measured before the stop is 4
-    assert sorted(logged(tmp_path)) == [0, 2, 4]
+    assert sorted(logged()) == [0, 2, 4]
 
 
-def test_a_checkpoint_of_which_nobody_knows_the_step_needs_to_be_told(
-    service: FakeService, tmp_path: Path
-) -> None:
-    config = with_heldout(supervised_config(tmp_path), evaluator())
+def test_a_checkpoint_of_which_nobody_knows_the_step_needs_to_be_told(service: FakeService) -> None:
+    config = with_heldout(supervised_config(), evaluator())
 
     async def main() -> None:
         await supervised.main(config)
-        (tmp_path / "metrics.jsonl").unlink()
+        Path("metrics.jsonl").unlink()
         with pytest.raises(InvalidInput, match="evaluate_final\\(config, step=…\\)"):
             await evaluate_final(config)
         await evaluate_final(config, step=6)
 
     asyncio.run(main())
-    last = curve(tmp_path / "heldout")[-1]
+    last = curve()[-1]
     assert (last.step, (last.decoding or {})["step_from"]) == (6, "given")
 
 
@@ -1121,19 +930,17 @@ def test_only_loops_that_evaluate_at_every_multiple_and_nowhere_else_are_counted
     assert not is_counted(train.Config)
 
 
-def test_without_a_step_there_is_a_result_and_no_point(
-    service: FakeService, tmp_path: Path
-) -> None:
-    alone = evaluator(run_dir=tmp_path)
+def test_without_a_step_there_is_a_result_and_no_point(service: FakeService) -> None:
+    alone = evaluator(run_dir=".")
 
     async def main() -> dict[str, float]:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
+        async with AsyncEvalDispatcher(run_dir="evals"):
             return await alone(FakeSampling(service, 3))
 
     metrics = asyncio.run(main())
     assert metrics["heldout/counting/reward"] == pytest.approx(0.6)
-    assert not (tmp_path / "curve.jsonl").exists()
-    assert curve(tmp_path / "evals") == []
+    assert not Path("curve.jsonl").exists()
+    assert curve("evals") == []
 
 
 def test_a_step_that_the_loop_traces_is_taken() -> None:
@@ -1148,15 +955,15 @@ def test_a_step_that_the_loop_traces_is_taken() -> None:
     assert asyncio.run(main()) == LoopStep(12, "trace")
 
 
-def test_weights_are_said_to_be_saved_only_where_they_are(tmp_path: Path) -> None:
+def test_weights_are_said_to_be_saved_only_where_they_are() -> None:
     records = [
         {"name": "000002", "batch": 2, "state_path": "a", "sampler_path": "b"},
         {"name": "000003", "batch": 3, "state_path": "c"},
         {"name": "000004", "batch": 4, "epoch": 0, "state_path": "d", "sampler_path": "e"},
     ]
     lines = "".join(json.dumps(record) + "\n" for record in records)
-    (tmp_path / "checkpoints.jsonl").write_text(lines)
-    found = [sampler_path(str(tmp_path), step) for step in range(5)]
+    Path("checkpoints.jsonl").write_text(lines)
+    found = [sampler_path(".", step) for step in range(5)]
     assert found == [None, None, "b", None, None]
 
 
@@ -1176,16 +983,16 @@ def test_steps_that_were_due_are_known() -> None:
 
 
 def test_a_counter_that_goes_back_is_another_start_for_all_evals_of_the_curve(
-    service: FakeService, tmp_path: Path
+    service: FakeService,
 ) -> None:
     at = {"step": 0}
-    first = evaluator("one", run_dir=tmp_path, step=lambda: at["step"])
-    second = evaluator("two", run_dir=tmp_path, step=lambda: at["step"])
+    first = evaluator("one", run_dir=".", step=lambda: at["step"])
+    second = evaluator("two", run_dir=".", step=lambda: at["step"])
     for step in (0, 4, 2):
         at["step"] = step
         for each in (first, second):
             asyncio.run(each(FakeSampling(service, step)))
-    assert [(p.label, p.step) for p in curve(tmp_path)] == [
+    assert [(p.label, p.step) for p in curve(".")] == [
         ("one", 0),
         ("two", 0),
         ("one", 2),
@@ -1244,8 +1051,6 @@ def test_a_call_that_cannot_be_read_is_answered_and_not_lost(service: FakeServic
         return "14" if len(prompts) > 1 else "<tool_call>\n{not json}\n</tool_call>"
 
     assert with_tools(service, policy)["heldout/tools/reward"] == 1.0
-    # It is told what was wrong with what it wrote.
-    assert prompts[1].count("{not json}") >= 1
     assert prompts[1].index("{not json}") < prompts[1].index("<tool_response>")
 
 
@@ -1299,33 +1104,23 @@ def test_messages_are_those_of_the_renderer() -> None:
         to_renderer_messages([Message("user", [{"type": "input_audio"}])], (), renderer())
 
 
-def test_a_renderer_that_knows_no_tools_says_so(service: FakeService, tmp_path: Path) -> None:
+def test_a_renderer_that_knows_no_tools_says_so(service: FakeService) -> None:
     plain = evaluator(
         step=lambda: 1,
-        run_dir=tmp_path,
+        run_dir=".",
         environment_factory=lambda sample: ToolEnvironment([double]),
     )
     assert untimed(asyncio.run(plain(FakeSampling(service, 5)))) == SKIPPED
-    [point] = curve(tmp_path)
+    [point] = curve(".")
     assert "RoleColonRenderer has no format for tools" in (point.skipped or "")
 
 
 # --- The package, and the page ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", ["0.4.9", "0.5.7", "0.5", "0.6.0", "0.50.1", "1.0"])
-def test_another_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "version", lambda name: found)
-    with pytest.raises(InvalidInput, match=rf"tinker-cookbook {found} .*takes >=0\.5\.8,<0\.6"):
-        importlib.reload(integration)
-
-
-def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(versions, "version", missing)
-    with pytest.raises(InvalidInput, match="pip install 'tinker-cookbook>=0.5.8,<0.6'"):
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "version", lambda name: "0.50.1")
+    with pytest.raises(InvalidInput, match=r"tinker-cookbook 0.50.1 .*takes >=0\.5\.8,<0\.6"):
         importlib.reload(integration)
 
 
@@ -1337,26 +1132,21 @@ def test_the_clients_of_the_service_take_what_the_fakes_take() -> None:
     inspect.signature(REAL_SERVICE).bind(base_url=None)
 
 
-def test_the_loops_take_it_for_an_evaluator_of_theirs() -> None:
-    assert isinstance(evaluator(), SamplingClientEvaluator)
-
-
-def test_the_example_of_the_module_runs(service: FakeService, tmp_path: Path) -> None:
+def test_the_example_of_the_module_runs(service: FakeService) -> None:
     example = textwrap.dedent(re.findall(r"(?:^    .*\n)+", integration.__doc__ or "", re.M)[0])
     names = {**vars(integration), "train": train}
     names |= {"AsyncEvalDispatcher": AsyncEvalDispatcher, "samples": SAMPLES, "score_fn": right}
     names |= {"renderer": renderer()}
-    example = example.replace("…", repr(str(tmp_path / "evals")))
+    example = example.replace("…", repr("evals"))
     exec(f"async def main(config):\n{textwrap.indent(example, '    ')}", names)
-    asyncio.run(names["main"](rl_config(tmp_path)))
-    assert rewards(curve(tmp_path / "evals"), "capitals") == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
+    asyncio.run(names["main"](rl_config()))
+    assert rewards(curve("evals"), "capitals") == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
 
 
 def test_the_code_blocks_of_the_page_run(
-    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: FakeService,
 ) -> None:
     page = Path(__file__).parents[2] / "docs" / "tinker.md"
-    monkeypatch.chdir(tmp_path)
     register_tokenizer("Qwen/Qwen3-8B", tokenizer)
     capitals = {"France": "Paris", "Chad": "N'Djamena"}
     service.end = "<|im_end|>"
@@ -1366,4 +1156,4 @@ def test_the_code_blocks_of_the_page_run(
     namespace = {"__name__": "__docs__", "my_dataset": ProblemsBuilder(batches=5)}
     for code in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S):
         exec(compile(code, str(page), "exec"), namespace)
-    assert rewards(curve(tmp_path / "outputs" / "run1"), "capitals") == {0: 0.0, 4: 1.0, 5: 1.0}
+    assert rewards(curve("outputs/run1"), "capitals") == {0: 0.0, 4: 1.0, 5: 1.0}

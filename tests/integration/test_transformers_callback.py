@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import json
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback
 
-from heldout import Metric, Sample, Score, Trajectory
+from heldout import Score
 from heldout.errors import InvalidInput
 from heldout.integrations import transformers as ours
 from heldout.integrations.transformers import HeldoutCallback
@@ -29,113 +28,28 @@ from heldout.training import (
 from heldout.training.curve import request_stop
 from heldout.training.dispatcher import pending_evals
 from heldout.training.loggers import CallableLogger
-from heldout.training.metrics import log_fields
 from heldout.weights import explain_sharding
-from tests.training.toys import make_eval
+from tests.integration.line_trainer import (
+    DATA,
+    Heard,
+    Known,
+    Line,
+    make_evals,
+    make_trainer,
+    samples,
+)
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-# --- A model, a trainer, and evals whose results are known --------------------------------------
-
-
-class Line(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.layer = nn.Linear(1, 1)
-
-    def forward(self, x: Any, labels: Any) -> dict[str, Any]:
-        return {"loss": nn.functional.mse_loss(self.layer(x), labels)}
-
-
-DATA = [{"x": torch.tensor([i / 8]), "labels": torch.tensor([i / 4 + 1])} for i in range(8)]
-
-
-class Heard(TrainerCallback):
-    """What reaches a reporter, which stands before our callback."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.evaluated: list[dict[str, Any]] = []
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kw: Any) -> None:
-        self.rows.append({**logs, "step": state.global_step})
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **kw: Any) -> None:
-        self.evaluated.append({**metrics, "step": state.global_step})
-
-
-def make_trainer(folder: Path, *callbacks: Any, steps: int = 6, **settings: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "per_device_train_batch_size": 2,
-        "learning_rate": 0.05,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "max_steps": steps,
-    }
-    eval_dataset = DATA if "eval_strategy" in settings else None
-    return Trainer(
-        Line(),
-        TrainingArguments(str(folder / "trainer"), **{**defaults, **settings}),
-        train_dataset=DATA,
-        eval_dataset=eval_dataset,
-        callbacks=list(callbacks),
-    )
-
-
-def samples(n: int = 4) -> list[Sample]:
-    return [Sample(f"s{i}", {"question": f"{i}"}) for i in range(n)]
-
-
-Scored = Callable[[int, int], float]
-"""(which eval of the training, which sample) -> reward."""
-
-
-class Known:
-    """A builder of runners whose scores are given; remembers the weights that it has seen."""
-
-    def __init__(self, scored: Scored, rows: int = 32) -> None:
-        self.seen: list[float] = []
-        self._scored, self._rows = scored, rows
-
-    def __call__(self, model: Any) -> Any:
-        self.seen.append(model.layer.weight.item())
-        number = len(self.seen) - 1
-
-        def generate(model: Any, prompts: list[int], max_new: int) -> list[str]:
-            assert not model.training
-            return [str(self._scored(number, prompt)) for prompt in prompts]
-
-        def score(trajectory: Trajectory, sample: Sample) -> Score:
-            number = float(trajectory.answer)
-            return Score((Metric("reward", number, 1.0), Metric("twice", 2 * number)))
-
-        build = from_functions(
-            lambda messages: int(messages[-1].text), generate, score, rows=self._rows
-        )
-        return build(model)
-
-
-def make_evals(folder: Path, scored: Scored | None = None, **settings: Any) -> PeriodicEval:
-    label = settings.setdefault("label", "rl_eval")
-    settings.setdefault("run_dir", folder / label)
-    settings.setdefault("every_steps", 2)
-    known = settings.pop("builder", None) or Known(scored or (lambda eval, sample: 0.5))
-    settings.setdefault("resume", None)
-    return make_eval(settings.pop("samples", samples()), known, **settings)
+def trained(
+    folder: Path, evals: PeriodicEval | list[PeriodicEval], *callbacks: Any, **settings: Any
+) -> Any:
+    """A trainer that has trained, with an attached callback."""
+    trainer = make_trainer(folder, *callbacks, **settings)
+    HeldoutCallback(*(evals if isinstance(evals, list) else [evals])).attach(trainer)
+    trainer.train()
+    return trainer
 
 
 def steps_of(evals: PeriodicEval) -> list[int]:
@@ -149,25 +63,26 @@ def eval_rows(history: list[dict[str, Any]], name: str = "heldout") -> list[dict
 # --- Cadence and the log ------------------------------------------------------------------------
 
 
-def test_evals_run_on_their_cadence_and_on_the_last_weights(tmp_path: Path) -> None:
-    evals = make_evals(tmp_path, at_start=True)
-    make_trainer(tmp_path, HeldoutCallback(evals), steps=5).train()
+def test_evals_run_on_their_cadence_in_optimizer_steps_and_reach_the_reporters(
+    tmp_path: Path,
+) -> None:
+    heard, evals = Heard(), make_evals(tmp_path, at_start=True)
+    settings = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 1}
+    trainer = make_trainer(tmp_path, heard, steps=5, **settings)
+    callback = HeldoutCallback(evals)
+    assert callback.attach(trainer) is callback
+    assert callback.attach(trainer) is callback
+    trainer.train()
     assert steps_of(evals) == [0, 2, 4, 5]
     assert [p.final for p in evals.history] == [False, False, False, True]
-
-
-def test_steps_are_optimizer_steps(tmp_path: Path) -> None:
-    evals = make_evals(tmp_path)
-    settings = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 1}
-    make_trainer(tmp_path, HeldoutCallback(evals), steps=4, **settings).train()
-    assert steps_of(evals) == [2, 4]
+    assert [row["step"] for row in eval_rows(heard.rows)] == [0, 2, 4, 5]
+    assert [row["step"] for row in heard.rows if "loss" in row] == [1, 2, 3, 4, 5]
+    assert sum(each is callback for each in trainer.callback_handler.callbacks) == 1
 
 
 def test_a_result_is_a_row_of_the_log_with_its_step(tmp_path: Path) -> None:
     evals = make_evals(tmp_path, lambda eval, sample: float(sample < 3))
-    trainer = make_trainer(tmp_path, steps=2)
-    HeldoutCallback(evals).attach(trainer)
-    trainer.train()
+    trainer = trained(tmp_path, evals, steps=2)
     (row,) = eval_rows(trainer.state.log_history)
     assert row.pop("eval_heldout_seconds") >= 0
     for mean in ("reward", "pass_rate", "metric_reward"):
@@ -212,9 +127,7 @@ def test_a_callback_of_the_users_can_copy_the_state(tmp_path: Path) -> None:
         def on_log(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
             copy.deepcopy(state)
 
-    trainer = make_trainer(tmp_path, Copies(), steps=2)
-    HeldoutCallback(make_evals(tmp_path)).attach(trainer)
-    trainer.train()
+    trained(tmp_path, make_evals(tmp_path), Copies(), steps=2)
 
 
 def test_a_turn_is_as_long_as_a_completion_of_trl(tmp_path: Path) -> None:
@@ -224,10 +137,7 @@ def test_a_turn_is_as_long_as_a_completion_of_trl(tmp_path: Path) -> None:
         limits.append(max_new)
         return ["?"] * len(prompts)
 
-    def score(trajectory: Trajectory, sample: Sample) -> Score:
-        return Score((Metric("reward", 1.0, 1.0),))
-
-    runner = from_functions(lambda messages: messages[-1].text, answers, score)
+    runner = from_functions(lambda messages: messages[-1].text, answers, lambda t, s: 1.0)
     evals = make_evals(tmp_path, builder=runner)
     trainer = make_trainer(tmp_path, HeldoutCallback(evals), steps=2)
     trainer.args.max_completion_length = 40  # as GRPOConfig has it
@@ -249,18 +159,6 @@ def test_the_trainings_own_rows_are_all_there_and_as_they_were(tmp_path: Path) -
     with_evals = rows(make_evals(tmp_path, every_steps=1))
     assert [row["step"] for row in with_evals] == [3, 6]
     assert with_evals == rows()
-
-
-def test_an_attached_callback_reaches_the_reporters(tmp_path: Path) -> None:
-    heard = Heard()
-    trainer = make_trainer(tmp_path, heard, steps=4)
-    callback = HeldoutCallback(make_evals(tmp_path, at_start=True))
-    assert callback.attach(trainer) is callback
-    assert callback.attach(trainer) is callback
-    trainer.train()
-    assert [row["step"] for row in eval_rows(heard.rows)] == [0, 2, 4]
-    assert [row["step"] for row in heard.rows if "loss" in row] == [1, 2, 3, 4]
-    assert sum(each is callback for each in trainer.callback_handler.callbacks) == 1
 
 
 def test_one_that_is_not_attached_writes_to_the_log_alone_and_says_so(
@@ -285,9 +183,7 @@ def test_a_reporter_that_fails_does_not_end_the_training(
             if "eval_heldout_step" in logs:
                 raise ConnectionError("the tracker is down")
 
-    trainer = make_trainer(tmp_path, Down(), steps=2)
-    HeldoutCallback(make_evals(tmp_path)).attach(trainer)
-    trainer.train()
+    trainer = trained(tmp_path, make_evals(tmp_path), Down(), steps=2)
     assert [row["step"] for row in trainer.state.log_history if "loss" in row] == [1, 2]
     assert "the tracker is down" in caplog.text
 
@@ -295,9 +191,7 @@ def test_a_reporter_that_fails_does_not_end_the_training(
 def test_evals_do_not_overwrite_each_other(tmp_path: Path) -> None:
     one = make_evals(tmp_path, lambda eval, sample: 0.25)
     other = make_evals(tmp_path, lambda eval, sample: 0.75, label="hard", every_steps=3)
-    trainer = make_trainer(tmp_path, steps=6)
-    HeldoutCallback(one, other).attach(trainer)
-    trainer.train()
+    trainer = trained(tmp_path, [one, other], steps=6)
     history = trainer.state.log_history
     found = {
         name: [(row["step"], row[f"eval_{name}_reward"]) for row in eval_rows(history, name)]
@@ -309,19 +203,6 @@ def test_evals_do_not_overwrite_each_other(tmp_path: Path) -> None:
     }
 
 
-def test_the_mean_is_over_samples_not_over_batches(tmp_path: Path) -> None:
-    """Batches of 8 and 4, right in the second: their means averaged would be 1/2."""
-    evals = make_evals(tmp_path, samples=samples(12))
-    late = {sample.id for sample in evals.samples[8:]}
-    scored = Known(lambda eval, sample: float(f"s{sample}" in late), rows=8)
-    evals = make_evals(tmp_path, samples=samples(12), builder=scored, label="ragged")
-    trainer = make_trainer(tmp_path, steps=2)
-    HeldoutCallback(evals).attach(trainer)
-    trainer.train()
-    (row,) = eval_rows(trainer.state.log_history, "ragged")
-    assert row["eval_ragged_reward"] == pytest.approx(1 / 3)
-
-
 # --- Skips --------------------------------------------------------------------------------------
 
 
@@ -331,9 +212,7 @@ def broken(model: Any) -> Any:
 
 def test_a_skip_is_visible_and_never_looks_like_a_score(tmp_path: Path) -> None:
     evals = make_evals(tmp_path, builder=broken)
-    trainer = make_trainer(tmp_path, steps=2)
-    HeldoutCallback(evals).attach(trainer)
-    trainer.train()
+    trainer = trained(tmp_path, evals, steps=2)
     (row,) = eval_rows(trainer.state.log_history)
     assert row.pop("eval_heldout_seconds") >= 0
     assert row == {
@@ -344,23 +223,6 @@ def test_a_skip_is_visible_and_never_looks_like_a_score(tmp_path: Path) -> None:
     }
     assert trainer.state.global_step == 2
     assert "no tokenizer" in (evals.history[0].skipped or "")
-
-
-def test_an_eval_without_a_model_is_a_skip(tmp_path: Path) -> None:
-    evals = make_evals(tmp_path, model_getter=lambda: None)
-    make_trainer(tmp_path, HeldoutCallback(evals), steps=2).train()
-    assert evals.history[0].skipped == "there is no model: pass it to maybe_run, or a model_getter"
-
-
-def test_an_eval_that_ended_early_says_so(tmp_path: Path) -> None:
-    point = make_evals(tmp_path).run_eval(3, Line())
-    assert point is not None
-    whole = log_fields(point, "x")
-    assert "eval_x_partial" not in whole
-    import msgspec
-
-    cut = msgspec.structs.replace(point, partial="time was up")
-    assert log_fields(cut, "x") == {**whole, "eval_x_partial": 1.0}
 
 
 def test_weights_that_are_spread_over_processes_are_a_skip(tmp_path: Path) -> None:
@@ -476,9 +338,7 @@ def test_the_trainer_is_answered_at_steps_of_its_own_and_with_whole_evals(tmp_pa
     heard = Heard()
     evals = make_evals(tmp_path, max_overhead=1e-9, min_samples=1)
     settings = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "heldout_n"}
-    trainer = make_trainer(tmp_path, heard, steps=6, **settings)
-    HeldoutCallback(evals).attach(trainer)
-    trainer.train()
+    trained(tmp_path, evals, heard, steps=6, **settings)
     assert [row["step"] for row in heard.evaluated] == [2, 4, 6]
     assert [row["eval_heldout_n"] for row in heard.evaluated] == [4, 4, 4]
     assert [(row["step"], row.get("eval_heldout_n")) for row in eval_rows(heard.rows)] == [
@@ -586,9 +446,7 @@ def test_a_monitor_stops_training_and_the_last_weights_are_evaluated(
         tmp_path, by_eval, monitor=lambda points: "it got worse" if len(points) == 2 else None
     )
     other = make_evals(tmp_path, label="other", every_steps=3)
-    trainer = make_trainer(tmp_path, steps=20)
-    HeldoutCallback(one, other).attach(trainer)
-    trainer.train()
+    trainer = trained(tmp_path, [one, other], steps=20)
     assert trainer.state.global_step == 4
     assert steps_of(one) == [2, 4]
     assert steps_of(other) == [3, 4]
@@ -604,9 +462,7 @@ def test_a_request_from_outside_stops_training_at_the_end_of_the_step(tmp_path: 
             if state.global_step == 2:
                 request_stop(evals.run_dir, "enough")
 
-    trainer = make_trainer(tmp_path, Asks(), steps=20)
-    HeldoutCallback(evals).attach(trainer)
-    trainer.train()
+    trainer = trained(tmp_path, evals, Asks(), steps=20)
     assert trainer.state.global_step == 3
     assert steps_of(evals) == [3]
     assert evals.history[0].final
@@ -628,9 +484,7 @@ def test_a_training_that_others_stop_ends_with_its_last_weights(tmp_path: Path) 
 
 
 def test_a_checkpoint_has_the_row_of_its_own_weights(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, steps=3, save_strategy="steps", save_steps=2)
-    HeldoutCallback(make_evals(tmp_path)).attach(trainer)
-    trainer.train()
+    trained(tmp_path, make_evals(tmp_path), steps=3, save_strategy="steps", save_steps=2)
     for step, rows in ((2, [2]), (3, [2, 3])):
         saved = tmp_path / "trainer" / f"checkpoint-{step}" / "trainer_state.json"
         history = json.loads(saved.read_text())["log_history"]
@@ -660,35 +514,28 @@ def test_weights_that_were_replaced_by_the_best_are_not_taken_for_the_last(tmp_p
 
 
 def test_a_resumed_training_goes_on_with_the_same_curve(tmp_path: Path) -> None:
-    def train(**resume: Any) -> tuple[PeriodicEval, list[dict[str, Any]]]:
-        torch.manual_seed(0)
-        settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2}
-        evals = make_evals(tmp_path, at_start=True)
-        stop = 5 if not resume else None
-        trainer = make_trainer(tmp_path, *([Dies(stop)] if stop else []), steps=8, **settings)
-        HeldoutCallback(evals).attach(trainer)
-        if stop:
-            with pytest.raises(KeyboardInterrupt):
-                trainer.train()
-        else:
-            trainer.train(**resume)
-        return evals, trainer.state.log_history
-
     class Dies(TrainerCallback):
-        def __init__(self, step: int) -> None:
-            self._step = step
-
         def on_step_end(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
-            if state.global_step == self._step:
+            if state.global_step == 5:
                 raise KeyboardInterrupt
 
-    evals, _ = train()
+    settings: dict[str, Any] = {"steps": 8, "save_strategy": "steps", "save_steps": 2}
+    evals = make_evals(tmp_path, at_start=True)
+    torch.manual_seed(0)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, evals, Dies(), **settings)
     assert steps_of(evals) == [0, 2, 4]
-    evals, history = train(resume_from_checkpoint=str(tmp_path / "trainer" / "checkpoint-2"))
+    evals = make_evals(tmp_path, at_start=True)
+    torch.manual_seed(0)
+    trainer = make_trainer(tmp_path, **settings)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "trainer" / "checkpoint-2"))
     assert steps_of(evals) == [0, 2, 4, 6, 8]  # 4 came out with the same weights, and is known
     assert [point.step for point in evals.points] == [0, 2, 4, 6, 8]
-    assert [row["step"] for row in eval_rows(history)] == [0, 2, 4, 6, 8]
-    assert [row["eval_heldout_step"] for row in eval_rows(history)] == [0, 2, 4, 6, 8]
+    rows = eval_rows(trainer.state.log_history)
+    assert [(row["step"], row["eval_heldout_step"]) for row in rows] == [
+        (step, step) for step in (0, 2, 4, 6, 8)
+    ]
 
 
 # --- What it is made of -------------------------------------------------------------------------
@@ -761,9 +608,7 @@ def test_an_eval_that_rides_on_rollouts_is_only_logged_until_the_end(tmp_path: P
                 riding.run_eval(state.global_step, kw["model"])
 
     heard = Heard()
-    trainer = make_trainer(tmp_path, heard, Window(), steps=3)
-    HeldoutCallback(riding).attach(trainer)
-    trainer.train()
+    trained(tmp_path, riding, heard, Window(), steps=3)
     assert steps_of(riding) == [1, 3]
     rows = [(row["step"], row["eval_riding_step"]) for row in eval_rows(heard.rows, "riding")]
     assert rows == [(2, 1), (3, 3)]
@@ -793,9 +638,7 @@ def test_every_process_does_what_the_first_one_says(
     said = [row, b"true", b"{}"]
     monkeypatch.setattr(ours, "current_ranks", Second)
     evals = make_evals(tmp_path, broken, ranks=Second(), every_steps=every_steps)
-    trainer = make_trainer(tmp_path, steps=20, **settings)
-    HeldoutCallback(evals).attach(trainer)
-    trainer.train()
+    trainer = trained(tmp_path, evals, steps=20, **settings)
     assert calls == [b"{}", b"false", b"{}"]
     assert said == []
     assert trainer.state.global_step == 2
@@ -808,9 +651,7 @@ def test_a_mean_of_fewer_samples_is_never_the_best(tmp_path: Path) -> None:
     evals = make_evals(
         tmp_path, lambda eval, sample: 1.0 if eval == 0 else 0.5, max_overhead=1e9, min_samples=1
     )
-    trainer = make_trainer(tmp_path, steps=6, save_strategy="best", **BEST)
-    HeldoutCallback(evals).attach(trainer)
-    trainer.train()
+    trainer = trained(tmp_path, evals, steps=6, save_strategy="best", **BEST)
     assert [point.reward for point in evals.history] == [1.0, 0.5, 0.5]
     assert trainer.state.best_metric == 0.5
     assert trainer.state.best_global_step == 4

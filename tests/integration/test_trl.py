@@ -9,15 +9,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-import sys
-import types
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import numpy as np
 import pytest
 import torch
@@ -48,144 +44,24 @@ from heldout.integrations.trl import (
 from heldout.integrations.trl import rollout_func as ours
 from heldout.integrations.verifiers import from_verifiers
 from heldout.models.local import LocalEndpoint
-from heldout.scoring import Rubric, grade_number, part
 from heldout.training import PeriodicEval, live_model
 from heldout.training.rollouts import Rollout
+from tests.integration.trl_fake import (
+    COLOCATED,
+    CONTEXT,
+    SAMPLES,
+    TEMPLATE,
+    WORDS,
+    FakeLLM,
+    MakeTrainer,
+    add,
+    adder,
+    make_model,
+    make_tokenizer,
+    score,
+)
 
 pytestmark = pytest.mark.integration
-
-# --- A model that calls a tool ------------------------------------------------------------------
-
-NUMBERS = range(5)
-CONTEXT = 96
-TEMPLATE = (
-    "{% if tools %}<|im_start|> system tools : add <|im_end|> {% endif %}"
-    "{% for m in messages %}<|im_start|> {{ m.role }} {{ m.content }}"
-    '{% for c in m.tool_calls or [] %} <tool_call> {"name": "add", "arguments": '
-    "{{ c.function.arguments | tojson }}} </tool_call>{% endfor %}"
-    " <|im_end|> {% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|> assistant{% endif %}"
-)
-WORDS = [
-    *("<pad>", "<|im_start|>", "<|im_end|>", "<unk>", "system", "user", "assistant", "tool"),
-    *("tools", ":", "add", "what", "is", "plus", "?", "x", ".", "#", "<tool_call>", "</tool_call>"),
-    *('{"name":', '"add",', '"arguments":', '{"a":', '"b":', '"1"}}', '"x"}}', '"."}}'),
-    *map(str, range(10)),
-    *(f"{n}," for n in NUMBERS),
-    *(f"{n}}}}}" for n in NUMBERS),
-]
-
-
-def make_tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        eos_token="<|im_end|>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        additional_special_tokens=["<|im_start|>"],
-        chat_template=TEMPLATE,
-    )
-
-
-def make_model(weights: dict[str, Any] | None = None, **settings: Any) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=None,
-        eos_token_id=2,
-        pad_token_id=0,
-        **settings,
-    )
-    model = LlamaForCausalLM(config)
-    if weights is not None:
-        model.load_state_dict(weights)
-    return model
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """A model this small is slower in two, and much slower where others work too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def taught(_one_thread: None) -> dict[str, Any]:
-    """Weights that mostly call the tool, often with the wrong numbers, and repeat its answer."""
-    tokenizer = make_tokenizer()
-    rows = []
-    for a in NUMBERS:
-        for b in NUMBERS:
-            call = (
-                f'<tool_call> {{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}} </tool_call>'
-            )
-            said = [("user", f"what is {a} plus {b} ?"), ("assistant", call)]
-            said += [("tool", str(a + b)), ("assistant", str(a + b))]
-            messages = [{"role": role, "content": text} for role, text in said]
-            rows.append(
-                tokenizer.apply_chat_template(messages, tools=[{"name": "add"}], return_dict=False)
-            )
-    ids = torch.tensor(rows)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = make_model()
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        for _ in range(50):
-            optimizer.zero_grad()
-            model(input_ids=ids, labels=ids).loss.backward()
-            optimizer.step()
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-
-# --- What it is trained on ----------------------------------------------------------------------
-
-SAMPLES = [
-    Sample(f"{a}+{b}", {"question": f"what is {a} plus {b} ?"}, a + b)
-    for a in NUMBERS
-    for b in NUMBERS
-]
-
-
-def add(a: int, b: int) -> int:
-    """Add two numbers.
-
-    Args:
-        a: One.
-        b: The other.
-    """
-    return a + b
-
-
-def adder(sample: Sample) -> ToolEnvironment:
-    return ToolEnvironment([add], in_threads=False)
-
-
-def score(trajectory: Trajectory, sample: Sample) -> Score:
-    answer = trajectory.answer
-    off = abs(int(answer) - sample.ground_truth) if answer.isdecimal() else 10
-    turns = sum(message.role == "assistant" for message in trajectory.messages)
-    metrics = [
-        Metric("close", 1 - off / 10, weight=1.0),
-        Metric("turns", turns),
-        Metric("which", SAMPLES.index(sample) if sample in SAMPLES else -1),
-    ]
-    if answer.isdecimal():
-        metrics.append(Metric("reward", 100.0))  # a name that the trainer has too
-    return Score(tuple(metrics))
 
 
 @dataclasses.dataclass
@@ -218,59 +94,6 @@ def random_state() -> tuple[Any, ...]:
     )
 
 
-MakeTrainer = Callable[..., Any]
-
-
-@pytest.fixture
-def make_trainer(
-    taught: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> MakeTrainer:
-    """GRPOTrainer on the taught model, two questions and four answers to each a step."""
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-    def make(
-        rollout_func: Any = None,
-        samples: list[Sample] = SAMPLES,
-        *,
-        dataset: Any = None,
-        rewards: Any = reward_from_rollout,
-        tools: Any = None,
-        model: Any = None,
-        **settings: Any,
-    ) -> Any:
-        from trl import GRPOConfig, GRPOTrainer
-
-        defaults: dict[str, Any] = {
-            "output_dir": str(tmp_path),
-            "per_device_train_batch_size": 8,
-            "num_generations": 4,
-            "num_generations_eval": 1,
-            "max_completion_length": 16,
-            "max_steps": 1,
-            "learning_rate": 1e-4,
-            "logging_steps": 1,
-            "report_to": "none",
-            "save_strategy": "no",
-            "disable_tqdm": True,
-            "use_cpu": True,
-            "bf16": False,
-        }
-        dataset = to_dataset(samples) if dataset is None else dataset
-        return GRPOTrainer(
-            make_model(taught) if model is None else model,
-            reward_funcs=rewards,
-            args=GRPOConfig(**{**defaults, **settings}),
-            train_dataset=dataset,
-            eval_dataset=dataset,
-            processing_class=make_tokenizer(),
-            rollout_func=rollout_func,
-            tools=tools,
-        )
-
-    return make
-
-
 def rollouts(samples: list[Sample] = SAMPLES, score_fn: Any = score, **settings: Any) -> Spy:
     defaults: dict[str, Any] = {"environment_factory": adder, "max_turns": 3}
     return Spy(build_rollout_func(samples, score_fn, **{**defaults, **settings}))
@@ -285,6 +108,15 @@ def environment_tokens(tokenizer: Any, ids: list[int]) -> list[bool]:
         found.append(inside)
         inside = inside and word != "assistant"
     return found
+
+
+def prompts_of(dataset: Any) -> list[Any]:
+    return [row["prompt"] for row in dataset]
+
+
+def steps(trainer: Any) -> list[dict[str, Any]]:
+    """The rows that the trainer logged of its steps."""
+    return [row for row in trainer.state.log_history if "reward" in row]
 
 
 # --- Training -----------------------------------------------------------------------------------
@@ -332,7 +164,7 @@ def test_training_moves_the_weights_and_logs_reward_and_metrics_by_name(
     trainer.train()
     now = trainer.model.state_dict()
     assert any(not torch.equal(now[name], value) for name, value in taught.items())
-    training = [row for row in trainer.state.log_history if "reward" in row]
+    training = steps(trainer)
     assert len(training) == 3
     for row, output in zip(training, spy.outputs, strict=False):
         metrics = output["heldout_metrics"]
@@ -352,22 +184,6 @@ def test_training_moves_the_weights_and_logs_reward_and_metrics_by_name(
     assert 0 <= held_out["eval_metric_close/batch_mean"] <= 1
     assert spy.modes[:3] == ["train"] * 3
     assert set(spy.modes[3:]) == {"eval"}
-
-
-def test_a_rubric_of_ready_made_graders_is_the_reward(make_trainer: MakeTrainer) -> None:
-    async def later(answer: str) -> float:
-        await anyio.sleep(0)
-        return float(len(answer))
-
-    rubric = Rubric(part(grade_number, name="correct", last=True), part(later, weight=0))
-    spy = rollouts(score_fn=rubric)
-    trainer = make_trainer(spy, max_steps=1)
-    trainer.train()
-    [row] = [row for row in trainer.state.log_history if "reward" in row]
-    assert row["reward"] == pytest.approx(np.mean(spy.outputs[0]["heldout_reward"]))
-    assert row["metric_correct/batch_mean"] == pytest.approx(row["reward"])
-    assert row["metric_later/batch_mean"] > 0
-    assert row["rollouts/n_errors"] == 0
 
 
 def test_rows_keep_their_order_through_arrow_shuffle_and_repetition(
@@ -461,24 +277,6 @@ def test_rows_of_one_batch_have_limits_of_their_own(make_trainer: MakeTrainer) -
     assert all(row.ids[-1] == trainer._tokenizer.eos_token_id for row in together[::3])
 
 
-def test_a_conversation_ends_where_the_model_can_read_no_more(make_trainer: MakeTrainer) -> None:
-    limits: list[str | None] = []
-
-    def watch(trajectory: Trajectory, sample: Sample) -> Score:
-        limits.append(trajectory.stop.limit)
-        return Score()
-
-    trainer = make_trainer()
-    trainer.model.eval()
-    run = build_rollout_func(SAMPLES, watch, environment_factory=adder, engine_max_len=30)
-    output = run([row["prompt"] for row in to_dataset(SAMPLES[:4])], trainer)
-    lengths = [
-        len(p) + len(c) for p, c in zip(output["prompt_ids"], output["completion_ids"], strict=True)
-    ]
-    assert max(lengths) <= 30
-    assert "context" in limits
-
-
 # --- Failures -----------------------------------------------------------------------------------
 
 
@@ -555,47 +353,23 @@ def test_if_all_rollouts_fail_training_stops_and_says_why(make_trainer: MakeTrai
 # --- Samples and prompts ------------------------------------------------------------------------
 
 
-def prompts_of(dataset: Any) -> list[Any]:
-    return [row["prompt"] for row in dataset]
-
-
+CALL = {"id": "c1", "function": {"name": "add", "arguments": {"a": 1, "b": 1}}}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:,"}}
+HISTORY: list[dict[str, Any]] = [
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "what is 1 plus 1 ?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "2", "tool_call_id": "c1"},
+]
+THOUGHT = {"role": "assistant", "content": "2", "reasoning_content": "hm"}
 VARIED = [
     Sample("text", {"question": "what is 1 plus 1 ?"}),
-    Sample(
-        "history",
-        {
-            "messages": [
-                {"role": "system", "content": "be brief"},
-                {"role": "user", "content": "what is 1 plus 1 ?"},
-                {
-                    "role": "assistant",
-                    "content": None,
-                    "tool_calls": [
-                        {"id": "c1", "function": {"name": "add", "arguments": {"a": 1, "b": 1}}}
-                    ],
-                },
-                {"role": "tool", "content": "2", "tool_call_id": "c1"},
-            ]
-        },
-    ),
-    Sample(
-        "thought",
-        {"messages": [{"role": "assistant", "content": "2", "reasoning_content": "hm"}]},
-    ),
+    Sample("history", {"messages": HISTORY}),
+    Sample("thought", {"messages": [THOUGHT]}),
     Sample("parts", {"messages": [{"role": "user", "content": [{"type": "text", "text": "é"}]}]}),
     Sample(
         "picture",
-        {
-            "messages": [
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "text", "text": "what is this ?"},
-                        {"type": "image_url", "image_url": {"url": "data:,"}},
-                    ],
-                }
-            ]
-        },
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "what ?"}, PICTURE]}]},
     ),
 ]
 
@@ -604,8 +378,7 @@ def test_prompts_are_found_again_after_arrow_has_given_all_rows_all_fields() -> 
     dataset = to_dataset(VARIED)
     assert dataset["sample_id"][:] == [sample.id for sample in VARIED]
     found = ours._index_by_prompt(ours._prepare_items(VARIED, None), "refuse")
-    row = prompts_of(dataset)[0]
-    assert "tool_calls" in row[0]  # None, added by Arrow
+    assert "tool_calls" in prompts_of(dataset)[0][0]  # None, added by Arrow
     for prompt, sample in zip(prompts_of(dataset), VARIED, strict=True):
         assert ours._find_item(prompt, found).sample is sample
 
@@ -616,10 +389,10 @@ def test_prompts_are_found_in_a_dataset_that_somebody_else_made() -> None:
     assert ours._find_item("what is 1 plus 1 ?", found).sample is text
     named = ({"content": "what is 1 plus 1 ?", "role": "user", "name": None, "weight": 3},)
     assert ours._find_item(named, found).sample is text
-    as_json = [dict(message) for message in history.input["messages"]]
-    call = {"type": "function", "id": "c1", "function": {"arguments": '{"b":1, "a":1}'}}
-    call["function"]["name"] = "add"  # type: ignore[index]
-    as_json[2] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    function = {"name": "add", "arguments": '{"b":1, "a":1}'}
+    call = {"type": "function", "id": "c1", "function": function}
+    assistant = {"role": "assistant", "content": "", "tool_calls": [call]}
+    as_json = [*HISTORY[:2], assistant, HISTORY[3]]
     assert ours._find_item(as_json, found).sample is history
 
 
@@ -645,20 +418,13 @@ def test_prepare_messages_makes_the_prompts_and_is_asked_once_a_sample(
         run(prompts_of(to_dataset(samples)), trainer)
 
 
+@pytest.mark.filterwarnings("ignore:coroutine")
 def test_an_async_prepare_messages_is_refused() -> None:
     async def prepare(sample: Sample) -> list[Message]:
         return [Message("user", "?")]
 
-    coroutines: list[Any] = []
-
-    def remembered(sample: Sample) -> Any:
-        coroutines.append(prepare(sample))
-        return coroutines[-1]
-
     with pytest.raises(InvalidInput, match="cannot be async"):
-        to_dataset(SAMPLES, remembered)
-    for coroutine in coroutines:
-        coroutine.close()
+        to_dataset(SAMPLES, prepare)  # type: ignore[arg-type]
 
 
 TWINS = [
@@ -671,25 +437,19 @@ TWINS = [
 ]
 
 
-def test_samples_that_share_a_prompt_are_refused_when_built() -> None:
-    with pytest.raises(InvalidInput, match="2 prompts are shared by 5 samples .'a', 'b', 'c'"):
-        build_rollout_func(TWINS, score)
-
-
-def test_of_samples_that_share_a_prompt_the_first_can_be_taken_with_a_warning() -> None:
-    with pytest.warns(UserWarning, match="2 prompts are shared by 5 samples .* 3 never are"):
-        found = ours._index_by_prompt(ours._prepare_items(TWINS, None), "first")
-    assert [item.sample.id for item in found.values()] == ["a", "c", "f"]
-
-
-def test_among_samples_that_share_a_prompt_a_function_can_choose() -> None:
-    asked: list[list[str]] = []
+def test_samples_that_share_a_prompt_are_refused_unless_one_of_them_is_chosen() -> None:
+    items, asked = ours._prepare_items(TWINS, None), []
 
     def last(samples: list[Sample]) -> Sample:
         asked.append([sample.id for sample in samples])
         return samples[-1]
 
-    found = ours._index_by_prompt(ours._prepare_items(TWINS, None), last)
+    with pytest.raises(InvalidInput, match="2 prompts are shared by 5 samples .'a', 'b', 'c'"):
+        build_rollout_func(TWINS, score)
+    with pytest.warns(UserWarning, match="2 prompts are shared by 5 samples .* 3 never are"):
+        found = ours._index_by_prompt(items, "first")
+    assert [item.sample.id for item in found.values()] == ["a", "c", "f"]
+    found = ours._index_by_prompt(items, last)
     assert [item.sample.id for item in found.values()] == ["b", "e", "f"]
     assert asked == [["a", "b"], ["c", "d", "e"]]
     with pytest.raises(InvalidInput, match="returns one of the samples"):
@@ -707,13 +467,6 @@ def test_what_is_no_set_of_samples_is_refused() -> None:
         build_rollout_func(VARIED, score)
     with pytest.raises(DuplicateSampleId):
         build_rollout_func([SAMPLES[0], SAMPLES[0]], score)
-
-
-def test_an_unknown_prompt_is_an_error(make_trainer: MakeTrainer) -> None:
-    other = [Sample(f"{n}", {"question": f"what is {n} plus 9 ?"}, n + 9) for n in (8, 9)]
-    trainer = make_trainer(rollouts(), dataset=to_dataset(other))
-    with pytest.raises(InvalidInput, match="no sample has the prompt .* plus 9"):
-        trainer.train()
 
 
 # --- The reward function ------------------------------------------------------------------------
@@ -756,35 +509,10 @@ def test_the_reward_function_alone_says_what_it_needs(make_trainer: MakeTrainer)
 # --- What is refused ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("version", "fits"),
-    [
-        ("0.24.0", False),
-        ("1.15.9", False),
-        ("1.16.0", True),
-        ("1.16rc1", False),
-        ("1.17.0.dev0", True),
-        ("2.0.0.dev0", False),
-        ("2.0", False),
-    ],
-)
-def test_only_versions_that_were_tested_are_taken(
-    version: str, fits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(versions, "version", lambda name: version)
-    if fits:
-        build_rollout_func(SAMPLES, score)
-    else:
-        with pytest.raises(InvalidInput, match=f"trl {version} .*>=1.16,<2"):
-            build_rollout_func(SAMPLES, score)
-
-
-def test_without_trl_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(versions, "version", missing)
-    with pytest.raises(InvalidInput, match=r"pip install 'heldout\[trl\]'"):
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "version", lambda name: "1.15.9")
+    said = r"trl 1.15.9 .*>=1.16,<2.*pip install 'heldout\[trl\]'"
+    with pytest.raises(InvalidInput, match=said):
         build_rollout_func(SAMPLES, score)
 
 
@@ -835,119 +563,6 @@ def test_engines_that_ranks_would_have_to_share_are_refused(
 # --- vLLM ---------------------------------------------------------------------------------------
 
 
-COLOCATED = {"use_vllm": True, "vllm_mode": "colocate"}
-
-
-@dataclasses.dataclass
-class Logprob:
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
-
-
-class SamplingParams:
-    def __init__(
-        self,
-        n: int = 1,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        max_tokens: int | None = 16,
-        logprobs: int | None = None,
-        structured_outputs: Any = None,
-        seed: int | None = None,
-    ) -> None:
-        vars(self).update(locals())
-        assert n == 1
-
-
-class FakeLLM:
-    """vLLM's engine as TRL runs it: weights of its own, which it has only while it is awake."""
-
-    def __init__(self, *, sleeping: bool = False) -> None:
-        self.model = make_model().eval()
-        self.awake = set() if sleeping else {"weights", "kv_cache"}
-        self.events: list[str] = []
-        self.asked: list[SamplingParams] = []
-        runner = SimpleNamespace(model=self)
-        worker = SimpleNamespace(model_runner=runner)
-        self.llm_engine = SimpleNamespace(
-            model_executor=SimpleNamespace(driver_worker=worker),
-            model_config=SimpleNamespace(max_model_len=CONTEXT),
-        )
-
-    def load_weights(self, weights: list[tuple[str, Any]]) -> None:
-        assert "weights" in self.awake
-        state = self.model.state_dict()
-        for name, value in weights:
-            state[name].copy_(value)
-
-    def reset_prefix_cache(self) -> None:
-        self.events.append("synced")
-
-    def wake_up(self, tags: list[str]) -> None:
-        self.awake.update(tags)
-        self.events.append(f"wake {tags[0]}")
-
-    def sleep(self, level: int) -> None:
-        assert level == 2
-        self.awake.clear()
-        self.events.append("sleep")
-        for value in self.model.state_dict().values():
-            value.zero_()
-
-    def generate(self, prompts: Any, sampling_params: Any, use_tqdm: bool) -> list[Any]:
-        assert self.awake == {"weights", "kv_cache"}
-        assert not use_tqdm
-        assert len(prompts) == len(sampling_params)
-        self.events.append("generate")
-        self.asked += sampling_params
-        return [self._one(p, s) for p, s in zip(prompts, sampling_params, strict=True)]
-
-    def _one(self, prompt: dict[str, Any], sampling: Any) -> Any:
-        ids: list[int] = list(prompt["prompt_token_ids"])
-        out: list[int] = []
-        logprobs: list[dict[int, Logprob]] = []
-        with torch.no_grad():
-            while not out or (out[-1] != 2 and len(out) < sampling.max_tokens):
-                logits = self.model(input_ids=torch.tensor([ids + out])).logits[0, -1]
-                said = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
-                token = int(said.argmax())
-                if sampling.temperature:
-                    token = int(torch.multinomial(said.exp(), 1))
-                out.append(token)
-                logprobs.append({token: Logprob(float(said[token]), rank=1)})
-        finish = "stop" if out[-1] == 2 else "length"
-        done = SimpleNamespace(token_ids=out, logprobs=logprobs, finish_reason=finish)
-        if sampling.logprobs is None:
-            done.logprobs = None
-        return SimpleNamespace(prompt_token_ids=ids, outputs=[done])
-
-
-@pytest.fixture
-def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
-    """The package, and TRL's own VLLMGeneration with the fake engine in it."""
-    from trl.generation.vllm_generation import VLLMGeneration
-
-    package = types.ModuleType("vllm")
-    package.SamplingParams = SamplingParams  # type: ignore[attr-defined]
-    parameters = types.ModuleType("vllm.sampling_params")
-    parameters.StructuredOutputsParams = SimpleNamespace  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "vllm", package)
-    monkeypatch.setitem(sys.modules, "vllm.sampling_params", parameters)
-    llm = FakeLLM()
-
-    def start(self: Any) -> None:
-        self.llm, self._llm_weights_sleeping = llm, self.enable_sleep_mode
-        if self.enable_sleep_mode:
-            llm.sleep(level=2)
-
-    monkeypatch.setattr(VLLMGeneration, "_init_vllm", start)
-    return llm
-
-
 def test_with_vllm_the_sampled_tokens_logprobs_reach_the_loss_in_their_places(
     make_trainer: MakeTrainer, vllm: FakeLLM
 ) -> None:
@@ -972,9 +587,8 @@ def test_with_vllm_the_sampled_tokens_logprobs_reach_the_loss_in_their_places(
             assert [p == 0.0 for p in logprobs] == environments
         assert any(0 in mask for mask in output["env_mask"])
     # TRL compares them, place by place, with what its own forward pass makes of the tokens.
-    steps = [row for row in trainer.state.log_history if "reward" in row]
-    assert len(steps) == 2
-    for row in steps:
+    assert len(steps(trainer)) == 2
+    for row in steps(trainer):
         assert row["sampling/sampling_logp_difference/max"] < 1e-4
         assert row["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-3)
     assert {params.logprobs for params in vllm.asked} == {0}
@@ -1085,7 +699,7 @@ def test_a_failed_rollout_gets_no_reward_from_a_function_beside_ours(
     trainer.train()
     [output] = spy.outputs
     assert sum(error is not None for error in output["heldout_error"]) == 4
-    [row] = [row for row in trainer.state.log_history if "reward" in row]
+    [row] = steps(trainer)
     assert row["reward"] == pytest.approx(6.0)
 
 
@@ -1107,12 +721,23 @@ def test_held_out_prompts_that_nobody_knows_are_found_before_the_first_step(
     assert trainer.state.global_step == 0
 
 
-def test_a_template_that_does_not_do_with_boundaries_stops_training(
-    make_trainer: MakeTrainer,
+@pytest.mark.parametrize(
+    ("segments", "said"),
+    [
+        ("boundary", "use 'suffix', and see `heldout check template`"),
+        ("suffix", r"\d of 8 rollouts of this batch were dropped"),
+    ],
+)
+def test_a_mode_that_the_template_breaks_stops_training(
+    make_trainer: MakeTrainer, segments: str, said: str
 ) -> None:
-    trainer = make_trainer(rollouts(segments="boundary", render=melting(make_tokenizer())))
-    with pytest.raises(SystemicFailure, match="use 'suffix', and see `heldout check template`"):
+    if segments == "boundary":
+        trainer = make_trainer(rollouts(segments=segments, render=melting(make_tokenizer())))
+    else:
+        trainer = forgetting(make_trainer(rollouts(segments=segments)))
+    with pytest.raises(SystemicFailure, match=said):
         trainer.train()
+    assert trainer.state.global_step == 0
 
 
 def forgetting(trainer: Any) -> Any:
@@ -1125,30 +750,15 @@ def forgetting(trainer: Any) -> Any:
     return trainer
 
 
-def test_a_template_that_rewrites_turns_loses_no_rollout_by_default(
-    make_trainer: MakeTrainer,
-) -> None:
-    spy = rollouts()
-    trainer = forgetting(make_trainer(spy))
-    trainer.train()
+@pytest.mark.parametrize("forgets", [True, False], ids=["rewrites turns", "has no boundaries"])
+def test_by_default_no_template_loses_a_rollout(make_trainer: MakeTrainer, forgets: bool) -> None:
+    spy = rollouts(**({} if forgets else {"render": melting(make_tokenizer())}))
+    trainer = make_trainer(spy)
+    (forgetting(trainer) if forgets else trainer).train()
     [output] = spy.outputs
     assert output["heldout_error"] == [None] * 8
     assert any(0 in mask for mask in output["env_mask"]), "nobody used the tool"
-    [row] = [row for row in trainer.state.log_history if "reward" in row]
-    assert row["rollouts/mismatched"] == 0.0
-
-
-def test_a_mode_that_the_template_breaks_stops_training(make_trainer: MakeTrainer) -> None:
-    trainer = forgetting(make_trainer(rollouts(segments="suffix")))
-    with pytest.raises(SystemicFailure, match=r"\d of 8 rollouts of this batch were dropped"):
-        trainer.train()
-    assert trainer.state.global_step == 0
-
-
-def test_a_template_without_boundaries_is_rendered_again(make_trainer: MakeTrainer) -> None:
-    spy = rollouts(render=melting(make_tokenizer()))
-    make_trainer(spy).train()
-    assert spy.outputs[0]["heldout_error"] == [None] * 8
+    assert steps(trainer)[0]["rollouts/mismatched"] == 0.0
 
 
 def test_one_rollout_that_is_dropped_now_and_then_stops_nothing_and_many_do() -> None:

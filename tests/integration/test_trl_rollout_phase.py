@@ -1,6 +1,6 @@
 """Evals inside the trainer's rollout phase: TRL's own trainer, on a small model.
 
-vLLM is the fake of test_trl.py, here one that refuses to be driven outside of a rollout.
+vLLM is a fake, here one that refuses to be driven outside of a rollout.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ from heldout.rendering.chat_templates import ChatRenderer
 from heldout.testing import assert_neutral
 from heldout.training import CurvePoint, PeriodicEval, live_model, read_points
 from heldout.weights import fingerprint
-from tests.integration import test_trl as trl
+from tests.integration import trl_fake as trl
+from tests.integration.trl_fake import MakeTrainer
 
 pytestmark = pytest.mark.integration
-
-_one_thread, taught = trl._one_thread, trl.taught
-make_trainer, vllm = trl.make_trainer, trl.vllm
-MakeTrainer = Callable[..., Any]
 
 HELD_OUT = trl.SAMPLES[1::5]
 VLLM = {**trl.COLOCATED, "num_generations": 2, "per_device_train_batch_size": 4}
@@ -335,67 +332,47 @@ def test_between_rollouts_it_is_refused_and_the_curve_says_so(
     assert "runs inside the rollout phase, which is over" in (point.skipped or "")
 
 
-def test_before_the_first_rollout_phase_it_is_refused(
+def test_without_a_rollout_phase_the_trainer_and_its_model_it_is_refused(
     make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path)
     trainer = make_trainer(rollout_func([evals]))
-    point = evals.run_eval(0, trainer.model)
-    assert point is not None
-    assert "there was none" in (point.skipped or "")
 
+    def why_skipped(step: int, model: Any) -> str:
+        point = evals.run_eval(step, model)
+        assert point is not None
+        return point.skipped or ""
 
-def test_another_model_than_the_trainers_is_refused(
-    make_trainer: MakeTrainer, tmp_path: Path
-) -> None:
-    evals = make_eval(tmp_path)
-    trainer = make_trainer(rollout_func([evals]))
+    assert "there was none" in why_skipped(0, trainer.model)
     trainer.train()
     model = trl.make_model()
-    point = evals.run_eval(1, model)
-    assert point is not None
-    assert "the model of that trainer only" in (point.skipped or "")
+    assert "the model of that trainer only" in why_skipped(1, model)
     del trainer
     gc.collect()
-    point = evals.run_eval(1, model)
-    assert point is not None
-    assert "its trainer is gone" in (point.skipped or "")
+    assert "its trainer is gone" in why_skipped(1, model)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
-        ({"generation_kwargs": {"seed": 1}}, "generation_kwargs={'seed': 1}"),
-        ({"vllm_structured_outputs_regex": ".*"}, "vllm_structured_outputs_regex='.*'"),
-    ],
-)
-def test_last_weights_that_transformers_would_not_decode_as_vllm_did_are_skipped(
-    settings: dict[str, Any],
-    said: str,
-    make_trainer: MakeTrainer,
-    vllm: trl.FakeLLM,
-    tmp_path: Path,
+def test_last_weights_that_transformers_cannot_decode_as_vllm_did_are_skipped(
+    make_trainer: MakeTrainer, vllm: trl.FakeLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evals = make_eval(tmp_path, at_start=True)
-    trainer = make_trainer(rollout_func([evals], vllm), **VLLM, **settings)
+    regex = {"vllm_structured_outputs_regex": ".*"}
+    trainer = make_trainer(rollout_func([evals], vllm), **VLLM, **regex)
     trainer.train()
-    final = evals.run_final(1, trainer.model)
     assert evals.points[0].skipped is None
-    assert final is not None
-    assert said in (final.skipped or "")
 
+    def why_skipped() -> str:
+        final = evals.run_final(1, trainer.model)
+        assert final is not None
+        return final.skipped or ""
 
-def test_last_weights_that_are_sharded_are_skipped(
-    make_trainer: MakeTrainer, vllm: trl.FakeLLM, tmp_path: Path
-) -> None:
-    evals = make_eval(tmp_path)
-    trainer = make_trainer(rollout_func([evals], vllm), **VLLM)
-    trainer.train()
-    trainer._dist = SimpleNamespace(is_zero3=False, is_fsdp=True)
-    final = evals.run_final(1, trainer.model)
-    assert final is not None
-    assert "sharded" in (final.skipped or "")
+    assert "vllm_structured_outputs_regex='.*'" in why_skipped()
+    monkeypatch.setattr(trainer.args, "generation_kwargs", {"seed": 1})
+    assert "generation_kwargs={'seed': 1}" in why_skipped()
+    monkeypatch.setattr(trainer, "repetition_penalty", 1.1)
+    assert "repetition_penalty=1.1" in why_skipped()
+    monkeypatch.setattr(trainer, "_dist", SimpleNamespace(is_zero3=False, is_fsdp=True))
+    assert "sharded" in why_skipped()
 
 
 def test_settings_that_the_decoder_does_not_know_are_obeyed_by_generate(
@@ -417,14 +394,11 @@ def test_settings_that_the_decoder_does_not_know_are_obeyed_by_generate(
 # --- Giving evals to a rollout function ---------------------------------------------------------
 
 
-def test_evals_of_the_rollout_phase_are_marked_for_callbacks(tmp_path: Path) -> None:
+def test_evals_that_could_not_run_there_are_refused_when_built(tmp_path: Path) -> None:
     evals = make_eval(tmp_path)
     assert not getattr(evals, "in_rollout_phase", False)
     rollout_func([evals])
-    assert evals.in_rollout_phase  # type: ignore[attr-defined]
-
-
-def test_evals_that_could_not_run_there_are_refused_when_built(tmp_path: Path) -> None:
+    assert evals.in_rollout_phase  # type: ignore[attr-defined]  # which callbacks read
     other = make_eval(tmp_path, builder=live_model(trl.make_tokenizer(), trl.score))
     with pytest.raises(InvalidInput, match=r"make its runner_builder with in_rollout_phase"):
         rollout_func([other])

@@ -22,7 +22,7 @@ from heldout.models.responses import ResponsesEndpoint
 from heldout.rollout import Attempt, TurnFile
 from heldout.store.jsonl import decode, encode
 from heldout.types import Completion, ToolCall, Usage
-from tests.faulty_server import KEY, FaultyServer, Request, echo_key, events, raw, status
+from tests.faulty_server import KEY, FaultyServer, echo_key, events, status
 
 Body = dict[str, Any]
 QUESTION = [Message("user", "2 + 2?")]
@@ -222,10 +222,7 @@ APIS = {
         lambda words: response(openai_text(words)),
         calling_openai,
         [
-            {
-                "type": "response.created",
-                "response": response(status="in_progress", usage=None),
-            },
+            {"type": "response.created", "response": response(status="in_progress", usage=None)},
             {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "4"},
             {"type": "response.completed", "response": WHOLE},
         ],
@@ -237,15 +234,6 @@ def turn_of(reply: Body) -> list[Body]:
     """The turn in a reply, as it is to be sent back."""
     turn: list[Body] = reply.get("output") or reply["content"]
     return turn
-
-
-def calling_about(api: Api) -> Callable[[Request], Body]:
-    """A turn that calls a tool for the city in the question."""
-
-    def body(request: Request) -> Body:
-        return api.calling(next(city for city in CITIES if city.encode() in request.raw))
-
-    return body
 
 
 @pytest.fixture(params=APIS)
@@ -264,36 +252,17 @@ def gpt(server: FaultyServer) -> ServerEndpoint:
 # --- Both -----------------------------------------------------------------------------------------
 
 
-def test_a_turn_with_calls_is_sent_back_as_it_came_with_its_reasoning(
-    server: FaultyServer, api: Api
-) -> None:
-    turn = api.calling("Two and two.")
-    server.script(status(200, turn), status(200, api.answer("4")))
-    result = Message("tool", "4", tool_call_id="toolu_1")
-    assert ask(api.endpoint(server.url), tools=[ADD], then=[result]).message.text == "4"
-    body = server.requests[1].body
-    sent = body["input"][1:3] if "input" in body else body["messages"][1]["content"]
-    assert sent == turn_of(turn)
-
-
 class Weather:
-    """Answers the one call of a conversation, once so many conversations have got there."""
+    """Answers the one call of a conversation."""
 
     tools = (ADD,)
     env_kind, version = "weather", "1.0"
-
-    def __init__(self, conversations: int = 1) -> None:
-        self.waiting, self.all_called = conversations, anyio.Event()
 
     def opening(self) -> list[Message]:
         return []
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
         calls = messages[-1].tool_calls
-        self.waiting -= 1
-        if self.waiting == 0:
-            self.all_called.set()
-        await self.all_called.wait()
         return Reply([Message("tool", "Sunny.", tool_call_id=c.id) for c in calls])
 
     def snapshot(self) -> dict[str, Any]:
@@ -304,21 +273,16 @@ class Weather:
     def close(self) -> None: ...
 
 
-CITIES = ("Rome", "Oslo", "Lima")
-
-
-async def converse(
-    endpoint: ServerEndpoint, city: str, weather: Weather, file: TurnFile | None = None
-) -> None:
-    """Asks for the weather in a city, with a call in between."""
+async def converse(endpoint: ServerEndpoint, file: TurnFile) -> None:
+    """Asks for the weather in Rome, with a call in between."""
 
     async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
         return await endpoint.complete(messages, Sampling(), tools)
 
-    sample = Sample(city, {"question": city})
+    sample = Sample("Rome", {"question": "Rome"})
     attempt = Attempt(sample, policy, max_turns=2, turn_file=file)
     with anyio.fail_after(20):
-        await attempt.roll_out([Message("user", city)], weather)
+        await attempt.roll_out([Message("user", "Rome")], Weather())
 
 
 def turns_sent_back(server: FaultyServer) -> dict[str, Any]:
@@ -334,24 +298,6 @@ def turns_sent_back(server: FaultyServer) -> dict[str, Any]:
     return found
 
 
-def test_conversations_in_which_the_server_reuses_its_call_ids_stay_apart(
-    server: FaultyServer, api: Api
-) -> None:
-    # No second turn begins before all first ones have ended.
-    first, second = status(200, calling_about(api)), status(200, api.answer("Sunny."))
-    server.behave = lambda request: first if len(server.requests) <= len(CITIES) else second
-
-    async def main() -> None:
-        endpoint, weather = api.endpoint(server.url), Weather(len(CITIES))
-        async with anyio.create_task_group() as conversations:
-            for city in CITIES:
-                conversations.start_soon(converse, endpoint, city, weather)
-        await endpoint.close()
-
-    anyio.run(main)
-    assert turns_sent_back(server) == {city: turn_of(api.calling(city)) for city in CITIES}
-
-
 def test_a_conversation_that_goes_on_in_another_process_keeps_its_signed_reasoning(
     server: FaultyServer, api: Api, tmp_path: Path
 ) -> None:
@@ -363,7 +309,7 @@ def test_a_conversation_that_goes_on_in_another_process_keeps_its_signed_reasoni
     async def main() -> None:
         endpoint = api.endpoint(server.url)
         try:
-            await converse(endpoint, "Rome", Weather(), file)
+            await converse(endpoint, file)
         finally:
             await endpoint.close()
 
@@ -382,7 +328,6 @@ def test_a_conversation_that_goes_on_in_another_process_keeps_its_signed_reasoni
         {"reasoning": "Oslo"},
         {"tool_calls": (ToolCall("toolu_1", "add", '{"x": "Oslo"}'),)},
         {"api_turn": {"api": "another", "turn": []}},
-        {"api_turn": {"turn": "Rome"}},
         {"api_turn": {"api": "anthropic", "turn": [1]}},
         {"api_turn": {"api": "openai-responses", "turn": [{"type": "message", "content": [1]}]}},
     ],
@@ -409,18 +354,15 @@ def test_a_turn_that_was_stored_in_a_journal_is_still_sent_back_as_it_came(
         if "input" in part:
             part["input"] = {"x": "Rome", "a": 1}
     server.script(status(200, reply))
-    turn = ask(api.endpoint(server.url), tools=[ADD]).message
+    completion = ask(api.endpoint(server.url), tools=[ADD])
+    turn = completion.message
+    [call] = turn.tool_calls
+    assert (call.name, json.loads(call.arguments)) == ("add", {"x": "Rome", "a": 1})
+    assert (turn.reasoning, completion.finish_reason) == ("Rome", "tool_calls")
     stored = decode(encode(turn, "a turn", "x"), Message)
     assert stored == turn
     ask(api.endpoint(server.url), [*QUESTION, stored, Message("tool", "Sunny.")], tools=[ADD])
     assert [*turns_sent_back(server).values()] == [turn_of(reply)]
-
-
-def test_a_call_is_read_with_its_arguments_as_text(server: FaultyServer, api: Api) -> None:
-    server.script(status(200, api.calling("1")))
-    turn = ask(api.endpoint(server.url), tools=[ADD])
-    assert [(c.name, c.arguments) for c in turn.message.tool_calls] == [("add", '{"x": "1"}')]
-    assert (turn.message.reasoning, turn.finish_reason) == ("1", "tool_calls")
 
 
 def test_a_stream_that_ends_early_is_transient_and_never_an_answer(
@@ -433,22 +375,10 @@ def test_a_stream_that_ends_early_is_transient_and_never_an_answer(
             ask(api.endpoint(server.url), sampling=STREAMED, then=QUESTION)
 
 
-def test_a_stream_whose_connection_breaks_is_transient(server: FaultyServer, api: Api) -> None:
-    head = (
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    )
-    whole = events(*api.events, name=True)
-    server.script(raw(head + b"%x\r\n%s\r\n" % (len(whole), whole)))  # and no last chunk
-    with pytest.raises(TransientError):
-        ask(api.endpoint(server.url), sampling=STREAMED)
-
-
 @pytest.mark.parametrize(
     ("name", "event", "raised"),
     [
         ("anthropic", {"error": {"type": "overloaded_error"}}, TransientError),
-        ("anthropic", {"error": {"type": "api_error"}}, TransientError),
-        ("anthropic", {"error": {"type": "rate_limit_error"}}, TransientError),
         ("anthropic", {"error": {"type": "invalid_request_error"}}, EndpointError),
         ("anthropic", {"error": {"type": "authentication_error"}}, FatalEndpointError),
         ("responses", {"code": "server_error", "message": "It went wrong."}, TransientError),
@@ -474,14 +404,9 @@ def test_an_error_in_a_stream_is_that_error(
         ("anthropic", 400, "prompt is too long: 9 tokens > 8 maximum", ContextFull),
         ("anthropic", 400, "`temperature` is deprecated for this model.", FatalEndpointError),
         ("anthropic", 401, "invalid x-api-key", FatalEndpointError),
-        ("anthropic", 403, "no access", FatalEndpointError),
-        ("anthropic", 404, "model: claude", FatalEndpointError),
-        ("anthropic", 413, "Request exceeds the maximum size", EndpointError),
         ("anthropic", 529, "Overloaded", TransientError),
         ("responses", 400, "context_length_exceeded", ContextFull),
         ("responses", 401, "Incorrect API key", FatalEndpointError),
-        ("responses", 404, "The model does not exist", FatalEndpointError),
-        ("responses", 429, "Rate limit reached", TransientError),
         ("responses", 500, "The server had an error", TransientError),
     ],
 )
@@ -499,13 +424,11 @@ def test_errors_are_told_apart(
         assert "sampling.extra_body.temperature=null" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "body", ["{", "[]", '{"content": "4", "output": "4"}', '{"content": [1], "output": [1]}', "<p>"]
-)
-def test_malformed_answers_are_transient(server: FaultyServer, api: Api, body: str) -> None:
-    server.script(status(200, body))
-    with pytest.raises(TransientError):
-        ask(api.endpoint(server.url))
+def test_malformed_answers_are_transient(server: FaultyServer, api: Api) -> None:
+    for body in ("{", "[]", '{"content": "4", "output": "4"}', '{"content": [1], "output": [1]}'):
+        server.script(status(200, body))
+        with pytest.raises(TransientError):
+            ask(api.endpoint(server.url))
 
 
 def test_a_key_that_comes_back_is_removed_even_from_what_is_remembered(
@@ -622,22 +545,17 @@ def test_an_answer_is_read_with_its_thinking_and_all_of_its_tokens(server: Fault
     assert ask(claude(server)) == Completion(turn, "stop", Usage(125, 3))
 
 
-@pytest.mark.parametrize(
-    ("stop_reason", "finish_reason"),
-    [
-        ("end_turn", "stop"),
-        ("stop_sequence", "stop"),
-        ("max_tokens", "length"),
-        ("model_context_window_exceeded", "length"),
-        ("refusal", "refusal"),
-        ("pause_turn", "pause_turn"),
-    ],
-)
-def test_stop_reasons_have_the_names_of_chat_completions(
-    server: FaultyServer, stop_reason: str, finish_reason: str
-) -> None:
-    server.script(status(200, message(anthropic_text("I"), stop_reason=stop_reason)))
-    assert ask(claude(server)).finish_reason == finish_reason
+def test_stop_reasons_have_the_names_of_chat_completions(server: FaultyServer) -> None:
+    reasons = {
+        "end_turn": "stop",
+        "max_tokens": "length",
+        "model_context_window_exceeded": "length",
+        "refusal": "refusal",
+        "pause_turn": "pause_turn",
+    }
+    for stop_reason, finish_reason in reasons.items():
+        server.script(status(200, message(anthropic_text("I"), stop_reason=stop_reason)))
+        assert ask(claude(server)).finish_reason == finish_reason
 
 
 def test_a_stream_gives_the_turn_that_would_have_come_whole(server: FaultyServer) -> None:
@@ -651,7 +569,7 @@ def test_a_stream_gives_the_turn_that_would_have_come_whole(server: FaultyServer
     assert server.requests[1].body["messages"][1]["content"][0] == THINKING
 
 
-@pytest.mark.parametrize("cut", ['{"x"', '{"x": "Ro', "[", '"Rome"'])
+@pytest.mark.parametrize("cut", ['{"x": "Ro', '"Rome"'])
 def test_a_call_that_a_stream_cuts_off_is_a_truncated_turn_with_what_was_written(
     server: FaultyServer, cut: str
 ) -> None:
@@ -696,11 +614,7 @@ def test_the_request_of_a_response_has_the_documented_form(server: FaultyServer)
                 "role": "user",
                 "content": [
                     {"type": "input_text", "text": "What is it?"},
-                    {
-                        "type": "input_image",
-                        "image_url": "https://host/cat.png",
-                        "detail": "low",
-                    },
+                    {"type": "input_image", "image_url": "https://host/cat.png", "detail": "low"},
                 ],
             },
             {"role": "assistant", "content": "I add."},
@@ -748,42 +662,26 @@ def test_an_answer_is_read_with_its_reasoning_and_usage(server: FaultyServer) ->
     assert ask(gpt(server)) == Completion(turn, "stop", Usage(5, 3))
 
 
-@pytest.mark.parametrize("tokens", [2**63, -1])
-def test_impossible_counts_of_tokens_make_no_reply(server: FaultyServer, tokens: int) -> None:
-    usage = {"input_tokens": tokens, "output_tokens": 3}
-    for endpoint, reply in (
-        (claude(server), message(anthropic_text("4"))),
-        (gpt(server), response(openai_text("4"))),
+def test_a_response_says_why_it_ended(server: FaultyServer) -> None:
+    for reason, finish_reason in (
+        ("max_output_tokens", "length"),
+        ("content_filter", "content_filter"),
     ):
-        server.script(status(200, {**reply, "usage": usage}))
-        with pytest.raises(TransientError, match=r"\$\.usage\.input_tokens"):
-            ask(endpoint)
-
-
-@pytest.mark.parametrize(
-    ("reason", "finish_reason"),
-    [("max_output_tokens", "length"), ("content_filter", "content_filter")],
-)
-def test_an_incomplete_response_says_why(
-    server: FaultyServer, reason: str, finish_reason: str
-) -> None:
-    more = {"status": "incomplete", "incomplete_details": {"reason": reason}}
-    server.script(status(200, response(openai_text("The answer"), **more)))
-    turn = ask(gpt(server))
-    assert (turn.message.text, turn.finish_reason) == ("The answer", finish_reason)
-
-
-def test_a_refusal_is_an_answer_that_says_so(server: FaultyServer) -> None:
+        more = {"status": "incomplete", "incomplete_details": {"reason": reason}}
+        server.script(status(200, response(openai_text("The answer"), **more)))
+        turn = ask(gpt(server))
+        assert (turn.message.text, turn.finish_reason) == ("The answer", finish_reason)
     server.script(status(200, response(openai_text("I cannot.", "refusal"))))
     turn = ask(gpt(server))
     assert (turn.message.text, turn.finish_reason) == ("I cannot.", "refusal")
+    server.script(status(200, response(openai_text("The"), status="in_progress")))
+    with pytest.raises(EndpointError, match="in_progress"):
+        ask(gpt(server))
 
 
 @pytest.mark.parametrize(
-    ("code", "raised"),
-    [("server_error", TransientError), ("rate_limit_exceeded", TransientError),
-     ("invalid_prompt", EndpointError)],
-)  # fmt: skip
+    ("code", "raised"), [("server_error", TransientError), ("invalid_prompt", EndpointError)]
+)
 def test_a_failed_response_is_an_error(
     server: FaultyServer, code: str, raised: type[EndpointError]
 ) -> None:
@@ -792,13 +690,6 @@ def test_a_failed_response_is_an_error(
     with pytest.raises(raised, match="It went wrong") as caught:
         ask(gpt(server))
     assert isinstance(caught.value, TransientError) == (raised is TransientError)
-
-
-@pytest.mark.parametrize("state", ["cancelled", "queued", "in_progress"])
-def test_a_response_that_has_not_ended_is_an_error(server: FaultyServer, state: str) -> None:
-    server.script(status(200, response(openai_text("The"), status=state)))
-    with pytest.raises(EndpointError, match=state):
-        ask(gpt(server))
 
 
 def test_a_stream_of_a_response_gives_the_same_turn(server: FaultyServer) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import random
 import subprocess
 import sys
 import threading
@@ -17,11 +16,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-import heldout
-from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
-from heldout.errors import InvalidInput, TransientError
+from heldout import Message, Sample, ToolSpec
+from heldout.errors import InvalidInput
 from heldout.models import FunctionEndpoint, open_endpoint
-from heldout.types import Completion, ToolCall, Trajectory
+from heldout.types import Completion, ToolCall
+from tests.models.asking import completing, evaluating
 from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
@@ -90,77 +89,39 @@ FORMS: dict[str, Any] = {
 }
 
 
-def answered(function: Any, messages: list[Message] = QUESTION) -> Callable[[], Any]:
-    async def main() -> Completion:
-        endpoint = FunctionEndpoint(function)
-        try:
-            with anyio.fail_after(20):
-                return await endpoint.complete(messages, Sampling(), ())
-        finally:
-            await endpoint.close()
-
-    return main
+def answered(function: Any) -> Callable[[], Any]:
+    return completing(FunctionEndpoint(function), QUESTION)
 
 
 def evaluated(function: Any, number: int, folder: Path, **settings: Any) -> Callable[[], Any]:
-    config = EvalConfig(
-        endpoint=function,
-        experiment_name="run",
-        output_dir=str(folder),
-        progress=False,
-        max_error_rate=1,
-        **settings,
-    )
     asked = [Sample(f"s{i}", {"prompt": f"{i}"}, f"{i}") for i in range(number)]
-
-    async def main() -> EvalReport:
-        with anyio.fail_after(30):
-            return await heldout.evaluate(asked, config, right)
-
-    return main
+    return evaluating(asked, function, folder, **settings)
 
 
-def right(trajectory: Trajectory, sample: Sample) -> Score:
-    return Score((Metric("right", trajectory.answer == sample.ground_truth, 1.0),))
-
-
-def repeat(messages: list[Message]) -> str:
-    return messages[-1].text
-
-
-@pytest.mark.parametrize("form", FORMS)
 @both_loops
-def test_every_form_of_function_answers(run: Run, form: str) -> None:
-    assert run(answered(FORMS[form])) == Completion(Message("assistant", "2 three"))
+def test_every_form_of_function_answers(run: Run) -> None:
+    for form, function in FORMS.items():
+        assert run(answered(function)) == Completion(Message("assistant", "2 three")), form
 
 
-def test_a_message_is_taken_as_it_is(run: Run) -> None:
+def test_a_message_and_a_completion_are_taken_as_they_are(run: Run) -> None:
     message = Message("assistant", "", tool_calls=(ToolCall("a", "f"),), reasoning="hm")
     assert run(answered(lambda messages: message)).message is message
-
-
-def test_a_completion_is_taken_as_it_is(run: Run) -> None:
     completion = Completion(Message("assistant", "x"), "length")
     assert run(answered(lambda messages: completion)) is completion
 
 
-@pytest.mark.parametrize("wrong", [None, 4, b"bytes", ["a"], {"role": "assistant"}])
-def test_anything_else_is_refused_by_its_type(run: Run, wrong: Any) -> None:
-    with pytest.raises(TypeError, match=rf"returns str, Message or .* got {type(wrong).__name__}"):
-        run(answered(lambda messages: wrong))
+def test_anything_else_is_refused_by_its_type(run: Run) -> None:
+    odd: list[Any] = [None, 4, b"bytes", ["a"], {"role": "assistant"}]
+    for wrong in odd:
+        with pytest.raises(TypeError, match=f"str, Message or .* got {type(wrong).__name__}"):
+            run(answered(lambda messages, wrong=wrong: wrong))
 
 
-def test_a_wrong_type_is_the_items_error(run: Run, tmp_path: Path) -> None:
-    def sometimes(messages: list[Message]) -> Any:
-        return None if messages[-1].text == "1" else messages[-1].text
-
-    report = run(evaluated(sometimes, 3, tmp_path))
-    assert "got NoneType" in str(report.results[1].error)
-    assert [result.ok for result in report.results] == [True, False, True]
-
-
-@pytest.mark.parametrize("raised", [ValueError("odd"), StopIteration(), StopAsyncIteration()])
-@pytest.mark.parametrize("form", ["plain", "async"])
+@pytest.mark.parametrize(
+    ("form", "raised"),
+    [("plain", ValueError("odd")), ("plain", StopIteration()), ("async", StopAsyncIteration())],
+)
 def test_what_a_function_raises_is_the_items_error(
     run: Run, tmp_path: Path, form: str, raised: Exception
 ) -> None:
@@ -175,33 +136,6 @@ def test_what_a_function_raises_is_the_items_error(
     report = run(evaluated(plain if form == "plain" else later, 3, tmp_path))
     assert str(report.results[1].error).startswith("endpoint: ")
     assert [result.ok for result in report.results] == [True, False, True]
-
-
-def test_a_function_may_ask_to_be_tried_again(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.001)
-    calls: list[str] = []
-
-    def flaky(messages: list[Message]) -> str:
-        calls.append(messages[-1].text)
-        if len(calls) < 3:
-            raise TransientError("not yet")
-        return messages[-1].text
-
-    report = run(evaluated(flaky, 1, tmp_path, retries=4))
-    assert report.summary["mean"] == 1.0
-    assert calls == ["0", "0", "0"]
-
-
-def test_a_function_cannot_change_the_conversation_it_is_shown(run: Run) -> None:
-    def greedy(messages: list[Message]) -> str:
-        messages.clear()
-        return "mine"
-
-    shown = list(QUESTION)
-    run(answered(greedy, shown))
-    assert shown == QUESTION
 
 
 # --- Tools --------------------------------------------------------------------------------------
@@ -280,20 +214,18 @@ TOLD: dict[str, Any] = {
 
 
 def asked_with_tools(function: Any) -> Callable[[], Any]:
-    async def main() -> str:
-        endpoint = FunctionEndpoint(function)
-        try:
-            with anyio.fail_after(20):
-                return (await endpoint.complete(QUESTION, Sampling(), TOOLS)).message.text
-        finally:
-            await endpoint.close()
-
-    return main
+    return completing(FunctionEndpoint(function), QUESTION, tools=TOOLS)
 
 
-@pytest.mark.parametrize("form", TOLD)
-def test_a_function_that_takes_tools_is_told_of_them(run: Run, form: str) -> None:
-    assert run(asked_with_tools(TOLD[form])) == "2 ['add', 'now']"
+def test_a_function_that_takes_tools_is_told_of_them(run: Run) -> None:
+    def greedy(messages: list[Message], tools: list[ToolSpec]) -> str:
+        messages.clear()
+        tools.clear()
+        return "mine"
+
+    run(asked_with_tools(greedy))  # and cannot change what it is shown
+    for form, function in TOLD.items():
+        assert run(asked_with_tools(function)).message.text == "2 ['add', 'now']", form
 
 
 UNTOLD: dict[str, Any] = {
@@ -304,39 +236,23 @@ UNTOLD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("form", UNTOLD)
-def test_a_function_of_the_messages_alone_answers_where_there_are_tools(
-    run: Run, form: str
-) -> None:
-    assert run(asked_with_tools(UNTOLD[form])) == "2 three"
+def test_a_function_of_the_messages_alone_answers_where_there_are_tools(run: Run) -> None:
+    for form, function in UNTOLD.items():
+        assert run(asked_with_tools(function)).message.text == "2 three", form
+    assert run(asked_with_tools(str)).message.text == str(QUESTION)  # which has no signature
 
 
-def test_what_is_built_in_and_has_no_signature_is_given_the_messages(run: Run) -> None:
-    assert run(asked_with_tools(str)) == str(QUESTION)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
+def test_a_function_that_cannot_be_called_so_is_refused_when_made() -> None:
+    odd: list[Any] = [
         lambda: "x",
         lambda messages, tools, sampling: "x",
         lambda messages, temperature, tools=None: "x",
         lambda *, messages: "x",
         functools.partial(count, QUESTION),
-    ],
-)
-def test_a_function_that_cannot_be_called_so_is_refused_when_made(function: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"takes \(messages\) or \(messages, tools\); .*\("):
-        FunctionEndpoint(function)
-
-
-def test_a_function_cannot_change_the_tools_it_is_shown(run: Run) -> None:
-    def greedy(messages: list[Message], tools: list[ToolSpec]) -> str:
-        tools.clear()
-        return "mine"
-
-    run(asked_with_tools(greedy))
-    assert len(TOOLS) == 2
+    ]
+    for function in odd:
+        with pytest.raises(InvalidInput, match=r"takes \(messages\) or \(messages, tools\); .*\("):
+            FunctionEndpoint(function)
 
 
 @both_loops
@@ -386,20 +302,6 @@ def release() -> Iterator[threading.Event]:
 
 
 @both_loops
-def test_a_function_that_blocks_does_not_keep_the_timeout_from_coming(
-    run: Run, tmp_path: Path, release: threading.Event
-) -> None:
-    def stuck(messages: list[Message]) -> str:
-        if messages[-1].text == "1":
-            release.wait()
-        return messages[-1].text
-
-    report = run(evaluated(stuck, 4, tmp_path, timeout=0.5, max_concurrent=2))
-    assert report.results[1].error == "timeout: not done after 0.5 s (in endpoint)"
-    assert (report.summary["n"], report.summary["n_errors"]) == (4, 1)
-
-
-@both_loops
 def test_calls_that_were_given_up_on_take_no_place_from_later_items(
     run: Run, tmp_path: Path, release: threading.Event
 ) -> None:
@@ -410,16 +312,6 @@ def test_calls_that_were_given_up_on_take_no_place_from_later_items(
 
     report = run(evaluated(stuck_at_first, 12, tmp_path, timeout=0.5, max_concurrent=2))
     assert [result.ok for result in report.results] == [False] * 4 + [True] * 8
-
-
-def test_an_async_function_that_waits_for_ever_meets_the_timeout(run: Run, tmp_path: Path) -> None:
-    async def stuck(messages: list[Message]) -> str:
-        if messages[-1].text == "1":
-            await anyio.sleep_forever()
-        return messages[-1].text
-
-    report = run(evaluated(stuck, 3, tmp_path, timeout=0.5))
-    assert [result.ok for result in report.results] == [True, False, True]
 
 
 def test_a_function_that_never_returns_does_not_keep_the_process_alive(tmp_path: Path) -> None:
@@ -467,30 +359,6 @@ def test_an_answer_that_comes_after_the_event_loop_ended_disturbs_nobody(
     assert returned.wait(10)
     threads[0].join(10)
     assert not threads[0].is_alive()
-
-
-def test_the_users_random_state_is_left_alone(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.001)
-    calls: list[int] = []
-
-    async def flaky(messages: list[Message]) -> str:
-        calls.append(1)
-        if len(calls) == 1:
-            raise TransientError("once")  # so that a wait is drawn
-        return messages[-1].text
-
-    state = random.getstate()
-    run(evaluated(flaky, 2, tmp_path))
-    assert len(calls) == 3
-    assert random.getstate() == state
-
-
-def test_a_run_records_which_function_answered(run: Run, tmp_path: Path) -> None:
-    endpoint = run(evaluated(repeat, 1, tmp_path)).config["endpoint"]
-    assert (endpoint["kind"], endpoint["name"]) == ("function", "repeat")
-    assert len(endpoint["source"]) == 16
 
 
 def test_an_object_with_complete_is_an_endpoint_itself_and_its_owners_to_close(

@@ -11,23 +11,20 @@ import gc
 import gzip
 import json
 import logging
-import random
 import re
-import resource
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-import heldout
 import heldout.models.base as base
-from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout import Message, Sample, Sampling, ToolSpec
 from heldout.config import check_endpoint
-from heldout.environment import Reply
 from heldout.errors import (
     ContextFull,
     EndpointError,
@@ -40,15 +37,15 @@ from heldout.errors import (
 from heldout.models import http
 from heldout.models.base import with_retries
 from heldout.models.http import HTTPEndpoint
-from heldout.types import Completion, Stop, ToolCall, Trajectory, Usage
+from heldout.types import Completion, Stop, ToolCall, Usage
 from tests import faulty_server as faulty
 from tests.faulty_server import Action, FaultyServer, Request, answer, closed_port, drop, status
+from tests.models.asking import QUESTION, Tool, completing, evaluating, right
 from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
 
 
-QUESTION = [Message("user", "2 + 2?")]
 GREEDY = Sampling()
 
 
@@ -58,14 +55,7 @@ async def ask(endpoint: HTTPEndpoint, text: str = "2 + 2?", **more: Any) -> Comp
 
 
 def asked_once(url: str, **more: Any) -> Callable[[], Any]:
-    async def main() -> Completion:
-        endpoint = HTTPEndpoint("m", url, **more)
-        try:
-            return await ask(endpoint)
-        finally:
-            await endpoint.close()
-
-    return main
+    return completing(HTTPEndpoint("m", url, **more))
 
 
 def with_waits(url: str, retries: int = 4, *, heard: bool = False) -> Callable[[], Any]:
@@ -100,10 +90,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "_FIRST_WAIT", 0.005)
 
 
-def right(trajectory: Trajectory, sample: Sample) -> Score:
-    return Score((Metric("right", trajectory.answer == sample.ground_truth, 1.0),))
-
-
 def samples(number: int) -> list[Sample]:
     return [Sample(f"s{i}", {"prompt": f"item {i}"}, f"re: item {i}") for i in range(number)]
 
@@ -112,20 +98,7 @@ def evaluated(
     asked: Sequence[Sample], url: str, folder: Path, **settings: Any
 ) -> Callable[[], Any]:
     settings = {"timeout": 10.0, "retries": 2, "max_concurrent": 4, **settings}
-    config = EvalConfig(
-        endpoint=f"openai:m@{url}",
-        experiment_name="run",
-        output_dir=str(folder),
-        progress=False,
-        max_error_rate=1,
-        **settings,
-    )
-
-    async def main() -> EvalReport:
-        with anyio.fail_after(60):
-            return await heldout.evaluate(asked, config, right)
-
-    return main
+    return evaluating(asked, f"openai:m@{url}", folder, **settings)
 
 
 REPEATED = answer(lambda request: f"re: {request.text}")
@@ -158,15 +131,6 @@ def test_tool_calls_come_without_content_and_keep_their_arguments_as_text(
     assert message.tool_calls == (ToolCall("a", "add", '{"x": 1}'), ToolCall("call00001", "now"))
 
 
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_is_kept_apart_from_the_answer(
-    run: Run, server: FaultyServer, field: str
-) -> None:
-    server.script(answer("4", **{field: "2 and 2"}))
-    message = run(asked_once(server.url)).message
-    assert (message.content, message.reasoning) == ("4", "2 and 2")
-
-
 def test_the_request_carries_everything_that_was_asked_for(
     run: Run, server: FaultyServer, key: str
 ) -> None:
@@ -180,13 +144,8 @@ def test_the_request_carries_everything_that_was_asked_for(
     sampling = Sampling(0.7, top_p=0.9, max_tokens=12, stop=("\n", "END"), seed=5, extra_body=extra)
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
 
-    async def main() -> None:
-        endpoint = HTTPEndpoint("org/m", server.url + "/")
-        with anyio.fail_after(20):
-            await endpoint.complete(messages, sampling, [ToolSpec("add", "Adds.", schema)])
-        await endpoint.close()
-
-    run(main)
+    tools = [ToolSpec("add", "Adds.", schema)]
+    run(completing(HTTPEndpoint("org/m", server.url + "/"), messages, sampling, tools))
     [request] = server.requests
     assert (request.method, request.target) == ("POST", "/v1/chat/completions")
     assert request.headers["authorization"] == f"Bearer {key}"
@@ -216,63 +175,21 @@ def test_the_request_carries_everything_that_was_asked_for(
     }
 
 
-@pytest.mark.parametrize("arguments", [{"x": 1}, {}, None])
-def test_arguments_that_are_not_text_become_it(
-    run: Run, server: FaultyServer, arguments: Any
-) -> None:
-    server.script(answer(None, tool_calls=[{"function": {"name": "f", "arguments": arguments}}]))
-    [call] = run(asked_once(server.url)).message.tool_calls
-    assert json.loads(call.arguments) == (arguments or {})
-
-
-class Adder:
-    """Answers every call with a number, and ends when there is none."""
-
-    tools = (ToolSpec("add", "Adds."),)
-
-    def opening(self) -> list[Message]:
-        return []
-
-    def reply(self, messages: Sequence[Message]) -> Reply:
-        calls = messages[-1].tool_calls
-        results = [Message("tool", f"{i}", tool_call_id=c.id) for i, c in enumerate(calls)]
-        return Reply(tuple(results), done=not calls)
-
-    def close(self) -> None:
-        pass
-
-
-def with_tools(url: str, folder: Path, **settings: Any) -> Callable[[], Any]:
-    config = EvalConfig(
-        endpoint=f"openai:m@{url}",
-        experiment_name="run",
-        output_dir=str(folder),
-        progress=False,
-        max_error_rate=1,
-        **settings,
-    )
-
-    async def main() -> EvalReport:
-        with anyio.fail_after(60):
-            return await heldout.evaluate(
-                [Sample("a", {"prompt": "1 + 1?"}, "2")], config, right, None, lambda _: Adder()
-            )
-
-    return main
-
-
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_a_conversation_with_tools_comes_back_to_the_server_as_it_was(
-    run: Run, server: FaultyServer, tmp_path: Path, field: str
+    run: Run, server: FaultyServer, tmp_path: Path
 ) -> None:
+    field = "reasoning_content"
     called = {"type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
     server.script(
         answer(None, tool_calls=[called], **{field: "I add."}),
         answer("Again.", tool_calls=[called, called]),
         answer("2", **{field: "done"}),
     )
-    report = run(with_tools(server.url, tmp_path))
+    asked = [Sample("a", {"prompt": "1 + 1?"}, "2")]
+    hooks = right, None, lambda _: Tool()
+    report = run(evaluating(asked, f"openai:m@{server.url}", tmp_path, *hooks))
     assert report.results[0].trajectory.stop == Stop("environment", finish_reason="stop")
+    assert report.results[0].trajectory.messages[-1].reasoning == "done"
     assert report.summary["mean"] == 1.0
     first, second, third = [request.body for request in server.requests]
     assert first["tools"] == second["tools"] == third["tools"]
@@ -329,13 +246,7 @@ def test_reasoning_is_not_sent_to_a_server_that_sends_none(run: Run, server: Fau
         Message("tool", "1", tool_call_id="a"),
     ]
 
-    async def main() -> None:
-        endpoint = HTTPEndpoint("m", server.url)
-        with anyio.fail_after(20):
-            await endpoint.complete(messages, GREEDY, ())
-        await endpoint.close()
-
-    run(main)
+    run(completing(HTTPEndpoint("m", server.url), messages))
     assert sorted(server.requests[0].body["messages"][1]) == ["content", "role", "tool_calls"]
 
 
@@ -360,18 +271,13 @@ def test_a_compressed_answer_is_unpacked(server: FaultyServer) -> None:
 TRANSIENT: dict[str, Action] = {
     "408": status(408),
     "429": status(429, {"error": {"message": "slow down"}}),
-    "500": status(500, "oops"),
-    "502": status(502, "<html>bad gateway</html>"),
     "503": status(503, {"error": "loading"}),
     "529": status(529),
     "dropped before the headers": drop("before_headers"),
     "dropped in the headers": drop("in_headers"),
-    "dropped after the headers": drop("after_headers"),
-    "dropped in the body": drop("mid_body"),
     "dropped in a chunk": drop("mid_chunks"),
     "not HTTP": faulty.raw(b"220 mail.example ESMTP ready\r\n"),
     "not JSON": status(200, "<html>welcome</html>"),
-    "half of a JSON": status(200, '{"choices": [{"message": {"con'),
     "nothing at all": status(200, ""),
     "not UTF-8": status(200, b'{"choices": [{"message": {"content": "\xff"}}]}'),
     "JSON of another shape": status(200, {"choices": {"message": 4}}),
@@ -429,23 +335,23 @@ def test_an_item_that_stays_faulty_is_that_items_error_alone(
     assert report.summary["mean_scored"] == 1.0
     for result in report.results[1::2]:
         assert str(result.error).startswith(f"endpoint: {server.url}")
-        assert result.trajectory.timing is not None
         assert result.trajectory.timing.requests == 3
 
 
-def test_the_waits_stop_growing_at_a_minute(run: Run, server: FaultyServer) -> None:
-    server.script(status(500))
-    _, waits = run(with_waits(server.url, retries=1030))
-    assert len(waits) == 1030  # 2**1024 is no float
+def test_the_waits_stop_growing_at_a_minute(run: Run) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def fail() -> None:
+        raise TransientError("busy")
+
+    with pytest.raises(TransientError):
+        run(partial(with_retries, fail, 1030, sleep=sleep))  # 2**1024 is no float
+    assert len(waits) == 1030
     assert max(waits) <= 60.0
     assert all(wait >= 30.0 for wait in waits[-5:])
-
-
-def test_no_retries_means_one_request(run: Run, server: FaultyServer) -> None:
-    server.script(status(500))
-    problem, waits = run(with_waits(server.url, retries=0))
-    assert isinstance(problem, TransientError)
-    assert (waits, len(server.requests)) == ([], 1)
 
 
 @pytest.mark.parametrize(
@@ -456,18 +362,16 @@ def test_no_retries_means_one_request(run: Run, server: FaultyServer) -> None:
         ({"retry-after-ms": "2500", "retry-after": "9"}, 2.5, 2.5),
         ({"Retry-After": "DATE"}, 27.0, 30.0),
         ({"Retry-After": "0"}, 0.25, 0.5),
-        ({"Retry-After": "-5"}, 0.25, 0.5),
         ({"Retry-After": "soon"}, 0.25, 0.5),
         ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.25, 0.5),
     ],
 )
-@pytest.mark.parametrize("code", [429, 503])
 def test_the_wait_the_server_asks_for_is_kept(
-    run: Run, server: FaultyServer, code: int, headers: dict[str, str], low: float, high: float
+    run: Run, server: FaultyServer, headers: dict[str, str], low: float, high: float
 ) -> None:
     date = email.utils.formatdate(time.time() + 30, usegmt=True)
     given = {name: value.replace("DATE", date) for name, value in headers.items()}
-    server.script(status(code, headers=given), answer())
+    server.script(status(429, headers=given), answer())
     _, waits = run(with_waits(server.url))
     assert len(waits) == 1
     assert low <= waits[0] <= high
@@ -476,7 +380,7 @@ def test_the_wait_the_server_asks_for_is_kept(
 # --- What ends one item -------------------------------------------------------------------------
 
 OF_THE_ITEM: dict[str, tuple[Action, str]] = {
-    "400": (status(400, {"error": {"message": "too long a prompt"}}), "400: too long a prompt"),
+    "400": (status(400, {"error": {"message": "the image was not found"}}), "image was not found"),
     "413": (status(413), "413: (empty body)"),
     "422": (status(422, {"detail": "no"}), '422: {"detail": "no"}'),
     "no choices": (status(200, {"choices": []}), "without choices"),
@@ -559,38 +463,15 @@ TOO_LONG: dict[str, Action] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("who", TOO_LONG)
 def test_a_conversation_that_is_too_long_is_told_by_what_the_server_says(
-    run: Run, server: FaultyServer, who: str
+    run: Run, server: FaultyServer
 ) -> None:
-    server.script(TOO_LONG[who])
-    problem, waits = run(with_waits(server.url))
-    assert type(problem) is ContextFull
-    assert str(problem).startswith(server.url)
-    assert waits == []
-
-
-def test_a_conversation_that_became_too_long_ends_there_and_is_scored(
-    run: Run, server: FaultyServer, tmp_path: Path
-) -> None:
-    called = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
-    server.script(answer("2", tool_calls=[called]), TOO_LONG["OpenAI's words"])
-    report = run(with_tools(server.url, tmp_path))
-    [result] = report.results
-    assert result.trajectory.stop == Stop("limit", "context", finish_reason="stop")
-    assert [m.role for m in result.trajectory.messages] == ["user", "assistant", "tool"]
-    assert (result.error, report.summary["mean"]) == (None, 1.0)
-
-
-def test_a_question_that_is_too_long_from_the_start_is_the_items_error(
-    run: Run, server: FaultyServer, tmp_path: Path
-) -> None:
-    server.behave = lambda request: (
-        TOO_LONG["OpenAI's words"] if request.text == "item 1" else REPEATED
-    )
-    report = run(evaluated(samples(3), server.url, tmp_path))
-    assert f"answered 400: {OPENAI}" in str(report.results[1].error)
-    assert [result.ok for result in report.results] == [True, False, True]
+    for who, answered in TOO_LONG.items():
+        server.script(answered)
+        problem, waits = run(with_waits(server.url))
+        assert type(problem) is ContextFull, who
+        assert str(problem).startswith(server.url)
+        assert waits == []
 
 
 @both_loops
@@ -672,24 +553,6 @@ def test_a_403_after_something_was_allowed_is_the_items_own(
     assert "flagged by moderation" in str(report.results[3].error)
 
 
-def test_a_missing_key_is_named(
-    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    server.script(status(401))
-    with pytest.raises(FatalEndpointError, match=r"\(sent no OPENAI_API_KEY\)"):
-        run(asked_once(server.url))
-
-
-def test_a_400_about_something_else_that_is_missing_is_the_items_own(
-    run: Run, server: FaultyServer
-) -> None:
-    server.script(status(400, {"error": {"message": "the image was not found"}}))
-    with pytest.raises(EndpointError) as caught:
-        run(asked_once(server.url))
-    assert type(caught.value) is EndpointError
-
-
 @both_loops
 def test_an_address_nobody_answers_at_ends_the_run_early(
     run: Run, tmp_path: Path, quick: None
@@ -703,7 +566,7 @@ def test_an_address_nobody_answers_at_ends_the_run_early(
     assert len(lines) < 30
 
 
-@pytest.mark.parametrize("fault", ["500", "503", "dropped before the headers", "not HTTP"])
+@pytest.mark.parametrize("fault", ["503", "not HTTP"])
 def test_a_server_that_never_answered_anything_ends_the_run_early(
     run: Run, server: FaultyServer, tmp_path: Path, quick: None, fault: str
 ) -> None:
@@ -732,35 +595,15 @@ def test_connections_are_used_again(run: Run, server: FaultyServer, tmp_path: Pa
     assert server.connections <= 8
 
 
-@pytest.fixture
-def many_sockets() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @both_loops
-def test_two_hundred_requests_are_under_way_at_once(
-    run: Run, server: FaultyServer, tmp_path: Path, many_sockets: None
+def test_more_requests_are_in_flight_at_once_than_clients_allow_by_default(
+    run: Run, server: FaultyServer, tmp_path: Path
 ) -> None:
-    held = faulty.together(200, REPEATED)
+    held = faulty.together(120, REPEATED)
     server.behave = lambda request: held
-    report = run(evaluated(samples(200), server.url, tmp_path, max_concurrent=200, timeout=60.0))
-    assert (report.summary["n_scored"], report.summary["mean"]) == (200, 1.0)
-    assert server.connections == 200
-
-
-def test_an_endpoint_outlives_the_event_loop_it_was_used_in(server: FaultyServer) -> None:
-    endpoint = HTTPEndpoint("m", server.url)
-
-    async def use() -> str:
-        completion = await ask(endpoint)
-        await endpoint.close()
-        return str(completion.message.content)
-
-    for backend in ("asyncio", "trio", "asyncio"):
-        assert anyio.run(use, backend=backend) == "ok"
+    report = run(evaluated(samples(120), server.url, tmp_path, max_concurrent=120, timeout=60.0))
+    assert (report.summary["n_scored"], report.summary["mean"]) == (120, 1.0)
+    assert server.connections == 120
 
 
 def test_an_endpoint_left_open_by_one_event_loop_works_in_the_next(server: FaultyServer) -> None:
@@ -815,12 +658,6 @@ def test_a_netrc_does_not_stand_against_the_key(
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     run(asked_once(server.url))
     assert server.requests[0].headers["authorization"] == f"Bearer {key}"
-
-
-def test_cookies_are_not_kept(run: Run, server: FaultyServer) -> None:
-    server.script(status(500, headers={"set-cookie": "who=me; Path=/"}), answer())
-    run(with_waits(server.url))
-    assert [request.headers.get("cookie") for request in server.requests] == [None, None]
 
 
 # --- The key ------------------------------------------------------------------------------------
@@ -892,6 +729,8 @@ LEAKS: dict[str, Action] = {
         200, lambda request: {"choices": request.headers["authorization"]}
     ),
     "a transient error": faulty.echo_key(500),
+    "a refusal": faulty.echo_key(401),
+    "a redirect": faulty.echo_key(302),
     "the content": echo("content"),
     "the reasoning": echo("reasoning_content"),
     "a tool call": echo("tool_calls"),
@@ -911,9 +750,12 @@ def test_a_key_that_comes_back_is_nowhere_to_be_found(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     server.behave = lambda request: LEAKS[leak] if request.text == "item 1" else REPEATED
-    report = run(evaluated(samples(3), server.url, tmp_path))
+    try:
+        said = repr(list(run(evaluated(samples(3), server.url, tmp_path)).results))
+    except SystemicFailure as problem:
+        said = f"item 1: {problem!r} {problem.__cause__!r}"
     assert server.requests[0].headers["authorization"] == f"Bearer {key}"
-    left = everything_in(tmp_path) + repr(list(report.results)) + caplog.text
+    left = everything_in(tmp_path) + said + caplog.text
     left += "".join(capfd.readouterr())
     assert "item 1" in left
     # Half a key is a leak too: what is cut must not be cut in the middle.
@@ -932,23 +774,6 @@ def test_a_key_that_comes_back_as_no_http_or_in_a_header_is_cut_out(
     assert key[:12].lower() not in f"{problem} {problem!r}".lower()
 
 
-@pytest.mark.parametrize("code", [401, 403, 404, 302])
-def test_a_refusal_that_quotes_the_key_does_not_pass_it_on(
-    run: Run,
-    server: FaultyServer,
-    tmp_path: Path,
-    key: str,
-    caplog: pytest.LogCaptureFixture,
-    code: int,
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    server.script(faulty.echo_key(code))
-    with pytest.raises(SystemicFailure, match=r"bad key: Bearer \[key\]") as caught:
-        run(evaluated(samples(5), server.url, tmp_path))
-    left = f"{caught.value!r} {caught.value.__cause__!r} {caplog.text} {everything_in(tmp_path)}"
-    assert key[:12] not in left
-
-
 def test_a_placeholder_key_does_not_change_answers(
     run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -963,12 +788,32 @@ def test_the_description_and_the_representation_hold_no_key(key: str) -> None:
     assert key not in repr(endpoint)
 
 
+def test_a_missing_key_is_named(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    server.script(status(401))
+    with pytest.raises(FatalEndpointError, match=r"\(sent no OPENAI_API_KEY\)"):
+        run(asked_once(server.url))
+
+
 def test_a_newline_after_the_key_is_not_part_of_it(
     run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", key + "\n")
     run(asked_once(server.url))
     assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+
+
+def test_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere/v1/")
+    assert HTTPEndpoint.parse("m", max_connections=1).base_url == "http://elsewhere/v1"
+
+
+def test_cookies_are_not_kept(run: Run, server: FaultyServer) -> None:
+    server.script(status(500, headers={"set-cookie": "who=me; Path=/"}), answer())
+    run(with_waits(server.url))
+    assert [request.headers.get("cookie") for request in server.requests] == [None, None]
 
 
 @pytest.mark.parametrize("given", ["abc\r\nx-injected: 1", "schlüssel", "a\x00b"])
@@ -979,14 +824,6 @@ def test_a_key_that_cannot_be_one_is_refused_and_not_shown(
     with pytest.raises(InvalidInput, match="OPENAI_API_KEY holds characters") as caught:
         HTTPEndpoint("m", "http://host/v1")
     assert given not in str(caught.value)
-
-
-def test_another_variable_can_hold_the_key(
-    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTHER_KEY", "sk-other-0123456789")
-    run(asked_once(server.url, key_variable="OTHER_KEY"))
-    assert server.requests[0].headers["authorization"] == "Bearer sk-other-0123456789"
 
 
 # --- Addresses ----------------------------------------------------------------------------------
@@ -1010,26 +847,15 @@ def test_model_and_address_are_told_apart(text: str, model: str, url: str) -> No
     assert (endpoint.model, endpoint.base_url) == (model, url)
 
 
-def test_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere/v1/")
-    assert HTTPEndpoint.parse("m", max_connections=1).base_url == "http://elsewhere/v1"
-
-
 @pytest.mark.parametrize(
     "url",
     [
         "ftp://h/v1",
-        "h:8000/v1",
-        "localhost",
         "file:///etc/passwd",
         "http://",
-        "http:///v1",
-        "http://h:port/v1",
         "http://h:99999/v1",
-        "http://h:0/v1",
         "http://[::1/v1",
         "http://h/v1\nhost: x",
-        "http://h /v1",
     ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
@@ -1061,98 +887,10 @@ def test_an_address_that_holds_a_secret_is_refused_without_showing_it(url: str, 
         assert key not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["m@localhost:8000", "m@http:/localhost:8000/v1", "m@", "m@h:1/v1"]
-)
-def test_an_address_without_a_scheme_is_not_taken_for_a_model_of_openais(text: str) -> None:
-    with pytest.raises(InvalidInput, match="does not start with http://"):
-        HTTPEndpoint.parse(text, max_connections=1)
-    assert HTTPEndpoint.parse("claude@20250101", max_connections=1).model == "claude@20250101"
-
-
-def test_an_address_without_a_model_is_refused() -> None:
+def test_an_address_without_a_scheme_is_not_taken_for_a_model_of_openais() -> None:
+    for text in ("m@localhost:8000", "m@http:/localhost:8000/v1", "m@"):
+        with pytest.raises(InvalidInput, match="does not start with http://"):
+            HTTPEndpoint.parse(text, max_connections=1)
     with pytest.raises(InvalidInput, match="names no model"):
         HTTPEndpoint.parse("@http://h/v1", max_connections=1)
-
-
-# --- Through evaluate ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("reason", ["length", "model_length", "max_tokens"])
-def test_a_turn_that_was_cut_off_is_marked_as_truncated(
-    run: Run, server: FaultyServer, tmp_path: Path, reason: str
-) -> None:
-    server.script(
-        answer("half of", finish_reason=reason, usage={"prompt_tokens": 5, "completion_tokens": 2})
-    )
-    report = run(evaluated(samples(1), server.url, tmp_path))
-    trajectory = report.results[0].trajectory
-    assert trajectory.stop == Stop("no_reply", truncated=True, finish_reason="length")
-    assert trajectory.usage == Usage(5, 2)
-
-
-def test_a_run_records_who_answered(run: Run, server: FaultyServer, tmp_path: Path) -> None:
-    report = run(evaluated(samples(1), server.url, tmp_path))
-    assert report.config["endpoint"] == {"kind": "openai", "model": "m", "base_url": server.url}
-
-
-NO_ANSWER = status(200, {"choices": []})
-FATES: list[tuple[str, Action]] = [
-    *(("again", action) for action in TRANSIENT.values()),
-    ("again", status(429, headers={"retry-after-ms": "5"})),
-    ("again", status(503, headers={"retry-after": "0"})),
-    *(("error", action) for action, _ in OF_THE_ITEM.values()),
-    ("timeout", faulty.hang()),
-    ("timeout", faulty.hang("after_headers")),
-    ("timeout", faulty.endless(b" ", pause=0.01)),
-]
-
-
-def fate(text: str, attempt: int) -> tuple[str, Action]:
-    """What becomes of a request: good in half the cases, else anything, timeouts more rarely."""
-    draw = random.Random(f"{text}/{attempt}")
-    if draw.random() < 0.5:
-        return "ok", REPEATED
-    kinds = [1.0 if kind != "timeout" else 0.3 for kind, _ in FATES]
-    return draw.choices(FATES, kinds)[0]
-
-
-def expected(text: str, retries: int) -> str:
-    for attempt in range(retries + 1):
-        kind, _ = fate(text, attempt)
-        if kind != "again":
-            return kind
-    return "error"
-
-
-@both_loops
-def test_whatever_the_server_does_no_item_is_lost(
-    run: Run,
-    server: FaultyServer,
-    tmp_path: Path,
-    quick: None,
-) -> None:
-    server.behave = lambda request: fate(request.text, request.attempt)[1]
-    asked, retries, timeout = samples(100), 2, 1.0
-    wanted = [expected(str(sample.input["prompt"]), retries) for sample in asked]
-    assert {"ok", "error", "timeout"} == set(wanted)
-    settings = {"timeout": timeout, "retries": retries, "max_concurrent": 50}
-    report = run(evaluated(asked, server.url, tmp_path, **settings))
-
-    summary = report.summary
-    assert summary["n"] == summary["n_scored"] + summary["n_errors"] == len(asked)
-    assert [result.sample_id for result in report.results] == [s.id for s in asked]
-    for result, kind in zip(report.results, wanted, strict=True):
-        if str(result.error).startswith("timeout: "):
-            # A busy machine may make others late, but nothing times out before its time.
-            timing = result.trajectory.timing
-            assert timing is not None
-            assert timing.seconds >= timeout
-            assert result.score == Score()
-        elif kind == "ok":
-            assert result.error is None
-            assert result.score["right"] == 1.0  # its own answer, not a neighbour's
-        else:
-            assert kind == "error"
-            assert str(result.error).startswith(f"endpoint: {server.url}")
-            assert result.score == Score()
+    assert HTTPEndpoint.parse("claude@20250101", max_connections=1).model == "claude@20250101"

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ import anyio
 import pytest
 
 import heldout
-from heldout import EvalConfig, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout import EvalConfig, Message, Sample, Sampling, ToolSpec
 from heldout._providers import COMPATIBLE, SERVERS
 from heldout.config import check_endpoint, config_to_dict, result_changing
 from heldout.errors import (
@@ -23,34 +24,25 @@ from heldout.errors import (
     FatalEndpointError,
     InvalidInput,
     ResumeMismatch,
-    SystemicFailure,
     TransientError,
 )
 from heldout.models import open_endpoint
-from heldout.models.http import HTTPEndpoint, ServerEndpoint
+from heldout.models.http import ServerEndpoint
 from heldout.models.requests import open_requests
 from heldout.types import Completion, ToolCall, Usage
 from tests.faulty_server import KEY, FaultyServer, Request, answer, echo_key, events, raw, status
+from tests.models.asking import QUESTION, completing, evaluating
 
 Run = Callable[..., Any]
 
 
-QUESTION = [Message("user", "2 + 2?")]
 OTHER_KEY = "gsk-0123456789abcdefghij"
 
 
 def asked(
     endpoint: str, sampling: Sampling | None = None, tools: Sequence[ToolSpec] = ()
 ) -> Callable[[], Any]:
-    async def main() -> Completion:
-        opened = open_endpoint(endpoint, max_concurrent=1)
-        try:
-            with anyio.fail_after(20):
-                return await opened.complete(QUESTION, sampling or Sampling(), tools)
-        finally:
-            await opened.close()
-
-    return main
+    return completing(open_endpoint(endpoint, max_concurrent=1), QUESTION, sampling, tools)
 
 
 def opened(endpoint: str) -> ServerEndpoint:
@@ -62,38 +54,32 @@ def opened(endpoint: str) -> ServerEndpoint:
 # --- Names --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", COMPATIBLE)
-def test_a_provider_has_its_own_address_and_its_own_key(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    provider = COMPATIBLE[name]
-    if provider.key_variable:
-        monkeypatch.setenv(provider.key_variable, OTHER_KEY)
-    check_endpoint(f"{name}:org/model")
-    endpoint = opened(f"{name}:org/model")
-    assert endpoint.describe() == {
-        "kind": "openai",
-        "model": "org/model",
-        "base_url": provider.url,
-    }
+def test_a_provider_has_its_own_address_and_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, provider in COMPATIBLE.items():
+        if provider.key_variable:
+            monkeypatch.setenv(provider.key_variable, OTHER_KEY)
+        check_endpoint(f"{name}:org/model")
+        assert opened(f"{name}:org/model").describe() == {
+            "kind": "openai",
+            "model": "org/model",
+            "base_url": provider.url,
+        }
+    for name in SERVERS:
+        assert opened(f"{name}:m@http://elsewhere/v1").base_url == "http://elsewhere/v1"
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "variable"),
-    [
-        ("openai:gpt-4o", "OPENAI_API_KEY"),
-        ("openai-responses:gpt-5", "OPENAI_API_KEY"),
-        ("anthropic:claude-opus-4-5", "ANTHROPIC_API_KEY"),
-        *((f"{name}:m", p.key_variable) for name, p in COMPATIBLE.items() if p.key_variable),
-    ],
-)
-def test_a_missing_key_is_named_before_anything_is_sent(
-    endpoint: str, variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_key_is_named_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
-    monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(InvalidInput, match=f"needs a key: set {variable}$"):
-        open_endpoint(endpoint, max_concurrent=1)
+    needed = {
+        "openai:gpt-4o": "OPENAI_API_KEY",
+        "openai-responses:gpt-5": "OPENAI_API_KEY",
+        "anthropic:claude-opus-4-5": "ANTHROPIC_API_KEY",
+        **{f"{name}:m": p.key_variable for name, p in COMPATIBLE.items() if p.key_variable},
+    }
+    for endpoint, variable in needed.items():
+        monkeypatch.delenv(variable, raising=False)
+        with pytest.raises(InvalidInput, match=f"needs a key: set {variable}$"):
+            open_endpoint(endpoint, max_concurrent=1)
 
 
 @pytest.mark.parametrize("name", ["groq", "vllm"])
@@ -104,11 +90,6 @@ def test_one_provider_never_gets_the_key_of_another(
     run(asked(f"{name}:m@{server.url}"))
     expected = f"Bearer {OTHER_KEY}" if name == "groq" else None
     assert server.requests[0].headers.get("authorization") == expected
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_every_server_can_stand_at_another_address(server: FaultyServer, name: str) -> None:
-    assert opened(f"{name}:m@{server.url}").base_url == server.url
 
 
 @pytest.mark.parametrize(
@@ -134,7 +115,6 @@ def test_the_address_of_anthropic_is_written_as_in_its_own_packages(
         ("Qwen/Qwen3-4B", "write hf:Qwen/Qwen3-4B to load it here, or vllm:Qwen/Qwen3-4B or"),
         ("llama3:8b", "write ollama:llama3:8b if"),
         ("openai:", "hf:PATH, smollm2$"),
-        ("smollm2:x", "hf:PATH, smollm2$"),
     ],
 )
 def test_a_name_without_its_provider_is_answered_with_the_form_to_write(
@@ -190,43 +170,28 @@ def test_extra_fields_are_part_of_what_a_run_is_known_by() -> None:
     assert Sampling(extra_body={"a": 1}, seed=1).for_item("s", 0).extra_body == {"a": 1}
 
 
-@pytest.mark.parametrize("extra", [[], "a", {1: 2}, {"a": float("nan")}, {"a": {1, 2}}])
-def test_extra_fields_that_no_request_can_have_are_refused(extra: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"sampling\.extra_body"):
-        Sampling(extra_body=extra)
-
-
-@pytest.mark.parametrize("endpoint", ["smollm2", "hf:folder", lambda messages: "4"])
-@pytest.mark.parametrize("settings", [{"extra_body": {"a": 1}}, {"stream": True}])
-def test_what_only_servers_take_is_refused_elsewhere(endpoint: Any, settings: Any) -> None:
-    with pytest.raises(InvalidInput, match="are for servers"):
-        EvalConfig(endpoint=endpoint, sampling=Sampling(**settings))
+def test_extra_fields_that_no_request_can_have_are_refused() -> None:
+    odd: list[Any] = [[], "a", {1: 2}, {"a": float("nan")}, {"a": {1, 2}}]
+    for extra in odd:
+        with pytest.raises(InvalidInput, match=r"sampling\.extra_body"):
+            Sampling(extra_body=extra)
+    settings: list[Any] = [{"extra_body": {"a": 1}}, {"stream": True}]
+    for endpoint, more in product(["smollm2", "hf:folder", lambda messages: "4"], settings):
+        with pytest.raises(InvalidInput, match="are for servers"):
+            EvalConfig(endpoint=endpoint, sampling=Sampling(**more))
 
 
 @pytest.mark.parametrize(
-    ("error", "name"),
+    ("message", "name"),
     [
-        (
-            {
-                "message": "Unsupported value: 'temperature' does not support 0 with this model.",
-                "param": "temperature",
-                "code": "unsupported_value",
-            },
-            "temperature",
-        ),
-        (
-            {
-                "message": "Unsupported parameter: 'max_tokens' is not supported with this model. "
-                "Use 'max_completion_tokens' instead."
-            },
-            "max_tokens",
-        ),
+        ("Unsupported value: 'temperature' does not support 0 with this model.", "temperature"),
+        ("Unsupported parameter: 'max_tokens' is not supported with this model.", "max_tokens"),
     ],
 )
 def test_a_field_that_a_model_does_not_take_ends_the_run_and_says_how_to_leave_it_out(
-    run: Run, server: FaultyServer, error: dict[str, Any], name: str
+    run: Run, server: FaultyServer, message: str, name: str
 ) -> None:
-    server.script(status(400, {"error": error}))
+    server.script(status(400, {"error": {"message": message}}))
     with pytest.raises(FatalEndpointError, match=rf"sampling\.extra_body\.{name}=null leaves"):
         run(asked(f"vllm:m@{server.url}"))
 
@@ -234,7 +199,7 @@ def test_a_field_that_a_model_does_not_take_ends_the_run_and_says_how_to_leave_i
 # --- Answers that are errors --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", ["error", "ERROR", "abort", "insufficient_system_resource"])
+@pytest.mark.parametrize("reason", ["ERROR", "insufficient_system_resource"])
 def test_a_turn_that_the_server_gave_up_is_transient(
     run: Run, server: FaultyServer, reason: str
 ) -> None:
@@ -268,20 +233,6 @@ def test_reasoning_that_comes_as_a_part_of_the_content_is_reasoning(
     server.script(answer(parts))
     turn = run(asked(f"vllm:m@{server.url}")).message
     assert turn == Message("assistant", "4", reasoning="Two and two.")
-
-
-def test_a_refusal_is_an_answer(run: Run, server: FaultyServer) -> None:
-    server.script(answer(None, refusal="I cannot."))
-    assert run(asked(f"vllm:m@{server.url}")).message.text == "I cannot."
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_page_instead_of_an_answer_is_quoted(
-    run: Run, server: FaultyServer, stream: bool
-) -> None:
-    server.script(status(200, "<html>Please log in.</html>"))
-    with pytest.raises(TransientError, match="Please log in"):
-        run(asked(f"vllm:m@{server.url}", Sampling(stream=stream)))
 
 
 # --- Streams ------------------------------------------------------------------------------------
@@ -344,26 +295,23 @@ def test_a_server_that_ignores_the_wish_for_a_stream_is_read_all_the_same(
     assert run(asked(f"vllm:m@{server.url}", Sampling(stream=True))).message.text == "4"
 
 
-@pytest.mark.parametrize("end", [*range(len(CHUNKS))])
+def test_a_refusal_is_an_answer(run: Run, server: FaultyServer) -> None:
+    server.script(answer(None, refusal="I cannot."))
+    assert run(asked(f"vllm:m@{server.url}")).message.text == "I cannot."
+
+
 def test_a_stream_that_ends_early_is_transient_and_never_an_answer(
-    run: Run, server: FaultyServer, end: int
+    run: Run, server: FaultyServer
 ) -> None:
-    server.script(status(200, events(*CHUNKS[:end], done=end % 2 == 0)))
-    with pytest.raises(TransientError, match="broke off"):
-        run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
-
-
-def test_a_stream_that_ends_within_an_event_is_transient(run: Run, server: FaultyServer) -> None:
-    server.script(status(200, events(*CHUNKS)[:-20]))
-    with pytest.raises(TransientError, match="broke off"):
-        run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
-
-
-def test_a_stream_whose_connection_breaks_is_transient(run: Run, server: FaultyServer) -> None:
     head = (
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     )
     whole = events(*CHUNKS)
+    cut = [events(*CHUNKS[:end], done=end % 2 == 0) for end in range(len(CHUNKS))]
+    for body in (*cut, whole[:-20]):
+        server.script(status(200, body))
+        with pytest.raises(TransientError, match="broke off"):
+            run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
     server.script(raw(head + b"%x\r\n%s\r\n" % (len(whole), whole)))  # and no last chunk
     with pytest.raises(TransientError):
         run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
@@ -408,23 +356,10 @@ def test_a_run_keeps_extra_fields_and_no_key(
         return status(200, {"content": text, "stop_reason": "end_turn", "usage": usage})
 
     server.behave = behave
-    config = EvalConfig(
-        endpoint=f"anthropic:claude@{server.url}",
-        experiment_name="run",
-        output_dir=str(tmp_path),
-        progress=False,
-        max_error_rate=1,
-        sampling=Sampling(
-            extra_body={"top_k": 5, "metadata": {"api_key": "plain", "user": [f"of {KEY}"]}}
-        ),
-    )
+    extra = {"top_k": 5, "metadata": {"api_key": "plain", "user": [f"of {KEY}"]}}
     samples = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "broken"})]
-    report = anyio.run(
-        heldout.evaluate,
-        samples,
-        config,
-        lambda t, s: Score((Metric("four", t.answer.startswith("4"), 1.0),)),
-    )
+    endpoint, sampling = f"anthropic:claude@{server.url}", Sampling(extra_body=extra)
+    report = anyio.run(evaluating(samples, endpoint, tmp_path, sampling=sampling))
     assert (report.summary["n_scored"], report.summary["n_errors"]) == (1, 1)
     stored = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     metadata = {"api_key": "[redacted]", "user": ["of [redacted]"]}
@@ -432,31 +367,6 @@ def test_a_run_keeps_extra_fields_and_no_key(
     assert stored["endpoint"]["kind"] == "anthropic"
     for file in (tmp_path / "run").iterdir():
         assert KEY.encode() not in file.read_bytes()
-
-
-def test_a_run_without_extra_fields_is_stored_as_before(
-    server: FaultyServer, tmp_path: Path
-) -> None:
-    config = EvalConfig(endpoint=f"vllm:m@{server.url}")
-    described = config_to_dict(config, {})
-    assert "cache" not in described
-    assert [*described["sampling"]] == ["temperature", "top_p", "max_tokens", "stop", "seed"]
-
-
-def test_the_first_refused_field_ends_the_run(server: FaultyServer, tmp_path: Path) -> None:
-    error = {"message": "`temperature` is deprecated for this model."}
-    server.script(status(400, {"error": error}))
-    config = EvalConfig(
-        endpoint=f"vllm:m@{server.url}",
-        experiment_name="run",
-        output_dir=str(tmp_path),
-        max_concurrent=1,
-        progress=False,
-    )
-    samples = [Sample(str(i), {"prompt": "2 + 2?"}) for i in range(20)]
-    with pytest.raises(SystemicFailure, match="temperature=null"):
-        anyio.run(heldout.evaluate, samples, config, lambda t, s: Score(()))
-    assert len(server.requests) == 1
 
 
 # --- litellm ------------------------------------------------------------------------------------
@@ -574,10 +484,8 @@ def test_litellm_is_named_with_its_command_where_it_is_missing(
     ("model", "variable", "address", "described"),
     [
         ("openai/gpt", "OPENAI_API_BASE", "http://one/v1/", "http://one/v1"),
-        ("openai/gpt", "OPENAI_BASE_URL", "http://one/v1", "http://one/v1"),
         ("ollama_chat/m", "OLLAMA_API_BASE", "http://one:11434", "http://one:11434"),
         ("together_ai/m", "TOGETHERAI_API_BASE", "https://one", "https://one"),
-        ("watsonx/m", "WATSONX_URL", "https://one", "https://one"),
         ("unknown", "SOME_API_BASE", "https://one", "https://one"),
         ("openai/gpt", "OPENAI_API_BASE", f"http://me:{KEY}@one:1/v1?key={KEY}", "http://one:1/v1"),
         ("openai/gpt", "OPENAI_API_BASE", f"http://one/{KEY}/v1", "http://one/[key]/v1"),
@@ -638,7 +546,3 @@ def test_litellm_says_what_it_cannot_do(litellm: Any) -> None:
         anyio.run(asked("litellm:m"), backend="trio")
     with pytest.raises(FatalEndpointError, match="not streamed"):
         anyio.run(asked("litellm:m", Sampling(stream=True)))
-
-
-def test_an_endpoint_made_by_hand_has_the_key_of_its_api() -> None:
-    assert HTTPEndpoint("m").base_url == "https://api.openai.com/v1"

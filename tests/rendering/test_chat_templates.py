@@ -194,21 +194,18 @@ def test_only_what_is_new_is_tokenised_in_conversations_that_take_turns() -> Non
 
 
 def test_what_is_kept_of_earlier_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_templates, "CACHED_CHARACTERS", 10_000)
     tokenizer = awkward(byte_level, CHATML)
+    render = ChatRenderer(tokenizer)
+    for turns in range(1, 6):  # one that grows is kept once
+        render(talk(turns)[:-1], True)
+    assert sum(map(len, render._chunks)) <= len(render.text(talk(5)[:-1], True))
+    monkeypatch.setattr(chat_templates, "CACHED_CHARACTERS", 10_000)
     render = ChatRenderer(tokenizer)
     for turns in (1, 3, 2, 20, 2):  # the fourth has more than all that may be kept
         for topic in ("a", "b", "c", "d"):
             conversation = talk(turns, topic)
             assert render(conversation, True) == tokenised(tokenizer, conversation, True)
             assert sum(map(len, render._chunks)) <= 10_000
-
-
-def test_a_conversation_that_grows_is_kept_once() -> None:
-    render = ChatRenderer(awkward(byte_level, CHATML))
-    for turns in range(1, 6):
-        render(talk(turns)[:-1], True)
-    assert sum(map(len, render._chunks)) <= len(render.text(talk(5)[:-1], True))
 
 
 def test_special_tokens_that_are_to_be_split_are_split() -> None:
@@ -260,23 +257,6 @@ def test_a_template_without_tools_is_told_none_instead_of_an_empty_list() -> Non
     render = ChatRenderer(awkward(byte_level, "{{ tools is none }} {{ tools }}"))
     assert render.text([Message("user", "x")], True) == "True None"
     assert render.text([Message("user", "x")], True, [ToolSpec("add")]).startswith("False [{")
-
-
-def test_the_arguments_of_a_call_are_a_dict_where_they_are_one() -> None:
-    shown = "{{ c.function.arguments }}"
-    render = calling("{{ c.function.name }}" + shown + "{{ c.function.arguments is mapping }}")
-    for arguments, expected in (
-        (CALL.arguments, "add{'a': 2}True"),
-        ("[1]", "add[1]False"),
-        ("{not JSON", "add{not JSONFalse"),
-    ):
-        call = ToolCall("call00000", "add", arguments)
-        assert render.text([Message("assistant", "", (call,))], False) == expected
-
-
-def test_a_template_that_wants_arguments_as_text_gets_them() -> None:
-    render = calling("{{ c.function.name + c.function.arguments }}")
-    assert render.text([Message("assistant", "", (CALL,))], False) == 'add{"a": 2}'
 
 
 ONE_AT_A_TIME = (
@@ -344,18 +324,9 @@ def test_a_result_has_the_name_of_the_last_call_of_its_id() -> None:
     assert [m["name"] for m in converted if m["role"] == "tool"] == ["add", "multiply"]
 
 
-def test_reasoning_is_told_under_both_of_its_names() -> None:
-    template = "{{ messages[0].reasoning_content }}{{ messages[0].thinking }}"
-    render = ChatRenderer(awkward(byte_level, template))
-    assert render.text([Message("assistant", "", reasoning="hm ")], False) == "hm hm "
-
-
-def test_further_keywords_reach_the_template() -> None:
+def test_further_keywords_reach_the_template_if_it_reads_them() -> None:
     render = ChatRenderer(family("qwen3"), enable_thinking=False)
     assert render.text([Message("user", "x")], True).endswith("<think>\n\n</think>\n\n")
-
-
-def test_a_keyword_that_the_template_does_not_read_is_refused() -> None:
     with pytest.raises(InvalidInput, match="does not read 'enable_thinkin'"):
         ChatRenderer(family("qwen3"), enable_thinkin=False)
 
@@ -413,37 +384,35 @@ def test_decode_leaves_out_what_ends_a_turn_and_nothing_else(
     assert render.decode(ids[1:]) == text
 
 
-def test_what_was_written_is_parsed_into_calls_and_words_without_special_tokens() -> None:
-    render = ChatRenderer(family("llama3_1"))
-    meant = render.parse('<|python_tag|>{"name": "add", "parameters": {"a": 2}}', first=3)
-    assert meant == Message("assistant", "", (ToolCall("call00003", "add", '{"a": 2}'),))
-    assert render.parse("It <|eot_id|>is").text == "It is"
+DRAFT = write_tool_call(CALL)
+PAIR = "<arg_key>{}</arg_key><arg_value>2</arg_value>"
 
 
-def test_a_call_in_reasoning_is_none() -> None:
-    render = ChatRenderer(family("deepseekv3"))
-    draft = write_tool_call(CALL)
-    assert render.parse(f"hm {draft}").tool_calls == (CALL,)
-    thoughts = f"<think>\nhm {draft}"
-    assert render.parse(thoughts) == Message("assistant", thoughts)
-    meant = render.parse(f"{thoughts}</think>{draft}")
-    assert meant == Message("assistant", f"{thoughts}</think>", (CALL,))
-
-
-def test_the_schema_of_a_tool_tells_text_from_numbers() -> None:
-    written = (
-        "<tool_call>add<arg_key>a</arg_key><arg_value>2</arg_value>"
-        "<arg_key>b</arg_key><arg_value>2</arg_value></tool_call>"
-    )
+@pytest.mark.parametrize(
+    ("name", "written", "meant"),
+    [
+        ("llama3_1", '<|python_tag|>{"name": "add", "parameters": {"a": 2}}', ("", (CALL,))),
+        ("llama3_1", "It <|eot_id|>is", ("It is",)),
+        ("deepseekv3", f"hm {DRAFT}", ("hm", (CALL,))),
+        ("deepseekv3", f"<think>\nhm {DRAFT}", (f"<think>\nhm {DRAFT}",)),
+        ("deepseekv3", f"<think>\n{DRAFT}</think>{DRAFT}", (f"<think>\n{DRAFT}</think>", (CALL,))),
+        (  # the schema of a tool tells text from numbers
+            "glm4moe",
+            f"<tool_call>add{PAIR.format('a')}{PAIR.format('b')}</tool_call>",
+            ("", (ToolCall("call00000", "add", '{"a": 2, "b": "2"}'),)),
+        ),
+        (
+            "gptoss",
+            "<|channel|>analysis<|message|>Let me think.<|end|><|start|>assistant"
+            "<|channel|>final<|message|>It is four.",
+            ("It is four.", (), None, "Let me think."),
+        ),
+    ],
+)
+def test_what_was_written_is_parsed_into_thoughts_calls_and_words(
+    name: str, written: str, meant: tuple[Any, ...]
+) -> None:
     tool = ToolSpec("add", "", {"properties": {"b": {"type": "string"}}})
-    [call] = ChatRenderer(family("glm4moe")).parse(written, tools=[tool]).tool_calls
-    assert call.arguments == '{"a": 2, "b": "2"}'
-
-
-def test_the_channels_of_gpt_oss_are_thoughts_and_words() -> None:
-    render = ChatRenderer(family("gptoss"))
-    meant = render.parse(
-        "<|channel|>analysis<|message|>Let me think.<|end|><|start|>assistant"
-        "<|channel|>final<|message|>It is four."
-    )
-    assert meant == Message("assistant", "It is four.", reasoning="Let me think.")
+    render = ChatRenderer(family(name))
+    assert render.parse(written, tools=[tool]) == Message("assistant", *meant)
+    assert [call.id for call in render.parse(DRAFT, first=3).tool_calls] == ["call00003"]

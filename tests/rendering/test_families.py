@@ -108,30 +108,25 @@ class Habits(NamedTuple):
     """None if it is in a convention of its own."""
 
 
+def habits(end: str, thoughts: str = "", call: str = HERMES) -> Habits:
+    return Habits(f"{thoughts}It is four.{end}", f"{thoughts}{call}{end}")
+
+
+LLAMA = '{"name": "add", "parameters": {"a": 2, "b": 2}}'
 WRITTEN = {
-    "qwen3": Habits(f"{THOUGHTS}It is four.<|im_end|>", f"{THOUGHTS}{HERMES}<|im_end|>"),
-    "qwen2_5": Habits("It is four.<|im_end|>", f"{HERMES}<|im_end|>"),
-    "qwen3_instruct_2507": Habits("It is four.<|im_end|>", f"{HERMES}<|im_end|>"),
-    "llama3": Habits("It is four.<|eot_id|>", f"{HERMES}<|eot_id|>"),
-    "llama3_1": Habits(
-        "It is four.<|eot_id|>", '{"name": "add", "parameters": {"a": 2, "b": 2}}<|eot_id|>'
-    ),
-    "llama3_2": Habits(
-        "It is four.<|eot_id|>", '{"name": "add", "parameters": {"a": 2, "b": 2}}<|eot_id|>'
-    ),
-    "gemma": Habits("It is four.<end_of_turn>", f"{HERMES}<end_of_turn>"),
-    "gemma3": Habits("It is four.<end_of_turn>", f"{HERMES}<end_of_turn>"),
+    "qwen3": habits("<|im_end|>", THOUGHTS),
+    "qwen2_5": habits("<|im_end|>"),
+    "qwen3_instruct_2507": habits("<|im_end|>"),
+    "llama3": habits("<|eot_id|>"),
+    "llama3_1": habits("<|eot_id|>", call=LLAMA),
+    "llama3_2": habits("<|eot_id|>", call=LLAMA),
+    "gemma": habits("<end_of_turn>"),
+    "gemma3": habits("<end_of_turn>"),
     "gemma4": Habits("It is four.<turn|>"),
-    "phi3": Habits("It is four.<|end|>", f"{HERMES}<|end|>"),
-    "phi3_5": Habits("It is four.<|end|>", f"{HERMES}<|end|>"),
-    "deepseekv3": Habits(
-        "Let me think.\n</think>\n\nIt is four.<｜end▁of▁sentence｜>",
-        f"Let me think.\n</think>\n\n{DEEPSEEK}<｜end▁of▁sentence｜>",
-    ),
-    "deepseek_r1_distill": Habits(
-        "Let me think.\n</think>\n\nIt is four.<｜end▁of▁sentence｜>",
-        f"Let me think.\n</think>\n\n{DEEPSEEK}<｜end▁of▁sentence｜>",
-    ),
+    "phi3": habits("<|end|>"),
+    "phi3_5": habits("<|end|>"),
+    "deepseekv3": habits("<｜end▁of▁sentence｜>", "Let me think.\n</think>\n\n", DEEPSEEK),
+    "deepseek_r1_distill": habits("<｜end▁of▁sentence｜>", "Let me think.\n</think>\n\n", DEEPSEEK),
     "glm4moe": Habits(
         "\n<think>Let me think.</think>\nIt is four.<|user|>", f"{GLM}<|observation|>"
     ),
@@ -140,16 +135,10 @@ WRITTEN = {
         "<|start|>assistant<|channel|>final<|message|>It is four.<|return|>",
         ' to=functions.add<|channel|>commentary json<|message|>{"a": 2, "b": 2}<|call|>',
     ),
-    "cohere": Habits("It is four.<|END_OF_TURN_TOKEN|>", f"{HERMES}<|END_OF_TURN_TOKEN|>"),
-    "cohere2": Habits(
-        "It is four.<|END_RESPONSE|><|END_OF_TURN_TOKEN|>",
-        f"{HERMES}<|END_RESPONSE|><|END_OF_TURN_TOKEN|>",
-    ),
-    "lfm2_v2": Habits("It is four.<|im_end|>", f"{HERMES}<|im_end|>"),
-    "nemotron_3_nano": Habits(
-        "Let me think.\n</think>\nIt is four.<|im_end|>",
-        f"Let me think.\n</think>\n{HERMES}<|im_end|>",
-    ),
+    "cohere": habits("<|END_OF_TURN_TOKEN|>"),
+    "cohere2": habits("<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"),
+    "lfm2_v2": habits("<|im_end|>"),
+    "nemotron_3_nano": habits("<|im_end|>", "Let me think.\n</think>\n"),
 }
 
 
@@ -246,44 +235,35 @@ def check(rollouts: list[Rollout], engine: Engine, render: ChatRenderer) -> None
 RECOMMENDED: dict[str, Segments] = {
     name: "suffix" if "n" not in suffix else "boundary" for name, (suffix, _) in ALLOWED.items()
 }
-WITH_TOOLS = [name for name, habits in WRITTEN.items() if habits.call is not None]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_user_replies_stand_between_exactly_what_was_sampled(name: str) -> None:
-    render = ChatRenderer(family(name))
-    rollouts, engine = roll_out(render, [WRITTEN[name].answer] * 3, RECOMMENDED[name])
-    check(rollouts, engine, render)
-
-
-@pytest.mark.parametrize("name", WITH_TOOLS)
-def test_tool_replies_stand_between_exactly_what_was_sampled(name: str) -> None:
-    render, habits = ChatRenderer(family(name)), WRITTEN[name]
-    assert habits.call is not None
-    texts = [habits.call, habits.answer, habits.call, habits.answer]
-    rollouts, engine = roll_out(render, texts, RECOMMENDED[name], TOOLS)
+def test_replies_of_tools_and_users_stand_between_exactly_what_was_sampled(name: str) -> None:
+    render, (answer, call) = ChatRenderer(family(name)), WRITTEN[name]
+    texts = [call or answer, answer, call or answer, answer]
+    rollouts, engine = roll_out(render, texts, RECOMMENDED[name], TOOLS if call else ())
     for rollout in rollouts:
-        assert [message.role for message in rollout.trajectory.messages[2::2]] == (
-            ["tool", "user", "tool", "user"]
-        )
+        roles = ["tool", "user", "tool", "user"] if call else ["user"] * 4
+        assert [message.role for message in rollout.trajectory.messages[2::2]] == roles
         said = rollout.trajectory.messages[1::2]
-        ids = [call.id for message in said for call in message.tool_calls]
-        assert ids == ["call00000", "call00001"]
+        ids = [made.id for message in said for made in message.tool_calls]
+        assert ids == (["call00000", "call00001"] if call else [])
     check(rollouts, engine, render)
 
 
-@pytest.mark.parametrize("mode", ["suffix", "boundary"])
 @pytest.mark.parametrize("name", [name for name in AS_TEXT if "n" not in ALLOWED[name][0]])
-def test_two_results_told_as_text_are_one_message_of_the_user(name: str, mode: Segments) -> None:
-    render, habits = ChatRenderer(family(name)), WRITTEN[name]
-    assert habits.call is not None
-    texts = [habits.call.replace(HERMES, f"{HERMES}\n{HERMES}"), habits.answer, habits.answer]
-    [rollout, *_], engine = roll_out(render, texts, mode, TOOLS)
-    assert rollout.error is None
-    turns, segments = parts(rollout)
-    assert turns == engine.sampled[0]
-    result = "<tool_response>\nThe sum: 1\n</tool_response>"
-    assert f"{result}\n{result}" in render.spell(segments[0])
+def test_two_results_told_as_text_are_one_message_of_the_user(name: str) -> None:
+    render, (answer, call) = ChatRenderer(family(name)), WRITTEN[name]
+    assert call is not None
+    texts = [call.replace(HERMES, f"{HERMES}\n{HERMES}"), answer, answer]
+    modes: tuple[Segments, Segments] = ("suffix", "boundary")
+    for mode in modes:
+        [rollout, *_], engine = roll_out(render, texts, mode, TOOLS)
+        assert rollout.error is None
+        turns, segments = parts(rollout)
+        assert turns == engine.sampled[0]
+        result = "<tool_response>\nThe sum: 1\n</tool_response>"
+        assert f"{result}\n{result}" in render.spell(segments[0])
 
 
 LLAMA_HEADER = "<|start_header_id|>{}<|end_header_id|>\n\n"
@@ -434,46 +414,36 @@ def test_a_turn_that_ends_in_the_last_of_several_tokens_is_not_ended_again() -> 
     assert render.spell(segment).startswith("<|START_OF_TURN_TOKEN|><|USER_TOKEN|>And 1 more?")
 
 
-@pytest.mark.parametrize("mode", ["suffix", "boundary"])
-def test_a_turn_that_was_cut_off_is_closed_by_the_template(mode: Segments) -> None:
+def test_a_turn_that_was_cut_off_is_closed_by_the_template() -> None:
     render = ChatRenderer(family("qwen2_5"))
-    [rollout, *_], _ = roll_out(render, ["It is", "It is four.<|im_end|>"], mode)
-    _, [segment] = parts(rollout)
-    assert render.spell(segment) == (
-        "<|im_end|>\n<|im_start|>user\nAnd 1 more?<|im_end|>\n<|im_start|>assistant\n"
-    )
+    modes: tuple[Segments, Segments] = ("suffix", "boundary")
+    for mode in modes:
+        [rollout, *_], _ = roll_out(render, ["It is", "It is four.<|im_end|>"], mode)
+        _, [segment] = parts(rollout)
+        assert render.spell(segment) == (
+            "<|im_end|>\n<|im_start|>user\nAnd 1 more?<|im_end|>\n<|im_start|>assistant\n"
+        )
 
 
 @pytest.mark.parametrize("name", [name for name, mode in RECOMMENDED.items() if mode == "suffix"])
-def test_where_both_modes_are_allowed_they_give_the_same_tokens(name: str) -> None:
-    render, habits = ChatRenderer(family(name)), WRITTEN[name]
-    texts = [habits.call or habits.answer, habits.answer]
-    tools = TOOLS if habits.call else ()
-    suffix, _ = roll_out(render, texts, "suffix", tools)
-    boundary, _ = roll_out(render, texts, "boundary", tools)
-    for one, other in zip(suffix, boundary, strict=True):
-        assert one.error is None
-        assert one.completion_ids == other.completion_ids
-        assert one.env_mask == other.env_mask
-
-
-@pytest.mark.parametrize("name", [name for name, mode in RECOMMENDED.items() if mode == "suffix"])
-def test_with_suffix_no_token_of_the_template_is_lost(name: str) -> None:
-    render, habits = ChatRenderer(family(name)), WRITTEN[name]
-    texts = [habits.call or habits.answer, habits.answer]
-    rollouts, engine = roll_out(render, texts, "suffix", TOOLS if habits.call else ())
-    for rollout, sampled in zip(rollouts, engine.sampled, strict=True):
+def test_where_both_modes_are_allowed_they_give_the_same_tokens_and_lose_none(name: str) -> None:
+    render, (answer, call) = ChatRenderer(family(name)), WRITTEN[name]
+    texts, tools = [call or answer, answer], TOOLS if call else ()
+    rollouts, engine = roll_out(render, texts, "suffix", tools)
+    others, _ = roll_out(render, texts, "boundary", tools)
+    for rollout, other, sampled in zip(rollouts, others, engine.sampled, strict=True):
+        assert rollout.error is None
+        assert rollout.completion_ids == other.completion_ids
+        assert rollout.env_mask == other.env_mask
         written = iter(sampled)
         said = [
             Message("assistant", render.decode(next(written))) if m.role == "assistant" else m
             for m in rollout.trajectory.messages[:-1]  # the last reply was never answered
         ]
-        whole = render(said, False, TOOLS if habits.call else ())
         ids = [*rollout.prompt_ids, *rollout.completion_ids]
-        assert whole[: len(ids)] == ids
+        assert render(said, False, tools)[: len(ids)] == ids
         if name != "phi3":  # its tokens swallow line breaks, which their text then lacks
-            text = render.text(said, False, TOOLS if habits.call else ())
-            assert text.startswith(render.spell(ids))
+            assert render.text(said, False, tools).startswith(render.spell(ids))
 
 
 @pytest.mark.parametrize("name", [name for name, mode in RECOMMENDED.items() if mode != "suffix"])

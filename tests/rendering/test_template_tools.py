@@ -14,7 +14,7 @@ from heldout.chat.tool_calls import parse_tool_calls
 from heldout.rendering.chat_templates import Dialect, describe_tools, write_tool_call
 from heldout.rendering.segments import refusal
 from heldout.types import Message, ToolCall, ToolSpec
-from tests.chat.test_tool_calls import dumps, names, values
+from tests.chat.conventions import dumps, names, values
 
 # --- Telling a model ----------------------------------------------------------------------------
 

@@ -26,28 +26,8 @@ from tests.scoring.examples.answers import STATED
 HOSTILE = (
     *("answer ", "answer to ", "answer: ", "\\boxed{", "{", "}", "<think>", "</think>", "<answer>"),
     *("`<think>`", "`</think>`", "~~~\n<think></think>\n", '"answer": "', "answer is, in ", "| "),
-    *(
-        'answer": {',
-        "- x\n",
-        "~~",
-        "<b>",
-        "ans",
-        "答",
-        "```py\nanswer: 1\n```\n",
-        "```\n",
-        "*",
-        "_",
-        "####",
-        "\n",
-        ". ",
-        "\\text{",
-        "#### 1",
-        "İ",
-        "\ud800",
-        "$",
-        "(",
-        " ",
-    ),
+    *('answer": {', "- x\n", "~~", "<b>", "ans", "答", "```py\nanswer: 1\n```\n", "```\n", "*"),
+    *("_", "####", "\n", ". ", "\\text{", "#### 1", "İ", "\ud800", "$", "(", " "),
 )
 
 
@@ -72,6 +52,7 @@ def test_a_cut_off_generation_has_no_answer() -> None:
     said = (Message("user", "?"), Message("assistant", "Answer: 4"))
     assert final_answer(Trajectory(said)) == "Answer: 4"
     assert final_answer(Trajectory(said, stop=Stop(truncated=True))) is None
+    assert final_answer(Trajectory(said[:1])) is None
 
 
 def test_reasoning_in_a_field_of_its_own_is_never_the_answer() -> None:
@@ -79,61 +60,6 @@ def test_reasoning_in_a_field_of_its_own_is_never_the_answer() -> None:
     assert final_answer(Trajectory((Message("assistant", "5", reasoning="Answer: 4"),))) == "5"
     parts = [{"type": "thinking", "thinking": "4"}, {"type": "text", "text": "5"}]
     assert final_answer(Trajectory((Message("assistant", parts),))) == "5"
-
-
-def test_a_trajectory_without_a_model_turn_has_no_answer() -> None:
-    assert final_answer(Trajectory((Message("user", "Answer: 4"),))) is None
-
-
-def test_a_block_inside_a_block_that_never_closes_ends_nothing() -> None:
-    assert answer_text("<reasoning>x <think>y</think> Answer: 4") is None
-
-
-def test_reasoning_that_mentions_its_own_tag_ends_where_it_ends() -> None:
-    assert answer_text("<think>in <think> tags</think>4") == "4"
-    assert answer_text("<think>a<think>b</think>c</think>4") == "4"
-
-
-def test_other_conventions_of_reasoning_are_known() -> None:
-    assert answer_text("analysisAnswer: A. assistantfinalAnswer: B") == "Answer: B"
-    said = "Here is my thought process: 3? Here is my response: 4"
-    assert answer_text(said) == "4"
-    assert answer_text("Here is my thought process: 3?") is None
-    assert answer_text("4<|im_end|>") == "4"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The tag `<think>` opens it.",
-        "Write `<think>` first, then `</think>`.",
-        "Like so: `<think>hm</think>`",
-        "Like so:\n```xml\n<think>\n```\nand on.",
-        "Like so:\n~~~\n<think>hm</think>\n~~~\nand on.",
-        "It ends with `</think>`.",
-    ],
-)
-def test_a_tag_that_is_only_spoken_of_is_text(text: str) -> None:
-    assert answer_text(text) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("<think>I end with `</think>`. Answer: 3", None),
-        ("<think>I end with `</think>`. Now.</think>4", "4"),
-        ("I end with `</think>`. Now.</think>4", "4"),
-        ("<think>`x`</think>`4`", "`4`"),
-        ("`x` <think>hm</think>4", "`x` 4"),
-        ("It is `x. <think>Answer: 3", None),
-        ("Like so:\n```\n<think>Answer: 3", None),
-        ("```\n<think>hm</think>\n4\n```", "```\n\n4\n```"),
-    ],
-)
-def test_a_tag_that_is_meant_is_none_of_the_answer_whatever_code_is_around(
-    text: str, answer: str | None
-) -> None:
-    assert answer_text(text) == answer
 
 
 def test_statements_are_found_in_order_with_how_plain_they_are() -> None:
@@ -149,16 +75,10 @@ def test_a_sentence_counts_where_nothing_is_marked() -> None:
     assert stated_answer("The answer is Paris. The answer is well known.") is None
 
 
-@pytest.mark.parametrize(
-    "marker",
-    ["<EOS_TOKEN>", "</s>", "<|im_end|>", "<|eot_id|>", "<eos>", "<end_of_turn>", "<pad><pad>"],
-)
-def test_an_end_marker_is_no_part_of_an_answer(marker: str) -> None:
-    assert answer_text(f"Paris{marker}") == "Paris"
-    assert answer_text(f"Paris\n{marker} {marker}") == "Paris"
-
-
-def test_other_tags_at_the_end_stay() -> None:
+def test_an_end_marker_is_no_part_of_an_answer_and_other_tags_are() -> None:
+    for marker in ("<EOS_TOKEN>", "</s>", "<|im_end|>", "<eos>", "<end_of_turn>", "<pad><pad>"):
+        assert answer_text(f"Paris{marker}") == "Paris", marker
+        assert answer_text(f"Paris\n{marker} {marker}") == "Paris", marker
     for text in ("<answer>4</answer>", "a < b>", "<b>Paris</b>", "List<int>"):
         assert answer_text(text) == text
 
@@ -184,44 +104,36 @@ def test_reasoning_leaves_no_trace(thought: str) -> None:
     assert answer_text(f"4 <think>{thought}") is None
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
-def test_a_long_text_of_anything_is_read_in_bounded_time(piece: str) -> None:
-    text = "Answer: " + piece * (300_000 // len(piece))
-    began = time.process_time()
-    answer_text(text)
-    visible(text)
-    statements(text)
-    assert time.process_time() - began < 60  # under a second; hours where it is not linear
+def test_a_long_text_of_anything_is_read_in_bounded_time() -> None:
+    for piece in HOSTILE:
+        text = "Answer: " + piece * (100_000 // len(piece))
+        began = time.process_time()
+        answer_text(text)
+        visible(text)
+        statements(text)
+        assert time.process_time() - began < 20, piece  # under a second; hours if not linear
 
 
 # --- Code blocks --------------------------------------------------------------------------------
 
 
 def test_code_blocks_are_read_with_their_language() -> None:
-    text = "a\n```python\nx = 1\n```\nb\n````md\n```\ninner\n```\n````\n~~~\nz\n~~~"
+    text = "a\n```Python\nx = 1\n```\nb\n````md\n```\ninner\n```\n````\n~~~\nz\n~~~\n```\nopen"
     assert blocks_of(text) == [
         ("python", "x = 1", True),
         ("md", "```\ninner\n```", True),
         ("", "z", True),
+        ("", "open", False),
     ]
     assert last_code_block(text) == "z"
-    assert last_code_block(text, "python") == "x = 1"
-
-
-def test_a_fence_that_never_closes_is_not_the_last_code_block() -> None:
-    text = "```\na\n```\n```\nb"
-    assert blocks_of(text)[-1] == ("", "b", False)
-    assert last_code_block(text) == "a"
+    assert last_code_block(text, "pYthon", "sql") == "x = 1"
+    assert last_code_block(text, "sql") is None
 
 
 @given(st.lists(st.text("ab \n"), max_size=4))
 def test_blocks_are_read_as_they_were_written(codes: list[str]) -> None:
     text = "\n".join(f"```x\n{code}\n```" for code in codes)
     assert blocks_of(text) == [("x", code, True) for code in codes]
-
-
-def test_a_block_with_windows_line_ends_is_read() -> None:
-    assert blocks_of("```x\r\na\r\nb\r\n```\r\n") == [("x", "a\r\nb", True)]
 
 
 @pytest.mark.parametrize(
@@ -245,19 +157,11 @@ def test_fences_are_told_apart(text: str, blocks: list[tuple[str, str, bool]]) -
     assert blocks_of(text) == blocks
 
 
-def test_languages_are_compared_in_any_case() -> None:
-    assert last_code_block("```SQL\n1\n```\n```x\n2\n```", "Sql", "python") == "1"
-    assert last_code_block("```SQL\n1\n```", "python") is None
-
-
-@pytest.mark.parametrize("unit", ["```\n", "~~~ a\n", "`", "~", "```\n```\n", "\r", " ```x\n"])
-def test_a_long_text_of_fences_is_read(unit: str) -> None:
-    text = unit * (300_000 // len(unit))
-    assert all(code in text for _, code, _ in blocks_of(text)[:3])
-
-
-@pytest.mark.parametrize("line", ["`" * 100_000, "~" * 100_000, "```" + " " * 100_000])
-def test_a_long_fence_is_read_in_bounded_time(line: str) -> None:
+def test_a_long_text_of_fences_is_read_in_bounded_time() -> None:
     began = time.process_time()
-    assert blocks_of(f"{line}a\rb") == []
+    for unit in ("```\n", "~~~ a\n", "`", "~", "```\n```\n", "\r", " ```x\n"):
+        text = unit * (300_000 // len(unit))
+        assert all(code in text for _, code, _ in blocks_of(text)[:3])
+    for line in ("`" * 100_000, "~" * 100_000, "```" + " " * 100_000):
+        assert blocks_of(f"{line}a\rb") == []
     assert time.process_time() - began < 60  # minutes where it is not linear

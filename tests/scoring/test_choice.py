@@ -58,24 +58,17 @@ def test_words_of_a_three_way_judge_are_not_letters() -> None:
 
 def test_ten_options_leave_the_pronoun_a_pronoun() -> None:
     for answer, letter in (
-        ("The answer is I.", "I"),
-        ("I think it is option J.", "J"),
-        ("Answer: I believe C", "C"),
-        ("I am not sure.", ""),
-        ("Answer: I've no idea", ""),
-        ("As I said, F", ""),
+        *(("The answer is I.", "I"), ("I think it is option J.", "J")),
+        *(("Answer: I believe C", "C"), ("As I said, F", "")),
+        *(("I am not sure.", ""), ("Answer: I've no idea", "")),
     ):
         assert read_choice(answer, "ABCDEFGHIJ") == frozenset(letter), answer
 
 
 def test_options_may_be_numbered() -> None:
     for answer, letter in (
-        ("Answer: 3", "3"),
-        ("2) Oslo", "2"),
-        (r"\boxed{4}", "4"),
-        ("Answer: 3.5", ""),
-        ("Answer: 1,000", ""),
-        ("Answer: 12", ""),
+        *(("Answer: 3", "3"), ("2) Oslo", "2"), (r"\boxed{4}", "4")),
+        *(("Answer: 3.5", ""), ("Answer: 1,000", ""), ("Answer: 12", "")),
     ):
         assert read_choice(answer, "1234") == frozenset(letter), answer
 
@@ -100,12 +93,8 @@ def test_what_is_called_correct_is_read_from_the_end() -> None:
 
 def test_an_option_that_is_denied_is_not_chosen() -> None:
     for answer in (
-        "I would not go with C.",
-        "I wouldn't pick C.",
-        "The wrong option is C.",
-        "The answer is not C.",
-        "It's not C.",
-        "If I choose C, I lose.",
+        *("I would not go with C.", "I wouldn't pick C.", "The wrong option is C."),
+        *("The answer is not C.", "It's not C.", "If I choose C, I lose."),
     ):
         assert read_choice(answer, options=OPTIONS) == frozenset(), answer
 
@@ -153,11 +142,7 @@ def test_a_letter_that_sums_up_others_is_one() -> None:
 def test_options_that_are_only_talked_about_are_not_chosen() -> None:
     for answer in (
         *("A: I don't know.", "A - I have no idea", "A: As an AI I can't"),
-        *(
-            "So A is wrong.",
-            "I think A could be it",
-            "Is it Paris?",
-        ),
+        *("So A is wrong.", "I think A could be it", "Is it Paris?"),
         *("D. Rome\nC. Paris\nB. Oslo\nA. London", "Let's consider option A."),
         *("We can rule out option A", "A nice question about C and D."),
     ):

@@ -98,56 +98,20 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 
 REPEATED = (
-    *(
-        "Answer: ",
-        "the answer is not ",
-        "#### 7\n",
-        "\\boxed{",
-        "boxed{",
-        "\\boxed{}",
-        "\\frac{1}{",
-    ),
-    *(
-        "(",
-        '{"a":',
-        "<",
-        "1",
-        "1,",
-        "1/",
-        "-",
-        "½",
-        "=x,",
-        "<think></think>",
-        "<think>",
-        "</think>",
-    ),
-    *("<answer>1", "<|channel|>final<|message|>", "```\n", " and ", "\0", "\ud800"),
-    *("\u0301", "\u0301\u0316"),
-    *("\u200d", "ﷺ", "a", "a ", "C or ", "A)\n", "A is correct ", "<!--"),
+    *("Answer: ", "the answer is not ", "#### 7\n", "\\boxed{", "boxed{", "\\boxed{}"),
+    *("\\frac{1}{", "(", '{"a":', "<", "1", "1,", "1/", "-", "½", "=x,"),
+    *("<think></think>", "<think>", "</think>", "<answer>1", "<|channel|>final<|message|>"),
+    *("```\n", " and ", "\0", "\ud800", "\u0301", "\u0301\u0316", "\u200d", "ﷺ"),
+    *("a", "a ", "C or ", "A)\n", "A is correct ", "<!--"),
 )
 """What a long text is made of."""
 
 PIECES = (
     *REPEATED,
     *("答案", "[1,", "1 000 ", "1^", "```json\n", "- a\n", "\u202e", "İ", "u.s.", "\r\n", '"'),
-    *("option is ",),
     *("answer", "Answer", "ANSWER:\n", "####", "}", "\\sqrt{", "$", "\\", "\\text{", ")", "[", "{"),
-    *(
-        "<<",
-        "</",
-        ">",
-        "1, ",
-        "1 ",
-        "1.",
-        "- ",
-        "1e",
-        "٣",
-        "1:",
-        "$1",
-        "=",
-        "<think>\n",
-        "<answer>",
-    ),
+    *("<<", "</", ">", "1, ", "1 ", "1.", "- ", "1e", "٣", "1:", "$1", "=", "<think>\n"),
+    *("<answer>", "option is "),
     *("</answer>", "<|channel|>", "<answer></answer>", "[THINK]", "◁think▷", "```", "~~~\n", "`"),
     *("\n```x", "*", "**", "_", "1. ", "\udfff\ud800", "\u200f", "\ufeff", "\u2028", "e\u0301"),
     *("👩‍👩‍👧", "ß", "क्", "a, ", "A) ", "(A) ", "c+ ", " ", "\n", "\t", "\x85", "\xa0", "'", "’"),
@@ -156,42 +120,9 @@ PIECES = (
 """What small texts are made of."""
 
 SEPARATORS = (
-    *(
-        " ",
-        "\n",
-        "\t",
-        "\u00a0",
-        "0",
-        ",",
-        ".",
-        "'",
-        '"',
-        "*",
-        "_",
-        "=",
-        "/",
-        "^",
-        "|",
-        "(",
-        "\\",
-        "$",
-    ),
-    *(
-        "\u0301\u0316",
-        "\u200b",
-        "1,",
-        "1 ",
-        "- ",
-        "= ",
-        "'ll ",
-        " and",
-        "of ",
-        "five ",
-        "≈1",
-        "♭",
-        "5歳",
-    ),
-    *("A- ", "\\text{", "万", "1:", "(seven) "),
+    *(" ", "\n", "\t", "\u00a0", "0", ",", ".", "'", '"', "*", "_", "=", "/", "^", "|", "("),
+    *("\\", "$", "\u0301\u0316", "\u200b", "1,", "1 ", "- ", "= ", "'ll ", " and", "of "),
+    *("five ", "≈1", "♭", "5歳", "A- ", "\\text{", "万", "1:", "(seven) "),
 )
 """What stands between two words, twenty thousand characters of it."""
 
@@ -300,15 +231,15 @@ def test_every_text_is_graded_or_refused(text: str) -> None:
         read(text)
 
 
-@pytest.mark.parametrize("depth", [100, 10_000])
 @pytest.mark.parametrize(("opens", "closes"), [("[", "]"), ('{"x":', "}"), ("(", ")"), ("{", "}")])
-def test_nesting_of_any_depth_is_a_grade(opens: str, closes: str, depth: int) -> None:
-    text = f"{opens * depth}1{closes * depth}"
-    for name in GRADERS:
-        check(name, text)
-        check(name, f"Answer: \\boxed{{{text}}}")
-    for read in READERS.values():
-        read(text)
+def test_nesting_of_any_depth_is_a_grade(opens: str, closes: str) -> None:
+    for depth in (100, 10_000):
+        text = f"{opens * depth}1{closes * depth}"
+        for name in GRADERS:
+            check(name, text)
+            check(name, f"Answer: \\boxed{{{text}}}")
+        for read in READERS.values():
+            read(text)
 
 
 @pytest.mark.parametrize(

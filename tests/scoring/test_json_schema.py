@@ -94,19 +94,11 @@ def test_a_pattern_with_look_around_that_explodes_is_an_error_and_not_a_0():
         grade_json('"x' + "a" * 100_000 + 'b"', schema={"pattern": "(?<=x)(a|aa)+$"})
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[" * 1_000_000, "[" + "[]," * 200_000 + "1]", "9" * 1_000_000],
-    ids=["deep", "wide", "long"],
-)
-def test_a_bomb_is_a_0_in_bounded_time(text):
+def test_a_bomb_is_a_0_in_bounded_time():
+    schema = {"items": {"type": "array"}, "uniqueItems": True, "maxItems": 3}
     started = time.perf_counter()
-    assert (
-        grade_json(
-            text, schema={"items": {"type": "array"}, "uniqueItems": True, "maxItems": 3}
-        ).value
-        == 0.0
-    )
+    for text in ("[" * 1_000_000, "[" + "[]," * 200_000 + "1]", "9" * 1_000_000):
+        assert grade_json(text, schema=schema).value == 0.0
     assert time.perf_counter() - started < 60
 
 

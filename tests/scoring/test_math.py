@@ -80,9 +80,10 @@ def test_options_that_nothing_can_be_graded_with_are_refused_when_a_part_is_made
 
 @pytest.mark.parametrize("gold", ["", "  ", r"\frac{", r"\boxed{5", "The total number is 5"])
 def test_a_gold_that_is_no_expression_is_an_error_that_quotes_it(gold: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        grade_math_sync(r"\boxed{5}", gold)
-    assert repr(gold.strip()) in str(caught.value)
+    for answer in (r"\boxed{5}", ""):
+        with pytest.raises(InvalidInput) as caught:
+            grade_math_sync(answer, gold)
+        assert repr(gold.strip()) in str(caught.value)
 
 
 @pytest.mark.parametrize("gold", ["???", "b > a > c", "12:00", r"\{x|-2\leq x<1\}", "7 h 30 min"])
@@ -106,11 +107,6 @@ def test_no_answer_is_a_0_that_no_worker_is_asked_for(answer: str) -> None:
     nobody.close()
     assert grade_math_sync(answer, "4", pool=nobody) == Grade(0.0, None, "no answer")
     assert anyio.run(lambda: grade_math(answer, "4", pool=nobody)) == Grade(0.0, None, "no answer")
-
-
-def test_where_there_is_no_answer_a_gold_that_is_a_sentence_is_an_error_all_the_same() -> None:
-    with pytest.raises(InvalidInput, match="sentence"):
-        grade_math_sync("", "The total number is 5")
 
 
 def test_names_of_variables_matter_unless_told_otherwise() -> None:
@@ -184,15 +180,6 @@ def test_threads_may_ask_at_the_same_time() -> None:
     for thread in threads:
         thread.join()
     assert grades == [1.0] * 8
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_it_is_the_same_under_both_event_loops(backend: str) -> None:
-    async def main() -> list[Grade]:
-        return [await grade_math(r"\boxed{1/2}", "0.5"), await grade_math("3", "4")]
-
-    grades = anyio.run(main, backend=backend)
-    assert [grade.value for grade in grades] == [1.0, 0.0]
 
 
 def test_others_go_on_beside_a_bomb_until_its_worker_is_killed() -> None:
@@ -280,31 +267,24 @@ def test_where_a_harmless_answer_fares_no_better_it_is_an_error(
         scripted(*outcomes)
 
 
-def test_a_target_that_takes_too_long_is_an_error() -> None:
+def test_a_target_that_takes_too_long_is_an_error_and_an_answer_a_0() -> None:
     with pytest.raises(TaskTimeout):
         grade_math_sync("7", r"9^{9^{9^{9}}}", seconds=0.3)
-
-
-# --- Hostile text -------------------------------------------------------------------------------
-
-
-def test_a_bomb_is_a_0_that_says_so_and_others_go_on() -> None:
     grade = grade_math_sync(BOMB, "5", seconds=0.3)
     assert (grade.value, grade.note) == (0.0, "could not be decided within 0.3 s")
     assert grade_math_sync("1", "1").value == 1.0
+
+
+# --- Hostile text -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "bomb",
     [
         r"\boxed{" + r"\frac{1}{" * 2000 + "1" + "}" * 2000 + "}",
-        r"\boxed{" + r"\frac{1}{" * 300 + "1" + "}" * 300 + "}",
         r"\boxed{" + "(" * 1500 + "1" + ")" * 1500 + "}",
         r"\boxed{\sum_{k=1}^{10^{12}} k^{k}}",
-        "{" * 10**6,
-        r"\boxed{\sum_{k=1}^{100000} \frac{1}{k^3+k}}",
         "Answer: " + "7" * 1900,
-        "$" + "{" * 3000 + "$",
         "\\boxed{\x00\u202e\ud800}",
     ],
     ids=lambda bomb: f"{bomb[:24]!a} of {len(bomb)}",
@@ -324,27 +304,15 @@ def test_a_corrected_box_counts_whatever_stands_before_it(content: str) -> None:
     assert stated == [[content.strip()]]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "\\boxed{" * 150_000,
-        "\\boxed{1}, " * 100_000,
-        "{" * 10**6,
-        "$" * 10**6,
-        "\\" * 10**6,
-        "1" * 10**6,
-        "\\boxed" * 10**5,
-        "\\boxed{" + "{" * 10**6,
-        "\\boxed" + " " * 10**6,
-        "the answer is so " * 60_000,
-        "answer: word " * 80_000,
-    ],
-    ids=lambda text: text[:12],
-)
-def test_a_megabyte_is_read_in_bounded_steps(text: str) -> None:
-    stated = [each for group in stated_expressions(text, last=True) for each in group]
-    assert len(stated) <= 8
-    assert all(len(each) <= MAX_LENGTH + 50 for each in stated)
+def test_a_megabyte_is_read_in_bounded_steps() -> None:
+    for text in (
+        *("\\boxed{" * 150_000, "\\boxed{1}, " * 100_000, "{" * 10**6, "$" * 10**6, "\\" * 10**6),
+        *("1" * 10**6, "\\boxed" * 10**5, "\\boxed{" + "{" * 10**6, "\\boxed" + " " * 10**6),
+        *("the answer is so " * 60_000, "answer: word " * 80_000),
+    ):
+        stated = [each for group in stated_expressions(text, last=True) for each in group]
+        assert len(stated) <= 8, text[:12]
+        assert all(len(each) <= MAX_LENGTH + 50 for each in stated), text[:12]
 
 
 def test_a_megabyte_before_the_box_does_not_matter() -> None:

@@ -37,29 +37,36 @@ def test_separators_are_read_by_the_locale_where_one_is_given() -> None:
     assert value(r"1{,}234") == value(r"1\,234") == 1234
 
 
-def test_separators_in_senseless_places_make_no_number() -> None:
-    for text in ("1,23,4", "1.2.3", "192.168.0.1", "1,234.5.6", "1.23,456,7", "3:30", "2024-05-01"):
-        assert value(text) is None, text
-
-
-def test_what_would_have_to_be_calculated_is_no_number() -> None:
-    for text in (
+NO_NUMBERS = {
+    "separators in senseless places": (
+        *("1,23,4", "1.2.3", "192.168.0.1", "1,234.5.6", "1.23,456,7", "3:30", "2024-05-01"),
+    ),
+    "would have to be calculated": (
         *("3 + 4", "5x", r"3\pi", "5 pi", "√2", "±3", "1/2/3", "5/0", "(1,5)", "5 feet 7", "2x3"),
         *("π/4", r"\frac{a}{2}", r"0.\overline{3}", "0.(3)", "1011_2", "-(5)", "--5", "5 squared"),
         *("2-2/3", "0x1F", "5 ± 2", "2 x 3"),
-    ):
-        assert value(text) is None, text
-
-
-def test_what_may_mean_two_things_is_no_number() -> None:
-    for text in (
+    ),
+    "an expression": (
+        *("x+2", "x - 2", r"\ln 2", r"\ln(2)", r"\sin 30", r"\log_2 8", "e^{2}", "a_{2}"),
+        *("3a", "3(x+1)", "3/x", r"3\cdot x", "3·x", "x*3", r"5 \bmod 2", "5 mod 2", "f(3)"),
+        *(r"\pi 3", "0.333...", r"2\sqrt{3}", "x ≠ 7", "x != 7"),
+    ),
+    "may mean two things": (
         *("x = 4 or x = -4", "5; 6", "5 6", "5 (or 6)", "3 out of 5", "3 : 5", "(555) 123-4567"),
         *("between 3 and 5", "1 May 2024", "2 hours 30 minutes", "5 for Tom and 7 for Ann"),
         *("18 | 19", "18 maybe 19", "18 (19)", "18 → 20", r"18 \text{ or } 19"),
         *(r"18 \lor 19", "18 ~ 20", "18 < 19", "18\n19", r"18 \quad 19", "18 but possibly 19"),
         *("5 if odd, 7 if even", "the value at x = 2 is 5", "+1 555 123 4567", r"\{1,2\}"),
-    ):
-        assert value(text) is None, text
+        *("x = 4, y = 7", "x = 4 and y = 7", "7 = 2x - 1 + 3", "five or six"),
+    ),
+    "a scale that is not clear": ("$3M", "200k", "300万", "3百万", "five apples", "a dozen"),
+    "would fill the memory": ("1e999999999", "9^999", "10^99999", "1 × 10^9999", "9" * 500),
+}
+
+
+@pytest.mark.parametrize("why", NO_NUMBERS)
+def test_what_is_no_number_is_not_read_as_one(why: str) -> None:
+    assert [text for text in NO_NUMBERS[why] if value(text) is not None] == []
 
 
 def test_a_sign_that_makes_it_a_bound_leaves_no_number() -> None:
@@ -76,17 +83,6 @@ def test_a_denial_is_no_number() -> None:
     assert value("12, not 20") == 12
 
 
-def test_an_expression_is_no_number() -> None:
-    for text in (
-        *("x+2", "x - 2", r"\ln 2", r"\ln(2)", r"\sin 30", r"\log_2 8", "e^{2}", "a_{2}"),
-        *("3a", "3(x+1)", "3/x", r"3\cdot x", "3·x", "x*3", r"5 \bmod 2", "5 mod 2", "f(3)"),
-        *(r"\pi 3", "0.333...", "-(5)", "--5", r"\frac{a}{2}", "(1,5)", r"2\sqrt{3}"),
-    ):
-        assert value(text) is None, text
-    for text in (r"3\text{ m}", r"3\,\mathrm{m/s}", r"3~\text{cm}^2", r"\text{3 apples}", r"x = 3"):
-        assert value(text) == 3, text
-
-
 def test_an_equation_is_what_stands_behind_its_last_sign() -> None:
     for text in (
         *("x = 7", "the total = $7", "f(2) = 7", "a_3 = 7", r"\theta = 7^\circ", "3 + 4 = 7"),
@@ -96,23 +92,11 @@ def test_an_equation_is_what_stands_behind_its_last_sign() -> None:
         assert value(text) == 7, text
     assert value("100/3 = 33.33") == Fraction("33.33")
     assert value("3/12 = 25%") == 25
-    for text in ("x ≠ 7", "x != 7", "x = 4, y = 7", "x = 4 and y = 7", "7 = 2x - 1 + 3"):
-        assert value(text) is None, text
-
-
-def test_scales_are_read_and_those_that_are_not_clear_make_no_number() -> None:
-    for text in (*("3 Million", "3 MILLION", "3 millions", r"3\text{ million}", "0.003 billion"),):
-        assert value(text) == 3_000_000, text
-    assert value("50 Percent") == 50
-    for text in ("$3M", "200k", "300万", "3百万"):
-        assert value(text) is None, text
 
 
 def test_a_number_in_words_is_one_where_it_is_all_there_is() -> None:
     assert (value("five"), value("Twelve"), value("minus eight")) == (5, 12, -8)
     assert (value("7 (seven)"), value("seven (7)")) == (7, 7)
-    for text in ("five apples", "five or six", "a dozen"):
-        assert value(text) is None, text
     assert grade_number("Eight.", 8).value == 1.0
 
 
@@ -140,10 +124,14 @@ def test_powers_fractions_and_scales_are_read_in_all_their_spellings() -> None:
         assert value(text) == Fraction(3, 4), text
     for text in (r"3\frac{1}{2}", "3 1/2", "3½", "3 and 1/2"):
         assert value(text) == Fraction(7, 2), text
-    assert value("200 thousand") == 200_000
+    for text in (*("3 Million", "3 MILLION", "3 millions", r"3\text{ million}", "0.003 billion"),):
+        assert value(text) == 3_000_000, text
+    assert (value("200 thousand"), value("50 Percent")) == (200_000, 50)
 
 
 def test_units_do_not_change_the_number_before_them() -> None:
+    for text in (r"3\text{ m}", r"3\,\mathrm{m/s}", r"3~\text{cm}^2", r"\text{3 apples}", r"x = 3"):
+        assert value(text) == 3, text
     for unit in ("m^2", "m/s^2", "m²", r"\text{ cm}^2", r"^\circ", "km/h", "H2O", "mol^-1", "°C"):
         assert value(f"10 {unit}") == 10, unit
 
@@ -209,11 +197,6 @@ def test_no_answer_is_graded_as_none() -> None:
 
 def test_a_target_may_be_a_worked_solution() -> None:
     assert grade_number("Answer: 7", "3 + 4 = 7\n#### 7").value == 1.0
-
-
-def test_powers_that_would_fill_the_memory_are_no_numbers() -> None:
-    for text in ("1e999999999", "9^999", "10^99999", "1 × 10^9999", "9" * 500):
-        assert value(text) is None, text[:20]
 
 
 @given(st.integers(), st.sampled_from(["{}", "{:,}", "${:,}.00", "{} km", "about {}"]))

@@ -26,25 +26,14 @@ def test_the_examples_of_captures_hold():
     assert wrong_rows(CAPTURES, grade) == []
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"(a+)+$",
-        r"(a|aa)+$",
-        r"(a|a)*b",
-        r"(.*)*x",
-        r"a*a*a*a*a*b",
-        r"^(([a-z])+.)+[A-Z]([a-z])+$",
-        r"(a|b)*a(a|b){12}c",
-        r".*.*=.*",
-        r"a*b",
-        r"(?:a?){15}a{15}b",
-    ],
-)
-def test_a_catastrophic_pattern_is_done_with_a_megabyte_in_no_time(pattern):
-    started = time.perf_counter()
-    assert grade_pattern(MEGABYTE, pattern=pattern).value == 0.0
-    assert time.perf_counter() - started < 60  # milliseconds; days where it is not linear
+def test_a_catastrophic_pattern_is_done_with_a_megabyte_in_no_time():
+    for pattern in (
+        *(r"(a+)+$", r"(a|aa)+$", r"(a|a)*b", r"(.*)*x", r"a*a*a*a*a*b", r".*.*=.*", r"a*b"),
+        *(r"^(([a-z])+.)+[A-Z]([a-z])+$", r"(a|b)*a(a|b){12}c", r"(?:a?){15}a{15}b"),
+    ):
+        started = time.perf_counter()
+        assert grade_pattern(MEGABYTE, pattern=pattern).value == 0.0
+        assert time.perf_counter() - started < 60  # milliseconds; days where it is not linear
 
 
 @pytest.mark.parametrize(
@@ -113,10 +102,8 @@ def test_a_target_that_nothing_would_meet_is_refused(target):
 
 
 def test_ignoring_case_holds_for_the_comparison_too():
-    assert (
-        grade_captured("ANSWER: Yes", "YES", pattern=r"answer: (\w+)", ignore_case=True).value
-        == 1.0
-    )
+    folded = grade_captured("ANSWER: Yes", "YES", pattern=r"answer: (\w+)", ignore_case=True)
+    assert folded.value == 1.0
     assert grade_captured("Answer: Yes", "YES", pattern=r"Answer: (\w+)").value == 0.0
 
 

@@ -217,65 +217,28 @@ def test_an_answer_that_lists_everything_can_be_bounded() -> None:
         part(texts.grade_includes, at_most=0)
 
 
-@pytest.mark.parametrize(
-    ("one", "two"),
-    [
-        *[
-            ("x<y", "x>y"),
-            ("a+b", "a-b"),
-            ("2*3", "2+3"),
-            ("a/b", "a*b"),
-            ("A-", "A"),
-        ],
-        *[("O+", "O-"), ("Ca2+", "Ca2-"), ("Fe3+", "Fe3"), ("x^2", "x 2"), ("p && q", "p || q")],
-        *[
-            ("p ∧ q", "p ∨ q"),
-            ("∀x", "∃x"),
-            ("yes 👍", "yes 👎"),
-            ("C♯", "C"),
-            ("~x", "x"),
-        ],
-        *[
-            ("x = -y", "x = y"),
-            ("x != y", "x = y"),
-            ("we're", "were"),
-            ("I'll", "ill"),
-        ],
-        *[("3:30", "330"), ("1,2", "1.2"), ("007", "7"), ("P(A|B)", "P(A B)")],
-    ],
-)
-def test_what_signs_tell_apart_does_not_match(one: str, two: str) -> None:
-    assert texts.grade_match(one, two, location="exact", read="whole").value == 0.0
-    assert texts.grade_match(two, one, location="exact", read="whole").value == 0.0
+def test_what_signs_tell_apart_does_not_match() -> None:
+    for one, two in (
+        *(("x<y", "x>y"), ("a+b", "a-b"), ("2*3", "2+3"), ("a/b", "a*b"), ("A-", "A")),
+        *(("O+", "O-"), ("Ca2+", "Ca2-"), ("Fe3+", "Fe3"), ("x^2", "x 2"), ("p && q", "p || q")),
+        *(("p ∧ q", "p ∨ q"), ("∀x", "∃x"), ("yes 👍", "yes 👎"), ("C♯", "C"), ("~x", "x")),
+        *(("x = -y", "x = y"), ("x != y", "x = y"), ("we're", "were"), ("I'll", "ill")),
+        *(("3:30", "330"), ("1,2", "1.2"), ("007", "7"), ("P(A|B)", "P(A B)")),
+    ):
+        assert texts.grade_match(one, two, location="exact", read="whole").value == 0.0, one
+        assert texts.grade_match(two, one, location="exact", read="whole").value == 0.0, two
 
 
-@pytest.mark.parametrize(
-    ("one", "two"),
-    [
-        *[
-            ("**Paris**", "Paris"),
-            ("* Paris", "Paris"),
-            ("- Paris", "Paris"),
-        ],
-        *[("Paris – France", "Paris France")],
-        *[
-            ("_Paris_!", "paris"),
-            ("10-20", "10–20"),
-            ("km / h", "km/h"),
-            ("Simon & Garfunkel",) * 2,
-        ],
-        *[("R&D", "R & D"), ("x=1", "x = 1"), ("Google™", "Google™")],
-        *[
-            ("P\u200baris", "Paris"),
-            ("Par\u00adis", "Paris"),
-            ("İstanbul", "istanbul"),
-            ("5 %", "5%"),
-        ],
-        *[("1e6", "1000000"), ("I don’t", "I don't")],
-    ],
-)
-def test_what_prose_and_markdown_write_in_two_ways_matches(one: str, two: str) -> None:
-    assert texts.grade_match(one, two, location="exact", read="whole").value == 1.0
+def test_what_prose_and_markdown_write_in_two_ways_matches() -> None:
+    for one, two in (
+        *(("**Paris**", "Paris"), ("* Paris", "Paris"), ("- Paris", "Paris")),
+        *(("_Paris_!", "paris"), ("Paris – France", "Paris France"), ("10-20", "10–20")),
+        ("km / h", "km/h"),
+        *(("Simon & Garfunkel",) * 2, ("R&D", "R & D"), ("x=1", "x = 1"), ("Google™",) * 2),
+        *(("P\u200baris", "Paris"), ("Par\u00adis", "Paris"), ("İstanbul", "istanbul")),
+        *(("5 %", "5%"), ("1e6", "1000000"), ("I don’t", "I don't")),
+    ):
+        assert texts.grade_match(one, two, location="exact", read="whole").value == 1.0, one
 
 
 @given(st.text(alphabet="e\u0301\u0316 가각ᄀ½ﬁ", max_size=60))

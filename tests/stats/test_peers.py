@@ -1,12 +1,11 @@
 """The same numbers as scipy, statsmodels and published tables have, where they have them.
 
-What scipy has in test_paired.py, test_summaries.py and test_resampling.py is not repeated here.
+What scipy has in test_differences.py, test_moments.py and test_resampling.py is not repeated here.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -24,16 +23,12 @@ from heldout.stats import (
     median_interval,
     minimum_detectable,
     paired_difference,
-    pass_at_k,
-    pass_hat_k,
     t_quantile,
     unpaired_difference,
-    variance_components,
     wilson,
 )
 from heldout.stats.differences import holm, mcnemar_exact, tango_interval
 from heldout.stats.power import DifferenceVariance
-from heldout.stats.resampling import compute_statistic
 
 Z = t_quantile(0.975, math.inf)
 
@@ -72,6 +67,26 @@ def test_wilsons_interval_is_that_of_newcombes_table(
     """R. G. Newcombe (1998), Statistics in Medicine 17, 857-872, Table I, method 3."""
     found = wilson(count / n, n)
     assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("passed_b", "n_b", "passed_a", "n_a", "low", "high"),
+    [
+        (56, 70, 48, 80, 0.0524, 0.3339),
+        (9, 10, 3, 10, 0.1705, 0.8090),
+        (10, 10, 0, 20, 0.6791, 1.0),
+    ],
+)
+def test_plain_rates_get_newcombes_interval(
+    passed_b: int, n_b: int, passed_a: int, n_a: int, low: float, high: float
+) -> None:
+    """Table II of Newcombe (1998), method 10."""
+    found = unpaired_difference(
+        [1] * passed_a + [0] * (n_a - passed_a), [1] * passed_b + [0] * (n_b - passed_b)
+    )
+    assert found.test == "mover"
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx((low, high), abs=5e-5)
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
@@ -144,7 +159,7 @@ def test_tangos_interval_ends_where_the_score_at_the_likeliest_share_is_its_quan
 # --- Means --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_clustered_errors_are_those_of_regression_with_cluster_robust_covariance(seed: int) -> None:
     """A mean is a regression on a constant. statsmodels scales by G/(G-1) (n-1)/(n-k), and k is 1:
     for clusters of one size both have the same correction."""
@@ -178,24 +193,6 @@ def test_clustered_errors_are_those_of_regression_with_cluster_robust_covariance
     )
 
 
-def test_an_unpaired_clustered_error_is_that_of_two_regressions() -> None:
-    """Each side with a small-sample correction of its own, which one regression would pool."""
-    rng = np.random.default_rng(5)
-    sides = []
-    for groups in (9, 17):
-        codes = np.repeat(np.arange(groups), 3)
-        sides.append((rng.normal(size=groups)[codes] + rng.normal(size=len(codes)), codes))
-    errors = [
-        sm.OLS(values, np.ones(len(values)))
-        .fit(cov_type="cluster", cov_kwds={"groups": codes}, use_t=True)
-        .bse[0]
-        for values, codes in sides
-    ]
-    (a, codes_a), (b, codes_b) = sides
-    found = unpaired_difference(a, b, clusters_a=codes_a, clusters_b=codes_b)
-    assert found.stderr == pytest.approx(math.hypot(*errors), rel=1e-9)
-
-
 def test_welchs_interval_is_that_of_statsmodels() -> None:
     rng = np.random.default_rng(6)
     a, b = rng.normal(2, 3, size=14), rng.normal(3, 1, size=33)
@@ -209,29 +206,12 @@ def test_welchs_interval_is_that_of_statsmodels() -> None:
     )
 
 
-def test_variance_components_are_those_of_scipys_analysis_of_variance() -> None:
-    """F is (between K + within) / within, of equal repeats."""
-    values = np.random.default_rng(7).normal(size=(9, 5)) + np.arange(9)[:, None]
-    found = variance_components(values.ravel(), samples=np.repeat(np.arange(9), 5))
-    assert found.between is not None
-    assert found.within is not None
-    ratio = (5 * found.between + found.within) / found.within
-    assert ratio == pytest.approx(scipy_stats.f_oneway(*values).statistic)
-
-
 def test_the_interval_of_a_median_is_that_of_scipys_quantile_test() -> None:
     values = np.random.default_rng(8).exponential(size=41)
     found = median_interval(values)
     around = scipy_stats.quantile_test(values, q=0, p=0.5).confidence_interval(0.95)
     assert found is not None
     assert (found.low, found.high) == (around.low, around.high)
-
-
-def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:
-    assert compute_statistic([[1.0, 2.0], [3.0, 100.0]], "interquartile_mean") == 2.5
-    scores = np.random.default_rng(9).lognormal(size=(10, 26))
-    found = compute_statistic(scores, "interquartile_mean")
-    assert found == pytest.approx(scipy_stats.trim_mean(scores.ravel(), 0.25))
 
 
 # --- Many tests, and power ----------------------------------------------------------------------
@@ -276,16 +256,3 @@ def test_the_minimum_detectable_difference_is_nearly_that_of_the_noncentral_t(
 
 
 # --- pass@k -------------------------------------------------------------------------------------
-
-
-def test_pass_rates_are_the_mean_over_every_way_to_pick_k_of_the_attempts() -> None:
-    """M. Chen et al. (2021): by going through all subsets, question by question."""
-    attempts, successes, k = [5, 6, 8, 4], [0, 2, 7, 4], 3
-    picks = [
-        list(combinations([1] * c + [0] * (n - c), k))
-        for n, c in zip(attempts, successes, strict=True)
-    ]
-    at = np.mean([np.mean([any(pick) for pick in each]) for each in picks])
-    hat = np.mean([np.mean([all(pick) for pick in each]) for each in picks])
-    assert pass_at_k(attempts, successes, k=k).value == pytest.approx(at, abs=1e-14)
-    assert pass_hat_k(attempts, successes, k=k).value == pytest.approx(hat, abs=1e-14)

@@ -149,17 +149,6 @@ def test_columns_of_an_earlier_version_cluster_by_content(
     assert_same(table_of(report), table_of_results(results()))
 
 
-def test_a_journal_in_the_order_things_finished_gives_the_order_of_the_dataset(
-    tmp_path: Path,
-) -> None:
-    report = saved(tmp_path / "run", results())
-    expected = read_table(report)
-    journal = RunDir(tmp_path / "run").journal
-    head, *lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(head + b"".join(reversed(lines)))
-    assert_same(table_of(from_journal(report)), expected)
-
-
 def test_batches_of_a_run_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [
         result(f"s{i}", k, value=i / 7, metadata={"topic": f"t{i % 3}" if i % 5 else None})
@@ -175,8 +164,8 @@ def test_batches_of_a_run_are_put_together(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "values",
-    [[1, 2, 0.5, 3], [True, True, "true", False], [1, 2, "easy", [3]], ["1", "2", 3, None]],
-    ids=["numbers", "flags and texts", "anything", "texts and numbers"],
+    [[1, 2, 0.5, 3], [True, True, "true", False], ["1", "2", 3, None]],
+    ids=["numbers", "flags and texts", "texts and numbers"],
 )
 def test_a_key_whose_values_become_others_later_has_one_kind_throughout(
     values: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -214,35 +203,6 @@ def test_a_run_has_a_parquet_file_from_so_many_results_on(tmp_path: Path) -> Non
     assert report.summary == EvalReport.load(run.path).summary
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_slices_of_copies_are_those_of_results_in_memory_from_columns_and_from_the_journal(
-    repeats: int, tmp_path: Path
-) -> None:
-    """Samples of equal content are one cluster, wherever they stand in the dataset."""
-    given = [
-        result(
-            f"s{i}",
-            repeat,
-            value=None if i == 5 else (i * 7 + repeat) % 11 / 10,
-            input={"question": i % 8},
-            metadata={"half": i % 2},
-            extra=() if i == 5 else (Metric("length", i * 0.3),),
-        )
-        for i in range(24)
-        for repeat in range(repeats)
-    ]
-    for each in given:
-        object.__setattr__(each.sample, "ground_truth", None)
-    report = saved(tmp_path / "run", given, repeats=repeats)
-    slices, total = report.slices_and_total("half")
-    assert total == report.summary == summarize_results(given)
-    assert total["n_clusters"] == 8
-    for half in (0, 1):
-        own = [each for each in given if each.metadata["half"] == half]
-        assert slices[(half,)] == summarize_results(own)
-    assert from_journal(report).slices_and_total("half") == (slices, total)
-
-
 def test_a_slice_is_to_the_last_bit_the_summary_of_its_results_alone(tmp_path: Path) -> None:
     numbers = np.random.default_rng(3)
     values = [0.1, 1 / 3, 1e-300, 5e-324, -7.25, 1e15 + 0.5, 0.0, 1.0]
@@ -264,33 +224,7 @@ def test_a_slice_is_to_the_last_bit_the_summary_of_its_results_alone(tmp_path: P
         assert (summary["std"], summary["max"]) == (rewards.std, rewards.max)
 
 
-def test_an_unfinished_run_is_what_it_has(tmp_path: Path) -> None:
-    report = saved(tmp_path / "run", results())
-    run = RunDir(tmp_path / "run")
-    info = run.read_info()
-    info.status, info.asked = "interrupted", 6
-    run.write_info(info)
-    journal = JournalWriter(run.journal)
-    journal.append(3, result("d", value=0.5))
-    journal.close()
-    table = table_of(EvalReport.load(report.path or ""))
-    assert table.sample_ids == ["b", "a", "c", "d"]
-    assert table.reward[-1] == 0.5
-
-
-def test_a_run_without_results_is_an_empty_table() -> None:
-    table = table_of_results([])
-    assert (len(table), table.sample_ids, table.content.dtype) == (0, [], np.uint64)
-
-
 # --- Keys ---------------------------------------------------------------------------------------
-
-
-def test_an_unknown_key_is_refused_with_what_there_is(tmp_path: Path) -> None:
-    report = saved(tmp_path / "run", results())
-    for given in (report, from_journal(report), replace(report, results=results(), path=None)):
-        with pytest.raises(HeldoutError, match="no key 'colour'; its samples have level, topic "):
-            table_of(given, ["colour"])
 
 
 def test_what_came_out_is_not_offered_as_a_key_but_can_be_one(tmp_path: Path) -> None:
@@ -298,6 +232,7 @@ def test_what_came_out_is_not_offered_as_a_key_but_can_be_one(tmp_path: Path) ->
     with pytest.raises(HeldoutError) as refused:
         table_of(report, ["colour"])
     _, _, offered = str(refused.value).partition("samples have")
+    assert offered.startswith(" level, topic ")
     for outcome in ("reward", "error", "seconds", "tokens", "content", "id_hash", "right"):
         assert outcome not in offered
     assert list(table_of(report, item_keys=["error"]).item_keys["error"])[2] == "it broke"
@@ -322,22 +257,7 @@ def test_a_key_that_differs_between_repeats_is_refused_by_sample_and_key(tmp_pat
         assert listed(found) == {"mood": [None, "calm", "wild"]}
 
 
-def test_places_of_each_value_are_found_in_their_order() -> None:
-    codes = np.random.default_rng(0).integers(0, 300, 3_000)
-    found = list(columns.places_by_code(codes))
-    assert [code for code, _ in found] == np.unique(codes).tolist()
-    for code, places in found[:50]:
-        assert places.tolist() == np.flatnonzero(codes == code).tolist()
-    assert list(columns.places_by_code(codes[:0])) == []
-
-
-def test_the_content_column_is_no_key(tmp_path: Path) -> None:
-    report = saved(tmp_path / "run", results())
-    with pytest.raises(HeldoutError, match="no key 'content'; its samples have level, topic "):
-        table_of(report, ["content"])
-
-
-@pytest.mark.parametrize("value", ["true", "1", "null", "[1]", '"quoted"', "1.5e3"])
+@pytest.mark.parametrize("value", ["true", "null", '"quoted"'])
 def test_a_text_is_not_the_value_that_it_reads_as(value: str, tmp_path: Path) -> None:
     given = [
         result(f"s{i}", metadata={"level": level})
@@ -350,14 +270,6 @@ def test_a_text_is_not_the_value_that_it_reads_as(value: str, tmp_path: Path) ->
     for one in (report, from_journal(report)):
         assert listed(table_of(one, ["level"]).keys) == {"level": expected}
         assert set(one.summarize(by="level")) == slices
-
-
-def test_texts_among_themselves_stay_as_they_are(tmp_path: Path) -> None:
-    texts = ["true", "1", '"quoted"', "null", "easy"]
-    given = [result(f"s{i}", metadata={"level": text}) for i, text in enumerate([*texts, None])]
-    report = saved(tmp_path / "run", given, repeats=1)
-    for one in (report, from_journal(report)):
-        assert listed(table_of(one, ["level"]).keys) == {"level": [*texts, None]}
 
 
 def test_a_whole_number_beyond_every_float_is_kept_as_text(tmp_path: Path) -> None:
@@ -389,13 +301,11 @@ def test_content_does_not_depend_on_the_order_of_keys() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        Point(1, 2),
         {"z": Point(1, 2), "a": (1, (2, 3))},
         {"b", "a"},
         np.float32(0.1),
         np.arange(3),
         float("nan"),
-        1e300,
         -0.0,
         b"bytes",
         "ü\u2028",
@@ -411,16 +321,10 @@ def test_content_is_the_same_before_and_after_the_journal(value: Any, tmp_path: 
     assert table_of_results(list(report.results)).content == expected
 
 
-def test_a_value_that_json_cannot_hold_is_refused_by_the_sample_that_has_it() -> None:
-    given = replace(result("s"), sample=Sample("s", {"value": object()}))
-    with pytest.raises(InvalidInput, match="sample 's' holds a value that JSON cannot"):
-        table_of_results([given])
-
-
 @pytest.mark.parametrize(
     "value",
-    [object(), {1: "one"}, {1: "one", "two": 2}, {1, "two"}, nested(100_000)],
-    ids=["object", "int key", "mixed keys", "mixed set", "deep"],
+    [object(), {1: "one", "two": 2}, {1, "two"}, nested(100_000)],
+    ids=["object", "mixed keys", "mixed set", "deep"],
 )
 def test_metadata_that_json_cannot_hold_is_refused_as_the_journal_does(
     value: Any, tmp_path: Path
@@ -434,7 +338,7 @@ def test_metadata_that_json_cannot_hold_is_refused_as_the_journal_does(
 
 @pytest.mark.parametrize(
     "value",
-    [float("nan"), float("inf"), {"b", "a"}, np.float32(0.5), np.arange(2), Point(1, 2), (1, 2)],
+    [float("nan"), {"b", "a"}, np.float32(0.5), np.arange(2), Point(1, 2), (1, 2)],
     ids=lambda value: type(value).__name__,
 )
 def test_metadata_in_memory_is_what_the_journal_gives_back(value: Any, tmp_path: Path) -> None:
@@ -452,7 +356,7 @@ def test_metadata_in_memory_is_what_the_journal_gives_back(value: Any, tmp_path:
 # --- Files that say something else ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spoil", ["other bytes", "another file", "cut off", "gone"])
+@pytest.mark.parametrize("spoil", ["other bytes", "another file", "gone"])
 def test_a_parquet_file_that_is_not_the_one_that_was_written_is_passed_over(
     spoil: str, tmp_path: Path
 ) -> None:
@@ -465,7 +369,6 @@ def test_a_parquet_file_that_is_not_the_one_that_was_written_is_passed_over(
         {
             "other bytes": whole[:40] + bytes(20) + whole[60:],
             "another file": RunDir(tmp_path / "other").columns.read_bytes(),
-            "cut off": whole[:-20],
             "gone": b"",
         }[spoil]
     )
@@ -515,11 +418,9 @@ def test_a_killed_and_resumed_run_has_the_same_columns_byte_for_byte(tmp_path: P
 def test_a_parquet_file_of_other_columns_is_not_read_but_the_journal(tmp_path: Path) -> None:
     cached = replace(result("a"), trajectory=Trajectory((), timing=Timing(1.0, 0, 0, 2)))
     run = saved(tmp_path / "run", [cached, result("b")], repeats=1).run_dir
-    assert run is not None
     info = run.read_info()
     with columns.current_parquet(run, info) as file:
         assert file is not None
-    assert info.columns_hash is not None
     info.columns_hash = info.columns_hash.partition(":")[2]  # as without a version
     run.write_info(info)
     report = EvalReport.load(run.path)

@@ -43,6 +43,9 @@ def test_a_copied_run_is_read_back_as_it_was(run: Path, memory: Any) -> None:
         if (run / name).exists():
             assert (copy / name).read_bytes() == (run / name).read_bytes()
     assert EvalReport.load(copy).summary == EvalReport.load(run).summary
+    check_target("memory://bucket/other")
+    with pytest.raises(RunExists, match="memory://bucket/a/run already holds a run"):
+        check_target("memory://bucket/a/run")
 
 
 def test_what_is_shown_of_a_copy_is_saved_where_it_came_from(
@@ -76,20 +79,6 @@ def test_the_journal_goes_first_and_run_json_last(
     order.clear()
 
 
-def test_a_copy_in_a_folder_has_no_file_before_it_is_whole(run: Path, tmp_path: Path) -> None:
-    copy_run(run, f"file://{tmp_path}/copy")
-    assert sorted(p.name for p in (tmp_path / "copy").iterdir()) == sorted(
-        p.name for p in run.iterdir() if p.name in FILES
-    )
-
-
-def test_a_place_that_holds_a_run_is_refused_before_anything_is_run(run: Path, memory: Any) -> None:
-    check_target("memory://bucket/b")
-    copy_run(run, "memory://bucket/b")
-    with pytest.raises(RunExists, match="memory://bucket/b already holds a run"):
-        check_target("memory://bucket/b")
-
-
 def test_a_url_without_a_run_says_so(memory: Any) -> None:
     with pytest.raises(RunDirectoryError, match="there is no run at memory://bucket/none"):
         fetch_run("memory://bucket/none")
@@ -111,7 +100,6 @@ def test_a_run_that_has_not_ended_at_a_url_is_running(run: Path, tmp_path: Path)
     copy = EvalReport.load(fetch_run(f"file://{run}"))
     assert (copy.status, EvalReport.load(run).status) == ("running", "interrupted")
     ((text,),) = [line.parts for line in _describe_state(copy, None)]
-    assert copy.run_dir is not None
     assert str(text).startswith(f"Running as of {copy.run_dir.copied_at}: 5 of 8 items")
 
 

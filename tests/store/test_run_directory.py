@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import msgspec
 import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +20,6 @@ from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Stop
 from heldout.analysis import compare, summarize
 from heldout.errors import (
     DamagedJournal,
-    InvalidInput,
     NotComparable,
     RunDirectoryError,
     RunExists,
@@ -31,7 +28,7 @@ from heldout.errors import (
 )
 from heldout.prices import Price
 from heldout.store import run_dir
-from heldout.store.journal import JournalWriter, RecordRow, in_order, lines, repair, superseded
+from heldout.store.journal import JournalWriter, in_order, lines, repair, superseded
 from heldout.store.run_dir import ModelUsage, RunDir, RunInfo, RunUsage
 from heldout.store.runs import find_run, read_entry
 from heldout.types import Completion, Usage
@@ -68,19 +65,6 @@ def test_a_run_leaves_the_files_that_are_promised(run_eval: RunEval, tmp_path: P
     assert json.loads(header) == {"format": "heldout.results", "version": 1}
 
 
-def test_other_tools_read_the_columns(run_eval: RunEval, tmp_path: Path) -> None:
-    run_eval(make_samples(9))
-    file = tmp_path / "run" / "results.parquet"
-    table = pyarrow.parquet.read_table(file).to_pydict()
-    assert table["sample_id"] == [f"s{i}" for i in range(9)]
-    assert table["reward"] == [1.0] * 9
-    assert table["metric.correct"] == [1.0] * 9
-    assert table["metadata.difficulty"] == ["easy", "medium", "hard"] * 3
-    query = 'select "metadata.difficulty", count(*), avg(reward) from read_parquet(?) group by 1'
-    counts = sorted(duckdb.execute(query, [str(file)]).fetchall())
-    assert counts == [("easy", 3, 1.0), ("hard", 3, 1.0), ("medium", 3, 1.0)]
-
-
 def test_columns_take_the_type_of_their_values(tmp_path: Path) -> None:
     rows = [
         {"whole": 1, "mixed": 1, "flag": True, "text": "a", "nested": {"x": 1}, "either": 1},
@@ -110,6 +94,8 @@ def test_a_report_is_saved_elsewhere_and_loads_the_same(run_eval: RunEval, tmp_p
     assert copy.summary == report.summary
     assert list(copy.results) == list(report.results)
     assert copy.summarize(by="difficulty") == report.summarize(by="difficulty")
+    assert repr(copy).startswith("EvalReport({'n': 5, 'n_errors': 0, 'mean': 1.0}, status='compl")
+    assert (copy.results[-1], copy.results[1:3]) == (report.results[4], [*report.results][1:3])
     with pytest.raises(RunExists):
         report.save(tmp_path / "copies" / "one")
 
@@ -137,32 +123,6 @@ def test_the_summary_loads_without_the_journal_being_read(
     assert EvalReport.load(tmp_path / "run").summary == expected
 
 
-def test_a_journal_that_changed_is_believed_over_the_summary(
-    run_eval: RunEval, tmp_path: Path
-) -> None:
-    run_eval(make_samples(5))
-    write(tmp_path / "run" / "results.jsonl", [(5, result(5, reward=0.0))])
-    summary = EvalReport.load(tmp_path / "run").summary
-    assert summary["n"] == 6
-    assert summary["mean"] == pytest.approx(5 / 6)
-
-
-def test_a_report_is_short_where_it_is_printed(run_eval: RunEval, tmp_path: Path) -> None:
-    shown = repr(run_eval(make_samples(50)))
-    assert shown.startswith("EvalReport({'n': 50, 'n_errors': 0, 'mean': 1.0}, status='complete'")
-    assert len(shown) < 100 + len(str(tmp_path))
-
-
-def test_results_behave_as_a_sequence(run_eval: RunEval) -> None:
-    results = run_eval(make_samples(7)).results
-    assert len(results) == 7
-    assert results[-1].sample_id == "s6"
-    assert [r.sample_id for r in results[2:4]] == ["s2", "s3"]
-    assert [r.sample_id for r in results] == [f"s{i}" for i in range(7)]
-    with pytest.raises(IndexError):
-        results[7]
-
-
 # --- Slices ---
 
 
@@ -181,49 +141,6 @@ def test_slices_are_the_summaries_of_their_results(run_eval: RunEval) -> None:
     by_function = report.summarize(by=lambda r: r.metadata["difficulty"])
     assert list(by_function) == ["easy", "hard", "medium"]
     assert by_function["easy"] == pytest.approx(slices["easy"])
-
-
-def test_an_unfinished_run_is_sliced_from_its_journal(run_eval: RunEval, tmp_path: Path) -> None:
-    report = run_eval(make_samples(12))
-    expected = report.summarize(by="difficulty")
-    (tmp_path / "run" / "results.parquet").unlink()
-    assert report.summarize(by="difficulty") == expected
-
-
-def test_damaged_columns_are_passed_over_for_the_journal(run_eval: RunEval, tmp_path: Path) -> None:
-    report = run_eval(make_samples(12))
-    expected = report.summarize(by="difficulty")
-    file = tmp_path / "run" / "results.parquet"
-    content = bytearray(file.read_bytes())
-    content[40:200] = b"\xff" * 160
-    file.write_bytes(content)
-    assert report.summarize(by="difficulty") == expected
-
-
-def test_several_keys_slice_by_their_combinations(tmp_path: Path) -> None:
-    EvalReport([result(i) for i in range(12)], {}, {}).save(tmp_path / "run")
-    report = EvalReport.load(tmp_path / "run")
-    slices = report.summarize(by=["level", "tag"])
-    assert list(slices) == [(level, f"t{tag}") for level in range(3) for tag in range(2)]
-    assert {s["n"] for s in slices.values()} == {2}
-    assert list(report.summarize(by="truncated")) == [False, True]
-
-
-def test_items_without_the_key_are_a_slice_of_their_own(tmp_path: Path) -> None:
-    results = [
-        EvalResult(f"s{i}", Sample(f"s{i}", {}, metadata={"k": i} if i else {}), Trajectory(()))
-        for i in range(3)
-    ]
-    EvalReport(results, {}, {}).save(tmp_path / "run")
-    assert list(EvalReport.load(tmp_path / "run").summarize(by="k")) == [1, 2, None]
-
-
-def test_an_unknown_key_is_an_error_that_lists_the_known(run_eval: RunEval) -> None:
-    report = run_eval(make_samples(3))
-    with pytest.raises(RunDirectoryError, match="no key 'dificulty'; its samples have difficulty"):
-        report.summarize(by="dificulty")
-    with pytest.raises(InvalidInput, match="at least one key"):
-        report.summarize(by=[])
 
 
 # --- The journal ---
@@ -255,14 +172,6 @@ def test_a_run_whose_writer_is_gone_does_not_count_as_running(
     assert live.status == "running"
     assert live.summary["complete"] is False
     assert (live.summary["n"], live.summary["n_asked"]) == (2, 5)
-
-
-def test_a_live_run_can_be_read_while_it_is_written(tmp_path: Path) -> None:
-    journal = JournalWriter(tmp_path / "results.jsonl")
-    for i in range(3):
-        assert len(list(lines(tmp_path / "results.jsonl"))) == i
-        journal.append(i, result(i))
-    journal.close()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
@@ -310,27 +219,16 @@ def test_a_damaged_line_in_the_middle_is_named_and_moved_aside_on_request(
     with pytest.raises(DamagedJournal, match="line 4"):
         run_eval(make_samples(6), max_concurrent=1, resume=True)
 
-    assert repair(path) == [4]
+    announced: list[list[int]] = []
+    assert repair(path, announced.append) == [4]
+    assert announced == [[4]]
     assert path.with_suffix(".damaged").read_bytes() == content[3]
     assert [r.sample_id for r in EvalReport.load(tmp_path / "run").results] == [
         "s0", "s1", "s3", "s4", "s5",
     ]  # fmt: skip
     report = run_eval(make_samples(6), max_concurrent=1, resume=True)
     assert [r.sample_id for r in report.results] == [f"s{i}" for i in range(6)]
-    assert repair(path) == []
-
-
-def test_a_result_that_json_cannot_hold_is_refused_and_leaves_the_journal_whole(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "results.jsonl"
-    journal = JournalWriter(path)
-    odd = EvalResult("a", Sample("a", {}), Trajectory(()), metadata={"x": object()})
-    with pytest.raises(InvalidInput, match="'a'"):
-        journal.append(0, odd)
-    journal.append(0, result(0))
-    journal.close()
-    assert len(list(lines(path))) == 1
+    assert repair(path, announced.append) == []
 
 
 def test_a_write_that_fails_halfway_leaves_no_half_line(
@@ -372,16 +270,13 @@ def test_a_version_from_the_future_is_refused_by_name(
         list(EvalReport.load(tmp_path / "run").results)
 
 
-def test_a_newer_run_file_is_named_even_if_its_fields_are_others(tmp_path: Path) -> None:
+def test_a_run_file_that_is_none_is_an_error_in_words(tmp_path: Path) -> None:
+    for content in ("", "{", "null", '{"format": 1}', "[" * 100_000):
+        (tmp_path / "run.json").write_text(content)
+        with pytest.raises(RunDirectoryError, match=r"run\.json"):
+            EvalReport.load(tmp_path)
     (tmp_path / "run.json").write_text('{"format": "heldout.run", "version": 9}')
-    with pytest.raises(UnknownFormat, match="version 9"):
-        EvalReport.load(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format": 1}', "[" * 100_000])
-def test_a_run_file_that_is_none_is_an_error_in_words(tmp_path: Path, content: str) -> None:
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(RunDirectoryError, match=r"run\.json"):
+    with pytest.raises(UnknownFormat, match="version 9"):  # whatever its fields are
         EvalReport.load(tmp_path)
 
 
@@ -408,11 +303,11 @@ def test_a_link_to_somebody_elses_file_is_not_written_through(tmp_path: Path) ->
     with pytest.raises(RunDirectoryError, match="symbolic link"):
         JournalWriter(tmp_path / "results.jsonl")
     with pytest.raises(RunDirectoryError, match="symbolic link"):
-        repair(tmp_path / "results.jsonl")
+        repair(tmp_path / "results.jsonl", print)
     assert theirs.read_text() == "no newline"
 
 
-@pytest.mark.parametrize("tokens", [2**63, 10**400, 2**53 + 1, -1])
+@pytest.mark.parametrize("tokens", [10**400, 2**53 + 1, -1])
 def test_impossible_token_counts_in_a_journal_are_unknown(
     run_eval: RunEval, tmp_path: Path, tokens: int
 ) -> None:
@@ -434,14 +329,14 @@ def test_impossible_token_counts_in_a_journal_are_unknown(
     ]
     known = RunUsage.of([ModelUsage("policy", n=2, prompt_tokens=10, completion_tokens=4)])
     assert report.usage == known
-    assert repair(run.journal) == []
+    assert repair(run.journal, print) == []
     assert run_eval(make_samples(3), endpoint=with_usage, resume=True).usage == known
 
 
-@pytest.mark.parametrize("tokens", [10**400, -1])
 def test_an_impossible_sum_of_tokens_is_not_taken_from_a_summary(
-    run_eval: RunEval, tmp_path: Path, tokens: int
+    run_eval: RunEval, tmp_path: Path
 ) -> None:
+    tokens = 10**400
     report = run_eval(make_samples(2), price=Price(1.0, 1.0))
     run = RunDir(tmp_path / "run")
     content = json.loads(run.summary.read_bytes())
@@ -534,36 +429,6 @@ def test_what_is_no_run_is_an_error_in_words(tmp_path: Path) -> None:
         find_run(tmp_path)
 
 
-def test_a_run_is_found_by_its_name(
-    run_eval: RunEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_eval(make_samples(1), output_dir=str(tmp_path / "outputs" / "evals"))
-    monkeypatch.chdir(tmp_path)
-    assert find_run("run") == Path("outputs/evals/run")
-
-
-def test_rows_decode_without_the_conversation() -> None:
-    said = b'"trajectory":{"messages":[1,2,3],"stop":{"ended_by":"no_reply"}}'
-    line = b'{"index":1,"sample":{"id":"a","input":{}},' + said + b"}"
-    assert msgspec.json.decode(line, type=RecordRow).sample.id == "a"
-
-
-def test_versions_are_looked_up_once_and_each_run_has_its_own_copy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first = RunInfo.new({}, {}).versions
-
-    def again(name: str) -> str:
-        raise AssertionError(f"{name} is looked up again")
-
-    monkeypatch.setattr(run_dir, "version", again)
-    second = RunInfo.new({}, {}).versions
-    assert first == second
-    assert {"heldout", "python", "numpy"} <= first.keys()
-    first["numpy"] = "changed"
-    assert RunInfo.new({}, {}).versions == second
-
-
 def test_a_summary_of_an_earlier_version_is_made_anew(run_eval: RunEval, tmp_path: Path) -> None:
     """Its numbers are those of other rules than the slices of the same run."""
     report = run_eval(make_samples(3))
@@ -587,8 +452,6 @@ def save_run(path: Path, reward: float) -> Path:
 @pytest.mark.parametrize(
     ("taken", "complete"),
     [
-        (["summary.json"], True),
-        (["results.parquet"], True),
         (["summary.json", "results.parquet"], True),
         (["results.jsonl"], False),
         (["run.json", "summary.json", "results.parquet"], False),
@@ -624,12 +487,10 @@ def test_a_run_of_an_earlier_version_is_bound_by_its_size(tmp_path: Path) -> Non
 
 READERS: dict[str, Callable[[EvalReport], object]] = {
     "results": lambda report: list(report.results),
-    "one result": lambda report: report.results[0],
     "slices": lambda report: report.summarize(by="tag"),
     "usage": lambda report: report.usage,
     "frame": lambda report: report.to_pandas(),
     "where": lambda report: report.where("metadata.tag = 't0'"),
-    "compare": lambda report: compare(report, report),
 }
 
 

@@ -32,7 +32,7 @@ def result(i: int, repeat: int = 0) -> EvalResult:
 RESULTS = [result(i, repeat) for i in range(12) for repeat in range(2)]
 
 
-@pytest.fixture(params=["parquet", "journal", "memory", "running"])
+@pytest.fixture(params=["parquet", "journal", "memory"])
 def report(request: pytest.FixtureRequest, tmp_path: Path, in_memory: EvalReport) -> EvalReport:
     if request.param == "memory":
         return in_memory
@@ -40,10 +40,6 @@ def report(request: pytest.FixtureRequest, tmp_path: Path, in_memory: EvalReport
     run = RunDir(tmp_path / "run")
     if request.param == "journal":
         run.columns.unlink()
-    if request.param == "running":
-        info = run.read_info()
-        info.status, info.asked = "interrupted", 30
-        run.write_info(info)
     return EvalReport.load(run.path)
 
 
@@ -81,7 +77,6 @@ def test_means_have_the_denominators_of_the_summary_or_say_theirs(report: EvalRe
     assert rows(report, means) == [pytest.approx(expected)]
     assert rows(report, f"select {', '.join(keys)} from summary") == [expected]
     with query(report, "select avg(Reward), count(*) from results") as found:
-        assert found.note is not None
         assert f"{n - scored} of {n} items errored" in found.note
         assert f"over the {scored} others, avg(reward_or_0) over all {n}" in found.note
     for sql in ("select avg(reward_or_0) from results", "select count(*) from results"):
@@ -97,46 +92,40 @@ def test_texts_are_there_where_they_are_named(report: EvalReport) -> None:
         assert not {"prompt", "answer", "ground_truth"} & {*found.columns}
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
+def test_what_is_not_one_select_is_refused(tmp_path: Path) -> None:
+    EvalReport(RESULTS, {}, {}).save(tmp_path / "run")
+    report, file = EvalReport.load(tmp_path / "run"), RunDir(tmp_path / "run").columns
+    before = file.read_bytes()
+    for sql in (
         "drop view results",
-        "create table t (x int)",
         "copy results to 'out.csv'",
-        "copy results to '{file}'",
+        f"copy results to '{file}'",
         "attach 'x.db'",
         "set enable_external_access = true",
         "pragma threads = 4",
         "install httpfs",
         "select 1; select 2",
         "",
-    ],
-)
-def test_what_is_not_one_select_is_refused(sql: str, tmp_path: Path) -> None:
-    EvalReport(RESULTS, {}, {}).save(tmp_path / "run")
-    file = RunDir(tmp_path / "run").columns
-    before = file.read_bytes()
-    with pytest.raises(InvalidQuery, match="a query is one SELECT statement"):
-        rows(EvalReport.load(tmp_path / "run"), sql.format(file=file))
+    ):
+        with pytest.raises(InvalidQuery, match="a query is one SELECT statement"):
+            rows(report, sql)
     assert file.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "select * from read_text('{run}/run.json')",
-        "select * from read_parquet('{run}/*.parquet')",
-        "select * from '{run}/results.jsonl'",
-        "select * from glob('/*')",
-        "select * from read_csv('https://example.com/x.csv')",
-    ],
-)
-def test_other_files_are_out_of_reach(sql: str, tmp_path: Path) -> None:
+def test_other_files_are_out_of_reach(tmp_path: Path) -> None:
     EvalReport(RESULTS, {}, {}).save(tmp_path / "run")
-    with pytest.raises(InvalidQuery) as refused:
-        rows(EvalReport.load(tmp_path / "run"), sql.format(run=tmp_path / "run"))
-    assert "\n" not in str(refused.value)
+    report = EvalReport.load(tmp_path / "run")
+    for place in (
+        f"read_text('{tmp_path}/run/run.json')",
+        f"read_parquet('{tmp_path}/run/*.parquet')",
+        f"'{tmp_path}/run/results.jsonl'",
+        "glob('/*')",
+        "read_csv('https://example.com/x.csv')",
+    ):
+        with pytest.raises(InvalidQuery) as refused:
+            rows(report, f"select * from {place}")
+        assert "\n" not in str(refused.value)
 
 
 def test_a_mistake_is_told_in_duckdbs_words_on_one_line() -> None:
@@ -207,7 +196,6 @@ def test_where_is_a_report_of_the_results_that_meet_a_condition(report: EvalRepo
     [
         "reward = 1",
         "error is null",
-        "passed",
         "reward_or_0 = 0",
         "metrics.correct > 0",
         "metadata.turns = 1",
@@ -220,7 +208,6 @@ def test_what_is_picked_by_outcome_has_counts_and_no_intervals(
     condition: str, in_memory: EvalReport
 ) -> None:
     picked = in_memory.where(condition)
-    assert picked.selection is not None
     assert picked.selection.by_outcome
     assert picked.summary["n"] == int(picked.selection.items.sum())
     for key in ("stderr", "ci_low", "ci_high", "pass_rate_ci_low", "ci_scored_high"):
@@ -237,7 +224,6 @@ def test_what_is_picked_by_what_was_asked_keeps_its_intervals(
     condition: str, in_memory: EvalReport
 ) -> None:
     picked = in_memory.where(condition)
-    assert picked.selection is not None
     assert not picked.selection.by_outcome
 
 
@@ -253,12 +239,6 @@ def test_slices_of_a_selection_say_that_they_are_of_one(tmp_path: Path) -> None:
     assert slices[("hard",)]["ci_low"] is not None
     by_outcome = report.where("reward = 0").summarize(by="level")
     assert {summary["ci_low"] for summary in by_outcome.values()} == {None}
-
-
-def test_a_selection_is_saved_as_what_it_holds(tmp_path: Path) -> None:
-    EvalReport(RESULTS, {}, {"repeats": 2}).save(tmp_path / "run")
-    EvalReport.load(tmp_path / "run").where("id = 's3'").save(tmp_path / "picked")
-    assert list(EvalReport.load(tmp_path / "picked").results) == [result(3), result(3, 1)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.training import CurveMonitor
 from heldout.training.metrics import log_fields
-from tests.integration.test_transformers_callback import Heard, make_evals, make_trainer
+from tests.integration.line_trainer import Heard, make_evals, make_trainer
 from tests.training.curves import CLIMB, curve, point
 
 pytestmark = pytest.mark.integration

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from heldout import (
     Completion,
     EvalConfig,
@@ -33,7 +35,7 @@ from heldout.scoring import Rubric, grade_number, part
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.training import PeriodicEval, from_functions
-from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome
+from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome, verdict_line
 from heldout.types import Usage
 
 ITEMS = {
@@ -252,9 +254,15 @@ def answer_all(model: Learner, prompts: list[str], max_new: int) -> list[Any]:
 
 
 def make_curve(
-    folder: Path, steps: int = 400, *, every: int = 20, samples: int = 96, name: str = "grpo-shop"
+    folder: Path,
+    steps: int = 400,
+    *,
+    every: int = 20,
+    samples: int = 96,
+    name: str = "grpo-shop",
+    ahead: int = 0,
 ) -> PeriodicEval:
-    """`grpo-shop`: a held-out curve with its conversations."""
+    """`grpo-shop`: a held-out curve with its conversations; `ahead` has it learn earlier."""
     model = Learner()
     evals = PeriodicEval(
         make_questions(samples),
@@ -266,15 +274,17 @@ def make_curve(
         at_start=True,
         heartbeat_fn=lambda name, fields: None,
     )  # fmt: skip
-    evals.maybe_run(0)
-    for step in range(1, steps + 1):
-        model.step = step
+    for step in range(steps + 1):
+        model.step = step + ahead
         evals.maybe_run(step)
     return evals
 
 
 def make_two_evals(folder: Path) -> None:
-    """A curve of two evals, of which the first by name improves, and the other regresses."""
+    """A curve of two evals, of which the first by name improves, and the other regresses.
+
+    Their conversations are saved, but for those of step 10. A second attempt resumed at step 20.
+    """
     run = RunDir(folder / "two-evals")
     run.path.mkdir()
     writer = CurveWriter(run.curve)
@@ -282,20 +292,34 @@ def make_two_evals(folder: Path) -> None:
     for step, passed in ((0, (1, 3)), (10, (2, 2)), (20, (3, 1))):
         for (label, kind), n in zip(kinds.items(), passed, strict=True):
             summary = {"n": 4, "n_errors": 0, "mean": n / 4, "pass_rate": n / 4}
-            writer.append(
-                CurvePoint(
-                    label=label,
-                    step=step,
-                    session="a",
-                    time="2026-01-01T00:00:00Z",
-                    seconds=1.0,
-                    summary={**summary, "ci_low": 0.0, "ci_high": 1.0},
-                    outcomes=tuple(ItemOutcome(f"{label}-{i}", float(i < n)) for i in range(4)),
-                    asked=4,
-                    of=4,
-                    verdict={"kind": kind},
-                )
+            name = f"{step:08d}" + "-2" * (label == "safety")
+            if step != 10:
+                results = [
+                    EvalResult(f"{label}-{i}", Sample(f"{label}-{i}", {"question": f"{i}?"}, "yes"),
+                               Trajectory((Message("assistant", "yes" if i < n else "no"),)),
+                               Score((Metric("m", float(i < n), 1.0),)))
+                    for i in range(4)
+                ]  # fmt: skip
+                save_results(run.path / "steps" / name, results)
+            # Of the second one as of an eval in the background: its verdict is a line of its own.
+            point = CurvePoint(
+                label=label,
+                step=step,
+                session="a" if step < 20 else "b",
+                run=f"steps/{name}",
+                time="2026-01-01T00:00:00Z",
+                seconds=1.0,
+                summary={**summary, "ci_low": 0.0, "ci_high": 1.0},
+                outcomes=tuple(ItemOutcome(f"{label}-{i}", float(i < n)) for i in range(4)),
+                asked=4,
+                of=4,
+                verdict={"kind": kind},
             )
+            if label == "math":
+                writer.append(point)
+            else:
+                writer.append(msgspec.structs.replace(point, verdict=None))
+                writer.append(verdict_line(point))
     writer.close()
     run.write_info(RunInfo.new({"pass_threshold": 0.5}, {}))
 

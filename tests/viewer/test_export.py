@@ -50,8 +50,10 @@ def test_the_answers_are_those_of_the_server(pages: Pages, page: bytes) -> None:
     assert answers["run\nname=shop-base"]["summary"] == pages.run("shop-base")["summary"]
     assert len(answers["rows\nname=shop-base"]["rows"]) == 120
     assert answers["curve\nname=grpo-shop"]["verdict"]["sentence"]
-    flip = pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)["rows"][0]
-    assert f"pair\na=shop-base\nb=shop-tuned\nid={flip['id']}" in answers
+    flips = pages.pairs("shop-base", "shop-tuned", "", [], "lost:yes", "", 0, 9)["rows"]
+    for name in ("shop-base", "shop-tuned"):
+        assert all(f"sample\nid={flip['id']}\nname={name}" in answers for flip in flips)
+    assert len(answers["pairs\na=shop-base\nb=shop-tuned"]["rows"]) == 120
 
 
 def test_conversations_that_failed_are_inside_and_all_on_request(folder: Path, page: bytes) -> None:

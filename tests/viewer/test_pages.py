@@ -322,21 +322,63 @@ def test_a_comparison_is_that_of_the_command_line(
         if part["slice"] == {"level": label}
     ]
     printed = command("compare", *runs, "--by", "level")
-    assert page["sentence"] in printed
+    named = "shop-tuned is better than shop-base"
+    assert page["sentence"].startswith(named)
+    assert page["sentence"].replace(named, "B is better") in printed
     for line in lines_of([*page["blocks"], *page["slice_blocks"]]):
         assert line in printed
     assert (page["gained"], page["lost"]) == (shown["gained_total"], shown["lost_total"])
     assert {"key": "endpoint.name", "a": "base-1b", "b": "tuned-1b"} in page["config"]
 
 
-def test_flips_have_both_answers(pages: Pages, folder: Path, command_json: Json) -> None:
-    shown = command_json("compare", folder / "shop-base", folder / "shop-tuned")
-    flips = pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)
-    assert flips["total"] == shown["gained_total"]
-    assert [row["id"] for row in flips["rows"]] == [c["id"] for c in shown["gained"]][:50]
-    assert all(row["a"]["answer"] != row["b"]["answer"] for row in flips["rows"])
-    more = pages.flips("shop-base", "shop-tuned", "gained", "", [], 3)
-    assert more["rows"][0] == flips["rows"][3]
+PAIR = ("shop-base", "shop-tuned", "", ())
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ("", lambda a, b: True),
+        ("gained:yes", lambda a, b: a == 0 and b == 1),
+        ("lost:yes", lambda a, b: a == 1 and b == 0),
+        ("equal:yes a:1", lambda a, b: a == b == 1),
+        ("-difference>=0", lambda a, b: a is None or b is None or b < a),
+        ("compared:no", lambda a, b: a is None or b is None),
+    ],
+)
+def test_samples_of_two_runs_are_filtered_by_both_values_ties_and_errors_included(
+    pages: Pages, where: str, holds: Callable[[Any, Any], bool]
+) -> None:
+    read = [pages.rows(name, "", "", [], 0, 200)["rows"] for name in PAIR[:2]]
+    rewards = [{row["id"]: row["reward"] for row in side} for side in read]
+    wanted = [id for id in rewards[0] if holds(rewards[0][id], rewards[1][id])]
+    found = pages.pairs(*PAIR, where, "", 0, 200)
+    assert found["total"] == len(wanted)
+    assert [row["id"] for row in found["rows"]] == wanted
+    assert pages.pairs(*PAIR, where, "-id", 1, 2)["rows"] == [
+        next(row for row in found["rows"] if row["id"] == id) for id in sorted(wanted)[::-1][1:3]
+    ]
+
+
+def test_samples_of_two_runs_are_filtered_by_metadata_and_text_of_either(pages: Pages) -> None:
+    for where in ("level:hard", "text:lamp"):
+        found = pages.pairs(*PAIR, where, "", 0, 9)
+        assert found["total"] == rows(pages, PAIR[0], where)["total"] < found["of"]
+    with pytest.raises(InvalidInput, match="samples of two runs have no 'reward'"):
+        pages.pairs(*PAIR, "reward<1", "", 0, 9)
+
+
+def test_several_runs_are_compared_with_the_first_and_corrected_for_their_number(
+    pages: Pages,
+) -> None:
+    names = ["shop-base", "shop-tuned", "shop-base-strict"]
+    one, two = pages.several(names[:2], "", []), pages.several(names, "", [])
+    alone = pages.compare("shop-base", "shop-tuned", "", "", [])
+    assert (one["rows"][1]["readings"][0]["low"], two["compared"]) == (alone["low"], 2)
+    narrow, wide = (several["rows"][1]["readings"][0] for several in (one, two))
+    assert wide["low"] < narrow["low"] < narrow["high"] < wide["high"]
+    assert [row.get("verdict") for row in two["rows"]][:2] == [None, "higher"]
+    with pytest.raises(InvalidInput, match="2 to 12 runs, got 1"):
+        pages.several(["shop-base"] * 2, "", [])
 
 
 def test_what_is_not_comparable_is_refused_until_it_is_allowed(pages: Pages) -> None:
@@ -345,7 +387,7 @@ def test_what_is_not_comparable_is_refused_until_it_is_allowed(pages: Pages) -> 
     kinds = refusal.value.kinds
     assert kinds == ("samples", "scorer", "environment")
     with pytest.raises(NotComparable):
-        pages.flips("shop-base", "arithmetic", "lost", "", ["samples"], 0)
+        pages.pairs("shop-base", "arithmetic", "", ["samples"], "", "", 0, 9)
     page = pages.compare("shop-base", "arithmetic", "", "", kinds)
     assert any("allowed to differ: scorer" in line for line in lines_of(page["blocks"]))
     assert page["wins"] is None
@@ -358,7 +400,7 @@ def test_the_same_answers_scored_twice_are_no_better(pages: Pages) -> None:
 
 def test_evals_of_a_curve_are_compared_by_their_steps(pages: Pages) -> None:
     page = pages.compare("grpo-shop@0", "grpo-shop@120", "", "", [])
-    assert page["sentence"].startswith("B is better")
+    assert page["sentence"].startswith("grpo-shop@120 is better than grpo-shop@0: ")
     assert page["a"]["name"] == "grpo-shop@0"
     with pytest.raises(InvalidInput, match="is a curve of many evals"):
         pages.compare("grpo-shop", "shop-base", "", "", [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -80,18 +81,22 @@ REQUESTS = {
     "rows": "name=shop-base&limit=100",
     "sample": "name=shop-base&id=price-000",
     "record": "name=shop-base&id=price-000",
-    "pair": "a=shop-base&b=shop-tuned&id=price-000",
     "compare": "a=shop-base&b=shop-tuned&by=level",
-    "flips": "a=shop-base&b=shop-tuned&kind=gained",
+    "pairs": "a=shop-base&b=shop-tuned&where=gained:yes&limit=100",
+    "several": "name=shop-base&name=shop-tuned",
     "curve": "name=grpo-shop",
+    "curves": "name=grpo-shop",
     "curve-flips": "name=grpo-shop&from_step=0&to_step=120",
     "strip": "name=grpo-shop",
     "history": "name=grpo-shop&id=price-000",
+    "notes": "name=shop-base",
+    "export": "name=shop-base",
 }
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", REQUESTS)
 def test_every_request_is_answered(pages: Pages, page: str) -> None:
+    assert {*PAGES} == {*REQUESTS, "exported"}
     answer = ask(pages, f"/api/{page}?{REQUESTS[page]}")
     assert answer.status == 200, answer.body
     assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
@@ -160,6 +165,59 @@ def test_nothing_can_be_changed(pages: Pages, method: str) -> None:
         assert ask(pages, path, method=method).status == 405
 
 
+NOTE = {"name": "arithmetic", "id": "sum-03", "repeat": 2, "label": "correct", "remark": "fine"}
+JSON_TYPE = {"Content-Type": "application/json"}
+NO_PAGE = {"Origin": "http://evil.example"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "takes", "status"),
+    [
+        ({}, NOTE, True, 200),
+        ({}, NOTE, False, 405),
+        ({"Authorization": "Bearer x"}, NOTE, True, 401),
+        ({"Host": "evil.example"}, NOTE, True, 421),
+        ({"Sec-Fetch-Site": "cross-site"}, NOTE, True, 403),
+        (NO_PAGE, NOTE, True, 403),
+        ({"Origin": "null"}, NOTE, True, 403),
+        ({"Origin": ""}, NOTE, True, 403),
+        ({"Content-Type": "text/plain"}, NOTE, True, 403),
+        ({}, {**NOTE, "id": "nope"}, True, 404),
+        ({}, {**NOTE, "name": "../arithmetic"}, True, 404),
+        ({}, {**NOTE, "repeat": 9}, True, 404),
+        ({}, {**NOTE, "repeat": -1}, True, 400),
+        ({}, {**NOTE, "path": "/etc/passwd"}, True, 400),
+        ({}, {**NOTE, "label": "x" * 65}, True, 422),
+        ({}, {**NOTE, "remark": "x" * 4001}, True, 422),
+        ({}, {**NOTE, "remark": "x" * 70_000}, True, 413),
+    ],
+)
+def test_a_note_is_written_by_the_own_page_alone_and_nothing_else_is(
+    folder: Path,
+    tmp_path: Path,
+    headers: dict[str, str],
+    body: dict[str, Any],
+    takes: bool,
+    status: int,
+) -> None:
+    shutil.copytree(folder / "arithmetic", tmp_path / "arithmetic")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "arithmetic").iterdir()}
+
+    async def main() -> int:
+        pages = Pages([tmp_path], takes_notes=takes)
+        async with running(pages) as address, ClientSession() as session:
+            sent = {**BEARER, **JSON_TYPE, "Origin": address, **headers}
+            url = f"{address}/api/note"
+            async with session.post(url, data=json.dumps(body), headers=sent) as response:
+                return response.status
+
+    assert asyncio.run(main()) == status
+    after = {path.name: path.read_bytes() for path in (tmp_path / "arithmetic").iterdir()}
+    written = after.pop("notes.jsonl", b"")
+    assert after == before
+    assert (b"fine" in written) == (status == 200)
+
+
 # --- Headers ------------------------------------------------------------------------------------
 
 
@@ -203,7 +261,7 @@ def test_what_is_sent_is_packed(pages: Pages) -> None:
     assert ask(pages, "/app.js", headers={}).headers["Content-Encoding"]
     assets = read_assets()
     loaded = b"".join(assets[path].body for path in ("index.html", "app.css", BUNDLE))
-    assert len(gzip.compress(loaded)) < 50_000
+    assert len(gzip.compress(loaded)) < 60_000
 
 
 # --- What can be reached ------------------------------------------------------------------------
@@ -233,7 +291,7 @@ def test_only_the_files_of_the_page_are_assets(pages: Pages, path: str) -> None:
     assert b"root:" not in answer.body
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "runs"])
+@pytest.mark.parametrize("page", [page for page in REQUESTS if page != "runs"])
 @pytest.mark.parametrize(
     "name", ["..", "../../etc", "%2fetc%2fpasswd", "shop-base%2f..%2f..", "damaged%00", "", "%ff"]
 )

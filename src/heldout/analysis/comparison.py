@@ -133,6 +133,27 @@ class Changes(Sequence[Change]):
     __hash__ = None  # type: ignore[assignment]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PairedSamples:
+    """Every sample that both runs have, in the order of A.
+
+    Attributes:
+        in_a: Its index among the samples of A.
+        in_b: The same of B.
+        a: Its value in A, a mean over repeats; NaN where it has none.
+        b: The same in B.
+        gained: Whether it fails in A and passes in B; of returns, whether it rose.
+        lost: Whether it passes in A and fails in B; of returns, whether it fell.
+    """
+
+    in_a: Ints
+    in_b: Ints
+    a: Floats
+    b: Floats
+    gained: NDArray[np.bool_]
+    lost: NDArray[np.bool_]
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """What B gained over A.
@@ -156,6 +177,7 @@ class Comparison:
         gained: Samples that fail in A and pass in B; none where samples are not paired. Of
             returns, those that rose.
         lost: Samples that pass in A and fail in B; of returns, those that fell.
+        samples: Every sample that both runs have; None where samples are not paired.
         mismatches: What differs and was allowed to.
         shared_samples: Samples that both runs have.
         unseeded: Runs whose episodes had no seeds, so that they cannot be paired.
@@ -192,6 +214,7 @@ class Comparison:
     unknown_scorers: tuple[str, ...]
     same_answers: bool
     scorer_change: str | None
+    samples: PairedSamples | None = field(repr=False, compare=False)
 
     def _repr_html_(self) -> str:
         from heldout.viewer.notebook import comparison_html
@@ -340,6 +363,7 @@ def _make_comparison(
         unknown_scorers=find_unknown_scorers(a, b),
         same_answers=rescored,
         scorer_change=describe_function_change(a, b, "score_fn") if rescored else None,
+        samples=aligned.paired_samples(scored),
     )
 
 
@@ -478,10 +502,24 @@ class _Aligned:
         if self.pairs is None:
             return ()
         a, b = self.columns
-        before, after = (
-            (side.rewards if side.passes is None else side.passes)[which]
-            for side, which in zip(self.columns, rows, strict=True)
-        )
+        before, after = self._passes(rows)
         which = np.flatnonzero(after > before if gained else before > after)
         in_a, in_b = rows[0][which], rows[1][which]
         return Changes(table, in_a, a.rewards[in_a], b.rewards[in_b])
+
+    def _passes(self, rows: Sequence[Ints]) -> list[NDArray[Any]]:
+        """Return whether these samples pass in either run; of returns, their rewards."""
+        return [
+            (side.rewards if side.passes is None else side.passes)[which]
+            for side, which in zip(self.columns, rows, strict=True)
+        ]
+
+    def paired_samples(self, values: Sequence[Floats]) -> PairedSamples | None:
+        """Return every sample that both runs have, those without a value in one included."""
+        if self.pairs is None:
+            return None
+        in_a, in_b = self.pairs
+        a, b = values[0][in_a], values[1][in_b]
+        known = ~np.isnan(a) & ~np.isnan(b)
+        before, after = self._passes([in_a, in_b])
+        return PairedSamples(in_a, in_b, a, b, known & (after > before), known & (before > after))

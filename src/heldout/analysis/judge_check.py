@@ -31,6 +31,7 @@ from heldout.types import Usage
 
 if TYPE_CHECKING:
     from heldout.scoring.judges import Criterion, Judge, JudgeVerdict, Question
+    from heldout.store.report import EvalReport
 
 JudgeTask = Literal["equality", "three-way", "criteria", "pairwise"]
 JUDGE_TASKS: tuple[JudgeTask, ...] = get_args(JudgeTask)
@@ -112,6 +113,51 @@ def parse_labels(rows: Iterable[tuple[str, Any]], kind: JudgeTask) -> list[Label
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise InvalidInput("; ".join(problems[:5]) + more)
     return list(answers.values())
+
+
+def labels_of_notes(report: EvalReport, kind: JudgeTask) -> tuple[list[LabelledAnswer], int]:
+    """Take the notes of a run's reviewers as labels.
+
+    Those labelled correct, incorrect or not_attempted are labels for "three-way", the first two for
+    "equality".
+
+    Args:
+        report: A run with notes.
+        kind: What the judge is asked.
+
+    Returns:
+        The labelled answers, and how many notes are left out: they have another label or none, are
+        about an earlier answer, or the sample has no ground truth.
+
+    Raises:
+        InvalidInput: There is no such kind, or no note is a label for it.
+    """
+    from heldout.store.notes import read_notes
+    from heldout.store.run_dir import RunDir
+
+    labels: dict[str, Any] = {"correct": True, "incorrect": False}
+    if kind == "three-way":
+        labels = {label: label for label in CATEGORIES[kind]}
+    elif kind != "equality":
+        raise InvalidInput(f"notes label one answer each: for {kind} give a file of labels")
+    notes = {} if report.path is None else read_notes(RunDir(report.path))
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for result in report.results if notes else ():
+        note = notes.get((result.sample_id, result.repeat))
+        if note is None or note.label not in labels or not note.is_about(result):
+            continue
+        truth = result.sample.ground_truth
+        if not result.ok or truth is None:
+            continue
+        name = result.sample_id + (f" #{result.repeat + 1}" if result.repeat else "")
+        row = {"question": result.question, "answer": result.trajectory.answer}
+        rows.append((name, {"id": name, **row, "ground_truth": truth, "label": labels[note.label]}))
+    if not rows:
+        raise InvalidInput(
+            f"{report.path} has no note that labels an answer {' or '.join(labels)}: "
+            "`heldout view --notes` writes them"
+        )
+    return parse_labels(rows, kind), len(notes) - len(rows)
 
 
 def _parse_label(where: str, row: Any, kind: JudgeTask) -> LabelledAnswer:

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from heldout._extras import missing_extra
-from heldout._format import count, interval, list_some, number
+from heldout._format import count, interval, list_some, number, printable
 from heldout._providers import KINDS, SERVERS
 from heldout.analysis.judge_check import (
     JudgeCheck,
@@ -23,6 +23,7 @@ from heldout.analysis.judge_check import (
     JudgeTask,
     LabelledAnswer,
     check_judge,
+    labels_of_notes,
     read_labels,
 )
 from heldout.cli._load import describe_error, load_object
@@ -34,9 +35,10 @@ from heldout.errors import InvalidInput, RenderMismatch
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import Examination, examine
 from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table
+from heldout.reporting.names import load_report
 from heldout.scoring.judges import Judge
 from heldout.stats import Agreement
-from heldout.store.runs import describe_model
+from heldout.store.runs import ROOT, describe_model
 from heldout.types import Message
 
 FEW_LABELS = 5
@@ -54,7 +56,7 @@ def command() -> None:
 
 
 @command.command("judge")
-@click.argument("labels", type=click.Path(path_type=Path))
+@click.argument("labels")
 @click.option(
     "--judge",
     "endpoint",
@@ -98,7 +100,7 @@ def command() -> None:
 )
 @json_option
 def judge(
-    labels: Path,
+    labels: str,
     endpoint: str,
     kind: JudgeTask,
     repeats: int,
@@ -113,8 +115,11 @@ def judge(
     and "second" instead of the answer, and label is first, second or tie; for criteria there are
     "criteria", [{"id", "description"}], and label says true or false of each id. An "id" is
     optional.
+
+    Or LABELS is a run, whose reviewers' notes (heldout view --notes) are the labels: correct,
+    incorrect, and for three-way not_attempted.
     """
-    items = read_labels(labels, kind)
+    items = _read_labels(labels, kind)
     judge = _load_judge(endpoint, {name: v for name, v in settings.items() if v is not None})
     try:
         check = _run_check(judge, items, kind, repeats)
@@ -132,6 +137,19 @@ def judge(
         print_report(_build_judge_report(check))
         if failures is not None:
             _print_differences(shown, len(check.differences))
+
+
+def _read_labels(labels: str, kind: JudgeTask) -> list[LabelledAnswer]:
+    """Read a file of labels, or the notes of a run."""
+    name = labels.partition("@")[0]
+    if Path(labels).is_file() or not (Path(name).is_dir() or (Path(ROOT) / name).is_dir()):
+        return read_labels(labels, kind)
+    items, left_out = labels_of_notes(load_report(labels), kind)
+    if left_out:
+        notes = f"{count(left_out, 'note')} of {labels} left out"
+        why = "they have another label or none, or are about an earlier answer"
+        click.echo(printable(f"{notes}: {why}."), err=True)
+    return items
 
 
 def _load_judge(name: str, settings: dict[str, Any]) -> Judge:

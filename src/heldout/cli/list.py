@@ -31,6 +31,7 @@ from heldout.reporting.names import find_curve, find_run_directory
 from heldout.reporting.summaries import format_cost
 from heldout.store.journal import repair as repair_journal
 from heldout.store.jsonl import has_writer
+from heldout.store.notes import repair_notes
 from heldout.store.run_dir import RunDir, now
 from heldout.store.runs import (
     ROOT,
@@ -52,7 +53,10 @@ STATUS_STYLES = {
     "damaged": "red",
 }
 SORT_KEYS = ("when", "name", "model", "mean", "n", "errors", "tokens", "cost", "status")
-RUN_FILES = ("run.json", "results.jsonl", "results.parquet", "summary.json", "curve.jsonl", "stop")
+RUN_FILES = (
+    *("run.json", "results.jsonl", "results.parquet", "summary.json", "curve.jsonl"),
+    *("notes.jsonl", "stop"),
+)
 """Files that a run directory has of its own; with `*.damaged`, `steps/` and `turns/`."""
 
 
@@ -267,7 +271,7 @@ def remove_run(path: Path) -> list[str]:
 @click.argument("run")
 @json_option
 def repair(run: str, as_json: bool) -> None:
-    """Move damaged lines of RUN aside, to results.damaged or curve.damaged.
+    """Move damaged lines of RUN aside, to results.damaged, curve.damaged or notes.damaged.
 
     `heldout run FILE --resume` then runs their items again. A last line that was cut short is what
     a killed process leaves behind; it is ignored anyway.
@@ -287,10 +291,16 @@ def repair(run: str, as_json: bool) -> None:
         moved = repair_curve(file)
     else:
         moved = repair_journal(file, mark_interrupted) if file.exists() else []
-    text = f"{file} has no damaged line."
-    if moved:
-        lines = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
-        text = f"Moved damaged {lines} of {file} to {file.with_suffix('.damaged').name}."
-    click.echo(printable(text), err=True)
+    click.echo(printable(_describe_repair(file, moved)), err=True)
+    if directory.notes.exists():
+        text = _describe_repair(directory.notes, repair_notes(directory.notes))
+        click.echo(printable(text), err=True)
     if as_json:
         print_json({"path": str(path), "moved": moved}, "repair")
+
+
+def _describe_repair(file: Path, moved: list[int]) -> str:
+    if not moved:
+        return f"{file} has no damaged line."
+    lines = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
+    return f"Moved damaged {lines} of {file} to {file.with_suffix('.damaged').name}."

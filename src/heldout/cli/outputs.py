@@ -216,11 +216,21 @@ class ShowCurveOutput(msgspec.Struct):
     points: list[CurvePoint]
 
 
+class NoteOutput(msgspec.Struct):
+    """What a reviewer says of an answer."""
+
+    label: Annotated[str, about("correct, incorrect, not_attempted, or another text")]
+    remark: str
+    time: str
+    is_current: Annotated[bool, about("false where the item was answered anew since")]
+
+
 ShowItemsOutput = extend(
     EvalResult,
     "ShowItemsOutput",
     "One object per line and item, with --failures, --passes or --sample.",
     reward=Annotated[float | None, about("null where it errored")],
+    note=NoteOutput | None,
 )
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from heldout.store.notes import Notes
     from heldout.store.report import EvalReport
     from heldout.training.curve import CurvePoint
     from heldout.types import EvalResult
@@ -222,11 +223,17 @@ def _find_items(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
 
 
 def _show_items(results: Sequence[EvalResult], report: EvalReport, format: str | None) -> None:
-    """Print conversations with their scores and what graders extracted."""
+    """Print conversations with their scores, what graders extracted, and reviewers' notes."""
+    from heldout.store.notes import read_notes
+    from heldout.store.run_dir import RunDir
+
+    notes = {} if report.path is None else read_notes(RunDir(report.path))
     if format == "json":
         for result in results:
             reward = result.score.reward if result.ok else None
-            print_json({**msgspec.to_builtins(result), "reward": reward}, "show-items")
+            note = _note_on(result, notes)
+            plain = {**msgspec.to_builtins(result), "reward": reward, "note": note}
+            print_json(plain, "show-items")
         return
     if not results:
         so_far = " so far" if report.summary.get("complete") is False else ""
@@ -241,7 +248,7 @@ def _show_items(results: Sequence[EvalResult], report: EvalReport, format: str |
     if format == "markdown":
         blocks: list[Block] = []
         for result, repeat in zip(results, repeats, strict=True):
-            rows = [[label, shorten(text)] for label, text in _describe_result(result)]
+            rows = [[label, shorten(text)] for label, text in _describe_result(result, notes)]
             blocks += [Line(name(result.sample_id), repeat), Table([Column(""), Column("")], rows)]
         print_report(Report(blocks), markdown=True)
         return
@@ -251,13 +258,24 @@ def _show_items(results: Sequence[EvalResult], report: EvalReport, format: str |
             console.print()
         title = Line(Span("── ", "dim"), Span(result.sample_id, "bold"), repeat)
         console.print(render_line(title), soft_wrap=True)
-        for label, text in _describe_result(result):
+        for label, text in _describe_result(result, notes):
             content = as_text(shorten(text), TEXT_STYLES.get(label, ""))
             print_labelled(console, label, content, LABEL_STYLES.get(label, "bold cyan"))
 
 
-def _describe_result(result: EvalResult) -> Iterator[tuple[str, str]]:
+def _note_on(result: EvalResult, notes: Notes) -> dict[str, Any] | None:
+    """Return a reviewer's note as plain values, and whether it is about this answer."""
+    note = notes.get((result.sample_id, result.repeat))
+    if note is None:
+        return None
+    return {**pick(note, "label", "remark", "time"), "is_current": note.is_about(result)}
+
+
+def _describe_result(result: EvalResult, notes: Notes) -> Iterator[tuple[str, str]]:
     """Yield the score, what graders extracted and judges wrote, the conversation and the target."""
+    said = notes.get((result.sample_id, result.repeat))
+    if said is not None:
+        yield "note", said.text + ("" if said.is_about(result) else " (about an earlier answer)")
     if result.error is not None:
         yield "error", result.error
     else:

@@ -24,6 +24,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME",
               help="A name this machine is reached by; needed with --host.")  # fmt: skip
 @click.option("--no-token", is_flag=True, help="Answer everybody who can reach the port.")
+@click.option("--notes", is_flag=True, help="Let the page write notes, to notes.jsonl in the run.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
 @click.option(
     "--export",
@@ -48,6 +49,7 @@ def command(
     host: str,
     allow_hosts: tuple[str, ...],
     no_token: bool,
+    notes: bool,
     no_browser: bool,
     export: Path | None,
     samples: str,
@@ -56,7 +58,8 @@ def command(
 ) -> None:
     """Show RUNs in a browser: run directories, or folders of them. Default: outputs/evals.
 
-    Nothing leaves this machine, and nothing can be changed from the page.
+    Nothing leaves this machine, and nothing can be changed from the page but, with --notes, what
+    reviewers say of samples: notes.jsonl in the run directory.
     """
     if export is not None:
         from heldout.viewer.export import export_runs
@@ -75,7 +78,9 @@ def command(
             f"--host {host} can be reached from other machines: say by which name with "
             "--allow-host NAME"
         )
-    pages = Pages(find_roots(runs))
+    if notes and no_token:
+        raise InvalidInput("--notes needs the token: without it everybody here could write notes")
+    pages = Pages(find_roots(runs), takes_notes=notes)
 
     def show(address: str) -> None:
         click.echo(printable(f"Serving {', '.join(map(str, pages.roots))} at {address}"))

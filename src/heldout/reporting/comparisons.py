@@ -63,7 +63,7 @@ def build_comparison(
         blocks += slice_blocks(comparison)
     blocks += [*flip_blocks(comparison, flips, markdown, width), *remark_lines(comparison)]
     style = f"bold {VERDICT_STYLES.get(comparison.verdict, '')}".rstrip()
-    return Report(blocks, conclusion=_verdict_text(comparison), style=style)
+    return Report(blocks, conclusion=verdict_text(comparison), style=style)
 
 
 def interval_text(around: Interval | None) -> str:
@@ -219,14 +219,22 @@ def pairing_line(comparison: Comparison) -> Line:
     return Line(*parts)
 
 
-def _verdict_text(comparison: Comparison) -> str:
-    """The verdict in one sentence; none says "no difference", which cannot be shown."""
+def verdict_text(comparison: Comparison, *, with_names: bool = False) -> str:
+    """Return the verdict in one sentence; none says "no difference", which cannot be shown.
+
+    Args:
+        comparison: The comparison.
+        with_names: Name the runs; otherwise they are A and B, as above the tables.
+    """
     words = {"b_better": "better", "a_better": "worse", "b_higher": "higher", "a_higher": "lower"}
     overall, with_errors = comparison.overall, comparison.with_errors
     around = overall.interval
     difference = f"{number(overall.difference, sign=True)} ({interval_text(around)})"
     if comparison.verdict != "inconclusive":
-        return f"B is {words[comparison.verdict]}: {difference}."
+        a, b = comparison.a.name, comparison.b.name
+        word = words[comparison.verdict]
+        said = f"{b} is {word} than {a}" if with_names else f"B is {word}"
+        return f"{said}: {difference}."
     if around is None:
         return "Inconclusive: there is no spread to judge by."
     if around.low <= 0 <= around.high or with_errors is None:

@@ -53,6 +53,8 @@ class CurveRun:
     """Whether a process is writing it."""
     last_skip: str | None = None
     """Reason of the last skip, where the last attempt has no results but earlier ones have."""
+    attempts: tuple[str, ...] = ()
+    """Ids of all attempts of the training run, those that were superseded included, in order."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -92,7 +94,8 @@ def read_curve(path: Path) -> CurveRun:
     if results and not any(point.has_result for point in last_attempt):
         last_skip = last_attempt[-1].skipped
     info = run.read_info() if run.run.exists() else None
-    return CurveRun(path, points, len(results - current), info, live, last_skip)
+    attempts = tuple(dict.fromkeys(point.session for point in written))
+    return CurveRun(path, points, len(results - current), info, live, last_skip, attempts)
 
 
 def group_by_label(points: Iterable[CurvePoint]) -> dict[str, list[CurvePoint]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from heldout._format import count, cut, interval, list_some, number
 from heldout.chat.finish_reasons import is_known_finish_reason
 from heldout.config import MAX_ERROR_RATE
-from heldout.errors import InvalidInput
+from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table, code, name
 from heldout.store.error_counts import list_errors
 from heldout.store.remote import lasting_name
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from heldout.store.report import EvalReport
     from heldout.store.run_dir import ModelUsage, RunInfo
 
+LABELS_NAMED = 5
+"""Labels of notes that are counted one by one."""
 REASONS_NAMED = 3
 """Unknown finish reasons that are named."""
 # Words that have an order, though not that of the alphabet.
@@ -86,6 +88,7 @@ def build_report(
         *(Line(note, style="yellow") for note in _make_notes(summary)),
         *(Line(note, style="yellow") for note in _describe_finish_reasons(report)),
     ]
+    blocks += _describe_notes(report)
     blocks += [Line(line, style="red") for line in list_errors(report.errors, errors)]
     if errors:
         run = "RUN" if report.path is None else shlex.quote(lasting_name(report.path))
@@ -98,6 +101,24 @@ def build_report(
     if report.path is not None:
         blocks.append(Line(f"saved to {lasting_name(report.path)}", style="dim", wrap=False))
     return Report(blocks)
+
+
+def _describe_notes(report: EvalReport) -> Iterator[Line]:
+    """Say how many answers have a reviewer's note, by label."""
+    from heldout.store.notes import count_labels, read_notes
+    from heldout.store.run_dir import RunDir
+
+    if report.path is None:
+        return
+    try:
+        notes = read_notes(RunDir(report.path))
+    except RunDirectoryError as problem:
+        yield Line(f"the notes cannot be read: {problem}", style="yellow")
+        return
+    if notes:
+        counts = count_labels(notes.values())
+        labels = [f"{n} {label or 'without a label'}" for label, n in counts.items()]
+        yield Line(f"{count(len(notes), 'note')} of reviewers: {list_some(labels, LABELS_NAMED)}")
 
 
 def describe_usage(report: EvalReport) -> str | None:

@@ -4,8 +4,10 @@
     results.jsonl    the journal: a header line, then one line per result, appended as it happens
     results.parquet  columns, in dataset order, of runs that are large enough; derived
     summary.json     the summary; derived
+    notes.jsonl      what reviewers say of single answers; no part of the results
 
 `jsonl` appends to and reads files of lines, `journal` knows results as lines, `run_dir` owns the
 directory, `resume` knows what a stopped run has finished, `columns` turns results into a summary,
-slices and tables, `parquet` and `sql` are DuckDB's part of it, and `report` is what users hold.
+slices and tables, `parquet` and `sql` are DuckDB's part of it, `report` is what users hold, and
+`notes` reads and writes what reviewers say.
 """

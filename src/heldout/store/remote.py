@@ -19,7 +19,10 @@ from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplac
 from heldout.store.jsonl import open_to_read
 from heldout.store.run_dir import COPIED, RunDir, now
 
-FILES = ("results.jsonl", "results.parquet", "summary.json", "curve.jsonl", "run.json")
+FILES = (
+    *("notes.jsonl", "results.jsonl", "results.parquet", "summary.json", "curve.jsonl"),
+    "run.json",
+)
 """Of a run directory, in the order they are copied in."""
 
 

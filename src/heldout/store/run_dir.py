@@ -236,6 +236,8 @@ class RunDir:
         """The summary of a complete run."""
         self.curve = path / "curve.jsonl"
         """The points of an eval during training."""
+        self.notes = path / "notes.jsonl"
+        """What reviewers say of single answers; no part of the results."""
         self.turns = path / "turns"
         """Holds the turns of items in flight, if they are saved."""
 

@@ -1,37 +1,45 @@
-"""Two runs compared, and the samples that flipped between them."""
+"""Two runs compared, their samples one by one, and several runs compared with one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
-from heldout._format import number
+import numpy as np
+from numpy.typing import NDArray
+
+from heldout._format import number, p_value
 from heldout.analysis import Comparison, compare
 from heldout.analysis.comparison import Difference
+from heldout.errors import InvalidInput
 from heldout.reporting.blocks import plain_blocks
-from heldout.reporting.comparisons import build_comparison, slice_blocks, sort_slices
-from heldout.stats import Interval, SliceDifference
-from heldout.store.columns import as_text
+from heldout.reporting.comparisons import (
+    build_comparison,
+    interval_text,
+    remark_lines,
+    slice_blocks,
+    sort_slices,
+    verdict_text,
+)
+from heldout.stats import Interval, PairedDifference, SliceDifference, slice_differences
 from heldout.store.report import EvalReport
 from heldout.store.runs import describe_model
-from heldout.types import EvalResult
-from heldout.viewer.tables import RunTable
+from heldout.viewer.tables import ItemNumbers, RunTable, order_by
 from heldout.viewer.values import (
     LONGEST_CELL,
     Plain,
-    cut_text,
-    extracted,
     filter_text,
     numbers,
     question_text,
     text_or_none,
 )
+from heldout.viewer.where import FilterColumn, evaluate, parse, quote
 
-LONGEST_ANSWER = 2_000
-"""Characters of an answer in a list of flips or steps."""
-FLIPS = 50
+YES_NO = ("no", "yes")
+MOST_RUNS = 12
+"""Runs in one table."""
 
 
 @lru_cache(8)
@@ -60,7 +68,7 @@ def describe_comparison(comparison: Comparison, a: RunTable, b: RunTable) -> Pla
     return {
         "a": _describe_side(comparison.a.report),
         "b": _describe_side(comparison.b.report),
-        "sentence": report.conclusion,
+        "sentence": verdict_text(comparison, with_names=True),
         "verdict": comparison.verdict,
         "metric": comparison.metric,
         "pass_threshold": comparison.pass_threshold,
@@ -85,26 +93,170 @@ def describe_comparison(comparison: Comparison, a: RunTable, b: RunTable) -> Pla
     }
 
 
-def describe_flips(
-    comparison: Comparison, tables: tuple[RunTable, RunTable], kind: str, offset: int
-) -> Plain:
-    """Describe samples that pass in one of two runs alone, with both answers."""
-    changes = comparison.gained if kind == "gained" else comparison.lost
-    shown = changes[offset : offset + FLIPS]
-    rows = []
-    for change in shown:
-        results = [_first_attempt(table, change.id) for table in tables]
+class PairTable:
+    """The samples that two runs share, as rows to filter and sort.
+
+    Args:
+        comparison: The comparison, of paired samples.
+        tables: Both runs.
+    """
+
+    def __init__(self, comparison: Comparison, tables: tuple[RunTable, RunTable]) -> None:
+        if comparison.samples is None:
+            raise InvalidInput(
+                "the samples of these runs are not paired: there is no table of both"
+            )
+        self.samples, self.tables = comparison.samples, tables
+        places = (self.samples.in_a, self.samples.in_b)
+        self.items = [
+            np.unique(table.table.sample, return_index=True)[1][place]
+            for table, place in zip(tables, places, strict=True)
+        ]
+        """Of each row, the first attempt in either run."""
+
+    def __len__(self) -> int:
+        return len(self.samples.a)
+
+    @cached_property
+    def changes(self) -> dict[str, NDArray[np.bool_]]:
+        """What a filter can ask with yes and no, of each row."""
+        samples = self.samples
+        difference = samples.b - samples.a
+        with np.errstate(invalid="ignore"):
+            return {
+                "lost": samples.lost,
+                "gained": samples.gained,
+                "lower": difference < 0,
+                "higher": difference > 0,
+                "equal": difference == 0,
+                "compared": ~np.isnan(difference),
+            }
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of a filter."""
+        return ["id", "a", "b", "difference", *self.changes, *self.tables[0].metadata_keys]
+
+    def column(self, field: str) -> FilterColumn:
+        """Get the column of a filter's field; HeldoutError where there is none."""
+        samples = self.samples
+        numbers = {"a": samples.a, "b": samples.b, "difference": samples.b - samples.a}
+        if field in numbers:
+            return FilterColumn(numbers=numbers[field])
+        if field in self.changes:
+            return FilterColumn(codes=self.changes[field].astype(np.int32), values=YES_NO)
+        if field != "id" and field not in self.tables[0].metadata_keys:
+            known = ", ".join(self.fields)
+            raise InvalidInput(f"samples of two runs have no {field!r:.100}; there is {known}")
+        column = self.tables[0].column(field)
+        if column.numbers is not None:
+            return FilterColumn(numbers=column.numbers[self.items[0]])
+        assert column.codes is not None
+        return replace(column, codes=column.codes[self.items[0]])
+
+    def select(self, where: str, sort: str) -> ItemNumbers:
+        """Pick the rows that a filter holds for, in an order; "" is that of A."""
+        held = evaluate(parse(where), len(self), self.column, self._search)
+        if not sort:
+            return np.flatnonzero(held)
+        order = order_by(self.column(sort.removeprefix("-")), descending=sort.startswith("-"))
+        return order[held[order]]
+
+    def _search(self, text: str) -> NDArray[np.bool_]:
+        """Find the rows whose conversation in either run contains a text."""
+        held = np.zeros(len(self), dtype=np.bool_)
+        for table, places in zip(self.tables, (self.samples.in_a, self.samples.in_b), strict=True):
+            found = table.table.sample[table.select(f"text:{quote(text)}", "")]
+            held |= np.isin(places, found)
+        return held
+
+    def row(self, row: int) -> Plain:
+        """Describe a row: its sample, both values, and how they differ."""
+        values = {"a": float(self.samples.a[row]), "b": float(self.samples.b[row])}
+        values["difference"] = values["b"] - values["a"]
+        changes = (name for name, held in self.changes.items() if held[row])
+        return {
+            "id": self.tables[0].ids[int(self.items[0][row])],
+            "change": next(changes, "not compared"),
+            "text": {
+                name: number(None if np.isnan(value) else value, sign=name == "difference")
+                for name, value in values.items()
+            },
+        }
+
+
+def describe_pairs(pairs: PairTable, where: str, sort: str, offset: int, limit: int) -> Plain:
+    """Give some of the samples that a filter holds for, with both values."""
+    rows = pairs.select(where, sort)
+    shown: list[int] = rows[offset : offset + limit].tolist()
+    results = pairs.tables[0].read(pairs.items[0][shown].tolist())
+    return {
+        "total": len(rows),
+        "of": len(pairs),
+        "fields": pairs.fields,
+        "counts": {name: int(held.sum()) for name, held in pairs.changes.items()},
+        "rows": [
+            {**pairs.row(row), "question": question_text(result, LONGEST_CELL)}
+            for row, result in zip(shown, results, strict=True)
+        ],
+    }
+
+
+# --- Several runs -------------------------------------------------------------------------------
+
+
+def describe_several(comparisons: Sequence[Comparison], names: Sequence[str]) -> Plain:
+    """Describe runs that were each compared with the first, corrected for their number.
+
+    Args:
+        comparisons: The comparison of each other run with the first.
+        names: All runs, the first one included.
+    """
+    rows: list[Plain] = [{"name": names[0], **_describe_side(comparisons[0].a.report)}]
+    corrected = slice_differences(
+        dict(zip(names[1:], (c.overall for c in comparisons), strict=True))
+    )
+    counted = slice_differences(
+        {
+            name: comparison.with_errors or comparison.overall
+            for name, comparison in zip(names[1:], comparisons, strict=True)
+        }
+    )
+    for comparison, *readings in zip(comparisons, corrected, counted, strict=True):
+        signs = {_sign(reading.simultaneous_interval) for reading in readings}
+        name = str(readings[0].label)
         rows.append(
             {
-                "id": change.id,
-                "question": question_text(results[0], LONGEST_CELL),
-                "target": cut_text(as_text(results[0].sample.ground_truth)),
-                "attempts": max(table.repeats for table in tables),
-                "a": _flip_side(change.a, results[0]),
-                "b": _flip_side(change.b, results[1]),
+                "name": name,
+                **_describe_side(comparison.b.report),
+                "readings": [_describe_corrected(reading) for reading in readings],
+                "has_errors": comparison.with_errors is not None,
+                "verdict": {1: "higher", -1: "lower"}.get(signs.pop(), "inconclusive")
+                if len(signs) == 1
+                else "inconclusive",
+                "blocks": plain_blocks(remark_lines(comparison)),
             }
         )
-    return {"total": len(changes), "rows": rows}
+    return {"metric": comparisons[0].metric, "rows": rows, "compared": len(comparisons)}
+
+
+def _describe_corrected(part: SliceDifference) -> Plain:
+    around = part.simultaneous_interval
+    difference = part.difference
+    return _difference(difference, around) | {
+        "text": {
+            "difference": number(difference.difference, sign=True),
+            "interval": interval_text(around),
+            "p": p_value(part.adjusted_p_value),
+        },
+        "n": difference.n
+        if isinstance(difference, PairedDifference)
+        else f"{difference.n_a}, {difference.n_b}",
+    }
+
+
+def _sign(around: Interval | None) -> int:
+    return 0 if around is None else int(around.low > 0) - int(around.high < 0)
 
 
 def _describe_side(report: EvalReport) -> Plain:
@@ -147,18 +299,3 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> Plain:
         else:
             flat[prefix + key] = value
     return flat
-
-
-def _first_attempt(table: RunTable, id: str) -> EvalResult:
-    (result,) = table.read(table.items_of(id)[:1])
-    return result
-
-
-def _flip_side(reward: float, result: EvalResult) -> Plain:
-    return {
-        "reward": reward,
-        "text": {"reward": number(reward)},
-        "error": cut_text(result.error),
-        "answer": result.trajectory.answer[:LONGEST_ANSWER],
-        **extracted(result),
-    }

@@ -51,7 +51,10 @@ def describe_curve(name: str, path: Path, _stamp: str, label: str, metric: str) 
         "metrics": list(dict.fromkeys(name for point in results for name in point.metrics())),
         "points": [
             _describe_point(point, metric, most)
-            | {"run": _eval_name(name, labels, point) if point.run else None}
+            | {
+                "run": _eval_name(name, labels, point) if saved_eval(path, point) else None,
+                "attempt": run.attempts.index(point.session) + 1,
+            }
             for point in points
         ],
         "every": config.get("every_steps") if isinstance(config.get("every_steps"), int) else None,
@@ -90,7 +93,6 @@ def _describe_point(point: CurvePoint, metric: str, most: int) -> Plain:
     scored = point.number("mean_scored") if metric == "reward" and errors else None
     return {
         "step": point.step,
-        "session": point.session,
         "mean": value,
         "low": bounds and bounds[0],
         "high": bounds and bounds[1],

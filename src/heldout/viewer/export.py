@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from heldout import __version__
 from heldout._secrets import IS_KEY, REDACTED
@@ -35,9 +36,24 @@ MOST_ROWS = 100_000
 MOST_BYTES = 20_000_000
 CONVERSATIONS = 1_000
 """Conversations of a run that are inside by default: those that failed first."""
+FLIPS = 50
+"""Samples each way whose conversations are inside because they flipped between two runs."""
+PAIR_ROWS = 2_000
+"""Samples of two runs in a table of both: those that flipped first."""
 STEP_PAIRS = 300
 
 Answers = dict[str, Any]
+
+
+class ExportedFile(NamedTuple):
+    """The HTML file, and what is in it."""
+
+    page: bytes
+    names: list[str]
+    inside: int
+    """Conversations in it."""
+    whole: int
+    """Conversations that its runs have."""
 
 
 def export_runs(
@@ -47,22 +63,37 @@ def export_runs(
     redact: Sequence[str] = (),
     allow_secrets: bool = False,
 ) -> bytes:
-    """Make the HTML file.
+    """Make the HTML file of run directories, or folders of them; arguments as `export_pages`."""
+    names = list(scan_runs(roots))
+    if not names:
+        raise InvalidInput(f"there are no runs in {', '.join(map(str, roots))}")
+    pages = Pages(roots)
+    made = export_pages(pages, names, samples=samples, redact=redact, allow_secrets=allow_secrets)
+    return made.page
+
+
+def export_pages(
+    pages: Pages,
+    names: Sequence[str],
+    *,
+    samples: str = "failures",
+    redact: Sequence[str] = (),
+    allow_secrets: bool = False,
+) -> ExportedFile:
+    """Make the HTML file of some runs.
 
     Args:
-        roots: Run directories, or folders of them.
+        pages: What answers the requests of the page.
+        names: The runs.
         samples: Whose conversations are inside: "all", "failures" (and flips), or a number.
         redact: Keys of inputs, metadata and settings whose values are left out.
         allow_secrets: Whether texts that look like keys are let through.
     """
-    names = list(scan_runs(roots))
-    if not names:
-        raise InvalidInput(f"there are no runs in {', '.join(map(str, roots))}")
     if len(names) > MOST_RUNS:
         raise InvalidInput(
             f"there are {len(names)} runs, and a file holds {MOST_RUNS}: name those to export"
         )
-    collected = _Collector(Pages(roots), names, samples, frozenset(redact))
+    collected = _Collector(pages, names, samples, frozenset(redact))
     answers = _redact(collected.answers, frozenset(redact))
     data = msgspec.json.encode(answers)
     if not allow_secrets:
@@ -73,7 +104,7 @@ def export_runs(
             f"the file would have {len(page) // 1_000_000} MB, and {MOST_BYTES // 1_000_000} are "
             "the most: name fewer runs, or fewer conversations with --samples N"
         )
-    return page
+    return ExportedFile(page, list(names), collected.inside, collected.whole)
 
 
 # --- Answers ------------------------------------------------------------------------------------
@@ -92,9 +123,11 @@ class _Collector:
         listed = [row for name, row in rows.items() if name in names]
         self.answers["runs"] = {"runs": listed, "roots": [], "state": ""}
         runs = [row["name"] for row in listed if row["kind"] != "curve" and "problem" not in row]
+        pairs = [*combinations(reversed(runs), 2)]  # the older one is A
+        flipped = self._find_flips(pairs)
         for name in runs:
-            self._add_run(name)
-        for a, b in combinations(reversed(runs), 2):  # the older one is A
+            self._add_run(name, flipped.get(name, set()))
+        for a, b in pairs:
             with suppress(HeldoutError):  # not comparable
                 self._add_comparison(a, b)
         for row in listed:
@@ -105,7 +138,19 @@ class _Collector:
         pairs = [f"{key}={value}" for key, value in sorted(params.items()) if value not in ("", 0)]
         self.answers["\n".join([path, *pairs])] = answer
 
-    def _add_run(self, name: str) -> None:
+    def _find_flips(self, pairs: Sequence[tuple[str, str]]) -> dict[str, set[str]]:
+        """Find the samples of each run that flip between it and another."""
+        flipped: dict[str, set[str]] = {}
+        for names in pairs:
+            with suppress(HeldoutError):  # not comparable, or not by sample
+                table = self._pages.pair_table(*names, "", [])
+                for change in ("lost", "gained"):
+                    rows = np.flatnonzero(table.changes[change])[:FLIPS].tolist()
+                    for name in names:
+                        flipped.setdefault(name, set()).update(table.row(r)["id"] for r in rows)
+        return flipped
+
+    def _add_run(self, name: str, flipped: set[str]) -> None:
         run = self._pages.run(name)
         config = {key: value for key, value in run["config"].items() if key != "output_dir"}
         self._add("run", {**run, "path": "", "config": config, "state": ""}, name=name)
@@ -115,16 +160,19 @@ class _Collector:
                 self._add("slices", slices, name=name, by=key)
         if not run["summary"]["n"]:
             return
+        notes = self._pages.notes(name)
+        if notes["total"]:
+            self._add("notes", notes, name=name)
         table = self._pages.table(name)
         if len(table) > MOST_ROWS:
             raise InvalidInput(f"{name} has {len(table):,} results; a file holds {MOST_ROWS:,}")
         rows = self._pages.rows(name, "", "", [], 0, MOST_ROWS)
-        chosen = self._choose(rows["rows"])
-        inside = {(row["id"], row["repeat"]) for row in chosen}
+        inside = {(row["id"], row["repeat"]) for row in self._choose(rows["rows"])}
         for row in rows["rows"]:
-            row["inside"] = (row["id"], row["repeat"]) in inside
+            row["inside"] = (row["id"], row["repeat"]) in inside or row["id"] in flipped
+        chosen = [row for row in rows["rows"] if row["inside"]]
         columns = _plain_columns(table, self._redact)
-        still = {"generation": "", "completions": [], "inside": len(inside)}
+        still = {"generation": "", "completions": [], "inside": len(chosen)}
         self._add("rows", {**rows, **columns, **still}, name=name)
         self.whole += len(table)
         for row in chosen:
@@ -155,12 +203,31 @@ class _Collector:
                     sliced = self._pages.compare(first, second, key, "", [])
                     if len(sliced["slices"]) <= 100:
                         self._add("compare", sliced, a=first, b=second, by=key)
-            for kind in ("lost", "gained"):
-                flips = self._pages.flips(first, second, kind, "", [], 0)
-                self._add("flips", flips, a=first, b=second, kind=kind)
-                for row in flips["rows"]:
-                    pair = self._pages.pair(first, second, row["id"])
-                    self._add("pair", pair, a=first, b=second, id=row["id"])
+            if comparison["paired"]:
+                self._add_pairs(first, second)
+
+    def _add_pairs(self, a: str, b: str) -> None:
+        """Add the table of the samples that two runs share; those that flipped come first."""
+        table = self._pages.pair_table(a, b, "", [])
+        has_flipped = table.changes["lost"] | table.changes["gained"]
+        rows = np.argsort(~has_flipped, kind="stable")[:PAIR_ROWS]
+        columns = {
+            field: _plain_column(_take(table.column(field), rows))
+            for field in table.fields
+            if field not in self._redact
+        }
+        described = [table.row(row) for row in rows.tolist()]
+        for row in described:
+            row["inside"] = all(f"sample\nid={row['id']}\nname={n}" in self.answers for n in (a, b))
+        answer = {
+            "of": len(rows),
+            "left_out": len(table) - len(rows),
+            "columns": columns,
+            "fields": {field: field for field in columns},
+            "counts": {name: int(held.sum()) for name, held in table.changes.items()},
+            "rows": described,
+        }
+        self._add("pairs", answer, a=a, b=b)
 
     def _add_curve(self, name: str) -> None:
         overview = self._pages.curve(name, "", "")
@@ -169,7 +236,7 @@ class _Collector:
             for metric in ("", "pass_rate", *overview["metrics"][:12]):
                 curve = self._pages.curve(name, label, metric)
                 status = {"line": f"{len(curve['points'])} points", "style": ""}
-                still = {"status": status, "live": False, "state": "", "path": ""}
+                still = {"status": status, "live": False, "state": "", "path": "", "others": []}
                 # Without a label in the address it is the first one's.
                 for shown in {param, "" if label == overview["label"] else param}:
                     self._add("curve", curve | still, name=name, label=shown, metric=metric)
@@ -197,6 +264,17 @@ def _plain_columns(table: RunTable, redact: frozenset[str]) -> Answers:
             columns[name] = _plain_column(table.column(field))
     inputs = [field for field in fields if table.is_input(field)]
     return {"columns": columns, "fields": fields, "inputs": inputs}
+
+
+def _take(column: FilterColumn, rows: NDArray[np.int64]) -> FilterColumn:
+    """Return some rows of a column, with the values that they have."""
+    if column.numbers is not None:
+        return FilterColumn(numbers=column.numbers[rows])
+    assert column.codes is not None
+    used, codes = np.unique(column.codes[rows], return_inverse=True)
+    shift = int(used[0] < 0)  # -1 is no value
+    values = [column.values[code] for code in used[shift:].tolist()]
+    return FilterColumn(codes=(codes - shift).astype(np.int32), values=values)
 
 
 def _plain_column(column: FilterColumn) -> Answers:

@@ -24,18 +24,22 @@ from heldout.store.journal import has_writer
 from heldout.store.jsonl import count_lines, open_to_read
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import holds_run, runs_of_name, walk_runs
-from heldout.viewer import curve_page, run_page, sample_page
+from heldout.viewer import curve_page, note_page, run_page, sample_page
 from heldout.viewer.run_list import describe_entry
 from heldout.viewer.tables import RunTable, stamp
 from heldout.viewer.values import Plain, UnknownRun
 
 if TYPE_CHECKING:
     from heldout.analysis import Comparison
+    from heldout.viewer.compare_page import PairTable
+    from heldout.viewer.export import ExportedFile
 
 __all__ = ["NotComparable", "Pages", "UnknownRun", "scan_runs"]
 
 DEPTH = 3
 """Folders below a root in which runs are looked for."""
+OTHER_RUNS = 200
+"""Runs that are offered to be compared with others, and curves to be drawn with them."""
 JOURNAL_GRAIN = 1 << 20
 """Bytes that a journal grows by until the list of runs shows it anew."""
 
@@ -68,10 +72,14 @@ class Pages:
 
     Args:
         roots: Folders that hold runs, and run directories.
+        takes_notes: Whether notes may be written.
     """
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path], *, takes_notes: bool = False) -> None:
         self.roots = list(roots)
+        self.takes_notes = takes_notes
+        self._made: tuple[tuple[str, ...], ExportedFile] | None = None
+        """The last file that was made, and of what."""
         self._known: dict[str, Path] = {}
 
     def runs(self) -> Plain:
@@ -131,18 +139,28 @@ class Pages:
     # --- One sample ---
 
     def sample(self, name: str, id: str, repeat: int) -> Plain:
-        """Give one attempt at a sample: the conversation, and what the grader extracted."""
-        return sample_page.describe_attempt(name, self.table(name), id, repeat)
+        """Give one attempt at a sample: the conversation, what graders extracted, and its note."""
+        table = self.table(name)
+        answer = sample_page.describe_attempt(name, table, id, repeat)
+        return answer | note_page.describe_note(table, id, repeat, takes_notes=self.takes_notes)
 
     def record(self, name: str, id: str, repeat: int) -> Plain:
         """Give one attempt at a sample as JSON."""
         return sample_page.attempt_as_json(name, self.table(name), id, repeat)
 
-    def pair(self, a: str, b: str, id: str) -> Plain:
-        """Give the first attempt of two runs at one sample."""
-        return {"a": self.sample(a, id, 0), "b": self.sample(b, id, 0)}
+    # --- Notes ---
 
-    # --- Two runs ---
+    def notes(self, name: str) -> Plain:
+        """Give the notes of a run's reviewers, the newest first."""
+        return note_page.describe_notes(self.table(name))
+
+    def write_note(self, name: str, id: str, repeat: int, label: str, remark: str) -> Plain:
+        """Write a note on one attempt at a sample, beside the run's files; "" takes it away."""
+        table = self.table(name)
+        note_page.write(name, table, id, repeat, label, remark)
+        return note_page.describe_note(table, id, repeat, takes_notes=self.takes_notes)
+
+    # --- Two runs, and several ---
 
     def compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Plain:
         """Compare run B with run A."""
@@ -152,14 +170,39 @@ class Pages:
         answer = describe_comparison(comparison, self.table(a), self.table(b))
         return answer | {"a": {"name": a, **answer["a"]}, "b": {"name": b, **answer["b"]}}
 
-    def flips(
-        self, a: str, b: str, kind: str, metric: str, allow: Sequence[str], offset: int
+    def pairs(
+        self,
+        a: str,
+        b: str,
+        metric: str,
+        allow: Sequence[str],
+        where: str,
+        sort: str,
+        offset: int,
+        limit: int,
     ) -> Plain:
-        """Give samples that pass in one of two runs alone, with both answers."""
-        from heldout.viewer.compare_page import describe_flips
+        """Give samples of two runs, with both values and answers."""
+        from heldout.viewer.compare_page import describe_pairs
+
+        return describe_pairs(self.pair_table(a, b, metric, allow), where, sort, offset, limit)
+
+    def pair_table(self, a: str, b: str, metric: str, allow: Sequence[str]) -> PairTable:
+        """Open the samples that two runs share."""
+        from heldout.viewer.compare_page import PairTable
 
         comparison = self._compare(a, b, "", metric, allow)
-        return describe_flips(comparison, (self.table(a), self.table(b)), kind, offset)
+        return PairTable(comparison, (self.table(a), self.table(b)))
+
+    def several(self, name: Sequence[str], metric: str, allow: Sequence[str]) -> Plain:
+        """Compare several runs with the first of them, corrected for their number."""
+        from heldout.viewer.compare_page import MOST_RUNS, describe_several
+
+        names = list(dict.fromkeys(name))
+        if not 2 <= len(names) <= MOST_RUNS:
+            raise InvalidInput(f"a table compares 2 to {MOST_RUNS} runs, got {len(names)}")
+        comparisons = [self._compare(names[0], other, "", metric, allow) for other in names[1:]]
+        others = [one for one in self._known if one not in names and not self._is_curve(one)]
+        return describe_several(comparisons, names) | {"others": others[:OTHER_RUNS]}
 
     def _compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Comparison:
         from heldout.viewer.compare_page import compare_tables
@@ -175,7 +218,30 @@ class Pages:
         answer = curve_page.describe_curve(name, path, stamp(path), label, metric or "reward")
         # Words like "40 s ago", and whether a process writes it, change without the file.
         status = plain_blocks([describe_status(read_curve(path))])[0]
-        return {"name": name, **answer, "status": status, "live": _is_live(path), "state": state}
+        live = _is_live(path)
+        others = [other for other in self._known if other != name and self._is_curve(other)]
+        return {
+            "name": name,
+            **answer,
+            "status": status,
+            "live": live,
+            "others": others[:OTHER_RUNS],
+            "state": state,
+        }
+
+    def curves(self, name: Sequence[str], label: Sequence[str], metric: str) -> Plain:
+        """Give several curves for one chart; each has its label, "" for its first."""
+        from heldout.viewer.overlay_page import CurveName, describe_overlay
+
+        state = self.state(name)
+        labels = [*label, *[""] * len(name)]
+        chosen = [
+            CurveName(one, self.path(one), wanted)
+            for one, wanted in zip(name, labels, strict=False)
+        ]
+        others = [other for other in self._known if other not in name and self._is_curve(other)]
+        answer = describe_overlay(chosen, metric or "reward")
+        return answer | {"others": others[:OTHER_RUNS], "state": state}
 
     def curve_flips(self, name: str, label: str, from_step: int, to_step: int) -> Plain:
         """Say what changed between two points of a curve."""
@@ -188,6 +254,35 @@ class Pages:
     def history(self, name: str, label: str, id: str) -> Plain:
         """Give one sample at every step of a curve, with its answers where they are saved."""
         return curve_page.describe_history(name, self.path(name), label, id)
+
+    # --- Export ---
+
+    def export(self, name: Sequence[str], samples: str) -> Plain:
+        """Make the file of some runs, and say what is in it and how large it is."""
+        made = self._export(name, samples)
+        return {
+            "names": made.names,
+            "inside": made.inside,
+            "whole": made.whole,
+            "bytes": len(made.page),
+        }
+
+    def exported(self, name: Sequence[str], samples: str) -> bytes:
+        """Give the file that `export` described."""
+        return self._export(name, samples).page
+
+    def _export(self, name: Sequence[str], samples: str) -> ExportedFile:
+        from heldout.viewer.export import export_pages
+
+        names = list(dict.fromkeys(name))
+        for one in names:
+            if self.path(one) and one not in self._known:
+                raise InvalidInput(f"{one} is one eval of a curve: export the curve")
+        key = (*names, samples, self.state(names))
+        if self._made is None or self._made[0] != key:
+            reader = Pages(self.roots)  # which takes no notes
+            self._made = key, export_pages(reader, names, samples=samples or "failures")
+        return self._made[1]
 
     # --- Events ---
 

@@ -13,6 +13,7 @@ import numpy as np
 from heldout._format import number
 from heldout.store.columns import as_text
 from heldout.types import EvalResult, Message, Trajectory
+from heldout.viewer.images import find_images
 from heldout.viewer.tables import RunTable
 from heldout.viewer.values import (
     LONGEST_CELL,
@@ -26,7 +27,7 @@ from heldout.viewer.values import (
 
 def describe_attempt(name: str, table: RunTable, id: str, repeat: int) -> Plain:
     """Describe one attempt at a sample, and name the others."""
-    repeats = _find_attempts(name, table, id, repeat)
+    repeats = find_attempts(name, table, id, repeat)
     (result,) = table.read([repeats[repeat]])
     return {
         "name": name,
@@ -40,12 +41,12 @@ def describe_attempt(name: str, table: RunTable, id: str, repeat: int) -> Plain:
 
 def attempt_as_json(name: str, table: RunTable, id: str, repeat: int) -> Plain:
     """Give one attempt at a sample as JSON."""
-    repeats = _find_attempts(name, table, id, repeat)
+    repeats = find_attempts(name, table, id, repeat)
     (result,) = table.read([repeats[repeat]])
     return {"text": msgspec.json.format(msgspec.json.encode(result)).decode()}
 
 
-def _find_attempts(name: str, table: RunTable, id: str, repeat: int) -> dict[int, int]:
+def find_attempts(name: str, table: RunTable, id: str, repeat: int) -> dict[int, int]:
     """Find the items of a sample by attempt, of which `repeat` has to be one."""
     repeats = {int(table.item_repeats[item]): item for item in table.items_of(id)}
     if not repeats:
@@ -131,6 +132,7 @@ def _turns(trajectory: Trajectory) -> Iterator[Plain]:
             "place": place,
             "role": message.role,
             "text": content_text(message),
+            "images": find_images(message),
             "reasoning": message.reasoning,
             "calls": calls,
         }

@@ -1,4 +1,4 @@
-"""The server of `heldout view`: loopback, read only, a token for every answer.
+"""The server of `heldout view`: loopback, a token for every answer, read only but for notes.
 
 This is the only file that knows HTTP. `pages.Pages` computes what is sent, in threads, two at a
 time. No request text is ever joined to a path: runs are named by keys of a scan, assets are a dict
@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -50,6 +50,9 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+NOTE = "/api/note"
+LARGEST_REQUEST = 2**16
+"""Bytes of a request's body, which only a note has."""
 POLL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 15.0
 CODE_SECONDS = 120.0
@@ -77,9 +80,10 @@ class Viewer:
 
     def app(self) -> web.Application:
         """Make the application that aiohttp runs."""
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self._guard], client_max_size=LARGEST_REQUEST)
         app.router.add_get("/api/token", self._exchange)
         app.router.add_get("/api/events", self._events)
+        app.router.add_post(NOTE, self._write_note)
         app.router.add_get("/api/{page}", self._answer)
         app.router.add_get("/{path:.*}", self._asset)
         return app
@@ -98,12 +102,16 @@ class Viewer:
         return response
 
     def _refuse(self, request: web.Request) -> web.Response | None:
-        if request.method not in ("GET", "HEAD"):
+        takes_notes = self._pages.takes_notes and self._token is not None
+        is_note = takes_notes and request.method == "POST" and request.path == NOTE
+        if request.method not in ("GET", "HEAD") and not is_note:
             return _error(405, "nothing can be changed here")
         if request.headers.get("Host", "").lower() not in self._hosts:
             return _error(421, "this server answers to its own address only")
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return _error(403, "requests of other sites are not answered")
+        if is_note and not _is_own_request(request):
+            return _error(403, "notes are written by this server's own page alone")
         if not request.path.startswith("/api/") or self._token is None:
             return None
         if request.path == "/api/token":  # which asks for the code instead
@@ -156,6 +164,19 @@ class Viewer:
             arguments = _read_parameters(method, request.query)
         except ValueError as problem:
             return _error(400, f"a parameter is wrong: {problem}")
+        return await self._call(request, method, arguments)
+
+    async def _write_note(self, request: web.Request) -> web.Response:
+        """Write a note: the one thing that a request can change."""
+        try:
+            note = msgspec.json.decode(await request.read(), type=_NoteRequest)
+        except msgspec.MsgspecError as problem:
+            return _error(400, f"this is no note: {problem}")
+        return await self._call(request, self._pages.write_note, msgspec.structs.asdict(note))
+
+    async def _call(
+        self, request: web.Request, method: Callable[..., Any], arguments: dict[str, Any]
+    ) -> web.Response:
         try:
             async with self._workers:
                 body = await asyncio.to_thread(method, **arguments)
@@ -172,6 +193,8 @@ class Viewer:
         except Exception:
             log.exception("heldout view could not answer %s", request.path)
             return _error(500, "heldout made a mistake; the terminal says which")
+        if isinstance(body, bytes):  # an exported file, which the page saves
+            return _respond(body, "application/octet-stream")
         return _respond(msgspec.json.encode(body))
 
     # --- Events ---
@@ -194,6 +217,23 @@ class Viewer:
                     await response.write(b": still here\n\n")
                 await asyncio.sleep(POLL_SECONDS)
         return response
+
+
+class _NoteRequest(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    id: str
+    repeat: Annotated[int, msgspec.Meta(ge=0)]
+    label: str
+    remark: str
+
+
+def _is_own_request(request: web.Request) -> bool:
+    """Say whether a request comes from this server's page.
+
+    A page of another site may send a form without asking, so the type is one that it may not.
+    """
+    own = f"{request.scheme}://{request.headers.get('Host', '')}"
+    return request.headers.get("Origin") == own and request.content_type == "application/json"
 
 
 def _event(name: str, data: Any, id: str) -> bytes:
@@ -222,8 +262,8 @@ def _respond(body: bytes, content_type: str = "application/json") -> web.Respons
 # --- Requests -----------------------------------------------------------------------------------
 
 PAGES = (
-    *("runs", "run", "slices", "rows", "sample", "record", "pair", "compare", "flips"),
-    *("curve", "curve-flips", "strip", "history"),
+    *("runs", "run", "slices", "rows", "sample", "record", "compare", "pairs", "several"),
+    *("curve", "curves", "curve-flips", "strip", "history", "notes", "export", "exported"),
 )
 """Requests: methods of `Pages`, with their parameters by name."""
 MOST_ROWS = 200

@@ -270,19 +270,7 @@ class RunTable:
 
     def _compute_order(self, sort: str) -> ItemNumbers:
         """Sort all items, those without a value last, equal ones in dataset order."""
-        descending = sort.startswith("-")
-        column = self.column(sort.removeprefix("-"))
-        if column.numbers is not None:
-            keys, missing = column.numbers, np.isnan(column.numbers)
-        else:
-            assert column.codes is not None
-            ranks = np.empty(len(column.values) + 1)
-            ranks[np.argsort(np.array(column.values, dtype=object), kind="stable")] = np.arange(
-                len(column.values)
-            )
-            keys, missing = ranks[column.codes], column.codes < 0
-        keys = np.where(missing, np.inf, -keys if descending else keys)
-        return np.argsort(keys, kind="stable")
+        return order_by(self.column(sort.removeprefix("-")), descending=sort.startswith("-"))
 
     def summarize(self, items: ItemNumbers) -> Summary:
         """Summarize some items; the caller knows that they were not picked by outcome."""
@@ -338,6 +326,21 @@ class RunTable:
         for item, result in zip(items, self.read(items), strict=True):
             held[item] = any(text.lower() in part.lower() for part in texts_of(result))
         return held
+
+
+def order_by(column: FilterColumn, *, descending: bool) -> ItemNumbers:
+    """Sort rows by a column, those without a value last, equal ones in their order."""
+    if column.numbers is not None:
+        keys, missing = column.numbers, np.isnan(column.numbers)
+    else:
+        assert column.codes is not None
+        ranks = np.empty(len(column.values) + 1)
+        ranks[np.argsort(np.array(column.values, dtype=object), kind="stable")] = np.arange(
+            len(column.values)
+        )
+        keys, missing = ranks[column.codes], column.codes < 0
+    keys = np.where(missing, np.inf, -keys if descending else keys)
+    return np.argsort(keys, kind="stable")
 
 
 def _lower(values: Sequence[str]) -> list[str]:

@@ -10,12 +10,6 @@ from tests.faulty_server import FaultyServer, nothing_from_outside
 
 
 @pytest.fixture
-def backend() -> str:
-    """The event loop; `pytest.mark.parametrize` it where it plays a part."""
-    return "asyncio"
-
-
-@pytest.fixture
 def run(backend: str) -> Callable[..., Any]:
     """Runs an async function to its end."""
 

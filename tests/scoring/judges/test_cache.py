@@ -1,11 +1,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import sqlite3
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -43,19 +39,15 @@ def ask(run: Run, judge: Judge, answer: str = "four") -> JudgeVerdict[Any]:
     return run(judge.ask, three_way_question("2+2?", answer, "4"))  # type: ignore[no-any-return]
 
 
-def test_a_verdict_survives_its_process(run: Run, tmp_path: Path) -> None:
+def test_a_verdict_survives_its_process_without_its_question(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "new" / "verdicts.db"
-    first = ask(run, Judge(Scripted(said("incorrect"), usage=Usage(9, 8)), cache=path))
+    judge = Judge(Scripted(said("incorrect"), usage=Usage(9, 8)), cache=path)
+    first = ask(run, judge, "the secret answer")
     endpoint = Scripted(said("correct"))
-    second = ask(run, Judge(endpoint, cache=str(path)))
+    second = ask(run, Judge(endpoint, cache=str(path)), "the secret answer")
     assert endpoint.asked == []
     assert (second.value, second.cached, second.reply) == ("incorrect", True, first.reply)
     assert (second.usage, second.attempts) == (Usage(9, 8), 1)
-
-
-def test_the_file_holds_replies_and_neither_questions_nor_answers(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "verdicts.db"
-    ask(run, Judge(Scripted(said("correct")), cache=path), "the secret answer")
     assert b"since it is so" in path.read_bytes()
     assert b"secret" not in path.read_bytes()
 
@@ -167,81 +159,25 @@ def test_an_edited_reply_costs_a_question_and_spoils_no_verdict(run: Run, tmp_pa
     assert (verdict.value, verdict.cached) == ("incorrect", False)
 
 
-def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_something_else_or_cannot_be_made_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_text('{"question": "2+2?"}\n')
     with pytest.raises(InvalidInput, match="file is not a database"):
         Judge(Scripted(""), cache=path)
     assert path.read_text() == '{"question": "2+2?"}\n'
-    other = tmp_path / "other.db"
-    with closing(sqlite3.connect(other)) as connection, connection:
-        connection.execute("create table verdicts (id)")
-    before = other.read_bytes()
-    with pytest.raises(InvalidInput, match="not a response cache"):
-        Judge(Scripted(""), cache=other)
-    assert other.read_bytes() == before
-    with pytest.raises(InvalidInput, match="cannot use"):
-        Judge(Scripted(""), cache=tmp_path)
+    with pytest.raises(InvalidInput, match="cannot use .*v.db"):
+        Judge(Scripted(""), cache=path / "v.db")
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_two_judges_share_a_file_and_find_what_the_other_has_added(
     run: Run, tmp_path: Path
 ) -> None:
     path = tmp_path / "verdicts.db"
-    one, two = Scripted(said("correct")), Scripted(said("correct"))
-    first, second = Judge(one, cache=path), Judge(two, cache=path)
-    for answer in ("a", "b", "c"):
-        assert not ask(run, first, answer).cached
-        assert ask(run, second, answer).cached
-    assert not ask(run, second, "d").cached
-    assert ask(run, first, "d").cached
-    assert (len(one.asked), len(two.asked)) == (3, 1)
-
-
-WRITER = """
-import sys
-from pathlib import Path
-import anyio
-from heldout.scoring.judges.judge import VerdictCache
-
-async def main():
-    cache, first = VerdictCache(Path(sys.argv[1])), int(sys.argv[2])
-    for i in range(20):
-        await cache.put((first + i).to_bytes(16), ("x" * i, 1, None))
-
-anyio.run(main)
-"""
-
-
-@pytest.mark.integration
-def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "verdicts.db"
-    writers = [
-        subprocess.Popen([sys.executable, "-W", "error", "-c", WRITER, str(path), str(first)])
-        for first in (1000, 2000)
-    ]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
-    assert count_verdicts(path) == 40
-    assert anyio.run(VerdictCache(path).get, key(2019)) == ("x" * 19, 1, None)
-
-
-def test_threads_with_event_loops_of_their_own_share_a_cache(tmp_path: Path) -> None:
-    cache = VerdictCache(tmp_path / "verdicts.db")
-
-    async def write(first: int) -> None:
-        for i in range(20):
-            await cache.put(key(first + i), reply(first + i))
-
-    threads = [
-        threading.Thread(target=anyio.run, args=(write, first), kwargs={"backend": backend})
-        for first, backend in ((100, "asyncio"), (200, "trio"))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert count_verdicts(tmp_path / "verdicts.db") == 40
+    first, second = (Judge(Scripted(said("correct")), cache=path) for _ in range(2))
+    assert not ask(run, first, "a").cached
+    assert ask(run, second, "a").cached
+    assert not ask(run, second, "b").cached
+    assert ask(run, first, "b").cached
 
 
 def test_a_file_that_was_removed_or_replaced_is_read_anew(run: Run, tmp_path: Path) -> None:
@@ -250,31 +186,12 @@ def test_a_file_that_was_removed_or_replaced_is_read_anew(run: Run, tmp_path: Pa
     async def main() -> None:
         cache = VerdictCache(path)
         await cache.put(key(1), reply(1))
-        await cache.put(key(2), reply(2))
         await VerdictCache(other).put(key(3), reply(3))
         other.replace(path)
         assert await cache.get(key(3)) == reply(3)
         assert await cache.get(key(1)) is None
         path.unlink()
         assert await cache.get(key(3)) is None
-        await cache.put(key(4), reply(4))
-        assert await cache.get(key(4)) == reply(4)
-
-    run(main)
-
-
-def test_a_file_of_the_same_inode_and_size_is_read_anew(run: Run, tmp_path: Path) -> None:
-    path, other = tmp_path / "verdicts.db", tmp_path / "other.db"
-
-    async def main() -> None:
-        cache = VerdictCache(path)
-        await cache.put(key(1), reply(1))
-        await VerdictCache(other).put(key(2), reply(2))
-        inode, size = path.stat().st_ino, path.stat().st_size
-        path.write_bytes(other.read_bytes())
-        assert (path.stat().st_ino, path.stat().st_size) == (inode, size)
-        assert await cache.get(key(2)) == reply(2)
-        assert await cache.get(key(1)) is None
 
     run(main)
 
@@ -288,19 +205,6 @@ def test_a_reply_with_half_a_surrogate_pair_beside_its_verdict_is_kept(
     again = ask(run, Judge(Scripted(""), cache=path))
     assert first.reply.startswith("<think>\\ud800<")
     assert (again.reply, again.value, again.cached) == (first.reply, "correct", True)
-
-
-def test_a_cache_that_cannot_be_written_is_refused_before_anything_is_paid_for(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInput, match="cannot use .*v.db"):
-        Judge(Scripted(""), cache=tmp_path / "file" / "v.db")
-    if os.geteuid():  # root may write anywhere
-        closed = tmp_path / "closed"
-        closed.mkdir(mode=0o500)
-        with pytest.raises(InvalidInput, match="cannot use .*v.db"):
-            Judge(Scripted(""), cache=closed / "v.db")
 
 
 def test_a_verdict_that_could_not_be_written_is_used_and_one_warning_says_so(

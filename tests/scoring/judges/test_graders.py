@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,39 +45,49 @@ def met(**which: bool) -> str:
 # --- Equality -----------------------------------------------------------------------------------
 
 
+NOTHING_MET = {"criteria_right": 0.0, "criteria_brief": 0.0, "criteria_rude": 0.0}
+
+
+@pytest.mark.parametrize("answer", ["", "  \n"])
+@pytest.mark.parametrize(
+    ("grader", "expected"),
+    [
+        (Judge.equality, {"correct": 0.0}),
+        (
+            Judge.three_way,
+            {"correct": 0.0, "correct_incorrect": 0.0, "correct_not_attempted": 1.0},
+        ),
+        (partial(Judge.criteria, criteria=CRITERIA, track=True), {"criteria": 0.0, **NOTHING_MET}),
+        (Judge.pairwise, {"preferred": 0.0}),
+    ],
+    ids=["equality", "three_way", "criteria", "pairwise"],
+)
+def test_no_answer_is_wrong_and_nobody_is_asked(
+    run: Run, grader: Any, expected: dict[str, float], answer: str
+) -> None:
+    endpoint = Scripted("")
+    metrics = graded(run, grader(Judge(endpoint)), answer)
+    assert values(metrics) == expected
+    assert metrics[0].metadata["note"] == "no answer"
+    assert not any(metrics[0].metadata.get("criteria", {}).values())
+    assert endpoint.asked == []
+
+
 @pytest.mark.parametrize(("verdict", "value"), [("equal", 1.0), ("different", 0.0)])
-def test_equality_is_one_or_zero_with_what_the_judge_said(
+def test_equality_is_one_or_zero_with_what_the_judge_said_in_part(
     run: Run, verdict: str, value: float
 ) -> None:
-    judge = Judge(Scripted(said(verdict), usage=Usage(30, 5)))
-    (metric,) = graded(run, judge.equality())
+    reply = said(verdict, more="x" * 9000)
+    (metric,) = graded(run, Judge(Scripted(reply, usage=Usage(30, 5))).equality())
     assert (metric.name, metric.value, metric.weight) == ("correct", value, 1.0)
     assert metric.metadata == {
         "judge": "scripted",
         "prompt": "equality/1",
-        "reply": said(verdict),
+        "reply": reply[:1999] + "…",
         "attempts": 1,
         "cached": False,
         "usage": {"prompt_tokens": 30, "completion_tokens": 5},
     }
-
-
-@pytest.mark.parametrize("answer", ["", "  \n"])
-def test_no_answer_is_not_equal_and_nobody_is_asked(run: Run, answer: str) -> None:
-    endpoint = Scripted(said("equal"))
-    (metric,) = graded(run, Judge(endpoint).equality(), answer)
-    assert (metric.value, metric.metadata["note"]) == (0.0, "no answer")
-    assert endpoint.asked == []
-
-
-def test_a_long_reply_is_kept_in_part(run: Run) -> None:
-    (metric,) = graded(run, Judge(Scripted(said("equal", more="x" * 9000))).equality())
-    assert len(metric.metadata["reply"]) == 2000
-
-
-def test_no_verdict_is_an_error_and_no_zero(run: Run) -> None:
-    with pytest.raises(NoVerdict, match="judge scripted"):
-        graded(run, Judge(Scripted("I think it is equal")).equality())
 
 
 # --- What a judge is told of a sample -----------------------------------------------------------
@@ -125,43 +136,23 @@ def test_a_question_with_an_image_is_not_judged_by_its_text_alone(run: Run) -> N
 # --- Three ways ---------------------------------------------------------------------------------
 
 
-def test_three_ways_are_four_metrics_of_which_one_counts(run: Run) -> None:
-    grader = Judge(Scripted(said("correct"))).three_way(name="right")
-    metrics = graded(run, grader)
-    assert values(metrics) == {
-        "right": 1.0,
-        "right_incorrect": 0.0,
-        "right_not_attempted": 0.0,
-        "right_given_attempted": 1.0,
-    }
-    assert [metric.weight for metric in metrics] == [1.0, 0.0, 0.0, 0.0]
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        ("correct", {"": 1.0, "_incorrect": 0.0, "_not_attempted": 0.0, "_given_attempted": 1.0}),
+        ("incorrect", {"": 0.0, "_incorrect": 1.0, "_not_attempted": 0.0, "_given_attempted": 0.0}),
+        ("not_attempted", {"": 0.0, "_incorrect": 0.0, "_not_attempted": 1.0}),
+    ],
+)
+def test_three_ways_are_metrics_of_which_one_counts_and_one_is_of_what_was_attempted(
+    run: Run, verdict: str, expected: dict[str, float]
+) -> None:
+    metrics = graded(run, Judge(Scripted(said(verdict))).three_way(name="right"))
+    assert values(metrics) == {f"right{name}": value for name, value in expected.items()}
+    assert [metric.weight for metric in metrics] == [1.0] + [0.0] * (len(expected) - 1)
     assert all(metric.rate for metric in metrics)
-    assert metrics[0].metadata["verdict"] == "correct"
+    assert metrics[0].metadata["verdict"] == verdict
     assert metrics[0].metadata["prompt"] == "three_way/1"
-
-
-def test_accuracy_given_attempted_is_reported_only_where_something_was_attempted(run: Run) -> None:
-    wrong = values(graded(run, Judge(Scripted(said("incorrect"))).three_way()))
-    none = values(graded(run, Judge(Scripted(said("not_attempted"))).three_way()))
-    assert wrong == {
-        "correct": 0.0,
-        "correct_incorrect": 1.0,
-        "correct_not_attempted": 0.0,
-        "correct_given_attempted": 0.0,
-    }
-    assert none == {"correct": 0.0, "correct_incorrect": 0.0, "correct_not_attempted": 1.0}
-
-
-def test_no_answer_is_not_attempted_and_nobody_is_asked(run: Run) -> None:
-    endpoint = Scripted(said("correct"))
-    metrics = graded(run, Judge(endpoint).three_way(), "")
-    assert values(metrics) == {
-        "correct": 0.0,
-        "correct_incorrect": 0.0,
-        "correct_not_attempted": 1.0,
-    }
-    assert metrics[0].metadata["note"] == "no answer"
-    assert endpoint.asked == []
 
 
 # --- Criteria -----------------------------------------------------------------------------------
@@ -213,20 +204,6 @@ def test_a_criterion_that_is_missing_unknown_or_there_twice_is_asked_again_and_t
         graded(run, Judge(Scripted(reply)).criteria(CRITERIA))
 
 
-def test_no_answer_meets_no_criterion_good_or_bad(run: Run) -> None:
-    endpoint = Scripted("")
-    metrics = graded(run, Judge(endpoint).criteria(CRITERIA, track=True), "")
-    assert values(metrics) == {
-        "criteria": 0.0,
-        "criteria_right": 0.0,
-        "criteria_brief": 0.0,
-        "criteria_rude": 0.0,
-    }
-    assert metrics[0].metadata["note"] == "no answer"
-    assert metrics[0].metadata["criteria"] == {"right": False, "brief": False, "rude": False}
-    assert endpoint.asked == []
-
-
 def test_criteria_may_be_tracked_one_by_one(run: Run) -> None:
     judge = Judge(Scripted(met(right=True, brief=False, rude=True)))
     metrics = graded(run, judge.criteria(CRITERIA, track=True, name="c"))
@@ -235,7 +212,7 @@ def test_criteria_may_be_tracked_one_by_one(run: Run) -> None:
     assert all(metric.rate for metric in metrics)
 
 
-def test_criteria_may_be_a_samples_own_and_are_checked_then(run: Run) -> None:
+def test_criteria_may_be_a_samples_own_and_are_checked_then_and_others_at_once(run: Run) -> None:
     def own(sample: Sample) -> list[Criterion]:
         return [Criterion(id, id) for id in sample.metadata["criteria"]]
 
@@ -244,6 +221,8 @@ def test_criteria_may_be_a_samples_own_and_are_checked_then(run: Run) -> None:
     assert values(graded(run, grader, "answer", sample)) == {"criteria": 0.5}
     with pytest.raises(InvalidInput, match="no criterion"):
         graded(run, grader, "answer", Sample("y", {"prompt": "q"}, None, {"criteria": []}))
+    with pytest.raises(InvalidInput, match="two criteria"):
+        Judge(Scripted("")).criteria([CRITERIA[0], CRITERIA[0]])
 
 
 def test_a_judge_sees_the_ground_truth_beside_criteria_only_on_request(run: Run) -> None:
@@ -251,13 +230,6 @@ def test_a_judge_sees_the_ground_truth_beside_criteria_only_on_request(run: Run)
         endpoint = Scripted(met(right=True, brief=True, rude=False))
         graded(run, Judge(endpoint).criteria(CRITERIA, show_target=show))
         assert ("BEGIN TARGET" in endpoint.asked[0][1].text) is show
-
-
-def test_criteria_that_cannot_be_meant_are_refused_when_the_judge_is_made() -> None:
-    with pytest.raises(InvalidInput, match="no criterion has a weight above 0"):
-        Judge(Scripted("")).criteria([Criterion("rude", "is rude", -1)])
-    with pytest.raises(InvalidInput, match="two criteria"):
-        Judge(Scripted("")).criteria([CRITERIA[0], CRITERIA[0]])
 
 
 # --- Pairs --------------------------------------------------------------------------------------
@@ -325,13 +297,6 @@ def test_what_a_pair_cost_is_what_was_asked_for_now(run: Run) -> None:
     again, _ = graded(run, judge.pairwise(), "mine", sample)
     assert again.metadata["usage"] == {"prompt_tokens": 20, "completion_tokens": 4}
     assert again.metadata["cached"] is True
-
-
-def test_no_answer_loses_and_says_nothing_about_consistency(run: Run) -> None:
-    endpoint = Scripted("")
-    (metric,) = graded(run, Judge(endpoint).pairwise(), "")
-    assert (metric.value, metric.metadata["note"]) == (0.0, "no answer")
-    assert endpoint.asked == []
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -456,38 +421,24 @@ def test_a_scope_that_a_kind_does_not_have_or_cannot_see_is_refused(run: Run) ->
         judged(run, judge.equality(scope="trajectory"), picture)
 
 
-def test_a_rubric_hands_a_judge_the_trajectory(run: Run) -> None:
-    endpoint = Scripted(said("equal"))
-    rubric = Rubric(Judge(endpoint).equality(scope="trajectory"))
+# --- In a rubric --------------------------------------------------------------------------------
+
+
+def test_judges_are_parts_of_a_rubric_and_get_the_trajectory(run: Run) -> None:
+    def reply(messages: Sequence[Message]) -> str:
+        return said("tie" if "BEGIN FIRST" in messages[1].text else "equal")
+
+    endpoint = Scripted(reply)
+    judge = Judge(endpoint)
+    rubric = Rubric(judge.equality(scope="trajectory"), part(judge.pairwise(), weight=0))
 
     async def main() -> Any:
         return await rubric(LOOKED_UP, SAMPLE)  # type: ignore[misc]
 
-    assert run(main).reward == 1.0
-    assert "MESSAGE 2 TOOL" in blocks(endpoint.asked[0])
-
-
-# --- In a rubric --------------------------------------------------------------------------------
-
-
-def said_of(answer: str) -> Trajectory:
-    return Trajectory((Message("user", "2+2?"), Message("assistant", answer)))
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_judges_are_parts_of_a_rubric(run: Run) -> None:
-    def reply(messages: Sequence[Message]) -> str:
-        return said("equal" if "TARGET, which is" in messages[0].text else "tie")
-
-    judge = Judge(Scripted(reply))
-    rubric = Rubric(judge.equality(), part(judge.pairwise(), weight=0))
-
-    async def main() -> Any:
-        return await rubric(said_of("four"), SAMPLE)  # type: ignore[misc]
-
     score = run(main)
     assert score.reward == 1.0
     assert (score["preferred"], score["preferred_consistent"]) == (0.5, 1.0)
+    assert any("MESSAGE 2 TOOL" in blocks(messages) for messages in endpoint.asked)
 
 
 def test_the_identity_of_a_rubric_names_judge_prompt_and_options() -> None:
@@ -521,7 +472,6 @@ def test_the_identity_of_a_rubric_names_judge_prompt_and_options() -> None:
     assert identity(judge.equality()) == identity(Judge(Scripted("", name="big")).equality())
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_eval_reports_accuracy_given_attempted_and_errors_for_what_has_no_verdict(
     run_eval: RunEval,
 ) -> None:

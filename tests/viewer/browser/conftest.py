@@ -54,9 +54,9 @@ def browser(folder: Path) -> Iterator[Browser]:
 class Server:
     """`heldout view` of some folders, in a thread."""
 
-    def __init__(self, *roots: Path) -> None:
+    def __init__(self, *roots: Path, takes_notes: bool = False) -> None:
         self._ready = threading.Event()
-        self._roots = roots
+        self._pages = Pages(roots, takes_notes=takes_notes)
         self.address = self.link = ""
         """What is printed, and what the browser is started with."""
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -67,9 +67,7 @@ class Server:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._end = asyncio.Event()
-        call = serve(
-            Pages(self._roots), port=8800, on_ready=self._on_ready, open_browser=self._open
-        )
+        call = serve(self._pages, port=8800, on_ready=self._on_ready, open_browser=self._open)
         task = asyncio.create_task(call)
         await self._end.wait()
         task.cancel()

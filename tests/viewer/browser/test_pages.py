@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -18,7 +19,7 @@ from heldout import EvalResult, Message, Metric, Score, Trajectory
 from heldout._format import number
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.viewer import compare_page
+from heldout.viewer import export
 from heldout.viewer.export import _plain_columns, export_runs
 from heldout.viewer.pages import Pages
 from heldout.viewer.where import BadFilter, parse, picked_by
@@ -98,7 +99,7 @@ def settle(page: Page, name: str) -> None:
         "samples": "of 120 rows",
         "compare": "What differs in the settings",
         "refused": "although these differ",
-        "pair": "Answer, from A to B",
+        "pair": "Answer, from shop-base to shop-tuned",
         "curve": "Samples by step",
         "history": "across steps",
     }
@@ -146,10 +147,10 @@ def test_runs_are_marked_and_compared_by_keys(open_page: Open) -> None:
         page.keyboard.press("x")
     see(page, re.compile("marked: shop-.* and shop-"))
     page.keyboard.press("c")
-    see(page, "B is better")
+    see(page, "shop-tuned is better than shop-base")
     assert page.url.endswith("#/compare/shop-base/shop-tuned")
     page.keyboard.press("w")
-    see(page, "B is worse")
+    see(page, "shop-base is worse than shop-tuned")
     page.keyboard.press("Escape")
     see(page, "of 9 runs")
 
@@ -231,9 +232,14 @@ def test_the_page_of_a_running_eval_follows_it(open_page: Open, tmp_path: Path) 
     server = Server(tmp_path)
     page = open_page("#/run/live", on=server)
     see(page, "n 1 of 9")
+    page.clock.install()
+    page.reload()
+    see(page, "time left: not known yet")
     for i in (1, 2, 3):
         journal.append(i, results[i])
+        page.clock.fast_forward(2_000)
         see(page, f"n {i + 1} of 9")
+    see(page, re.compile(r"about \d+\.\d s left"))
     journal.close()
     server.close()
 
@@ -417,26 +423,58 @@ def test_a_sample_that_is_not_there_names_near_ones(open_page: Open) -> None:
 # --- Two runs -----------------------------------------------------------------------------------
 
 
-def test_a_comparison_shows_verdict_flips_and_both_conversations(
+def test_a_comparison_shows_verdict_samples_and_both_conversations(
     open_page: Open, pages: Pages
 ) -> None:
     page = open_page("#/compare/shop-base/shop-tuned")
     see(page, pages.compare("shop-base", "shop-tuned", "", "", [])["sentence"])
-    page.get_by_role("button", name="gained").click()
-    flips = pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)
-    page.locator("article.flip").nth(len(flips["rows"]) - 1).wait_for()
-    assert page.locator("article.flip").count() == len(flips["rows"])
-    assert page.locator("article.flip ins").count() > 0
+    answers = page.get_by_role("region", name="both answers")
+    worst = pages.pairs("shop-base", "shop-tuned", "", [], "", "difference", 0, 2)["rows"]
+    answers.get_by_role("link", name=worst[0]["id"]).wait_for()
+    page.keyboard.press("j")
+    answers.get_by_role("link", name=worst[1]["id"]).wait_for()
+    page.get_by_role("button", name="equal").click()
+    equal = pages.pairs("shop-base", "shop-tuned", "", [], "equal:yes", "-id", 0, 9)
+    see(page, f"{equal['total']} of 120 samples")
+    page.get_by_role("button", name="sample").click()
+    answers.get_by_role("link", name=equal["rows"][0]["id"]).wait_for()
+    page.get_by_label("Filter samples").fill("gained:yes level:hard")
+    gained = pages.pairs("shop-base", "shop-tuned", "", [], "gained:yes level:hard", "-id", 0, 9)
+    see(page, f"{gained['total']} of 120 samples")
+    answers.locator("ins").first.wait_for()
     page.get_by_label("slices by").select_option("level")
     see(page, "p adjusted by Holm")
     page.get_by_label("metric").select_option("brief")
-    see(page, "B − A, brief")
+    see(page, "shop-tuned − shop-base, brief")
     page.get_by_label("metric").select_option("reward")
-    page.locator("article.flip a").first.click()
-    page.get_by_role("heading", name=flips["rows"][0]["id"]).wait_for()
+    see(page, f"{gained['total']} of 120 samples")
+    page.locator(".pairs [role=row][aria-selected=true]").click()  # once more opens it
+    page.get_by_role("heading", name=gained["rows"][0]["id"], exact=True).wait_for()
     see(page, "the same in both")
     page.keyboard.press("Escape")
     see(page, "Sample by sample")
+
+
+def test_all_attempts_of_a_pair_can_be_seen_and_runs_are_compared_in_one_table(
+    open_page: Open, folder: Path, tmp_path: Path, pages: Pages
+) -> None:
+    for name in ("first", "second", "third"):
+        shutil.copytree(folder / "arithmetic", tmp_path / name)
+    server = Server(tmp_path)
+    page = open_page("#/compare/first/second/sample?id=sum-03", on=server)
+    page.get_by_role("heading", name="sum-03").wait_for()
+    attempts = page.get_by_role("group", name="attempts of second").get_by_role("button")
+    attempts.nth(3).wait_for()
+    attempts.nth(2).click()
+    page.keyboard.press("]")
+    page.wait_for_url(re.compile(r"[?&]a=1&b=3|[?&]b=3&a=1"))
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Compare with more runs").click()
+    page.get_by_label("add").select_option("third")
+    see(page, "2 comparisons, corrected for their number")
+    page.get_by_label("compare with").select_option("third")
+    page.get_by_role("heading", name="compared with third").wait_for()
+    server.close()
 
 
 def test_runs_that_differ_are_compared_only_when_it_is_allowed(open_page: Open) -> None:
@@ -468,6 +506,79 @@ def test_two_points_of_a_curve_show_what_flipped(open_page: Open, pages: Pages) 
     assert "without errored items" in shown(page)
     page.get_by_label("metric").select_option("brief")
     see(page, "mean brief with its 95% interval")
+
+
+def test_flips_of_a_curve_are_gone_through_and_none_is_out_of_sight(
+    open_page: Open, pages: Pages
+) -> None:
+    page = open_page("#/curve/grpo-shop?from=0&to=120")
+    see(page, "From step 0 to step 120")
+    flips = pages.curve_flips("grpo-shop", "", 0, 120)
+    ids = [row["id"] for row in (*flips["lost"]["rows"], *flips["gained"]["rows"])]
+    wide = "all => all.filter((list) => list.scrollWidth > list.clientWidth).length"
+    page.locator(".flips li").nth(len(ids) - 1).wait_for()
+    assert page.locator(".flips").evaluate_all(wide) == 0
+    for place in (0, 1):
+        page.keyboard.press("n")
+        page.get_by_role("heading", name=ids[place]).wait_for()
+        see(page, f"{place + 1} of {len(ids)} flips from step 0 to 120")
+    page.keyboard.press("p")
+    page.get_by_role("heading", name=ids[0]).wait_for()
+    page.keyboard.press("Escape")
+    see(page, "From step 0 to step 120")
+
+
+def test_a_curve_of_two_evals_says_where_an_attempt_resumed_and_compares_evals_that_were_saved(
+    open_page: Open, tmp_path: Path
+) -> None:
+    make_two_evals(tmp_path)
+    server = Server(tmp_path)
+    page = open_page("#/curve/two-evals?label=safety&from=0&to=10", on=server)
+    see(page, "From step 0 to step 10")
+    assert page.get_by_role("link", name="Compare the two evals").count() == 0
+    see(page, "attempt 2")
+    page.keyboard.press("]")
+    page.get_by_role("link", name="Compare the two evals").click()
+    see(page, "two-evals@safety:20")
+    see(page, "Sample by sample")
+    server.close()
+
+
+def test_curves_are_drawn_together_with_a_crosshair_and_a_band_over_training_runs(
+    open_page: Open, browser: Browser, tmp_path: Path
+) -> None:
+    def make() -> None:  # in a thread: this one has Playwright's event loop
+        for i in range(3):
+            make_curve(tmp_path, 40, samples=16, name=f"seed-{i}", ahead=30 * i)
+        make_curve(tmp_path, 40, samples=12, name="fewer")
+
+    making = threading.Thread(target=make)
+    making.start()
+    making.join(120)
+    server = Server(tmp_path)
+    page = open_page("#/curve/seed-0", on=server)
+    page.get_by_label("draw together with").select_option("seed-1")
+    page.get_by_role("heading", name="2 curves").wait_for()
+    page.get_by_label("add").select_option("seed-2")
+    page.get_by_role("heading", name="3 curves").wait_for()
+    found = Pages([tmp_path]).curves(["seed-0", "seed-1", "seed-2"], [], "")
+    readout = page.locator(".readout")
+    for step, key in ((40, ""), (20, "ArrowLeft"), (0, "ArrowLeft")):
+        if key:
+            page.keyboard.press(key)
+        readout.get_by_text(f"step {step}", exact=True).wait_for()
+        mean = next(point for point in found["over_runs"] if point["step"] == step)
+        for text in (mean["text"]["mean"], mean["text"]["interval"], "3 runs"):
+            readout.get_by_text(text).last.wait_for()
+    page.mouse.move(*(side / 2 for side in SIZE.values()))
+    page.locator("svg.curve").hover(position={"x": 1190, "y": 100})
+    readout.get_by_text("step 40", exact=True).wait_for()
+    see(page, "each run's mean is one value, n is 3")
+    page.get_by_label("mean over 3 training runs").uncheck()
+    see(page, "one curve's own mean, over its samples")
+    page.get_by_label("add").select_option("fewer")
+    see(page, "seed-0 and fewer differ in samples, n")
+    server.close()
 
 
 def test_a_sample_is_followed_across_steps(open_page: Open, pages: Pages) -> None:
@@ -510,6 +621,38 @@ def test_points_appear_while_a_training_run_writes_them(open_page: Open, tmp_pat
     training.join(60)
     server.close()
     see(page, "lost")
+
+
+# --- Notes --------------------------------------------------------------------------------------
+
+
+def test_a_reviewer_marks_samples_and_the_exported_file_has_the_notes(
+    open_page: Open, browser: Browser, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "arithmetic", tmp_path / "arithmetic")
+    server = Server(tmp_path, takes_notes=True)
+    page = open_page("#/run/arithmetic/sample?id=sum-03&repeat=1", on=server)
+    page.get_by_role("button", name="incorrect", exact=True).click()
+    page.locator("button[aria-pressed=true]", has_text="incorrect").wait_for()
+    page.keyboard.press("r")
+    page.keyboard.type("forgets to carry <b>")
+    page.keyboard.press("Escape")
+    see(page, "written just now")
+    page.reload()
+    assert page.get_by_label("remark").input_value() == "forgets to carry <b>"
+    page.goto(f"{server.origin}#/run/arithmetic")
+    see(page, "1 of reviewers: 1 incorrect")
+    see(page, "1 note of reviewers: 1 incorrect")
+    server.close()
+    out = tmp_path / "out.html"
+    out.write_bytes(export_runs([tmp_path / "arithmetic"], samples="all"))
+    shared = browser.new_page()
+    shared.set_default_timeout(20_000)
+    shared.goto(f"{out.as_uri()}#/run/arithmetic")
+    shared.get_by_role("link", name="sum-03").click()
+    see(shared, "forgets to carry <b>")
+    assert shared.get_by_label("remark").count() == 0
+    shared.close()
 
 
 # --- Text ---------------------------------------------------------------------------------------
@@ -569,8 +712,47 @@ MARKDOWN = """\
 
 <b>bold</b> ![picture](https://example.com/x.png) [bad](javascript:alert(1)) [web](https://a.example)
 
+```python
+x = "a <b>"  # 1 // 2
+return 7 // 2
+```
+
 The answer is **42**.
 """
+
+
+CODE = {
+    "comment": ["# 1 // 2"],
+    "string": ['"a <b>"'],
+    "number": ["7", "2"],
+    "keyword": ["return"],
+}
+
+
+def test_images_inside_a_message_are_shown_and_no_others(open_page: Open, tmp_path: Path) -> None:
+    pixel = (
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
+        "rkJggg=="
+    )
+    urls = [
+        f"data:image/png;base64,{pixel}",
+        "https://example.com/x.png",
+        "data:image/svg+xml;base64,PHN2Zy8+",
+        "data:text/html,<script>alert(1)</script>",
+        "javascript:alert(1)",
+    ]
+    content = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    anthropic = {"type": "base64", "media_type": "image/png", "data": pixel}
+    content += [{"type": "image", "source": anthropic}, {"type": "text", "text": "What is it?"}]
+    result = EvalResult("q", replace(make_questions(1)[0], id="q"),
+                        Trajectory((Message("user", content), Message("assistant", "A pixel."))),
+                        Score((Metric("m", 1.0, 1.0),)))  # fmt: skip
+    save_results(tmp_path / "images", [result])
+    server = Server(tmp_path)
+    page = open_page("#/run/images/sample?id=q", on=server)
+    see(page, "What is it?")
+    assert page.locator(".turn img").evaluate_all("all => all.map((i) => i.naturalWidth)") == [1, 1]
+    server.close()
 
 
 def test_markdown_is_rendered_where_the_answer_is_marked_and_stays_harmless(
@@ -599,11 +781,70 @@ def test_markdown_is_rendered_where_the_answer_is_marked_and_stays_harmless(
         "https://a.example/"
     ]
     assert shown.locator("img, script, b").count() == 0
+    for kind, texts in CODE.items():
+        assert shown.locator(f"pre .code-{kind}").all_inner_texts() == texts
     for id in ("across", "lost"):  # what is not in the rendered text is shown below it
         page.goto(f"{server.origin}#/run/markdown/sample?id={id}")
         page.get_by_role("heading", name=id).wait_for()
         extracted = {"across": "**4**2", "lost": "4*&#50;"}[id]
         page.locator(".turn.assistant mark", has_text=extracted).wait_for()
+    server.close()
+
+
+FORMULAS = {
+    r"x_1^2": "<msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup>",
+    r"\frac{a}{2}": "<mfrac><mi>a</mi><mn>2</mn></mfrac>",
+    r"\sqrt[3]{x}": "<mroot><mi>x</mi><mrow><mn>3</mn></mrow></mroot>",
+    r"\alpha \le 3.5": "<mi>α</mi><mo>≤</mo><mn>3.5</mn>",
+    r"f'(x)": "<msup><mi>f</mi><mo>′</mo></msup><mo>(</mo><mi>x</mi><mo>)</mo>",
+    r"\sum_{i}^n": "<munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover>",
+    r"\text{a < b}": "<mtext>a &lt; b</mtext>",
+    r"\left(x\right.": '<mrow><mo stretchy="true">(</mo><mrow><mi>x</mi></mrow></mrow>',
+    r"\begin{matrix}a&b\\c\end{matrix}": (
+        "<mtable><mtr><mtd><mi>a</mi></mtd><mtd><mi>b</mi></mtd></mtr>"
+        "<mtr><mtd><mi>c</mi></mtd></mtr></mtable>"
+    ),
+    r"\href{javascript:alert(1)}": r"<mtext>\href</mtext>",  # not known: it stays text
+    r"x^": None,
+    r"\frac{1": None,
+    r"\begin{matrix}a": None,
+    "{" * 300: None,
+}
+
+
+def test_a_formula_is_mathml_or_cannot_be_read(one_page: Page, server: Server) -> None:
+    one_page.goto(server.address)
+    script = """a.map((tex) => { try { return m.build(m.parse(tex)).outerHTML; }
+        catch { return null; } })"""
+    for (tex, wanted), found in zip(
+        FORMULAS.items(), module(one_page, "math.js", script, list(FORMULAS)), strict=True
+    ):
+        assert (found is None) == (wanted is None), tex
+        assert wanted is None or wanted in found
+
+
+def test_formulas_of_a_text_are_shown_and_prices_are_none(open_page: Open, tmp_path: Path) -> None:
+    texts = {
+        "maths": "So $x^2 = 4$ and\n\n$$\\frac{1}{2}$$\n\nor \\(y_1\\), for $5 or $6.",
+        "marked": "It is $x = 42$.",
+    }
+    results = [
+        EvalResult(id, replace(make_questions(1)[0], id=id),
+                   Trajectory((Message("user", "?"), Message("assistant", text))),
+                   Score((Metric("m", 1.0, 1.0, {"extracted": "42"}),)))
+        for id, text in texts.items()
+    ]  # fmt: skip
+    save_results(tmp_path / "maths", results)
+    server = Server(tmp_path)
+    page = open_page("#/run/maths/sample?id=maths", on=server)
+    page.keyboard.press("m")
+    page.locator(".turn.assistant math").nth(2).wait_for()
+    shown = page.locator(".turn.assistant .markdown")
+    assert shown.locator("math").count() == 3
+    assert shown.locator("math[display=block] mfrac").count() == 1
+    assert "for $5 or $6." in shown.inner_text()
+    page.goto(f"{server.origin}#/run/maths/sample?id=marked")
+    page.locator(".turn.assistant mark", has_text="42").wait_for()
     server.close()
 
 
@@ -692,6 +933,21 @@ def test_an_exported_file_opens_from_disk(
     context.close()
 
 
+def test_an_export_says_what_is_in_the_file_before_it_is_saved(
+    open_page: Open, folder: Path
+) -> None:
+    page = open_page("#/run/arithmetic")
+    page.get_by_text("Export as one file").click()
+    page.get_by_label("conversations").select_option("all")
+    page.get_by_role("button", name="What will be in it?").click()
+    whole = export_runs([folder / "arithmetic"], samples="all")
+    see(page, f"160 of 160 conversations: {-(-len(whole) // 1000)} KB")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save").click()
+    assert download.value.suggested_filename == "arithmetic.html"
+    assert download.value.path().read_bytes() == whole
+
+
 FILTERS = (
     *("", "level:hard", "level!=hard", "reward<0.5", "reward>=0.5", "tokens>200", "-failed:yes"),
     *("id:price-01", "id=price-000", "ID:price", "error:CLOSED", "-error:closed", "items>1_0"),
@@ -725,7 +981,8 @@ def test_a_filter_means_the_same_in_an_exported_file(open_page: Open, pages: Pag
 def test_an_exported_file_says_what_it_does_not_have(
     browser: Browser, folder: Path, tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare_page, "FLIPS", 3)
+    monkeypatch.setattr(export, "FLIPS", 3)
+    monkeypatch.setattr(export, "PAIR_ROWS", 80)
     make_two_evals(tmp_path)
     out = tmp_path / "out.html"
     roots = [folder / "shop-base", folder / "shop-tuned", tmp_path / "two-evals"]
@@ -747,10 +1004,9 @@ def test_an_exported_file_says_what_it_does_not_have(
     see(page, "not in the exported file")
     page.goto(f"{out.as_uri()}#/run/shop-base/samples?where=refund")
     see(page, "an exported file has no search of conversations")
-    gained = len(pages.flips("shop-base", "shop-tuned", "gained", "", [], 0)["rows"])
-    total = pages.compare("shop-base", "shop-tuned", "", "", [])["gained"]
-    page.goto(f"{out.as_uri()}#/compare/shop-base/shop-tuned?kind=gained")
-    see(page, f"{total - gained} more are not in the exported file")
+    page.goto(f"{out.as_uri()}#/compare/shop-base/shop-tuned?where=level:hard")
+    see(page, "; 40 more are not in the exported file")
+    page.locator(".pairs .line.absent").first.wait_for()
     page.goto(f"{out.as_uri()}#/curve/two-evals?from=0&to=20")
     see(page, "Samples by step")
     see(page, "From step 0 to step 20")

@@ -61,9 +61,13 @@ function headers() {
 /** Get the answer to a request. Throws Refused with the server's own sentence. */
 export async function get(path, params = {}, signal = undefined) {
   if (exported.isExport()) return exported.answer(path, params, pairs(params));
+  return readAnswer(fetch(`api/${address(path, params)}`, { headers: headers(), signal }));
+}
+
+async function readAnswer(request) {
   let response;
   try {
-    response = await fetch(`api/${address(path, params)}`, { headers: headers(), signal });
+    response = await request;
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
     const hint = "Is `heldout view` still running?";
@@ -72,6 +76,20 @@ export async function get(path, params = {}, signal = undefined) {
   if (response.ok) return response.json();
   const body = await response.json().catch(() => ({ error: `HTTP ${response.status}` }));
   throw new Refused(body, response.status);
+}
+
+/** Get the file that answers a request. */
+export async function getBlob(path, params) {
+  const response = await fetch(`api/${address(path, params)}`, { headers: headers() });
+  if (response.ok) return response.blob();
+  throw new Refused(await response.json(), response.status);
+}
+
+/** Send something to be written; the answer, as of `get`. */
+export async function send(path, body) {
+  const options = { method: "POST", body: JSON.stringify(body) };
+  const type = { "Content-Type": "application/json" };
+  return readAnswer(fetch(`api/${path}`, { ...options, headers: { ...headers(), ...type } }));
 }
 
 /**

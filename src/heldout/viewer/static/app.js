@@ -3,6 +3,7 @@
 import { stored, takeToken } from "./api.js";
 import { Compare } from "./compare.js";
 import { Curve } from "./curve.js";
+import { Curves } from "./curves.js";
 import { isExport, readAnswers } from "./exported.js";
 import { History } from "./history.js";
 import { useKeys } from "./hooks.js";
@@ -13,6 +14,7 @@ import { Run } from "./run.js";
 import { Runs } from "./runs.js";
 import { Sample } from "./sample.js";
 import { Samples } from "./samples.js";
+import { Several } from "./several.js";
 import { Component, html, render } from "./vendor/preact-htm.js";
 
 const THEME = "heldout-theme";
@@ -25,8 +27,10 @@ const HELP = [
   ["g r", "all runs"],
   ["x, c", "mark a run; compare the two marked"],
   ["f", "failures"],
-  ["n p", "next and previous sample"],
+  ["r", "remark on a sample, with --notes"],
+  ["n p", "next and previous sample, or flip"],
   ["[ ]", "previous and next attempt, or step"],
+  ["← →", "move the crosshair of a curve"],
   ["m e s d", "Markdown; reasoning; JSON; difference"],
   ["w", "swap A and B"],
   ["t", "light or dark"],
@@ -48,6 +52,8 @@ function page({ path, params }) {
     const shown = second === "sample" ? History : Curve;
     return html`<${shown} key=${key} name=${name} params=${params} />`;
   }
+  if (first === "several") return html`<${Several} key=${key} params=${params} />`;
+  if (first === "curves") return html`<${Curves} key=${key} params=${params} />`;
   return html`<${Runs} key="runs" params=${params} />`;
 }
 

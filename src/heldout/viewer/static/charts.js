@@ -1,9 +1,9 @@
-// Charts as SVG: an interval in a cell, a forest of intervals, a histogram, a curve with its band.
+// Charts as SVG: an interval in a cell, a forest of intervals, a histogram, a small curve.
 // Every chart stands beside a table with the same numbers, so it is hidden from screen readers.
 
 import { html } from "./vendor/preact-htm.js";
 
-const isNumber = (value) => value !== null && value !== undefined;
+export const isNumber = (value) => value !== null && value !== undefined;
 
 /** Round numbers that cover a range. */
 export function ticks(low, high, most = 5) {
@@ -19,16 +19,17 @@ export function ticks(low, high, most = 5) {
 }
 
 /** A round number of an axis; results have the text that came with them. */
-const axisText = (value, sign = false) =>
+export const axisText = (value, sign = false) =>
   (sign && value > 0 ? "+" : "") + String(Number(value.toPrecision(6))).replace(/^-0$/, "0");
 
 /** Width of a chart in CSS pixels, so that its text keeps its size on every screen. */
-const room = (most) => Math.max(300, Math.min(most, document.documentElement.clientWidth - 40));
+export const room = (most) => Math.max(300, Math.min(most, document.documentElement.clientWidth - 40));
 
-const scale = (low, high, from, to) => (value) => from + ((value - low) / (high - low || 1)) * (to - from);
+export const scale = (low, high, from, to) => (value) =>
+  from + ((value - low) / (high - low || 1)) * (to - from);
 
 /** The corners of a band: along its upper side, and back along the lower one. */
-const outline = (points, x, low, high) =>
+export const outline = (points, x, low, high) =>
   [...points.map((p) => `${x(p)},${high(p)}`), ...points.map((p) => `${x(p)},${low(p)}`).reverse()].join(
     " ",
   );
@@ -141,87 +142,6 @@ export function Sparkline({ points }) {
     <polygon class="band" points=${band} />
     <polyline class="mean" points=${points.map((p) => `${x(p)},${y(p[1])}`).join(" ")} />
   </svg>`;
-}
-
-/** Points of one attempt of a training run; another attempt begins after a gap. */
-function bySession(points) {
-  const stretches = [];
-  for (const point of points) {
-    const open = stretches.at(-1);
-    if (open?.at(-1).session === point.session) open.push(point);
-    else stretches.push([point]);
-  }
-  return stretches;
-}
-
-/**
- * A training curve: points with whiskers and a band; restarts are gaps, skips ticks at the bottom.
- * @param {{points: any[], chosen: number[], windows: number[][], best: number | null,
- *   onPoint: (step: number) => void}} props
- */
-export function Curve({ points, chosen, windows, best, onPoint }) {
-  if (!points.length) return null;
-  const width = room(1240);
-  const right = width - 14;
-  const shown = points.filter((p) => isNumber(p.mean));
-  const steps = points.map((p) => p.step);
-  const values = shown.flatMap((p) => [p.mean, p.low ?? p.mean, p.high ?? p.mean, p.mean_scored ?? p.mean]);
-  const [bottom, top] = values.length ? [Math.min(...values), Math.max(...values)] : [0, 1];
-  const pad = (top - bottom || 0.1) * 0.08;
-  const [first, last] = [Math.min(...steps), Math.max(...steps)];
-  const x = scale(first, last === first ? first + 1 : last, 58, right);
-  const y = scale(bottom - pad, top + pad, 292, 12);
-  return html`<svg class="curve" viewBox="0 0 ${width} 330" width=${width} role="group"
-    aria-label="Mean by training step; the table below has the numbers">
-    ${ticks(bottom - pad, top + pad).map(
-      (t) => html`<line class="rule" x1="58" x2=${right} y1=${y(t)} y2=${y(t)} />
-        <text class="tick" x="50" y=${y(t) + 4} text-anchor="end">${axisText(t)}</text>`,
-    )}
-    ${ticks(first, last, width / 110).map(
-      (t) => html`<text class="tick" x=${x(t)} y="312" text-anchor="middle">${t}</text>`,
-    )}
-    <text class="tick" x=${right} y="327" text-anchor="end">training step</text>
-    ${windows.map(
-      ([from, to]) =>
-        html`<rect class="window" x=${x(from) - 6} width=${x(to) - x(from) + 12} y="12" height="280" />`,
-    )}
-    ${bySession(shown).map((line) => html`<${Stretch} line=${line} x=${x} y=${y} />`)}
-    ${points
-      .filter((p) => !isNumber(p.mean))
-      .map(
-        (p) => html`<line class="missed ${p.pending ? "pending" : ""}" x1=${x(p.step)} x2=${x(p.step)}
-          y1="284" y2="292"><title>step ${p.step}: ${p.note}</title></line>`,
-      )}
-    ${shown.map(
-      (p) => html`<${Point} point=${p} x=${x(p.step)} y=${y} isChosen=${chosen.includes(p.step)}
-        isBest=${p.step === best} onPoint=${onPoint} />`,
-    )}
-  </svg>`;
-}
-
-function Stretch({ line, x, y }) {
-  const band = outline(
-    line.filter((p) => isNumber(p.low)),
-    (p) => x(p.step),
-    (p) => y(p.low),
-    (p) => y(p.high),
-  );
-  return html`<polygon class="band" points=${band} />
-    <polyline class="mean" points=${line.map((p) => `${x(p.step)},${y(p.mean)}`).join(" ")} />`;
-}
-
-function Point({ point, x, y, isChosen, isBest, onPoint }) {
-  const { step, mean, low, high, mean_scored: scored, errors, text } = point;
-  const marks = [point.fewer && "hollow", isChosen && "chosen", isBest && "best"].filter(Boolean).join(" ");
-  const second = errors ? `, ${errors} errored; ${text.mean_scored} without them` : "";
-  return html`
-    ${isNumber(low) ? html`<line class="whisker" x1=${x} x2=${x} y1=${y(low)} y2=${y(high)} />` : null}
-    ${isNumber(scored) ? html`<circle class="second" cx=${x} cy=${y(scored)} r="4" />` : null}
-    <circle class="dot ${marks}" cx=${x} cy=${y(mean)} r=${isBest ? 6 : 4} tabindex="0" role="button"
-      aria-label="step ${step}, mean ${text.mean}" onClick=${() => onPoint(step)}
-      onKeyDown=${(event) => event.key === "Enter" && onPoint(step)}>
-      <title>${`step ${step}: ${text.mean} (${text.interval}), n ${point.n}${second}`}</title>
-    </circle>`;
 }
 
 /**

@@ -1,6 +1,6 @@
 // A conversation: turns as they were said, reasoning folded, tool calls beside their results.
 
-import { Markdown } from "./markdown.js";
+import { Rendered } from "./markdown.js";
 import { count, visible, wordDiff } from "./text.js";
 import { html } from "./vendor/preact-htm.js";
 
@@ -23,7 +23,7 @@ export function Diff({ before, after }) {
 }
 
 function Text({ text, mark = null, rendered = false }) {
-  if (rendered) return html`<${Markdown} text=${text} extracted=${mark && text.slice(...mark)} />`;
+  if (rendered) return html`<${Rendered} text=${text} extracted=${mark && text.slice(...mark)} />`;
   return html`<pre class="said"><${Marked} text=${text} mark=${mark} /></pre>`;
 }
 
@@ -50,6 +50,7 @@ function Turn({ turn, rendered, folded }) {
             <${Text} text=${turn.reasoning} /></details>`
         : null
     }
+    ${turn.images.map((url, i) => html`<img class="said" src=${url} alt="image ${i + 1} of the message" />`)}
     ${turn.text ? html`<${Text} text=${turn.text} mark=${turn.mark} rendered=${rendered} />` : null}
     ${turn.calls.map((call) => html`<${Call} call=${call} />`)}
   </article>`;

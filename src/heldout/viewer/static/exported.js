@@ -23,6 +23,7 @@ export async function readAnswers(element) {
  */
 export function answer(path, params, pairs) {
   if (path === "rows") return rowsOf(answers[`rows\nname=${params.name}`], params);
+  if (path === "pairs") return pairsOf(answers[`pairs\na=${params.a}\nb=${params.b}`], params);
   const found = answers[[path, ...pairs.map((pair) => pair.join("="))].join("\n")];
   if (found === undefined) throw notInside();
   return found;
@@ -31,6 +32,14 @@ export function answer(path, params, pairs) {
 function notInside() {
   const hint = "`heldout view` shows all of it.";
   return new Refused({ error: "This is not in the exported file.", hint }, 404);
+}
+
+/** The samples of two runs that a filter holds for. */
+function pairsOf(table, { where = "", sort = "", offset = 0, limit = 100 }) {
+  if (!table) throw notInside();
+  const chosen = select(table, parse(where), sort);
+  const rows = chosen.slice(offset, offset + limit).map((row) => table.rows[row]);
+  return { ...table, total: chosen.length, rows };
 }
 
 /** The rows that a filter holds for. Their mean is a matter of the server. */

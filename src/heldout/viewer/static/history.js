@@ -1,16 +1,22 @@
 // One sample at every step of a training run.
 
 import { Conversation, Diff } from "./conversation.js";
+import { chosenSteps } from "./curve.js";
 import { isExport } from "./exported.js";
-import { useAnswer, useKeys, useToggle } from "./hooks.js";
+import { useAnswer, useFlips, useKeys, useToggle } from "./hooks.js";
 import { Crumbs, Loaded, Problem, Sign } from "./parts.js";
-import { go, link, set } from "./route.js";
+import { go, jump, link, set } from "./route.js";
 import { visible } from "./text.js";
 import { html } from "./vendor/preact-htm.js";
 
 export function History({ name, params }) {
   const label = params.get("label") || "";
   const answer = useAnswer("history", { name, label, id: params.get("id") });
+  const chosen = chosenSteps(params);
+  const flips = useFlips(name, label, chosen);
+  const place = flips.all.indexOf(params.get("id"));
+  const goToFlip = (by) => flips.all[place + by] && jump(flips.href(flips.all[place + by]));
+  const back = { label, from: params.get("from"), to: params.get("to") };
   const [rendered, turnRendered] = useToggle(false);
   const [diff, turnDiff] = useToggle(true);
   const only = params.get("only") === "changed";
@@ -21,15 +27,25 @@ export function History({ name, params }) {
   useKeys({
     "[": () => move(-1),
     "]": () => move(1),
+    n: () => goToFlip(1),
+    p: () => goToFlip(-1),
     m: turnRendered,
     d: turnDiff,
-    Escape: () => go(["curve", name], { label }),
+    Escape: () => go(["curve", name], back),
   });
 
   const turnOnly = () => set({ only: only ? "" : "changed" });
   const view = (data) => html`
-    <${Crumbs} path=${[["runs", link(["runs"])], [data.name, link(["curve", data.name], { label })]]} />
+    <${Crumbs} path=${[["runs", link(["runs"])], [data.name, link(["curve", data.name], back)]]} />
     <h1>${visible(data.id)} <span class="soft">across steps</span></h1>
+    ${
+      place >= 0
+        ? html`<p class="toolbar"><button onClick=${() => goToFlip(-1)} title="p">← previous</button>
+            <button onClick=${() => goToFlip(1)} title="n">next →</button>
+            <span class="soft">
+              ${`${place + 1} of ${flips.all.length} flips from step ${chosen.join(" to ")}`}</span></p>`
+        : null
+    }
     ${data.question ? html`<p>${visible(data.question)}</p>` : null}
     ${data.target !== null ? html`<p>target: <code>${visible(data.target)}</code></p>` : null}
     <nav class="strip" aria-label="steps">${steps.map(

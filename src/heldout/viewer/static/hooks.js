@@ -2,6 +2,7 @@
 
 import { address, follow, get } from "./api.js";
 import * as keys from "./keys.js";
+import { link } from "./route.js";
 import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "./vendor/preact-htm.js";
 
 /**
@@ -54,6 +55,20 @@ export function useAnswer(path, params = {}, follows = () => null, version = 0) 
 
   if (!request) return { data: null, problem: null, of: "", live: "", isStale: false, reload };
   return { ...answer, live, isStale: answer.of !== request, reload };
+}
+
+/**
+ * The samples that flipped between two steps of a curve, one after the other.
+ * @param {string} name @param {string} label @param {number[]} steps two, or nothing is asked for
+ */
+export function useFlips(name, label, steps) {
+  const [from, to] = steps;
+  const isChosen = steps.length === 2;
+  const answer = useAnswer(isChosen ? "curve-flips" : null, { name, label, from_step: from, to_step: to });
+  const { lost, gained } = answer.data && !answer.isStale ? answer.data : {};
+  const all = lost ? [...lost.rows, ...gained.rows].map((row) => row.id) : [];
+  const href = (id) => link(["curve", name, "sample"], { id, label, step: to, from, to });
+  return { answer, all, href };
 }
 
 /** Keys while a component is there; those of what came later come first. */

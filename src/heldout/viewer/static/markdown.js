@@ -2,12 +2,70 @@
 // HTML in it is shown as text, images are not loaded, a link shows where it goes and goes to the web
 // or nowhere.
 
+import { isExport } from "./exported.js";
 import { visible } from "./text.js";
 import { Lexer } from "./vendor/marked.js";
-import { html } from "./vendor/preact-htm.js";
+import { Component, html } from "./vendor/preact-htm.js";
 
 const LONGEST = 100_000;
+const LONGEST_CODE = 20_000;
+/** Languages whose comments begin with #. */
+const HASHED = /^(py|sh|bash|zsh|shell|rb|ruby|r$|ya?ml|toml|make|perl|julia|elixir)/i;
+const WORDS =
+  "and as async await break case class const continue def del elif else enum except extends false False " +
+  "finally fn for from func function if impl import in is lambda let match mut new None not null or pass " +
+  "pub raise return self static struct switch this throw true True try type use var void while with yield";
+/** What most languages write alike. */
+const codePattern = (comment) =>
+  new RegExp(
+    [
+      `(?<comment>${comment})`,
+      String.raw`(?<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\x60(?:[^\x60\\]|\\.)*\x60)`,
+      String.raw`(?<number>\b\d[\w.]*)`,
+      String.raw`(?<keyword>\b(?:${WORDS.replaceAll(" ", "|")})\b)`,
+    ].join("|"),
+    "g",
+  );
+const [HASH, SLASH] = ["#.*", String.raw`\/\/.*|\/\*[^]*?\*\/`].map(codePattern);
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
+
+/** `math.js`, once a text needs it; its path is no literal, so that the bundle leaves it out. */
+let math = null;
+const MATH_MODULE = "./math.js";
+const DISPLAY = /^(?:\$\$([\s\S]+?)\$\$|\\\[([\s\S]+?)\\\])/;
+/** Not a price: no space inside the signs, and no digit after the second. */
+const INLINE = /^(?:\\\(([\s\S]+?)\\\)|\$(?!\s)((?:[^$\\\n]|\\[\s\S])+?)(?<!\s)\$(?!\d))/;
+const HAS_MATH = /\$|\\[([]/;
+
+/** A formula as a token of `marked`, at the start of what is left. */
+function formula(source) {
+  const display = DISPLAY.exec(source);
+  const match = display || INLINE.exec(source);
+  if (!match) return undefined;
+  return { type: "math", raw: match[0], tex: match[1] ?? match[2], isDisplay: Boolean(display) };
+}
+const EXTENSIONS = {
+  inline: [formula],
+  startInline: [(source) => source.search(HAS_MATH)],
+  renderers: {},
+  childTokens: {},
+};
+
+/** Markdown, for which mathematics is loaded where there is any; without it formulas stay text. */
+export class Rendered extends Component {
+  componentDidMount() {
+    if (math || isExport() || !HAS_MATH.test(this.props.text)) return;
+    const loaded = (module) => {
+      math = module;
+      this.setState({});
+    };
+    import(MATH_MODULE).then(loaded, () => {}); // the text is there all the same
+  }
+
+  render(props) {
+    return Markdown(props);
+  }
+}
 
 /**
  * @param {{text: string, extracted?: string | null}} props what the grader extracted is marked where
@@ -19,7 +77,7 @@ export function Markdown({ text, extracted = null }) {
   let tokens;
   let plain;
   try {
-    tokens = new Lexer({ gfm: true }).lex(visible(text));
+    tokens = new Lexer({ gfm: true, ...(math ? { extensions: EXTENSIONS } : {}) }).lex(visible(text));
     plain = new Rendering(null);
     plain.blocks(tokens);
   } catch {
@@ -54,7 +112,7 @@ class Rendering {
       case "hr":
         return html`<hr />`;
       case "code":
-        return html`<pre tabindex="0"><code>${this.leaf(token.text)}</code></pre>`;
+        return html`<pre tabindex="0"><code>${this.code(token)}</code></pre>`;
       case "heading": // below the page's own headings
         return html`<${`h${Math.min(6, token.depth + 3)}`}>${this.inlines(token)}<//>`;
       case "blockquote":
@@ -70,6 +128,20 @@ class Rendering {
       default:
         return this.inline(token);
     }
+  }
+
+  /** Code with its comments, strings, numbers and keywords told apart. */
+  code({ text, lang }) {
+    if (!lang || text.length > LONGEST_CODE) return this.leaf(text);
+    const pieces = [];
+    let end = 0;
+    for (const match of text.matchAll(HASHED.test(lang) ? HASH : SLASH)) {
+      const kind = Object.keys(match.groups).find((name) => match.groups[name] !== undefined);
+      pieces.push(this.leaf(text.slice(end, match.index)));
+      pieces.push(html`<span class="code-${kind}">${this.leaf(match[0])}</span>`);
+      end = match.index + match[0].length;
+    }
+    return [...pieces, this.leaf(text.slice(end))];
   }
 
   list({ ordered, start, items }) {
@@ -108,6 +180,8 @@ class Rendering {
         return html`<span class="soft">image: ${this.leaf(token.text)} (${token.href})</span>`;
       case "link":
         return this.link(token);
+      case "math":
+        return this.formula(token);
       case "text":
       case "escape":
         return token.tokens ? this.inlines(token) : this.leaf(decode(token.text));
@@ -123,6 +197,19 @@ class Rendering {
     return isWeb
       ? html`<a href=${token.href} rel="noopener noreferrer" target="_blank">${content}</a>`
       : html`<span>${content}</span>`;
+  }
+
+  /** A formula; as it is written where it cannot be read, or has what is marked in it. */
+  formula({ raw, tex, isDisplay }) {
+    const written = this.leaf(raw);
+    if (written !== raw) return written;
+    try {
+      const tree = math.parse(tex, isDisplay);
+      return html`<span class="math" title=${raw} key=${raw}
+        ref=${(element) => element?.replaceChildren(math.build(tree))}></span>`;
+    } catch {
+      return raw;
+    }
   }
 
   leaf(text) {

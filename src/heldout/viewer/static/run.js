@@ -1,7 +1,9 @@
 // One run: its summary, its rewards as a histogram, and slices.
 
 import { Forest, Histogram } from "./charts.js";
+import { Export } from "./export.js";
 import { useAnswer, useKeys } from "./hooks.js";
+import { Notes } from "./note.js";
 import {
   Blocks,
   Crumbs,
@@ -17,7 +19,7 @@ import {
 } from "./parts.js";
 import { go, link, set } from "./route.js";
 import { ago, count, duration, quoted, visible } from "./text.js";
-import { html } from "./vendor/preact-htm.js";
+import { html, useRef } from "./vendor/preact-htm.js";
 
 export function Run({ name, params }) {
   const follows = (run) => (run.unfinished ? [name] : null);
@@ -43,6 +45,7 @@ export function Run({ name, params }) {
           <${TextTable} table=${run.table} caption="Summary" /></div>
         <${Blocks} blocks=${run.notes} />
         ${run.histogram ? html`<h2>Rewards</h2><${Histogram} histogram=${run.histogram} />` : null}
+        <${Notes} name=${run.name} />
         ${run.keys?.length ? html`<${Slices} run=${run} by=${by} answer=${slices} />` : null}
       </section>
       <${About} run=${run} />
@@ -62,11 +65,36 @@ function Headline({ run }) {
       ${numbers.errors ? html`<div><${Errored} of=${numbers} /></div>` : null}
     </div>
     ${run.resume ? html`<p>Go on with it: <code>${visible(run.resume)}</code></p>` : null}
+    <${TimeLeft} run=${run} />
     ${of ? html`<progress aria-label="finished" value=${numbers.n} max=${asked}></progress>` : null}
     ${outcomes ? html`<${Outcomes} counts=${outcomes} />` : null}
     <p class="toolbar"><a class="button primary" href=${samples("")}>All samples</a>
       ${outcomes?.failed ? html`<a class="button" href=${samples("failed:yes")}>Failures</a>` : null}
       ${outcomes?.errored ? html`<a class="button" href=${samples("errored:yes")}>Errors</a>` : null}</p>`;
+}
+
+/** Seconds and items that a rate is of, at the least. */
+const [LONG_ENOUGH, MANY_ENOUGH] = [5, 3];
+
+/**
+ * How long a running eval may take, by what was seen to finish since the page was opened: a resumed run
+ * began long before, and its start says nothing of its pace.
+ */
+function TimeLeft({ run }) {
+  const seen = useRef([]);
+  const { asked, numbers, status } = run;
+  if (status !== "running" || !asked || numbers.n >= asked) return null;
+  const all = seen.current;
+  if (all.at(-1)?.n !== numbers.n) all.push({ n: numbers.n, at: performance.now() / 1000 });
+  if (all.length > 100) all.shift();
+  const [first, last] = [all[0], all.at(-1)];
+  const [items, seconds] = [last.n - first.n, last.at - first.at];
+  if (items < MANY_ENOUGH || seconds < LONG_ENOUGH)
+    return html`<p class="soft" role="status">time left: not known yet</p>`;
+  const left = ((asked - numbers.n) * seconds) / items;
+  const rate = `${(items / seconds).toPrecision(2)} items per second in the last ${duration(seconds)}`;
+  return html`<p role="status">about ${duration(left)} left
+    <span class="soft">${`, at ${rate}; what is slow finishes last`}</span></p>`;
 }
 
 function About({ run }) {
@@ -96,6 +124,7 @@ function About({ run }) {
     <h2>About this run</h2>
     <${Blocks} blocks=${run.about} />
     <${Facts} rows=${facts} />
+    <${Export} names=${[run.name]} />
     <details><summary>Settings</summary>${json(run.config)}</details>
     <details><summary>Functions and versions</summary>${json({ functions, versions })}</details>
   </aside>`;

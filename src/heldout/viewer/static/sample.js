@@ -5,6 +5,7 @@ import { Strip } from "./charts.js";
 import { Conversation } from "./conversation.js";
 import { isExport } from "./exported.js";
 import { useAnswer, useKeys, useToggle } from "./hooks.js";
+import { Note } from "./note.js";
 import { Crumbs, Facts, Loaded, Problem, Sign } from "./parts.js";
 import { go, link, set } from "./route.js";
 import { count, duration, visible } from "./text.js";
@@ -85,7 +86,8 @@ export function Sample({ name, params }) {
     }
     <div class="columns">
       <section>${isExport() && !sample.turns.length ? null : toolbar}${content(sample)}</section>
-      <aside><${Grades} sample=${sample} /><${HowItWent} sample=${sample} /></aside>
+      <aside><${Grades} sample=${sample} /><${Note} sample=${sample} />
+        <${HowItWent} sample=${sample} /></aside>
     </div>`;
   return html`<${Loaded} answer=${answer} view=${view} />`;
 }
