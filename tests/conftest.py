@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,17 @@ def exact(trajectory: Trajectory, sample: Sample) -> Score:
 def backend(request: pytest.FixtureRequest) -> str:
     """The event loop; `pytest.mark.parametrize` it where a test is not about that."""
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Matrices as small as those of tests are slower in two, and may differ in their last bits."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

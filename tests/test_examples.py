@@ -100,7 +100,7 @@ def test_training_with_a_tool_in_the_loop_raises_the_held_out_reward(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "run")
-    evals = load("train_calculator_trl.py")["main"](["--every", "12", "--out", out])
+    evals = load("train_calculator_trl.py")["main"](["--steps", "14", "--every", "7", "--out", out])
     first, _, last = evals.points
     assert (first.n, last.n) == (100, 100)
     assert first.ci[1] < last.ci[0]

@@ -6,7 +6,7 @@ import copy
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,13 +23,7 @@ from heldout.testing import NotNeutral, assert_neutral
 from heldout.training import PeriodicEval, from_functions
 from tests.tiny_model import CONTEXT, tiny_model
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def network() -> torch.nn.Sequential:
@@ -156,7 +150,7 @@ DISTURBANCES: dict[str, tuple[Look, Disturb]] = {
     "numpy's random state": (numpy_state, lambda m: np.random.random()),
     "torch's random state": (lambda m: torch.get_rng_state().tolist(), lambda m: torch.rand(1)),
     "seeds kept for a GPU": (
-        lambda m: list(torch.cuda._lazy_seed_tracker.get_calls()),  # type: ignore[attr-defined]
+        lambda m: list(torch.cuda._lazy_seed_tracker.get_calls()),
         lambda m: torch.manual_seed(5),
     ),
     "train mode": (training_flags, lambda m: m.train()),
@@ -213,41 +207,30 @@ DISTURBANCES: dict[str, tuple[Look, Disturb]] = {
     "autocast": (autocast, switch_autocast),
 }
 
-ENDS: dict[str, type[BaseException] | None] = {
-    "returns": None,
-    "raises": KeyError,
-    "is interrupted": KeyboardInterrupt,
-}
+ENDS: list[type[BaseException] | None] = [None, KeyError, KeyboardInterrupt]
 
 
-@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("what", DISTURBANCES)
-def test_what_is_disturbed_inside_is_as_it_was(what: str, end: str) -> None:
-    look, disturb = DISTURBANCES[what]
-    model, problem = language_model(), ENDS[end]
-    before = look(model)
-
-    @isolated(model)
-    def evaluate() -> None:
-        disturb(model)
-        if problem is not None:
-            raise problem
-
-    with nullcontext() if problem is None else pytest.raises(problem):
-        evaluate()
-    assert look(model) == before
-
-
-@pytest.mark.parametrize("what", [w for w in DISTURBANCES if w not in ("gradients", "eval mode")])
-def test_without_isolation_each_of_them_would_stay(what: str) -> None:
-    """Or the tests above would show nothing."""
+def test_what_is_disturbed_inside_is_as_it_was_however_it_ends(what: str) -> None:
     look, disturb = DISTURBANCES[what]
     model = language_model()
-    with isolated():  # global settings only
-        before = look(model)
-        with torch.enable_grad():
+    before = look(model)
+    for problem in ENDS:
+
+        @isolated(model)
+        def evaluate(problem: type[BaseException] | None = problem) -> None:
             disturb(model)
-            assert look(model) != before
+            if problem is not None:
+                raise problem
+
+        with nullcontext() if problem is None else pytest.raises(problem):
+            evaluate()
+        assert look(model) == before
+    if what in ("gradients", "eval mode"):
+        return
+    with isolated(), torch.enable_grad():  # global settings only: so it would stay
+        disturb(model)
+        assert look(model) != before
 
 
 OTHER_VALUES: dict[str, Any] = {
@@ -278,19 +261,19 @@ NOT_HERE = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(torch_settings(torch).keys() - NOT_HERE))
-def test_a_setting_of_torch_that_is_changed_inside_is_as_it_was(name: str) -> None:
-    read, write = torch_settings(torch)[name]
-    before = read()
-    other = not before
-    if name in OTHER_VALUES:
-        other = OTHER_VALUES[name]
-    elif isinstance(before, str):
-        other = "tf32" if before != "tf32" else "ieee"
-    with isolated():
-        write(other)
-        assert read() != before
-    assert read() == before
+def test_a_setting_of_torch_that_is_changed_inside_is_as_it_was() -> None:
+    for name in sorted(torch_settings(torch).keys() - NOT_HERE):
+        read, write = torch_settings(torch)[name]
+        before = read()
+        other = not before
+        if name in OTHER_VALUES:
+            other = OTHER_VALUES[name]
+        elif isinstance(before, str):
+            other = "tf32" if before != "tf32" else "ieee"
+        with isolated():
+            write(other)
+            assert read() != before, name
+        assert read() == before, name
 
 
 TOKENIZER_CHANGES: dict[str, Any] = {
@@ -302,28 +285,27 @@ TOKENIZER_CHANGES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", TOKENIZER_CHANGES)
-def test_a_tokenizer_that_an_eval_shares_with_training_is_as_it_was(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_tokenizer_that_an_eval_shares_with_training_is_as_it_was(tmp_path: Path) -> None:
     model, tokenizer = tiny_model()
-    before = getattr(tokenizer, name)
-    changed = []
+
+    def look() -> dict[str, Any]:
+        return {name: getattr(tokenizer, name) for name in TOKENIZER_CHANGES}
+
+    before, changed = look(), []
 
     def generate(model: Any, prompts: list[str], max_new: int) -> list[str]:
-        setattr(tokenizer, name, TOKENIZER_CHANGES[name])
-        changed.append(getattr(tokenizer, name) != before)
+        for name, value in TOKENIZER_CHANGES.items():
+            setattr(tokenizer, name, value)
+        changed.append([now != was for now, was in zip(look().values(), before.values())])  # noqa: B905
         return ["one"] * len(prompts)
 
     runner = from_functions(lambda messages: messages[-1].text, generate, lambda t, s: 1.0)
     evals = PeriodicEval(
         [Sample("s", {"question": "one"})], runner, every_steps=1, run_dir=tmp_path / "run"
     )
-    point = evals.maybe_run(1, model)
-    assert point is not None
-    assert point.reward == 1.0
-    assert changed == [True]
-    assert getattr(tokenizer, name) == before
+    assert evals.maybe_run(1, model).reward == 1.0
+    assert changed == [[True] * len(before)]
+    assert look() == before
 
 
 def test_inside_everything_is_in_eval_mode_and_without_gradients() -> None:
@@ -333,12 +315,8 @@ def test_inside_everything_is_in_eval_mode_and_without_gradients() -> None:
         assert not actor(torch.ones(1, 4)).requires_grad
     assert all(training_flags(actor) + training_flags(critic))
     assert actor(torch.ones(1, 4)).requires_grad
-
-
-def test_without_a_model_there_are_no_gradients_either() -> None:
     with isolated():
         assert not torch.is_grad_enabled()
-    assert torch.is_grad_enabled()
 
 
 def test_with_a_seed_the_inside_is_the_same_each_time() -> None:
@@ -353,6 +331,9 @@ def test_with_a_seed_the_inside_is_the_same_each_time() -> None:
             drawn.append(draw())
         assert torch.equal(torch.rand(1), torch.rand(1, generator=expected))
     assert drawn[0] == drawn[1]
+    with untouched_random_state():  # without one it goes on from where it was
+        first = draw()
+    assert draw() == first
 
 
 def test_what_has_no_modules_is_left_alone() -> None:
@@ -416,11 +397,11 @@ def test_adapters_are_as_they_were() -> None:
 # --- When putting back fails --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("problem", ENDS)
 def test_the_rest_is_put_back_even_where_something_cannot_be(
-    monkeypatch: pytest.MonkeyPatch, end: str
+    monkeypatch: pytest.MonkeyPatch, problem: type[BaseException] | None
 ) -> None:
-    model, problem = network(), ENDS[end]
+    model = network()
     state, original = torch.get_rng_state(), torch.set_default_dtype
 
     def refuses(dtype: Any) -> None:
@@ -497,25 +478,18 @@ def test_casts_made_inside_do_not_stay_in_a_cache_outside() -> None:
     assert torch.equal(only_after(isolated_eval), expected)
 
 
+def isolated_eval(layer: Any, inputs: Any) -> None:
+    with isolated(layer):
+        layer(inputs)
+
+
 def test_a_weight_first_used_inside_gets_its_gradient() -> None:
     """In torch 2.9, a cast made without gradients is found again where they are needed."""
-
-    def isolated_eval(layer: Any, inputs: Any) -> None:
-        with isolated(layer):
-            layer(inputs)
-
-    found = only_after(isolated_eval)
-    assert found is not None
-    assert torch.equal(found, only_after(nothing))
+    assert torch.equal(only_after(isolated_eval), only_after(nothing))
 
 
 def test_casts_made_outside_are_still_there() -> None:
     """A cache that was emptied would do too, if it did not change the last bits of gradients."""
-
-    def isolated_eval(layer: Any, inputs: Any) -> None:
-        with isolated(layer):
-            layer(inputs)
-
     expected = train_under_autocast(nothing)
     assert torch.equal(train_under_autocast(isolated_eval), expected)
     emptied = train_under_autocast(lambda layer, inputs: torch.clear_autocast_cache())

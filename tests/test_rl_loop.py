@@ -5,28 +5,19 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from heldout import Sample, Score, Trajectory
 from heldout.training import PeriodicEval, current_points, read_points
 from heldout.training.curve import request_stop
 from heldout.training.dispatcher import pending_evals
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 EXAMPLE = Path(__file__).parent.parent / "examples" / "rl_loop.py"
-
-
-@pytest.fixture(autouse=True)
-def one_core() -> Iterator[None]:
-    """As the script has it where it is run as one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def run(out: Path, *arguments: object) -> PeriodicEval:

@@ -69,7 +69,7 @@ from tests.conftest import RunEval, exact, make_samples
 from tests.counting import Recorded, Saved
 from tests.faulty_server import FaultyServer, Request, nothing_from_outside, status
 from tests.scoring.judges.scripted import said, three_way_question
-from tests.training.test_verdicts import curve
+from tests.training.curves import curve
 
 
 @pytest.fixture

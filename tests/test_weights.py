@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from heldout.training.worker.weight_buffer import WeightBuffer
 from heldout.weights import fingerprint
 from tests.tiny_model import tiny_model
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 KINDS = [
     torch.float32,
     torch.bfloat16,
@@ -30,14 +32,6 @@ KINDS = [
     torch.float8_e4m3fn,
     torch.complex64,
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network() -> torch.nn.Module:
@@ -92,23 +86,8 @@ def test_no_two_places_of_a_row_have_constants_that_a_swap_could_hide_behind() -
     assert len(np.unique(constants & np.uint64(2**32 - 1))) == weights.ROW
 
 
-def test_tensors_that_change_places_change_it() -> None:
-    one, other = torch.zeros(4), torch.ones(4)
-    assert fingerprint({"a": one, "b": other}) != fingerprint({"a": other, "b": one})
-    assert fingerprint({"a": one, "b": other}) == fingerprint({"b": other, "a": one})
-
-
-@given(st.integers(2, 40_000), st.integers(0, 2**32))
-def test_elements_in_another_order_change_it(length: int, seed: int) -> None:
-    tensor = torch.arange(length, dtype=torch.float32)
-    shuffled = tensor[torch.randperm(length, generator=torch.Generator().manual_seed(seed))]
-    same = torch.equal(tensor, shuffled)
-    assert (fingerprint([shuffled]) == fingerprint([tensor])) is same
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_shape_type_sign_name_and_place_change_it() -> None:
+    for other in (
         torch.zeros(6, 2),
         torch.zeros(3, 4, dtype=torch.int32),
         torch.zeros(12),
@@ -116,15 +95,12 @@ def test_elements_in_another_order_change_it(length: int, seed: int) -> None:
         -torch.zeros(3, 4),
         torch.zeros(3, 5),
         torch.zeros(0, 4),
-    ],
-    ids=str,
-)
-def test_shape_type_and_sign_change_it(other: Any) -> None:
-    assert fingerprint({"w": torch.zeros(3, 4)}) != fingerprint({"w": other})
-
-
-def test_a_name_changes_it() -> None:
-    assert fingerprint({"v": torch.zeros(3)}) != fingerprint({"w": torch.zeros(3)})
+    ):
+        assert fingerprint({"w": torch.zeros(3, 4)}) != fingerprint({"w": other})
+    one, other = torch.zeros(4), torch.ones(4)
+    assert fingerprint({"v": one}) != fingerprint({"w": one})
+    assert fingerprint({"a": one, "b": other}) != fingerprint({"a": other, "b": one})
+    assert fingerprint({"a": one, "b": other}) == fingerprint({"b": other, "a": one})
 
 
 def adapted(kind: Any) -> Any:
@@ -168,21 +144,20 @@ def test_the_scaling_of_an_adapter_changes_it() -> None:
 # --- What does not ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(3, 211, 307), (2, 4, 6)])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_how_it_lies_in_memory_does_not_change_it(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, shape: tuple[int, ...]
+    monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
     monkeypatch.setattr(weights, "PIECE", 2**17)  # several pieces, of several rows
-    tensor = random_tensor(kind, shape)
-    expected = fingerprint([tensor])
-    assert expected is not None
-    transposed = tensor.transpose(0, 2).contiguous().transpose(0, 2)
-    every_second = torch.stack([tensor, tensor], -1)[..., 0]
-    shifted = torch.cat([tensor.view(-1)[:1], tensor.view(-1)])[1:].view(tensor.shape)
-    for other in (transposed, every_second, shifted, tensor.clone()):
-        assert torch.equal(bits_of(other.contiguous()), bits_of(tensor))
-        assert fingerprint([other]) == expected
+    for shape in ((3, 211, 307), (2, 4, 6)):
+        tensor = random_tensor(kind, shape)
+        expected = fingerprint([tensor])
+        transposed = tensor.transpose(0, 2).contiguous().transpose(0, 2)
+        every_second = torch.stack([tensor, tensor], -1)[..., 0]
+        shifted = torch.cat([tensor.view(-1)[:1], tensor.view(-1)])[1:].view(tensor.shape)
+        for other in (transposed, every_second, shifted, tensor.clone()):
+            assert torch.equal(bits_of(other.contiguous()), bits_of(tensor))
+            assert fingerprint([other]) == expected is not None
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int8])
@@ -218,7 +193,9 @@ def test_wrappers_and_state_dicts_have_that_of_the_bare_model() -> None:
     wrapped.module = compiled
     for same in (compiled, partly, wrapped, model.state_dict(), model.eval()):
         assert fingerprint(same) == expected
-    assert expected is not None
+    adapters: Any = torch.nn.Module()  # as DistributedDataParallel holds them
+    adapters.module = adapted(LoraConfig(r=2, target_modules=["q_proj"]))
+    assert fingerprint(adapters) == fingerprint(adapters.module)
     assert len(expected) == 16
 
 
@@ -229,7 +206,7 @@ def test_it_stays_the_same_between_versions() -> None:
 
 def test_tied_weights_count_by_each_of_their_names() -> None:
     tied = network()
-    tied.register_parameter("again", tied[0].weight)  # type: ignore[index]
+    tied.register_parameter("again", tied[0].weight)
     untied = copy.deepcopy(tied)
     untied.again = torch.nn.Parameter(tied.again.detach().clone())
     assert fingerprint(tied) == fingerprint(untied) == fingerprint(tied.state_dict())
@@ -250,7 +227,7 @@ def test_only_what_is_saved_counts() -> None:
 def test_several_models_have_one_too() -> None:
     one, other = network(), network()
     with torch.no_grad():
-        other[0].weight[0, 0] += 1  # type: ignore[index]
+        other[0].weight[0, 0] += 1
     assert fingerprint([one, other]) != fingerprint([other, one])
     assert fingerprint({"actor": one, "tokenizer": object()}) is not None
 
@@ -271,19 +248,6 @@ def test_shards_are_those_of_this_process() -> None:
     assert fingerprint({"w": torch.zeros(4).as_subclass(Shard)}) == fingerprint(
         {"w": torch.ones(2)}
     )
-
-
-def test_a_wrapper_around_a_model_with_adapters_does_not_change_it() -> None:
-    model = get_peft_model(tiny_model()[0], LoraConfig(r=2, target_modules=["q_proj"]))
-
-    class Wrapper(torch.nn.Module):
-        """Holds the model as DistributedDataParallel does."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = model
-
-    assert fingerprint(Wrapper()) == fingerprint(model)
 
 
 def test_signs_that_change_in_pairs_change_the_total() -> None:
@@ -325,22 +289,15 @@ def test_quantised_tensors_are_read_by_their_values_and_never_written_as_bytes(k
 # --- What has none ------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_read_has_none() -> None:
+def test_what_cannot_be_read_or_is_no_model_has_none() -> None:
     with torch.device("meta"):
         on_meta = torch.nn.Linear(2, 2)
     elsewhere = torch.nn.Linear(2, 2)
     elsewhere.weight = torch.nn.Parameter(torch.empty(0))
-    elsewhere.weight.ds_id = 0  # type: ignore[attr-defined]
+    elsewhere.weight.ds_id = 0
     lazy = torch.nn.LazyLinear(2)
     sparse = {"w": torch.eye(3).to_sparse()}
-    for unreadable in (on_meta, elsewhere, lazy, sparse):
-        assert fingerprint(unreadable) is None
-
-
-@pytest.mark.parametrize("thing", [None, object(), print, "text", 3, [], {}, [print]])
-def test_what_is_no_model_has_none(thing: Any) -> None:
-    assert fingerprint(thing) is None
-
-
-def test_a_model_without_weights_has_one() -> None:
-    assert fingerprint(torch.nn.ReLU()) is not None
+    for thing in (on_meta, elsewhere, lazy, sparse, None, object(), print, "text", 3, [], {}):
+        assert fingerprint(thing) is None
+    assert fingerprint([print]) is None
+    assert fingerprint(torch.nn.ReLU()) is not None  # a model, if one without weights

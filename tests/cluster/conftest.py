@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes on this machine, for all tests of a file."""
+"""A Ray cluster of three nodes on this machine, for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -53,7 +53,13 @@ def starting_ray() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+def connect(nodes: Any) -> None:
+    import ray
+
+    ray.init(nodes.address, logging_level=logging.WARNING, log_to_driver=False)
+
+
+@pytest.fixture(scope="package")
 def cluster(_quiet_ray: None) -> Iterator[Any]:
     """Three nodes of two CPUs; this process is connected to them."""
     import ray
@@ -65,7 +71,7 @@ def cluster(_quiet_ray: None) -> Iterator[Any]:
         nodes = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(2):
             nodes.add_node(**NODE)
-    ray.init(nodes.address, logging_level=logging.WARNING, log_to_driver=False)
+    connect(nodes)
     yield nodes
     ray.shutdown()
     nodes.shutdown()

@@ -79,15 +79,15 @@ async def met(sample: Sample) -> Logged:
     log = Path(sample.metadata["log"])
     while len({line.split()[2] for line in log.read_text().splitlines()}) < 3:
         await anyio.sleep(0.01)
-    environment.opening = list  # type: ignore[method-assign]
+    environment.opening = list
     return environment
 
 
 async def deadly_answer(messages: list[Message]) -> str:
-    """Kills its process when it is asked for a number that is divisible by 25."""
+    """Kills its process when it is asked for 3."""
     number = neighbour.last_word(messages[-1].text)
     await anyio.sleep(0.02)
-    if int(number) % 25 == 0:
+    if number == "3":
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,6 @@ def eval_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "numbers.py"
 
 
-@pytest.fixture
-def memory() -> Iterator[None]:
-    import fsspec
-
-    filesystem = fsspec.filesystem("memory")
-    yield
-    filesystem.rm("/", recursive=True)
-
-
 @pytest.mark.integration
 def test_run_on_a_cluster_copies_the_run_and_the_copy_is_shown(
     cluster: Any, eval_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -88,26 +80,16 @@ def test_run_on_a_cluster_copies_the_run_and_the_copy_is_shown(
 def test_options_that_make_no_sense_are_refused(
     options: list[str], message: str, eval_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import re
-
     assert run_cli(["run", str(eval_file), *options]) == 2
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
 
 
-def test_a_gpu_that_is_not_there_is_refused(
+def test_a_gpu_that_is_there_is_the_only_one_that_the_run_sees(
     eval_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     assert run_cli(["run", str(eval_file), "--gpu-id", "2"]) == 2
     assert "no GPU 2: this machine has 2, 0 to 1" in capsys.readouterr().err
-
-
-def test_a_gpu_that_is_there_is_the_only_one_that_the_run_sees(
-    eval_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import os
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     assert run_cli(["run", str(eval_file), "--gpu-id", "1"]) == 0
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "6"

@@ -62,8 +62,6 @@ def load(folder: Path, name: str) -> ModuleType:
     folder.mkdir()
     (folder / "evals.py").write_text(FILE)
     spec = importlib.util.spec_from_file_location(name, folder / "evals.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -22,7 +22,7 @@ import pytest
 
 from heldout import EvalReport
 from heldout.cluster import run_remote
-from heldout.cluster.job import CONTENT, END, find_runs, list_run, pack, run
+from heldout.cluster.job import CONTENT, END, STDOUT, find_runs, list_run, pack, run
 from heldout.cluster.remote import (
     INSIDE_JOB,
     Receiver,
@@ -117,128 +117,6 @@ def start(home: Path, address: str, *arguments: str, **environment: str) -> subp
     )
 
 
-@pytest.mark.integration
-def test_a_script_runs_there_on_a_gpu_and_its_run_comes_home_with_its_exit_code(
-    dashboard: str, home: Path
-) -> None:
-    job = start(home, dashboard, TEST_GPU="h100")
-    output, _ = job.communicate()
-    assert job.returncode == 3, output
-    assert "running 0\n" in output
-    assert "mean 1.0\n" in output
-    report = EvalReport.load(home / "outputs" / "evals" / "far")
-    assert report.summary["n"] == 20
-    assert report.status == "complete"
-
-
-@pytest.mark.integration
-def test_ctrl_c_stops_the_script_and_what_it_had_comes_home_to_be_resumed_there(
-    dashboard: str, home: Path
-) -> None:
-    with start(home, dashboard, "--hang") as job:
-        assert job.stdout is not None
-        for line in job.stdout:
-            if line.startswith("running"):
-                break
-        job.send_signal(signal.SIGINT)
-        rest = job.stdout.read()
-        assert job.wait() == 130, rest
-    report = EvalReport.load(home / "outputs" / "evals" / "far")
-    assert report.status != "complete"
-    begun = len(report.results)
-    assert begun <= 5
-    resumed = start(home, dashboard, "--resume")
-    output, _ = resumed.communicate()
-    assert resumed.returncode == 3, output
-    report = EvalReport.load(home / "outputs" / "evals" / "far")
-    assert (report.summary["n"], report.status) == (20, "complete")
-    lines = (home / "outputs" / "evals" / "far" / "results.jsonl").read_text().splitlines()[1:]
-    assert len({json.loads(line)["sample"]["id"] for line in lines}) == len(lines) == 20
-
-
-@pytest.mark.integration
-def test_a_gpu_that_the_cluster_does_not_have_is_refused_with_what_it_has(
-    dashboard: str, home: Path
-) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"no such GPU.*GPUs on .*\(1\); accelerator types: H100"
-    ):
-        run_remote(home / "script.py", address=dashboard, gpu_id="tpu-v9")
-
-
-ELSE_SCRIPT = """
-import argparse, json, sys
-from pathlib import Path
-import heldout
-from heldout.cluster import run_remote
-from shared.answers import answer, score
-
-
-def main():
-    samples = [heldout.Sample("a", {"question": "2"}, "2")]
-    print("a word of the log", file=sys.stderr)
-    report = heldout.run(samples, score, endpoint=answer, experiment_name="far")
-    print(json.dumps(report.summary["mean"]))
-
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--remote")
-parser.add_argument("--json", action="store_true")
-args = parser.parse_args()
-if args.remote:
-    run_remote(__file__, address=args.remote, working_dir=Path(__file__).parents[1])
-else:
-    main()
-"""
-ANSWERS = """
-async def answer(messages):
-    return messages[-1].text
-
-
-def score(trajectory, sample):
-    return trajectory.answer == sample.ground_truth
-"""
-
-
-@pytest.mark.integration
-def test_a_script_of_a_repository_that_works_in_the_else_branch_runs_there(
-    dashboard: str, tmp_path: Path
-) -> None:
-    for name, text in (("scripts/script.py", ELSE_SCRIPT), ("shared/answers.py", ANSWERS)):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(text)
-    done = subprocess.run(
-        [sys.executable, "scripts/script.py", "--remote", dashboard, "--json"],
-        cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "1.0\n", "--json has more than the JSON on standard output"
-    assert "a word of the log\n" in done.stderr
-    [run] = find_runs(tmp_path / "outputs")
-    assert EvalReport.load(run).summary["mean"] == 1.0
-
-
-@pytest.mark.integration
-def test_heldout_run_remote_json_prints_the_json_alone(dashboard: str, tmp_path: Path) -> None:
-    (tmp_path / "sums.py").write_text(
-        f"import sys\nfrom heldout import EvalConfig, Sample\n{ANSWERS}\n"
-        "def load_dataset():\n"
-        "    print('a word of the log')\n"
-        "    return [Sample('a', {'question': '2'}, '2')]\n"
-        "score_fn = score\nconfig = EvalConfig(endpoint=answer)\n"
-    )
-    command = [sys.executable, "-m", "heldout", "run", "sums.py", "--remote", dashboard, "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["mean"] == 1.0
-    assert "a word of the log\n" in done.stderr
-    (tmp_path / "sums.py").write_text("load_dataset = score_fn = 1\n")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert json.loads(done.stdout)["error"]["kind"] == "eval_file_error"
-
-
 class Proxy:
     """Stands between a script and the dashboard, and can break all connections at once."""
 
@@ -283,39 +161,142 @@ class Proxy:
 
 
 @pytest.mark.integration
-def test_a_dropped_connection_does_not_end_it(dashboard: str, home: Path) -> None:
+def test_a_script_runs_there_on_a_gpu_through_a_dropped_connection_and_its_run_comes_home(
+    dashboard: str, home: Path
+) -> None:
     proxy = Proxy(dashboard)
-    with start(home, proxy.address, GO=str(home / "go")) as job:
-        assert job.stdout is not None
-        begun = "".join(iter(job.stdout.readline, "running None\n"))
+    with start(home, proxy.address, GO=str(home / "go"), TEST_GPU="h100") as job:
+        begun = "".join(iter(job.stdout.readline, "running 0\n"))
         proxy.break_connections(refusals=4)
         (home / "go").touch()
         rest = job.stdout.read()
         assert job.wait() == 3, begun + rest
     proxy.close()
-    assert "running None\n" not in rest, "what was shown is shown again"
+    assert "running 0\n" not in rest, "what was shown is shown again"
     assert "mean 1.0\n" in rest
-    assert EvalReport.load(home / "outputs" / "evals" / "far").status == "complete"
+    report = EvalReport.load(home / "outputs" / "evals" / "far")
+    assert (report.summary["n"], report.status) == (20, "complete")
 
 
 @pytest.mark.integration
-def test_a_job_that_was_left_running_is_taken_up_again(dashboard: str, home: Path) -> None:
-    script = (home / "script.py").read_text().replace("gpu_id=gpu,", "gpu_id=gpu, keep_alive=True,")
-    (home / "script.py").write_text(script)
-    with start(home, dashboard, GO=str(home / "go")) as job:
-        assert job.stdout is not None
+def test_ctrl_c_stops_the_script_and_what_it_had_comes_home_to_be_resumed_there(
+    dashboard: str, home: Path
+) -> None:
+    with start(home, dashboard, "--hang") as job:
         for line in job.stdout:
             if line.startswith("running"):
                 break
         job.send_signal(signal.SIGINT)
-        said = job.stdout.read()
-        assert job.wait() == 130, said
-    (home / "go").touch()
+        rest = job.stdout.read()
+        assert job.wait() == 130, rest
+    report = EvalReport.load(home / "outputs" / "evals" / "far")
+    assert report.status != "complete"
+    begun = len(report.results)
+    assert begun <= 5
+    resumed = start(home, dashboard, "--resume")
+    output, _ = resumed.communicate()
+    assert resumed.returncode == 3, output
+    report = EvalReport.load(home / "outputs" / "evals" / "far")
+    assert (report.summary["n"], report.status) == (20, "complete")
+    lines = (home / "outputs" / "evals" / "far" / "results.jsonl").read_text().splitlines()[1:]
+    assert len({json.loads(line)["sample"]["id"] for line in lines}) == len(lines) == 20
+
+
+@pytest.mark.integration
+def test_a_gpu_that_the_cluster_does_not_have_is_refused_with_what_it_has(
+    dashboard: str, home: Path
+) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"no such GPU.*GPUs on .*\(1\); accelerator types: H100"
+    ):
+        run_remote(home / "script.py", address=dashboard, gpu_id="tpu-v9")
+
+
+ELSE_SCRIPT = """
+import argparse, json, os, sys, time
+from pathlib import Path
+import heldout
+from heldout.cluster import run_remote
+from shared.answers import answer, score
+
+
+def main():
+    samples = [heldout.Sample("a", {"question": "2"}, "2")]
+    print("a word of the log", file=sys.stderr)
+    while not os.path.exists(os.environ["GO"]):
+        time.sleep(0.05)
+    report = heldout.run(samples, score, endpoint=answer, experiment_name="far")
+    print(json.dumps(report.summary["mean"]))
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--remote")
+parser.add_argument("--json", action="store_true")
+args = parser.parse_args()
+if args.remote:
+    run_remote(
+        __file__, address=args.remote, working_dir=Path(__file__).parents[1], keep_alive=True,
+        environment={"GO": os.environ["GO"]},
+    )
+else:
+    main()
+"""
+ANSWERS = """
+async def answer(messages):
+    return messages[-1].text
+
+
+def score(trajectory, sample):
+    return trajectory.answer == sample.ground_truth
+"""
+
+
+@pytest.mark.integration
+def test_a_script_of_a_repository_that_was_left_running_there_is_taken_up_again(
+    dashboard: str, tmp_path: Path
+) -> None:
+    for name, text in (("scripts/script.py", ELSE_SCRIPT), ("shared/answers.py", ANSWERS)):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    with subprocess.Popen(
+        [sys.executable, "scripts/script.py", "--remote", dashboard, "--json"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+            "GO": str(tmp_path / "go"),
+        },
+    ) as job:  # fmt: skip
+        begun = "".join(iter(job.stderr.readline, "a word of the log\n"))
+        job.send_signal(signal.SIGINT)
+        said = job.stderr.read()
+        assert job.wait() == 130, begun + said
+        assert job.stdout.read() == ""
+    (tmp_path / "go").touch()
     code = said.partition('python -c "')[2].partition('"')[0]
-    done = subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True)
-    assert done.returncode == 3, said + done.stderr
-    assert "mean 1.0\n" in done.stdout
-    assert EvalReport.load(home / "outputs" / "evals" / "far").status == "complete"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, said + done.stderr
+    assert done.stdout == "1.0\n", "--json has more than the JSON on standard output"
+    [run] = find_runs(tmp_path / "outputs")
+    assert EvalReport.load(run).summary["mean"] == 1.0
+
+
+@pytest.mark.integration
+def test_heldout_run_remote_json_prints_the_json_alone(dashboard: str, tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text(
+        f"import sys\nfrom heldout import EvalConfig, Sample\n{ANSWERS}\n"
+        "def load_dataset():\n"
+        "    print('a word of the log')\n"
+        "    return [Sample('a', {'question': '2'}, '2')]\n"
+        "score_fn = score\nconfig = EvalConfig(endpoint=answer)\n"
+    )
+    command = [sys.executable, "-m", "heldout", "run", "sums.py", "--remote", dashboard, "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["mean"] == 1.0
+    assert "a word of the log\n" in done.stderr
 
 
 # --- Without a cluster --------------------------------------------------------------------------
@@ -341,10 +322,19 @@ def test_without_an_address_nothing_is_taken_for_one() -> None:
     assert drop_own_options(["--remote", "-n", "3"], None) == ["-n", "3"]
 
 
-def test_a_script_outside_of_its_working_dir_is_refused(home: Path) -> None:
+def test_what_cannot_be_submitted_is_refused(home: Path) -> None:
     (home / "empty").mkdir()
-    with pytest.raises(InvalidInput, match=r"script\.py is not in working_dir"):
-        run_remote(home / "script.py", working_dir=home / "empty")
+    for script, settings, said in (
+        ("script.py", {"working_dir": home / "empty"}, r"script\.py is not in working_dir"),
+        ("no_such.py", {}, "no_such.py is none"),
+        (
+            "script.py",
+            {"address": "127.0.0.1:1"},
+            "no Ray dashboard at http://127.0.0.1:1: .*refused",
+        ),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            run_remote(home / script, **settings)
 
 
 def test_giving_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,19 +350,9 @@ def test_giving_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
         _RemoteJob(Gone(), "far").follow()
 
 
-def test_a_script_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no_such.py is none"):
-        run_remote(tmp_path / "no_such.py")
-
-
-def test_an_address_without_a_dashboard_is_refused(home: Path) -> None:
-    with pytest.raises(InvalidInput, match="no Ray dashboard at http://127.0.0.1:1: .*refused"):
-        run_remote(home / "script.py", address="127.0.0.1:1")
-
-
 def test_inside_of_a_job_it_does_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(INSIDE_JOB, "1")
-    assert run_remote(home / "script.py") is None  # type: ignore[func-returns-value]
+    assert run_remote(home / "script.py") is None
 
 
 def test_a_number_is_a_gpu_of_this_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,14 +396,18 @@ def test_a_job_that_writes_no_run_says_so_and_fails(capfd: pytest.CaptureFixture
     assert run("job3", [sys.executable, "-c", code]) == 0
 
 
-def test_run_directories_arrive_as_they_were_sent(job: str, tmp_path: Path) -> None:
-    home = tmp_path / "home"
+def receive(job: str, home: Path) -> Path:
     home.mkdir()
     receiver = Receiver(home)
     for line in ["what Ray says", *pack(job)]:
         assert len(line) < 20_000
         receiver.feed(line)
     receiver.unpack()
+    return home
+
+
+def test_run_directories_arrive_as_they_were_sent(job: str, tmp_path: Path) -> None:
+    home = receive(job, tmp_path / "home")
     work = next((tmp_path / "node").glob("*")) / "work"
     assert [r.relative_to(work) for r in find_runs(work)] == [Path("outputs/a")]
     names = [file.relative_to(work) for file in list_run(work / "outputs" / "a")]
@@ -432,13 +416,20 @@ def test_run_directories_arrive_as_they_were_sent(job: str, tmp_path: Path) -> N
         assert (home / name).read_bytes() == (work / name).read_bytes()
 
 
-@pytest.mark.parametrize("part", [slice(None, -1), slice(1, None)], ids=["no end", "no start"])
-def test_a_transfer_that_is_not_whole_is_refused(job: str, part: slice, tmp_path: Path) -> None:
-    receiver = Receiver(tmp_path)
-    for line in list(pack(job))[part]:
-        receiver.feed(line)
-    with pytest.raises(EvalFailed, match="broke off"):
-        receiver.unpack()
+@pytest.mark.usefixtures("job")
+def test_the_json_of_a_job_that_failed_arrives_too(tmp_path: Path) -> None:
+    code = "print('{\"error\": 1}'); raise SystemExit(2)"
+    assert run("job4", [sys.executable, "-c", code, "--json"]) == 2
+    assert (receive("job4", tmp_path / "home") / STDOUT).read_text() == '{"error": 1}\n'
+
+
+def test_a_transfer_that_is_not_whole_is_refused(job: str, tmp_path: Path) -> None:
+    for part in (slice(None, -1), slice(1, None)):
+        receiver = Receiver(tmp_path)
+        for line in list(pack(job))[part]:
+            receiver.feed(line)
+        with pytest.raises(EvalFailed, match="broke off"):
+            receiver.unpack()
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../../x"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,24 +22,19 @@ FOLDER = Path(__file__).parent
 rubric = Rubric(grade_exact)
 
 
-def test_a_function_travels_as_a_name_of_its_file() -> None:
-    packed = pack_functions({"score_fn": evals.exact, "prepare_messages": None})
-    assert packed.references == {"score_fn": ImportPath("evals.py", "exact")}
+@pytest.mark.parametrize(
+    ("function", "file", "name"),
+    [
+        (evals.exact, "evals.py", "exact"),
+        (rubric, "test_travel.py", "rubric"),  # an object
+        (evals.definition.prepare_messages, "evals.py", "definition.prepare_messages"),
+        (evals.anonymous, "evals.py", "anonymous"),  # that a function returned
+    ],
+)
+def test_what_travels_is_the_name_it_is_assigned_to(function: Any, file: str, name: str) -> None:
+    packed = pack_functions({"score_fn": function, "prepare_messages": None})
+    assert packed.references == {"score_fn": ImportPath(file, name)}
     assert packed.folder == FOLDER
-
-
-def test_an_object_travels_by_the_name_it_is_assigned_to() -> None:
-    packed = pack_functions({"score_fn": rubric})
-    assert packed.references["score_fn"] == ImportPath("test_travel.py", "rubric")
-
-
-def test_parts_of_a_definition_travel_as_its_attributes() -> None:
-    packed = pack_functions({"prepare_messages": evals.definition.prepare_messages})
-    assert packed.references["prepare_messages"].name == "definition.prepare_messages"
-
-
-def test_a_function_that_a_function_returned_travels_by_the_name_it_is_assigned_to() -> None:
-    assert pack_functions({"score_fn": evals.anonymous}).references["score_fn"].name == "anonymous"
 
 
 def test_a_function_without_a_name_is_refused_by_what_it_is() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +16,8 @@ from heldout.decoding.graphs import MAX_SHAPES, _round_up
 from heldout.decoding.model import why_not_capturable
 from heldout.isolation import NeedsTrainerThread, background_thread
 from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 FULL = {
     "Llama": {},
@@ -32,17 +33,9 @@ SLIDING = {"Mistral": {"sliding_window": 4}, "Qwen2": {"use_sliding_window": Tru
     "sliding_window": 4, "max_window_layers": 0}}  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("family", FULL)
 def test_every_family_says_what_it_says_by_the_plain_way(family: str) -> None:
-    model = model_of(family, **FULL[family])  # type: ignore[arg-type]
+    model = model_of(family, **FULL[family])
     decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
     assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)
     assert decoder.describe()["way"] == "static"

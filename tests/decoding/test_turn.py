@@ -52,7 +52,7 @@ def test_a_stop_that_only_the_whole_text_shows_is_found_all_the_same(more: int) 
         """After a loud token everything is in capitals: a piece of a text reads otherwise."""
 
         def decode(self, ids: object, skip_special_tokens: bool = False) -> str:
-            before, loud, after = super().decode(ids, True).partition("!")  # type: ignore[arg-type]
+            before, loud, after = super().decode(ids, True).partition("!")
             return before + loud + after.upper()
 
     ids = [2, *[1] * 20, 3, *[1] * more]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -53,8 +54,6 @@ class Counter:
         return Reply(tuple(self.answer(call) for call in messages[-1].tool_calls))
 
     def answer(self, call: ToolCall) -> Message:
-        import json
-
         try:
             assert call.name == "up"
             self.count += int(json.loads(call.arguments)["by"])
@@ -160,6 +159,18 @@ def test_environments_that_keep_the_contract_pass(
 # --- Every way of breaking it -------------------------------------------------------------------
 
 
+def counter(**members: Any) -> type[Counter]:
+    """The class above with some of its members replaced."""
+    return type("Changed", (Counter,), members)
+
+
+def fails(why: str) -> Any:
+    def method(*_: Any) -> Any:
+        raise RuntimeError(why)
+
+    return method
+
+
 class Mutable(Counter):
     """Its tools are its own to change."""
 
@@ -196,12 +207,6 @@ class GrowingTools(Mutable):
         return super().reply(messages)
 
 
-class NoTools(Counter):
-    @property
-    def tools(self) -> Any:
-        raise RuntimeError("no tools today")
-
-
 def replying(change: Callable[[Counter, Sequence[Message], Reply], Any]) -> type[Counter]:
     class Changed(Counter):
         def reply(self, messages: Sequence[Message]) -> Any:
@@ -210,72 +215,34 @@ def replying(change: Callable[[Counter, Sequence[Message], Reply], Any]) -> type
     return Changed
 
 
+def strict(check: Callable[[ToolCall], Any]) -> type[Counter]:
+    """Raises what the check of a call raises."""
+
+    def reply(self: Counter, messages: Sequence[Message]) -> Any:
+        for call in messages[-1].tool_calls:
+            check(call)
+        return Counter.reply(self, messages)
+
+    return counter(reply=reply)
+
+
+def refuse_text(call: ToolCall) -> None:
+    if '"by": "text"' in call.arguments:
+        raise TypeError("by is a number")
+
+
 def scribble(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
     if isinstance(messages[-1].content, list):
         messages[-1].content.append({"type": "text", "text": "!"})
     return reply
 
 
-def backwards(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    return Reply(tuple(reversed(reply.messages)))
-
-
-def chatty(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    return Reply((Message("user", "hm"), *reply.messages))
-
-
-def made_up_answer(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    return Reply((*reply.messages, Message("tool", "?", tool_call_id="never asked")), done=True)
-
-
-def strict_about_tools(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    for call in messages[-1].tool_calls:
-        {"up": 1}[call.name]
-    return reply
-
-
-def strict_about_json(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    import json
-
-    for call in messages[-1].tool_calls:
-        json.loads(call.arguments)
-    return reply
-
-
-def strict_about_types(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
-    if any('"by": "text"' in call.arguments for call in messages[-1].tool_calls):
-        raise TypeError("by is a number")
-    return reply
-
-
-class Opening(Counter):
-    given: Any = None
-
-    def opening(self) -> Any:
-        return self.given
-
-
-class OpeningOfTexts(Opening):
-    given = ("hello",)
-
-
-class OpeningOfOneMessage(Opening):
-    given = Message("user", "hello")
-
-
-class OpeningFails(Counter):
-    def opening(self) -> Any:
-        raise RuntimeError("closed today")
-
-
 def outcome_of(value: Any) -> type[Counter]:
-    class Changed(Counter):
-        def outcome(self) -> Any:
-            if isinstance(value, Exception):
-                raise value
-            return value
+    return counter(outcome=lambda self: value)
 
-    return Changed
+
+def opening_of(value: Any) -> type[Counter]:
+    return counter(opening=lambda self: value)
 
 
 class ClosesOnlyWhenOpen(Counter):
@@ -337,33 +304,7 @@ class SharedSecret(Counter):
 
 
 def with_snapshot(change: Callable[[Counter], Any]) -> type[Counter]:
-    class Changed(Counter):
-        env_kind = "changed"
-
-        def snapshot(self) -> Any:
-            return change(self)
-
-    return Changed
-
-
-def fail_to_take_a_snapshot(env: Counter) -> Any:
-    raise RuntimeError("not now")
-
-
-class NoRestore(Counter):
-    restore = None  # type: ignore[assignment]
-
-
-class NoSnapshot(Counter):
-    snapshot = None  # type: ignore[assignment]
-
-
-class NoVersion(Counter):
-    version = None  # type: ignore[assignment]
-
-
-class OddVersion(Counter):
-    version = "v2"
+    return counter(env_kind="changed", snapshot=change)
 
 
 class UnnamedState(Counter):
@@ -429,11 +370,15 @@ class RestoredEndsOtherwise(RestoredRepliesOtherwise):
 
 
 THE_ONE = Counter()
+NEVER_ASKED = Message("tool", "?", tool_call_id="never asked")
 BROKEN: dict[str, tuple[Any, str]] = {
     "factory fails": (lambda: 1 / 0, "factory raised ZeroDivisionError: division by zero"),
     "factory gives no environment": (object, "this object has no tools and no opening"),
     "factory gives one object": (lambda: THE_ONE, "factory: returned the same object twice"),
-    "tools fail": (NoTools, "factory raised RuntimeError: no tools today"),
+    "tools fail": (
+        counter(tools=property(fails("no tools today"))),
+        "factory raised RuntimeError: no tools today",
+    ),
     "tools are no specs": (with_tools({"name": "up"}), "tools: are ToolSpecs, with {'name': 'up'}"),
     "tools share a name": (with_tools(UP, UP), "tools: each has a name of its own, got 'up'"),
     "a tool has no name": (with_tools(replace(UP, name="")), "has a name of its own, got ''"),
@@ -447,17 +392,23 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "tools differ": (NewToolEachTime, "tools: differ between two new environments"),
     "tools change": (GrowingTools, "tools: changed during an episode"),
-    "opening fails": (OpeningFails, "opening raised RuntimeError: closed today"),
-    "opening is nothing": (Opening, "opening: is a list of Message, got None"),
-    "opening of texts": (OpeningOfTexts, "opening: is a list of Message, got 'hello'"),
-    "opening of one": (OpeningOfOneMessage, "opening: is a list of Message, got Message("),
+    "opening fails": (
+        counter(opening=fails("closed today")),
+        "opening raised RuntimeError: closed today",
+    ),
+    "opening is nothing": (opening_of(None), "opening: is a list of Message, got None"),
+    "opening of texts": (opening_of(("hello",)), "opening: is a list of Message, got 'hello'"),
+    "opening of one": (
+        opening_of(Message("user", "hello")),
+        "opening: is a list of Message, got Message(",
+    ),
     "reply of nothing": (replying(lambda e, m, r: None), "is a Reply, got None"),
     "reply of messages": (
         replying(lambda e, m, r: [Message("user", "?")]),
         "reply to plain text: is a Reply, got [Message(",
     ),
     "reply of texts": (
-        replying(lambda e, m, r: Reply(("hm",))),  # type: ignore[arg-type]
+        replying(lambda e, m, r: Reply(("hm",))),
         "reply to plain text raised InvalidInput: Reply takes Messages",
     ),
     "reply changes its input": (
@@ -465,7 +416,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "reply to text in parts: changed the messages that it got",
     ),
     "reply in the wrong order": (
-        replying(backwards),
+        replying(lambda e, m, r: Reply(tuple(reversed(r.messages)))),
         "calls ['call_0', 'call_1'] were answered for ['call_1', 'call_0']",
     ),
     "reply leaves calls out": (
@@ -473,28 +424,28 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "calls ['call_0', 'call_1'] were answered for ['call_0']",
     ),
     "reply talks before it answers": (
-        replying(chatty),
+        replying(lambda e, m, r: Reply((Message("user", "hm"), *r.messages))),
         "in order, before anything else",
     ),
     "reply answers what was not asked": (
-        replying(made_up_answer),
+        replying(lambda e, m, r: Reply((*r.messages, NEVER_ASKED), done=True)),
         "answers calls ['never asked'], of which only [] exist",
     ),
     "unknown tools are raised": (
-        replying(strict_about_tools),
+        strict(lambda call: {"up": 1}[call.name]),
         "reply to an unknown tool raised KeyError: 'no_such_tool'",
     ),
     "broken JSON is raised": (
-        replying(strict_about_json),
+        strict(lambda call: json.loads(call.arguments)),
         "reply to a call of up with arguments that are not JSON raised JSONDecodeError",
     ),
     "wrong types are raised": (
-        replying(strict_about_types),
+        strict(refuse_text),
         'reply to a call of up with by="text" raised TypeError: by is a number',
     ),
     "outcome fails": (
-        outcome_of(ValueError("lost")),
-        "outcome, after plain text, raised ValueError: lost",
+        counter(outcome=fails("lost")),
+        "outcome, after plain text, raised RuntimeError: lost",
     ),
     "outcome no dict": (outcome_of(4), "outcome: is a dict, got 4"),
     "outcome not JSON": (outcome_of({"it": object()}), "outcome: JSON cannot hold it"),
@@ -518,7 +469,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "state is shared": (SharedCount, "instances share state, or act by chance"),
     "secrets are shared": (SharedSecret, "instances share state, or act by chance"),
     "snapshot fails": (
-        with_snapshot(fail_to_take_a_snapshot),
+        with_snapshot(fails("not now")),
         "snapshot, after 0 turn(s), raised RuntimeError: not now",
     ),
     "snapshot not JSON": (
@@ -526,14 +477,17 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "snapshot: JSON cannot hold it",
     ),
     "snapshot changes in JSON": (
-        with_snapshot(lambda e: make_snapshot(e, {1: e.count})),  # type: ignore[dict-item]
+        with_snapshot(lambda e: make_snapshot(e, {1: e.count})),
         "snapshot: JSON changes it",
     ),
     "snapshot is no dict": (with_snapshot(lambda e: e.count), "snapshot: is a dict, got 0"),
-    "nothing restores": (NoRestore, "snapshot() and restore(); there is no restore"),
-    "nothing to restore": (NoSnapshot, "snapshot() and restore(); there is no snapshot"),
-    "no version": (NoVersion, "snapshot() and restore(); there is no version"),
-    "a version of another form": (OddVersion, "version of OddVersion is major.minor"),
+    "nothing restores": (counter(restore=None), "snapshot() and restore(); there is no restore"),
+    "nothing to restore": (
+        counter(snapshot=None),
+        "snapshot() and restore(); there is no snapshot",
+    ),
+    "no version": (counter(version=None), "snapshot() and restore(); there is no version"),
+    "a version of another form": (counter(version="v2"), "version of Changed is major.minor"),
     "a snapshot that does not say of what": (
         with_snapshot(lambda e: {"count": e.count}),
         "snapshot: a snapshot has env_kind, version and state; this one has no env_kind and no "
@@ -607,7 +561,7 @@ def test_shared_state_is_found_with_turns_made_up_from_the_tools() -> None:
 def test_turns_are_model_turns() -> None:
     for wrong in (Message("user", "hello"), 3):
         with pytest.raises(InvalidInput, match="turns are texts or assistant messages"):
-            check_environment(Counter, turns=[wrong])  # type: ignore[list-item]
+            check_environment(Counter, turns=[wrong])
 
 
 def test_it_leaves_no_event_loop_behind() -> None:

@@ -23,18 +23,24 @@ from heldout.training import (
     CurvePoint,
     EvalWorker,
     PeriodicEval,
-    Runner,
     SnapshotPool,
     current_points,
     from_functions,
-    read_points,
-    set_async_eval_dispatcher,
 )
 from heldout.training.dispatcher import pending_evals
-from heldout.training.results import NOT_FINISHED, pending_point
+from heldout.training.results import pending_point
 from heldout.training.verdicts import terms_of
 from heldout.weights import fingerprint
-from tests.training.toys import Clock, Heartbeats, Model, periodic, questions, score
+from tests.training.toys import (
+    Clock,
+    Heartbeats,
+    Model,
+    Rows,
+    periodic,
+    points_of,
+    questions,
+    score,
+)
 
 LONG = 60.0
 
@@ -71,19 +77,14 @@ class Gates:
         return from_functions(lambda messages: messages[-1].text, self.generate, score, **settings)
 
 
-class Rows(list[tuple[str, int, dict[str, Any]]]):
-    """A logger."""
+class Needing(Gates):
+    """Has to have every batch answered in the thread that trains."""
 
-    def log(self, name: str, step: int, fields: Any) -> None:
-        self.append((name, step, dict(fields)))
-
-    def close(self) -> None:
-        pass
-
-
-def points_of(folder: Path) -> list[CurvePoint]:
-    """Of evals that have ended."""
-    return [p for p in read_points(folder / "run" / "curve.jsonl") if p.skipped != NOT_FINISHED]
+    def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+        if is_background_thread():
+            self.begun.set()
+            raise NeedsTrainerThread("a switch")
+        return super().generate(model, prompts, max_new)
 
 
 @pytest.fixture
@@ -102,9 +103,10 @@ def evals_of(folder: Path, model: Any, gates: Gates, **settings: Any) -> Periodi
 
 def test_the_point_is_of_the_step_and_weights_it_was_due_at(tmp_path: Path, gates: Gates) -> None:
     model = Counter(knows=2)
-    evals = evals_of(tmp_path, model, gates, samples=questions(8))
-    at_ten = fingerprint(model)
+    inline = evals_of(tmp_path / "inline", model, gates).maybe_run(10)
+    evals = evals_of(tmp_path, model, gates)
     gates.open.clear()
+    gates.begun.clear()
     with AsyncEvalDispatcher(when_full="wait"):
         assert evals.maybe_run(10) is None
         assert gates.begun.wait(LONG)
@@ -113,46 +115,34 @@ def test_the_point_is_of_the_step_and_weights_it_was_due_at(tmp_path: Path, gate
         assert evals.history == []
         gates.open.set()
     [point] = evals.history
-    assert points_of(tmp_path) == [point]
+    assert points_of(tmp_path / "run") == [point]
     assert (point.step, point.reward, point.lag_steps) == (10, 0.25, 3)
-    assert point.weights == at_ten
-    assert gates.threads[0] != threading.get_ident()
+    assert (point.weights, point.summary, point.outcomes) == (
+        inline.weights,
+        inline.summary,
+        inline.outcomes,
+    )
+    assert inline.lag_steps is None
+    assert gates.beside == [False, True]
     assert (tmp_path / "run" / str(point.run)).is_dir()
 
 
-def test_without_a_dispatcher_nothing_is_different(tmp_path: Path, gates: Gates) -> None:
-    evals = evals_of(tmp_path, Counter(2), gates)
-    point = evals.maybe_run(10)
-    assert point is not None
-    assert point.lag_steps is None
-    assert gates.threads == [threading.get_ident()]
-    assert not (tmp_path / "run" / "pending.json").exists()
-    assert b"lag_steps" not in (tmp_path / "run" / "curve.jsonl").read_bytes()
-
-
-def test_beside_and_in_place_give_the_same_summary(tmp_path: Path, gates: Gates) -> None:
-    model = Counter(knows=3)
-    here = evals_of(tmp_path / "a", model, gates)
-    there = evals_of(tmp_path / "b", model, gates)
-    with AsyncEvalDispatcher(when_full="wait"):
-        there.maybe_run(10)
-    first, second = here.maybe_run(10), there.history[0]
-    assert first is not None
-    assert (first.summary, first.outcomes) == (second.summary, second.outcomes)
-    assert first.weights == second.weights
-
-
 def test_a_model_that_cannot_be_copied_is_evaluated_at_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, gates: Gates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    evals = periodic(tmp_path, Model(knows=4))
+    evals = periodic(tmp_path / "a", Model(knows=4))
+    locked = Counter(4)
+    locked.lock = threading.Lock()
+    other = evals_of(tmp_path / "b", locked, gates, label="other")
     with AsyncEvalDispatcher(when_full="wait"):
-        points = [evals.maybe_run(step) for step in (10, 20)]
-    assert [p.lag_steps for p in points if p is not None] == [None, None]
-    said = [r.getMessage() for r in caplog.records]
-    assert said == [
+        points = [evals.maybe_run(10), evals.maybe_run(20), other.maybe_run(10)]
+        assert other.run_final(12).step == 12
+    assert [(p.reward, p.lag_steps) for p in points] == [(0.5, None)] * 3
+    first, second = [r.getMessage() for r in caplog.records]  # once for each
+    assert first == (
         "rl_eval: training waits for evals: a Model cannot be copied: it is not a torch module"
-    ]
+    )
+    assert "the model cannot be copied" in second
 
 
 def test_a_snapshot_that_fails_is_a_skip(tmp_path: Path, gates: Gates) -> None:
@@ -164,18 +154,7 @@ def test_a_snapshot_that_fails_is_a_skip(tmp_path: Path, gates: Gates) -> None:
     with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
     assert [p.skipped for p in evals.history] == ["snapshot: RuntimeError: no room"]
-    assert [p.skipped for p in points_of(tmp_path)] == ["snapshot: RuntimeError: no room"]
-
-
-def test_an_eval_that_fails_is_a_skip(tmp_path: Path) -> None:
-    def broken(model: Any) -> Runner:
-        raise ValueError("boom")
-
-    evals = periodic(tmp_path, Counter(), runner_builder=broken)
-    with AsyncEvalDispatcher(when_full="wait"):
-        evals.maybe_run(10)
-    [point] = points_of(tmp_path)
-    assert point.skipped == "runner_builder: ValueError: boom"
+    assert [p.skipped for p in points_of(tmp_path / "run")] == ["snapshot: RuntimeError: no room"]
 
 
 # --- Back-pressure ------------------------------------------------------------------------------
@@ -189,7 +168,7 @@ def test_one_shadow_bounds_what_is_under_way(tmp_path: Path, gates: Gates) -> No
         for step in (10, 20, 30):
             evals.maybe_run(step)
         gates.open.set()
-    assert [(p.step, p.skipped) for p in current_points(points_of(tmp_path))] == [
+    assert [(p.step, p.skipped) for p in current_points(points_of(tmp_path / "run"))] == [
         (10, None),
         (20, "all snapshots were in use"),
         (30, "all snapshots were in use"),
@@ -207,7 +186,7 @@ def test_where_it_waits_the_next_eval_waits_for_the_shadow(tmp_path: Path, gates
         opening.start()
         evals.maybe_run(20)
         opening.join()
-    assert [(p.step, p.has_result) for p in points_of(tmp_path)] == [(10, True), (20, True)]
+    assert [(p.step, p.has_result) for p in points_of(tmp_path / "run")] == [(10, True), (20, True)]
 
 
 def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
@@ -223,7 +202,7 @@ def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
         evals.maybe_run(20)
         evals.maybe_run(30)
         gates.open.set()
-    found = current_points(points_of(tmp_path))
+    found = current_points(points_of(tmp_path / "run"))
     assert [(p.step, p.has_result) for p in found] == [(10, True), (20, False), (30, True)]
     assert "replaced by the eval of step 30" in str(found[1].skipped)
     assert pool.free == 2
@@ -242,7 +221,7 @@ def test_of_two_evals_the_newest_of_each_is_kept(tmp_path: Path, gates: Gates) -
             assert gates.begun.wait(LONG)
         gates.open.set()
     for label, ran in (("one", [10, 40]), ("two", [40])):
-        points = current_points(points_of(tmp_path / label))
+        points = current_points(points_of(tmp_path / label / "run"))
         assert [p.step for p in points if p.has_result] == ran
         skipped = [p for p in points if not p.has_result]
         assert [str(p.skipped)[:32] for p in skipped] == [
@@ -260,8 +239,11 @@ def test_nothing_gives_way_to_an_eval_that_gets_no_snapshot(tmp_path: Path, gate
         two.maybe_run(10)
         one.maybe_run(20)
         gates.open.set()
-    assert [p.has_result for p in points_of(tmp_path / "two")] == [True]
-    assert [p.skipped for p in points_of(tmp_path / "one")] == [None, "all snapshots were in use"]
+    assert [p.has_result for p in points_of(tmp_path / "two" / "run")] == [True]
+    assert [p.skipped for p in points_of(tmp_path / "one" / "run")] == [
+        None,
+        "all snapshots were in use",
+    ]
 
 
 def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
@@ -275,7 +257,7 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
             return generate(model, prompts, max_new)
         return [p if int(p) < float(model.knows) else "?" for p in prompts]
 
-    gates.generate = slow_at_ten  # type: ignore[method-assign]
+    gates.generate = slow_at_ten
     beats = Heartbeats()
     evals = evals_of(tmp_path, model, gates, snapshots=SnapshotPool(size=2), heartbeat_fn=beats)
     gates.open.clear()
@@ -297,7 +279,6 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
     at = {point.step: point.verdict for point in evals.points}
     assert at[10] is None
     assert at[20] is not None
-    assert at[40] is not None
     # From steps 10 and 20 on, though 10 came after 20: two in eight samples were gained since.
     assert (at[40]["from_first"], at[40]["from_last"], at[40]["gain"]) == (10, 20, 0.25)
     told = ["eval_verdict" in fields for fields in beats.named("rl_eval")]
@@ -317,7 +298,7 @@ def test_a_background_point_is_judged_where_an_inline_one_is(tmp_path: Path, gat
                 point = evals.maybe_run(step, wait=not dispatched)
                 dispatcher.wait_for(evals._background.scheduled, LONG)
             last = evals.run_final(90)
-        points = points_of(tmp_path / folder)
+        points = points_of(tmp_path / folder / "run")
         assert points[-1] == last == evals.points[-1]
         logged = [fields.get("eval_verdict_text") for _, _, fields in rows]
         assert logged == [(p.verdict or {}).get("text") for p in points]
@@ -350,10 +331,9 @@ def test_a_result_that_was_never_collected_is_judged_by_the_settings_of_its_run(
     unjudged = run.points[1:]
     assert terms_of(unjudged, run.config) == monitor.terms
     [point], _ = judge_curve(unjudged, {}, run.config)
-    assert point.verdict is not None
     assert (point.verdict["effect"], point.verdict["alpha"]) == (0.3, 0.1)
     # If it does come back, the verdict is added, and loggers get no second row.
-    assert points_of(tmp_path)[1].verdict is not None
+    assert points_of(tmp_path / "run")[1].verdict is not None
     logged = [(step, "eval_verdict" in fields) for _, step, fields in rows]
     assert logged == [(10, True), (20, False)]
 
@@ -383,7 +363,7 @@ def test_heartbeats_and_monitor_are_called_in_the_thread_that_trains(
         evals.maybe_run(11)
         assert drawn == (random.random(), np.random.rand(), float(torch.rand(1)))
     assert seen == [(here, [10])]
-    assert evals.stop_requested == points_of(tmp_path)[0].stop == "enough"
+    assert evals.stop_requested == points_of(tmp_path / "run")[0].stop == "enough"
     assert [fields["eval_reward"] for fields in beats.named("rl_eval")] == [0.375]
     assert [fields["lag_steps"] for fields in beats.named("rl_eval")] == [0]
 
@@ -391,21 +371,20 @@ def test_heartbeats_and_monitor_are_called_in_the_thread_that_trains(
 def test_what_has_to_change_something_global_is_done_in_the_thread_that_trains(
     tmp_path: Path,
 ) -> None:
-    class Needs(Gates):
-        def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
-            answers = super().generate(model, prompts, max_new)
-            if is_background_thread():
-                raise NeedsTrainerThread("a switch")
-            return answers
-
-    gates = Needs()
+    gates = Needing()
     evals = evals_of(tmp_path, Counter(4), gates)
     with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        [handle] = evals._background.scheduled
+        waiting = threading.Thread(target=lambda: handle.result(0.3))
+        waiting.start()
+        waiting.join(LONG)
+        assert gates.threads == []  # in no other thread
         state = torch.get_rng_state()
+        evals.maybe_run(11)
     assert torch.equal(state, torch.get_rng_state())
-    assert gates.beside == [True, False]
-    assert gates.threads[1] == threading.get_ident()
+    assert gates.threads == [threading.get_ident()]
     assert [(p.step, p.reward) for p in evals.history] == [(10, 0.5)]
 
 
@@ -451,23 +430,24 @@ def test_answers_that_would_draw_what_training_draws_are_given_in_its_thread(
     assert torch.equal(torch.rand(4), expected)
     assert gates.beside == [True, False]
     point = here.run_eval(10)
-    assert point is not None
     assert evals.history[0].outcomes == point.outcomes
 
 
 # --- The end ------------------------------------------------------------------------------------
 
 
-def test_the_last_weights_are_waited_for(tmp_path: Path, gates: Gates) -> None:
+@pytest.mark.parametrize("when_full", ["wait", "skip"])
+def test_the_last_weights_are_waited_for_whatever_the_policy(
+    tmp_path: Path, gates: Gates, when_full: Any
+) -> None:
     model = Counter(2)
     evals = evals_of(tmp_path, model, gates)
-    with AsyncEvalDispatcher(when_full="wait"):
+    with AsyncEvalDispatcher(when_full=when_full, max_pending=1):
         evals.maybe_run(10)
         model.learn(8)
         point = evals.run_final(17)
-    assert point is not None
     assert (point.step, point.reward, point.final) == (17, 1.0, True)
-    assert [(p.step, p.final) for p in points_of(tmp_path)] == [(10, False), (17, True)]
+    assert [(p.step, p.final) for p in points_of(tmp_path / "run")] == [(10, False), (17, True)]
 
 
 def test_weights_that_have_their_point_are_not_measured_again(tmp_path: Path, gates: Gates) -> None:
@@ -475,23 +455,14 @@ def test_weights_that_have_their_point_are_not_measured_again(tmp_path: Path, ga
     with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
         assert evals.run_final(10) is evals.history[-1]
-    assert [p.step for p in points_of(tmp_path)] == [10]
+    assert [p.step for p in points_of(tmp_path / "run")] == [10]
     again = evals_of(tmp_path, Counter(2), gates, heartbeat_fn=(beats := Heartbeats()))
     with AsyncEvalDispatcher(when_full="wait"):
         again.maybe_run(10)
-    measured, skipped = points_of(tmp_path)
+    measured, skipped = points_of(tmp_path / "run")
     assert (skipped.step, skipped.skipped) == (10, "the same weights have a point already")
     assert current_points([measured, skipped]) == [measured]
     assert [fields.get("eval_reused") for fields in beats.named("rl_eval")] == [True]
-
-
-def test_the_final_eval_has_its_place_whatever_the_policy(tmp_path: Path, gates: Gates) -> None:
-    evals = evals_of(tmp_path, Counter(2), gates)
-    skips = AsyncEvalDispatcher(when_full="skip", max_pending=1)
-    with skips:
-        evals.maybe_run(10)
-        evals.run_final(11)
-    assert [(p.step, p.has_result) for p in points_of(tmp_path)] == [(10, True), (11, True)]
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -508,31 +479,11 @@ def test_in_the_loop_of_a_coroutine_trainer_the_last_weights_are_evaluated_at_on
             return evals.run_final(17)
 
     point = anyio.run(train, backend=backend)
-    assert point is not None
     assert point.reward == 1.0
-    assert sorted((p.step, p.reward) for p in points_of(tmp_path)) == [(10, 0.25), (17, 1.0)]
-
-
-def test_what_was_lost_can_be_finished_on_its_weights(tmp_path: Path, gates: Gates) -> None:
-    model = Counter(2)
-    gates.open.clear()
-    evals = evals_of(tmp_path, model, gates)
-    brief = AsyncEvalDispatcher(drain_timeout=0.01)
-    with brief:
-        evals.maybe_run(10, saved_at=tmp_path / "checkpoint-10")
-        assert gates.begun.wait(LONG)
-    gates.open.set()
-    model.learn(4)
-    again = evals_of(tmp_path, model, gates)
-    again.maybe_run(20)
-    [pending] = pending_evals(tmp_path / "run")
-    assert (pending.step, pending.saved_at) == (10, str(tmp_path / "checkpoint-10"))
-    point = again.finish(pending, Counter(2))
-    assert point is not None
-    assert (point.step, point.session) == (10, pending.session)
-    assert pending_evals(tmp_path / "run") == []
-    found = current_points(points_of(tmp_path))
-    assert [(p.step, p.reward) for p in found] == [(10, 0.25), (20, 0.5)]
+    assert sorted((p.step, p.reward) for p in points_of(tmp_path / "run")) == [
+        (10, 0.25),
+        (17, 1.0),
+    ]
 
 
 def test_a_result_that_comes_after_training_went_back_hides_nothing(tmp_path: Path) -> None:
@@ -554,23 +505,9 @@ def test_a_result_that_comes_after_training_went_back_hides_nothing(tmp_path: Pa
         gates.open.set()
         dispatcher.drain(LONG)
         evals.maybe_run(60)
-    found = current_points(points_of(tmp_path))
+    found = current_points(points_of(tmp_path / "run"))
     assert [(p.step, p.reward) for p in found] == [(30, 0.5), (60, 0.5)]
     assert [p.step for p in evals.points] == [30, 60]
-
-
-def test_evals_of_one_dispatcher_may_have_several_run_directories(
-    tmp_path: Path, gates: Gates
-) -> None:
-    rows, model = Rows(), Counter(2)
-    one = evals_of(tmp_path / "a", model, gates, label="one")
-    two = evals_of(tmp_path / "b", model, gates, label="two")
-    with AsyncEvalDispatcher(loggers=[rows]):
-        one.maybe_run(10)
-        two.maybe_run(10)
-    assert sorted((name, step) for name, step, _ in rows) == [("one", 10), ("two", 10)]
-    for folder, label in (("a", "one"), ("b", "two")):
-        assert [p.label for p in points_of(tmp_path / folder)] == [label]
 
 
 # --- In a process of its own --------------------------------------------------------------------
@@ -591,22 +528,17 @@ def test_a_worker_measures_the_weights_of_the_step(tmp_path: Path, gates: Gates)
     here = evals_of(tmp_path / "here", model, gates)
     with EvalWorker(f"{tmp_path / 'evals.py'}:policy") as worker:
         there = periodic(tmp_path / "there", model, runner_builder=None, worker=worker)
-        with (
-            AsyncEvalDispatcher(when_full="wait"),
-        ):
+        with AsyncEvalDispatcher(when_full="wait"):
             there.maybe_run(10)
             at_ten = here.run_eval(10)
             model.learn(8)
             last = there.run_final(17)
         waits = periodic(tmp_path / "inline", model, runner_builder=None, worker=worker)
         inline = waits.maybe_run(20)
-    assert at_ten is not None
     first = there.points[0]
     assert (first.summary, first.weights) == (at_ten.summary, at_ten.weights)
     assert first.outcomes == at_ten.outcomes
-    assert last is not None
     assert (last.step, last.reward, last.final) == (17, 1.0, True)
-    assert inline is not None
     assert (inline.reward, inline.lag_steps) == (1.0, None)
 
 
@@ -634,20 +566,7 @@ def test_frozen_weights_that_change_under_an_eval_make_it_a_skip(
         assert gates.begun.wait(LONG)
         model.base.data.add_(1.0)  # as merging adapters does
         gates.open.set()
-    assert "frozen weights" in str(points_of(tmp_path)[0].skipped)
-
-
-# --- What reviews have found --------------------------------------------------------------------
-
-
-class Needing(Gates):
-    """Has to have every batch answered in the thread that trains."""
-
-    def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
-        if is_background_thread():
-            self.begun.set()
-            raise NeedsTrainerThread("a switch")
-        return super().generate(model, prompts, max_new)
+    assert "frozen weights" in str(points_of(tmp_path / "run")[0].skipped)
 
 
 def test_ctrl_c_while_an_eval_is_answered_in_the_trainers_thread_makes_no_number(
@@ -655,17 +574,14 @@ def test_ctrl_c_while_an_eval_is_answered_in_the_trainers_thread_makes_no_number
 ) -> None:
     class Interrupted(Needing):
         def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
-            answers = super().generate(model, prompts, max_new)
+            super().generate(model, prompts, max_new)
             raise KeyboardInterrupt
-            return answers
 
     gates = Interrupted()
     evals = evals_of(tmp_path, Counter(8), gates)
 
     def train() -> None:
-        with (
-            AsyncEvalDispatcher(when_full="wait"),
-        ):
+        with AsyncEvalDispatcher(when_full="wait"):
             evals.maybe_run(10)
             assert gates.begun.wait(LONG)
             while True:
@@ -673,25 +589,9 @@ def test_ctrl_c_while_an_eval_is_answered_in_the_trainers_thread_makes_no_number
 
     with pytest.raises(KeyboardInterrupt):
         train()
-    [point] = points_of(tmp_path)
+    [point] = points_of(tmp_path / "run")
     assert point.summary is None
     assert "interrupted" in str(point.skipped)
-
-
-def test_errands_are_run_by_no_other_thread_than_the_one_that_trains(tmp_path: Path) -> None:
-    gates = Needing()
-    evals = evals_of(tmp_path, Counter(8), gates)
-    with AsyncEvalDispatcher(when_full="wait"):
-        evals.maybe_run(10)
-        assert gates.begun.wait(LONG)
-        [handle] = evals._background.scheduled
-        waiting = threading.Thread(target=lambda: handle.result(0.3))
-        waiting.start()
-        waiting.join(LONG)
-        assert gates.threads == []
-        evals.maybe_run(11)
-    assert gates.threads == [threading.get_ident()]
-    assert evals.history[0].reward == 1.0
 
 
 def test_an_errand_of_an_eval_that_was_given_up_on_is_not_run(tmp_path: Path) -> None:
@@ -703,23 +603,22 @@ def test_an_errand_of_an_eval_that_was_given_up_on_is_not_run(tmp_path: Path) ->
         dispatcher._runner.abandon(dispatcher._runner.pending(), "given up")
         evals.maybe_run(11)
     assert gates.threads == []
-    assert [p.skipped for p in points_of(tmp_path)] == ["given up"]
+    assert [p.skipped for p in points_of(tmp_path / "run")] == ["given up"]
 
 
 @pytest.mark.parametrize("when_full", ["wait", "skip"])
-def test_nobody_waits_for_a_shadow_that_an_eval_given_up_on_still_reads(
+def test_nobody_waits_for_a_snapshot_that_an_eval_given_up_on_still_reads(
     tmp_path: Path, gates: Gates, when_full: Any
 ) -> None:
     gates.open.clear()
     evals = evals_of(tmp_path, Counter(8), gates)
-    dispatching = AsyncEvalDispatcher(when_full=when_full, max_seconds=0.05)
-    with dispatching as dispatcher:
+    with AsyncEvalDispatcher(when_full=when_full, max_seconds=0.05) as dispatcher:
         evals.maybe_run(10)
         dispatcher.wait_for(evals._background.scheduled, LONG)
         evals.maybe_run(20)
         evals.run_final(21)
         gates.open.set()
-    reasons = [p.skipped for p in sorted(points_of(tmp_path), key=lambda p: p.step)]
+    reasons = [p.skipped for p in sorted(points_of(tmp_path / "run"), key=lambda p: p.step)]
     assert reasons[0] == "not finished after max_seconds=0.05"
     assert reasons[1:] == ["all snapshots were in use, but by no eval in flight here"] * 2
 
@@ -735,23 +634,7 @@ def test_the_last_weights_are_measured_though_an_eval_of_them_was_given_up_on(
         dispatcher.drain(0.01)
         gates.open.set()
         point = evals.run_final(10)
-    assert point is not None
     assert (point.reward, point.final) == (1.0, True)
-
-
-def test_a_reason_that_is_no_text_is_made_one(tmp_path: Path, gates: Gates) -> None:
-    beats = Heartbeats()
-    evals = evals_of(
-        tmp_path, Counter(8), gates, monitor=lambda points: "\ud800 no", heartbeat_fn=beats
-    )
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher:
-        evals.maybe_run(10)
-        dispatcher.drain(LONG)
-        evals.maybe_run(11)
-    assert evals.stop_requested == "? no"
-    assert [p.step for p in evals.history] == [10]
-    assert [fields["eval_stop"] for fields in beats.named("rl_eval")] == ["? no"]
-    assert points_of(tmp_path)[0].stop == "? no"
 
 
 def test_a_monitor_that_is_interrupted_loses_no_point_of_evals_beside(
@@ -767,61 +650,34 @@ def test_a_monitor_that_is_interrupted_loses_no_point_of_evals_beside(
         with pytest.raises(KeyboardInterrupt):
             evals.maybe_run(11)
     assert [p.step for p in evals.history] == [10]
-    assert [p.step for p in points_of(tmp_path)] == [10]
+    assert [p.step for p in points_of(tmp_path / "run")] == [10]
 
 
-def test_the_first_eval_takes_one_snapshot(
-    tmp_path: Path, gates: Gates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: list[int] = []
-    take = SnapshotPool.try_take
-
-    def counted(pool: SnapshotPool, model: Any, *, step: int) -> Any:
-        taken.append(step)
-        return take(pool, model, step=step)
-
-    monkeypatch.setattr(SnapshotPool, "try_take", counted)
-    evals = evals_of(tmp_path, Counter(4), gates)
-    with AsyncEvalDispatcher():
-        evals.maybe_run(10)
-    assert taken == [10]
-
-
-def test_a_model_that_no_shadow_can_be_made_of_is_evaluated_at_once(
-    tmp_path: Path, gates: Gates, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = Counter(4)
-    model.lock = threading.Lock()
-    evals = evals_of(tmp_path, model, gates)
-    with AsyncEvalDispatcher(when_full="wait"):
-        point = evals.maybe_run(10)
-        last = evals.run_final(12)
-    assert point is not None
-    assert last is not None
-    assert (point.reward, point.lag_steps, last.step) == (0.5, None, 12)
-    assert "the model cannot be copied" in caplog.text
-
-
-def test_an_eval_is_finished_on_its_own_weights_once_and_by_its_own_name(
+def test_what_was_lost_can_be_finished_on_its_own_weights_once_and_by_its_own_name(
     tmp_path: Path, gates: Gates
 ) -> None:
     gates.open.clear()
     evals = evals_of(tmp_path, Counter(2), gates)
-    brief = AsyncEvalDispatcher(drain_timeout=0.01)
-    with brief:
-        evals.maybe_run(10)
+    with AsyncEvalDispatcher(drain_timeout=0.01):
+        evals.maybe_run(10, saved_at=tmp_path / "checkpoint-10")
         assert gates.begun.wait(LONG)
     gates.open.set()
+    again = evals_of(tmp_path, Counter(4), gates)
+    again.maybe_run(20)
     [pending] = pending_evals(tmp_path / "run")
+    assert (pending.step, pending.saved_at) == (10, str(tmp_path / "checkpoint-10"))
     assert pending.weights == fingerprint(Counter(2))
     with pytest.raises(InvalidInput, match="is for the weights"):
-        evals.finish(pending, Counter(3))
+        again.finish(pending, Counter(3))
     other = msgspec.structs.replace(pending, label="other")
     with pytest.raises(InvalidInput, match="has the label 'other'"):
-        evals.finish(other, Counter(2))
-    assert evals.finish(pending, Counter(2)) is not None
+        again.finish(other, Counter(2))
+    point = again.finish(pending, Counter(2))
+    assert (point.step, point.session) == (10, pending.session)
     with pytest.raises(InvalidInput, match="is not pending"):
-        evals.finish(pending, Counter(2))
+        again.finish(pending, Counter(2))
+    found = current_points(points_of(tmp_path / "run"))
+    assert [(p.step, p.reward) for p in found] == [(10, 0.25), (20, 0.5)]
 
 
 def test_what_the_budget_cannot_afford_is_a_skip_that_says_so(tmp_path: Path, gates: Gates) -> None:
@@ -834,7 +690,7 @@ def test_what_the_budget_cannot_afford_is_a_skip_that_says_so(tmp_path: Path, ga
         evals.maybe_run(10)
         clock.now += 100.0
         evals.maybe_run(20)
-    first, second = points_of(tmp_path)
+    first, second = points_of(tmp_path / "run")
     assert (first.step, second.step) == (10, 20)
     assert first.skipped == "max_overhead=0.1: so far evals took 5 s and training 10 s"
     assert second.has_result
@@ -850,24 +706,6 @@ def test_what_cannot_be_right_is_refused_before_training_begins(
 ) -> None:
     with pytest.raises(InvalidInput, match=why):
         evals_of(tmp_path, None, gates, **wrong)
-
-
-def test_the_last_weights_are_measured_after_a_block_whose_drain_was_interrupted(
-    tmp_path: Path, gates: Gates
-) -> None:
-    model = Counter(2)
-    gates.open.clear()
-    evals = evals_of(tmp_path, model, gates)
-    dispatcher = AsyncEvalDispatcher()
-    with dispatcher:
-        evals.maybe_run(10)
-        assert gates.begun.wait(LONG)
-        dispatcher._runner.abandon(dispatcher._runner.pending(), "the wait for it was interrupted")
-        set_async_eval_dispatcher(None)
-        gates.open.set()
-        last = evals.run_final(10)
-    assert last is not None
-    assert (last.step, last.has_result) == (10, True)
 
 
 def test_a_pending_eval_whose_weights_have_a_point_is_settled(tmp_path: Path, gates: Gates) -> None:

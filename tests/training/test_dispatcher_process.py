@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from heldout.training import current_points, read_points
-from heldout.training.curve import CurvePoint
+from heldout.training import current_points
 from heldout.training.dispatcher import AsyncEvalDispatcher, pending_evals
-from heldout.training.results import NOT_FINISHED
+from tests.training.toys import points_of
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +21,6 @@ BEGINNING = """
 import os, signal, sys, threading, time
 import anyio
 from heldout.training import dispatcher
-from heldout.training.dispatcher import *
 from heldout.training.dispatcher import *
 from heldout.training.loggers import CallableLogger
 dispatcher.EXIT_GRACE_SECONDS = 0.2
@@ -71,7 +69,6 @@ def run(folder: Path, script: str, after_ready: signal.Signals | None = None) ->
     try:
         said = ""
         if after_ready is not None:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n", process.stderr and process.stderr.read()
             process.send_signal(after_ready)
         out, problems = process.communicate(timeout=LONG)
@@ -82,22 +79,28 @@ def run(folder: Path, script: str, after_ready: signal.Signals | None = None) ->
     return process.returncode, said
 
 
-def points_of(folder: Path) -> list[CurvePoint]:
-    """Of evals that have ended."""
-    return [p for p in read_points(folder / "curve.jsonl") if p.skipped != NOT_FINISHED]
-
-
 # --- Without a drain ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("evaluator", ["never", "blocks", "blocks_its_loop"])
+@pytest.mark.parametrize(
+    ("evaluator", "end"), [("never", "1 / 0"), ("blocks", ""), ("blocks_its_loop", "")]
+)
 def test_a_script_that_ends_without_drain_says_what_it_abandons(
-    tmp_path: Path, evaluator: str
+    tmp_path: Path, evaluator: str, end: str
 ) -> None:
-    script = f"evals.schedule({evaluator}, step=5, name='held-out', saved_at='at-5')"
+    script = f"""
+from heldout.training.loggers import StdoutLogger
+AsyncEvalDispatcher(loggers=[StdoutLogger()]).schedule({evaluator}, step=6)
+evals.schedule({evaluator}, step=5, name='held-out', saved_at='at-5')
+{end}
+"""
     code, said = run(tmp_path, script)
-    assert code == 0, said
+    assert code == len(end.split("/")) - 1, said
+    assert ("ZeroDivisionError" in said) == bool(end)
     assert "eval 'held-out' of step 5 is abandoned" in said
+    assert said.count("the process ended before it was finished") == 3  # of the logger, too
+    assert "came after close" not in said
+    assert "lost" not in said
     [point] = points_of(tmp_path)
     assert (point.step, point.skipped) == (5, "the process ended before it was finished")
     assert [p.saved_at for p in pending_evals(tmp_path)] == ["at-5"]
@@ -108,25 +111,6 @@ def test_what_ends_within_the_grace_is_a_result(tmp_path: Path) -> None:
     code, said = run(tmp_path, script)
     assert (code, said) == (0, "")
     assert [(p.step, p.has_result) for p in points_of(tmp_path)] == [(5, True)]
-
-
-def test_what_is_abandoned_at_the_end_reaches_loggers_too(tmp_path: Path) -> None:
-    script = """
-from heldout.training.loggers import StdoutLogger
-AsyncEvalDispatcher(loggers=[StdoutLogger()]).schedule(never, step=5)
-"""
-    code, said = run(tmp_path, script)
-    assert code == 0, said
-    assert "the process ended before it was finished" in said
-    assert "came after close" not in said
-    assert "lost" not in said
-
-
-def test_a_script_that_dies_of_an_exception_leaves_skips(tmp_path: Path) -> None:
-    code, said = run(tmp_path, "evals.schedule(never, step=5); 1 / 0")
-    assert code == 1
-    assert "ZeroDivisionError" in said
-    assert [p.has_result for p in points_of(tmp_path)] == [False]
 
 
 # --- Signals ------------------------------------------------------------------------------------

@@ -17,12 +17,13 @@ import pytest
 from heldout.datasets import ordered_by_id
 from heldout.training import PeriodicEval
 from heldout.training.distributed import Alone, RanksApart, TorchRanks, current_ranks
-from tests.training import toys
+from tests.training import rank_worker, toys
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-LONGEST_SECONDS = 240
+LONGEST_SECONDS = 600
+"""After which processes that wait for one another are ended."""
 
 
 def run_ranks(world: int, home: Path, *names: str, fewest: int | None = None) -> list[Any]:
@@ -65,11 +66,8 @@ def run_ranks(world: int, home: Path, *names: str, fewest: int | None = None) ->
     return [json.loads(path.read_text()) if path.exists() else None for path in found]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Every scenario, in one start of that many processes."""
-    home = tmp_path_factory.mktemp(f"world{request.param}")
-    ranks = run_ranks(request.param, home)
+def run_scenarios(world: int, home: Path, *more: str) -> SimpleNamespace:
+    ranks = run_ranks(world, home, *rank_worker.RULES, *more)
 
     def scenario(name: str) -> SimpleNamespace:
         own = [rank[name] for rank in ranks]
@@ -80,7 +78,23 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             answered=[each["answered"] for each in own],
         )
 
-    return SimpleNamespace(world=request.param, raw=ranks, scenario=scenario)
+    return SimpleNamespace(world=world, raw=ranks, scenario=scenario)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Every scenario, in one start of two processes."""
+    return run_scenarios(2, tmp_path_factory.mktemp("two"), "trainer_callback", "training")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    return run_scenarios(3, tmp_path_factory.mktemp("three"))
+
+
+@pytest.fixture(params=["two", "three"])
+def seen(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
 
 
 def alone(
@@ -217,12 +231,6 @@ def test_the_first_rank_decides_how_much_is_run_and_all_follow(seen: Any) -> Non
 # --- A trainer's callback -----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def callback_ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    ranks = run_ranks(2, tmp_path_factory.mktemp("callback"), "trainer_callback")
-    return [rank["trainer_callback"] for rank in ranks]
-
-
 @pytest.mark.parametrize(
     ("what", "talked", "points"),
     [
@@ -235,10 +243,10 @@ def callback_ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ],
 )
 def test_ranks_communicate_only_where_they_all_know_that_they_will(
-    what: str, talked: list[int], points: list[Any], callback_ranks: Any
+    what: str, talked: list[int], points: list[Any], two: SimpleNamespace
 ) -> None:
     """Steps without an eval cost no collective, and what one rank knows holds for all."""
-    first, second = (rank[what] for rank in callback_ranks)
+    first, second = (rank["trainer_callback"][what] for rank in two.raw)
     assert first["talked"] == second["talked"] == talked
     assert first["ended"] == second["ended"] == talked[-1]
     assert first["points"] == points
@@ -249,8 +257,10 @@ def test_ranks_communicate_only_where_they_all_know_that_they_will(
 # --- Training -----------------------------------------------------------------------------------
 
 
-def test_training_in_two_processes_ends_in_the_same_weights_with_evals(tmp_path: Path) -> None:
-    ranks = [rank["training"] for rank in run_ranks(2, tmp_path, "training")]
+def test_training_in_two_processes_ends_in_the_same_weights_with_evals(
+    two: SimpleNamespace,
+) -> None:
+    ranks = [rank["training"] for rank in two.raw]
     for rank in ranks:
         assert rank["all"]["weights"] == rank["first"]["weights"] == rank["None"]["weights"]
         assert rank["all"]["draws"] == rank["first"]["draws"] == rank["None"]["draws"]

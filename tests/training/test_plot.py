@@ -11,7 +11,7 @@ import pytest
 from heldout.errors import InvalidInput
 from heldout.training.curve import CurvePoint
 from heldout.training.plot import NamedCurve, plot
-from tests.training.test_curve import point
+from tests.training.curves import point
 
 
 def result(step: int, mean: float, **changed: Any) -> CurvePoint:

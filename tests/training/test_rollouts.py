@@ -40,13 +40,19 @@ from tests.toy import END, Counter, decode, engine, forgetful, parse, plain, ren
 TOY: dict[str, Any] = {"decode": plain, "parse": parse}
 
 
+def roll_out(samples: Any, environment: Any, generate: Any, max_turns: int = 4, **how: Any) -> Any:
+    """Rollouts of these samples; or, where it is one sample, of that one alone."""
+    given = {"per_turn_max_tokens": 30, **TOY, **how}
+    run = rollout_one if isinstance(samples, Sample) else rollout_batch
+    return run(samples, environment, render, generate, max_turns, **given)
+
+
 def say(prompt: str, turn: int) -> str:
     """Adds its turn's number three times, then talks."""
     return f'!add {{"by": {turn}}}' if turn <= 3 else f"so {turn}"
 
 
 def by_total(trajectory: Trajectory, sample: Sample) -> Score:
-    assert trajectory.outcome is not None
     turns = sum(m.role == "assistant" for m in trajectory.messages)
     return Score((Metric("total", trajectory.outcome["total"], 1.0), Metric("turns", turns)))
 
@@ -56,7 +62,7 @@ def sample(name: str = "a", **input: Any) -> Sample:
 
 
 def test_one_rollout_gives_aligned_tokens_a_reward_and_every_metric() -> None:
-    rollout = rollout_one(sample(), Counter(), render, engine(say), 3, 30, score_fn=by_total, **TOY)
+    rollout = roll_out(sample(), Counter(), engine(say), 3, score_fn=by_total)
     assert (rollout.reward, rollout.metrics) == (6.0, {"total": 6.0, "turns": 3.0})
     assert len(rollout.completion_ids) == len(rollout.env_mask) == len(rollout.logprobs or ())
     assert decode(rollout.prompt_ids) == "<user>count a<end><assistant>"
@@ -75,15 +81,15 @@ def test_an_environment_that_can_score_is_asked_where_no_score_function_is_given
     class Judge(Counter):
         score = staticmethod(by_total)
 
-    assert rollout_one(sample(), Judge(), render, engine(say), 2, 30, **TOY).reward == 3.0
+    assert roll_out(sample(), Judge(), engine(say), 2).reward == 3.0
     # And with nobody to judge there is no reward: not 0.
-    unscored = rollout_one(sample(), Counter(), render, engine(say), 2, 30, **TOY)
+    unscored = roll_out(sample(), Counter(), engine(say), 2)
     assert unscored.reward is None
     assert unscored.metrics == {}
 
 
 def test_without_an_environment_it_is_one_turn() -> None:
-    rollout = rollout_one(sample(), None, render, engine(lambda p, t: "hm"), 5, 30, **TOY)
+    rollout = roll_out(sample(), None, engine(lambda p, t: "hm"))
     assert decode(rollout.completion_ids) == "hm<end>"
     assert rollout.trajectory.stop == Stop("no_reply", finish_reason="stop")
 
@@ -99,20 +105,18 @@ def test_the_budget_counts_the_prompt_the_model_and_the_environment() -> None:
 
     for longest in range(20, 90):
         lengths.clear()
-        rollout = rollout_one(sample(), Counter(), render, generate, 4, 30, longest, **TOY)
+        rollout = roll_out(sample(), Counter(), generate, engine_max_len=longest)
         assert max(lengths) <= longest, "the engine was given more than it can read"
         if rollout.trajectory.stop.limit == "context":
             stopped = longest
     assert stopped > 60
-    full = rollout_one(sample(), Counter(), render, generate, 4, 30, 10, **TOY)
+    full = roll_out(sample(), Counter(), generate, engine_max_len=10)
     assert "the engine takes 10" in (full.error or "")
 
 
 def test_what_goes_wrong_in_one_rollout_is_its_error_as_in_a_batch() -> None:
-    alone = rollout_one(sample(), Counter(fails_at=2), render, engine(say), 4, 30, **TOY)
-    [among] = rollout_batch(
-        [sample()], lambda s: Counter(fails_at=2), render, engine(say), 4, 30, **TOY
-    )
+    alone = roll_out(sample(), Counter(fails_at=2), engine(say))
+    [among] = roll_out([sample()], lambda s: Counter(fails_at=2), engine(say))
     assert alone == among
     assert "the counter is broken" in (alone.error or "")
     assert alone.reward is None
@@ -167,9 +171,7 @@ def test_every_call_carries_all_that_wait_whatever_turn_they_are_in() -> None:
         return inner(prompts, limits)
 
     samples = [sample(str(i), turns=1 + i % 4) for i in range(12)]
-    rollouts = rollout_batch(
-        samples, lambda s: Counter(s.input["turns"]), render, generate, 9, 30, **TOY
-    )
+    rollouts = roll_out(samples, lambda s: Counter(s.input["turns"]), generate, 9)
     assert [r.sample for r in rollouts] == samples
     assert sizes == [12, 9, 6, 3]
 
@@ -199,10 +201,6 @@ def test_a_call_waits_a_moment_for_those_who_are_just_coming(wait: float, calls:
 
     anyio.run(main)
     assert sizes == calls
-
-
-def test_nobody_at_all_is_nothing_to_do() -> None:
-    assert rollout_batch([], None, render, engine(say), 2, 30) == []
 
 
 Plan = tuple[int, int, int | None, int]
@@ -236,18 +234,8 @@ def test_together_they_give_the_same_tokens_as_one_by_one(
         return Counter(turns, slow=slow, fails_at=fails_at)
 
     def run(samples: list[Sample]) -> list[Rollout]:
-        return rollout_batch(
-            samples,
-            environment,
-            render,
-            engine(talkative),
-            4,
-            30,
-            longest,
-            score_fn=by_total,
-            segments=segments,
-            **TOY,
-        )
+        how = {"engine_max_len": longest, "score_fn": by_total, "segments": segments}
+        return roll_out(samples, environment, engine(talkative), **how)
 
     samples = [sample(str(i)) for i in range(len(plans))]
     together = run(samples)
@@ -263,19 +251,14 @@ def test_together_they_give_the_same_tokens_as_one_by_one(
 
 def test_a_rollout_that_fails_keeps_its_tokens_and_its_neighbours_theirs() -> None:
     samples = [sample("good"), sample("bad")]
-    good, bad = rollout_batch(
+    good, bad = roll_out(
         samples,
         lambda s: Counter(3, fails_at=2 if s.id == "bad" else None),
-        render,
         engine(say),
-        5,
-        30,
         score_fn=by_total,
-        **TOY,
     )
     assert (good.error, good.reward) == (None, 6.0)
     assert bad.reward is None
-    assert bad.error is not None
     assert bad.error.startswith("environment: RuntimeError: the counter is broken (toy.py, line ")
     assert decode(bad.completion_ids).count("<end>") == 3
     assert bad.trajectory.stop == Stop("error")
@@ -288,7 +271,7 @@ def test_an_engine_may_fail_one_row_without_failing_the_others() -> None:
         rows: list[Any] = list(inner(prompts, limits))
         return [ValueError("no") if "bad" in decode(p) else r for p, r in zip(prompts, rows)]  # noqa: B905
 
-    good, bad = rollout_batch([sample("good"), sample("bad")], None, render, generate, 1, 30, **TOY)
+    good, bad = roll_out([sample("good"), sample("bad")], None, generate)
     assert good.error is None
     assert bad.error is not None
     assert "endpoint: ValueError: no" in bad.error
@@ -303,42 +286,23 @@ def test_an_engine_that_fails_ends_all_and_every_environment_is_closed() -> None
         return engine(say)(prompts, limits)
 
     with pytest.raises(MemoryError, match="the GPU is full"):
-        rollout_batch(
-            [sample(str(i)) for i in range(4)],
-            lambda s: Counter(log=log),
-            render,
-            generate,
-            5,
-            30,
-            **TOY,
-        )
+        roll_out([sample(str(i)) for i in range(4)], lambda s: Counter(log=log), generate)
     assert (log.count("opening"), log.count("closed")) == (4, 4)
 
 
 @pytest.mark.parametrize("rows", [["hi"], [[5, 6]], [None], None, [(1, 2, 3, 4, 5)]])
 def test_what_is_no_row_of_an_engine_is_refused_in_words(rows: Any) -> None:
     with pytest.raises(EndpointError, match="generate returns"):
-        rollout_batch([sample("a")], None, render, lambda p, m: rows, 1, 30, **TOY)
+        roll_out([sample("a")], None, lambda p, m: rows)
+    with pytest.raises(EndpointError, match="got 2 prompts and returned 1 rows"):
+        roll_out([sample("a"), sample("b")], None, lambda p, m: [Generated([END])])
 
 
-def test_an_environment_that_was_never_used_is_closed_all_the_same() -> None:
-    log: list[str] = []
-
-    def broken(s: Sample) -> Any:
-        raise ValueError("cannot prepare")
-
-    rollout = rollout_one(
-        sample(), Counter(log=log), render, engine(say), 2, 30, prepare_messages=broken, **TOY
-    )
-    assert "cannot prepare" in (rollout.error or "")
-    assert log == ["closed"]
-
-
-def test_it_is_closed_where_an_event_loop_is_running_too() -> None:
+def test_an_environment_that_was_never_used_is_closed_where_an_event_loop_is_running_too() -> None:
     log: list[str] = []
 
     async def notebook() -> Rollout:
-        return rollout_one(Sample("x", {}), Counter(log=log), render, engine(say), 2, 30, **TOY)
+        return roll_out(Sample("x", {}), Counter(log=log), engine(say))
 
     assert "to ask" in (asyncio.run(notebook()).error or "")
     assert log == ["closed"]
@@ -348,7 +312,7 @@ def test_sys_exit_in_a_score_function_is_an_error_of_its_rollout() -> None:
     def score(trajectory: Trajectory, s: Sample) -> Score:
         sys.exit(2)
 
-    [rollout] = rollout_batch([sample()], None, render, engine(say), 1, 30, score_fn=score, **TOY)
+    [rollout] = roll_out([sample()], None, engine(say), score_fn=score)
     assert rollout.error is not None
     assert "SystemExit: 2" in rollout.error
 
@@ -360,26 +324,11 @@ def test_it_can_be_called_under_anyio_and_its_tools_may_use_it(backend: str) -> 
         return anyio.run(anyio.to_thread.run_sync, lambda: "page")
 
     async def main() -> Rollout:
-        return rollout_one(
-            sample(),
-            ToolEnvironment([fetch]),
-            render,
-            engine(lambda p, t: "!fetch {}" if t == 1 else "done"),
-            2,
-            30,
-            **TOY,
-        )
+        generate = engine(lambda p, t: "!fetch {}" if t == 1 else "done")
+        return roll_out(sample(), ToolEnvironment([fetch]), generate)
 
     rollout = anyio.run(main, backend=backend)
     assert [m.text for m in rollout.trajectory.messages if m.role == "tool"] == ["page"]
-
-
-def test_an_engine_that_returns_too_few_rows_is_refused() -> None:
-    def generate(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
-        return [Generated([END])]
-
-    with pytest.raises(Exception, match="got 2 prompts and returned 1 rows"):
-        rollout_batch([sample("a"), sample("b")], None, render, generate, 1, 30, **TOY)
 
 
 def test_a_slow_tool_holds_up_nobody_else() -> None:
@@ -401,15 +350,8 @@ def test_a_slow_tool_holds_up_nobody_else() -> None:
         return by_total(trajectory, s)
 
     samples = [sample("slow"), sample("b"), sample("c"), sample("d")]
-    rollouts = rollout_batch(
-        samples,
-        lambda s: Slow(4) if s.id == "slow" else Counter(4),
-        render,
-        engine(say),
-        4,
-        30,
-        score_fn=score,
-        **TOY,
+    rollouts = roll_out(
+        samples, lambda s: (Slow if s.id == "slow" else Counter)(4), engine(say), score_fn=score
     )
     assert all(r.error is None for r in rollouts)
     assert finished[-1] == "slow"
@@ -422,21 +364,17 @@ def test_a_rollout_that_takes_too_long_is_its_own_error() -> None:
             raise AssertionError
 
     log: list[str] = []
-    stuck, fine = rollout_batch(
+    stuck, fine = roll_out(
         [sample("stuck"), sample("fine")],
         lambda s: (Stuck if s.id == "stuck" else Counter)(2, log=log),
-        render,
         engine(say),
-        4,
-        30,
         timeout=0.2,
-        **TOY,
     )
     assert fine.error is None
     assert stuck.error == "timeout: not done after 0.2 s (in environment)"
     assert stuck.trajectory.stop == Stop("limit", "timeout")
     assert log.count("closed") == 2
-    alone = rollout_one(sample(), Stuck(), render, engine(say), 4, 30, timeout=0.05, **TOY)
+    alone = roll_out(sample(), Stuck(), engine(say), timeout=0.05)
     assert alone.error == "timeout: not done after 0.05 s (in environment)"
 
 
@@ -452,7 +390,7 @@ def test_the_engine_is_called_in_the_callers_thread_and_environments_are_not() -
         opened_in.add(threading.get_ident())
         return Counter(2)
 
-    rollout_batch([sample("a"), sample("b")], factory, render, generate, 4, 30, **TOY)
+    roll_out([sample("a"), sample("b")], factory, generate)
     assert called_in == {threading.get_ident()}
     assert len(opened_in) == 1
     assert called_in.isdisjoint(opened_in)
@@ -463,20 +401,9 @@ def test_an_async_engine_is_awaited() -> None:
         await anyio.lowlevel.checkpoint()
         return engine(say)(prompts, limits)
 
-    plain_rollouts = rollout_batch(
-        [sample("a")], lambda s: Counter(3), render, engine(say), 4, 30, **TOY
-    )
-    assert plain_rollouts == rollout_batch(
-        [sample("a")], lambda s: Counter(3), render, generate, 4, 30, **TOY
-    )
-
-
-def test_it_can_be_called_where_an_event_loop_is_running() -> None:
-    async def notebook() -> list[Rollout]:
-        return rollout_batch([sample("a")], lambda s: Counter(3), render, engine(say), 4, 30, **TOY)
-
-    [rollout] = asyncio.run(notebook())
-    assert rollout.error is None
+    samples = [sample("a")]
+    plain_rollouts = roll_out(samples, lambda s: Counter(3), engine(say))
+    assert plain_rollouts == roll_out(samples, lambda s: Counter(3), generate)
 
 
 INTERRUPTED = """
@@ -514,7 +441,6 @@ def test_ctrl_c_while_the_engine_works_closes_every_environment() -> None:
         env={**os.environ, "PYTHONPATH": path},
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "generating\n"
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=20)
@@ -535,7 +461,7 @@ def test_a_rollout_is_an_eval_item_too(run_eval: Callable[..., Any]) -> None:
     report = run_eval(
         [sample()], by_total, None, lambda s: Counter(), endpoint=in_messages, max_turns=3
     )
-    rollout = rollout_one(sample(), Counter(), render, engine(say), 3, 30, score_fn=by_total, **TOY)
+    rollout = roll_out(sample(), Counter(), engine(say), 3, score_fn=by_total)
     evaluated = report.results[0]
     assert evaluated.score == rollout.score
     assert evaluated.trajectory.messages == rollout.trajectory.messages
@@ -587,15 +513,6 @@ def test_a_rollout_over_an_endpoint_that_fails_has_an_error_and_no_reward() -> N
     assert (good.reward, good.error) == (1.0, None)
     assert bad.reward is None
     assert "OSError: down" in str(bad.error)
-
-
-def test_rollouts_over_an_endpoint_can_be_made_where_a_loop_is_running() -> None:
-    async def cell() -> list[Rollout]:
-        return generate_rollouts([sample("a")], lambda messages: "so")
-
-    (rollout,) = asyncio.run(cell())
-    assert rollout.trajectory.answer == "so"
-    assert rollout.reward is None  # nothing scored it
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -660,7 +577,7 @@ def test_each_repeat_over_an_endpoint_draws_from_a_seed_of_its_own() -> None:
 
 def test_what_is_no_sample_or_no_model_is_refused_before_anything_runs() -> None:
     with pytest.raises(InvalidInput, match="starts from a Sample"):
-        generate_rollouts(["a"], lambda messages: "so")  # type: ignore[list-item]
+        generate_rollouts(["a"], lambda messages: "so")
     with pytest.raises(InvalidInput, match="write openai:gpt-4o"):
         generate_rollouts([sample("a")], "gpt-4o")
     assert generate_rollouts([], lambda messages: "so") == []

@@ -34,6 +34,13 @@ def transcript(
     return Transcript(template, per_turn_max_tokens=per_turn, engine_max_len=longest)
 
 
+def asked(*given: Any, **settings: Any) -> Transcript:
+    """A transcript whose prompt has been rendered."""
+    account = transcript(*given, **settings)
+    account.add_messages(ASK, ())
+    return account
+
+
 def talk(account: Transcript, said: list[str], replies: list[Message]) -> list[Message]:
     """A whole conversation; the messages of it."""
     messages = list(ASK)
@@ -50,7 +57,6 @@ def test_the_models_tokens_and_the_environments_are_told_apart(segments: str) ->
     account = transcript(segments=segments)
     talk(account, ["a", "bc"], [Message("user", "go")])
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.prompt_ids) == "<user>q<end><assistant>"
     assert decode(trace.completion_ids) == "a<end><user>go<end><assistant>bc<end>"
     assert "".join(map(str, trace.env_mask)) == "11" + "00000" + "111"
@@ -59,21 +65,18 @@ def test_the_models_tokens_and_the_environments_are_told_apart(segments: str) ->
 
 @pytest.mark.parametrize("segments", ["suffix", "boundary"])
 def test_a_cut_off_turn_is_closed_by_the_environments_tokens(segments: str) -> None:
-    account = transcript(segments=segments)
-    account.add_messages(ASK, ())
+    account = asked(segments=segments)
     message = account.add_turn(Generated(encode("abc"), None, None, "length")).message
     account.add_messages([*ASK, message, Message("user", "go")], ())
     account.add_turn(Generated([END]))
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.completion_ids) == "abc<end><user>go<end><assistant><end>"
     assert "".join(map(str, trace.env_mask)) == "111" + "000000" + "1"
     assert trace.logprobs is None
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_with_place_and_both_readings() -> None:
-    account = transcript(forgetful, decode=decode, parse=None)
-    account.add_messages(ASK, ())
+    account = asked(forgetful, decode=decode, parse=None)
     message = account.add_turn(Generated([*encode("thought/a"), END], None, "thought/a")).message
     with pytest.raises(RenderMismatch) as refused:
         account.add_messages([*ASK, message, Message("user", "go")], ())
@@ -88,7 +91,6 @@ def test_the_boundary_mode_leaves_the_thoughts_where_the_model_put_them() -> Non
     account = transcript(forgetful, segments="boundary")
     talk(account, ["thought/a", "b"], [Message("user", "go")])
     trace = account.trace()
-    assert trace is not None
     expected = "thought/a<end><user>go<end><assistant>b<end>"
     assert decode(trace.completion_ids) == expected
     assert sum(trace.env_mask) == len("thought/a") + 1 + 2
@@ -101,13 +103,11 @@ def test_tokens_that_their_tokenizer_would_split_otherwise_are_refused_or_kept()
     def read(ids: Sequence[int]) -> str:
         return plain([i for i in ids if i != 9999]) + ("ab" if 9999 in ids else "")
 
-    strict = transcript(decode=read)
-    strict.add_messages(ASK, ())
+    strict = asked(decode=read)
     said = [*ASK, strict.add_turn(Generated(odd)).message, Message("user", "go")]
     with pytest.raises(RenderMismatch, match="position 4"):
         strict.add_messages(said, ())
-    kept = transcript(decode=read, segments="boundary")
-    kept.add_messages(ASK, ())
+    kept = asked(decode=read, segments="boundary")
     kept.add_turn(Generated(odd))
     ids = kept.add_messages(said, ())
     assert ids[4:6] == odd
@@ -123,7 +123,6 @@ def test_a_reply_that_would_overflow_the_engine_ends_it_before_the_engine_sees_i
     with pytest.raises(ContextFull, match="23 tokens, and the engine takes 12"):
         account.add_messages(said, ())
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.completion_ids) == "abc<end>"
     # A prompt that leaves no room for a single token is refused in the same way.
     with pytest.raises(ContextFull):
@@ -131,8 +130,7 @@ def test_a_reply_that_would_overflow_the_engine_ends_it_before_the_engine_sees_i
 
 
 def test_a_turn_may_use_what_is_left_and_no_more() -> None:
-    account = transcript(longest=9, per_turn=50)
-    account.add_messages(ASK, ())
+    account = asked(longest=9, per_turn=50)
     assert account.max_turn_tokens == 5
     with pytest.raises(EndpointError, match="returned 6 tokens, where 1 to 5"):
         account.add_turn(Generated(encode("abcdef")))
@@ -144,31 +142,29 @@ def test_a_turn_may_use_what_is_left_and_no_more() -> None:
     [
         (Generated([]), "returned 0 tokens"),
         (Generated([END], [-1.0, -2.0]), "1 tokens and 2 logprobs"),
-        (Generated([END, END], [-1.0]), "2 tokens and 1 logprobs"),
+        (Generated(["a"]), "not numbers"),
+        (Generated([END], [None]), "not numbers"),
     ],
 )
 def test_what_does_not_align_is_refused_where_it_is_made(generated: Generated, said: str) -> None:
-    account = transcript()
-    account.add_messages(ASK, ())
+    account = asked()
     with pytest.raises(EndpointError, match=said):
         account.add_turn(generated)
     assert account.trace() is None
 
 
-@pytest.mark.parametrize("generated", [Generated(["a"]), Generated([END], [None])])  # type: ignore[list-item]
-def test_ids_and_logprobs_that_are_no_numbers_are_refused(generated: Generated) -> None:
-    account = transcript()
-    account.add_messages(ASK, ())
-    with pytest.raises(EndpointError, match="not numbers"):
-        account.add_turn(generated)
+def test_a_template_that_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'suffix' or 'boundary', got 'guess'"):
+        transcript(segments="guess")
+    for stop in ("x", [""], [3]):
+        with pytest.raises(InvalidInput, match="stop is a list of texts"):
+            transcript(stop=stop)
 
 
 def test_numbers_come_out_of_arrays_as_numbers() -> None:
-    account = transcript()
-    account.add_messages(ASK, ())
+    account = asked()
     account.add_turn(Generated(np.array([*encode("a"), END]), np.array([-0.5, -0.25])))
     trace = account.trace()
-    assert trace is not None
     assert [type(i) for i in trace.completion_ids] == [int, int]
     assert trace.logprobs == (-0.5, -0.25)
 
@@ -183,9 +179,8 @@ def test_a_turn_that_would_end_twice_is_refused() -> None:
             ids += [ROLES[message.role], *encode(text.removesuffix("<end>")), *own, END]
         return [*ids, ROLES["assistant"]] if prompt else ids
 
-    doubling.ends = frozenset({END})  # type: ignore[attr-defined]
-    account = transcript(doubling, decode=decode, parse=None)
-    account.add_messages(ASK, ())
+    doubling.ends = frozenset({END})
+    account = asked(doubling, decode=decode, parse=None)
     message = account.add_turn(Generated([*encode("a"), END])).message
     assert message.text == "a<end>"
     with pytest.raises(RenderMismatch, match="would end twice"):
@@ -196,16 +191,14 @@ def test_a_turn_that_fills_its_room_and_ends_is_not_cut_off() -> None:
     def ended(messages: Sequence[Message], prompt: bool) -> list[int]:
         return render(messages, prompt)
 
-    ended.ends = frozenset({END})  # type: ignore[attr-defined]
-    account = transcript(ended, per_turn=2)
-    account.add_messages(ASK, ())
+    ended.ends = frozenset({END})
+    account = asked(ended, per_turn=2)
     assert account.add_turn(Generated([*encode("a"), END])).finish_reason == "stop"
 
 
 @pytest.mark.parametrize("segments", ["suffix", "boundary"])
 def test_a_turn_ends_with_the_first_token_that_completes_a_stop(segments: Any) -> None:
-    account = transcript(segments=segments, stop=["xy", "z"])
-    account.add_messages(ASK, ())
+    account = asked(segments=segments, stop=["xy", "z"])
     written = encode("abxycz")
     completion = account.add_turn(Generated(written, [-0.5] * len(written)))
     assert completion.message == Message("assistant", "ab")
@@ -213,23 +206,14 @@ def test_a_turn_ends_with_the_first_token_that_completes_a_stop(segments: Any) -
     account.add_messages([*ASK, completion.message, Message("user", "go")], ())
     account.add_turn(Generated([*encode("c"), END], [-0.5, -0.5]))
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.completion_ids) == "abxy<end><user>go<end><assistant>c<end>"
     own = [i for i, mine in zip(trace.completion_ids, trace.env_mask, strict=True) if mine]
     assert decode(own) == "abxyc<end>"
-    assert trace.logprobs is not None
     assert trace.logprobs.count(-0.5) == len(own)
 
 
-@pytest.mark.parametrize("stop", ["x", [""], [3]])
-def test_what_is_no_list_of_stops_is_refused(stop: Any) -> None:
-    with pytest.raises(InvalidInput, match="stop is a list of texts"):
-        transcript(stop=stop)
-
-
 def test_logprobs_for_some_turns_only_are_refused() -> None:
-    account = transcript()
-    account.add_messages(ASK, ())
+    account = asked()
     message = account.add_turn(Generated([*encode("a"), END], [-1.0, -1.0])).message
     account.add_messages([*ASK, message, Message("user", "go")], ())
     with pytest.raises(EndpointError, match="some turns and none for others"):
@@ -241,13 +225,11 @@ def test_words_that_no_turn_followed_are_not_in_the_trace() -> None:
     messages = talk(account, ["a"], [Message("user", "go")])
     account.add_messages(messages, ())  # and then, say, the engine failed
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.completion_ids) == "a<end>"
 
 
 def test_tokens_without_text_and_without_a_way_to_read_them_are_refused() -> None:
-    account = transcript(decode=None, parse=None)
-    account.add_messages(ASK, ())
+    account = asked(decode=None, parse=None)
     with pytest.raises(InvalidInput, match="pass decode="):
         account.add_turn(Generated([END]))
 
@@ -272,7 +254,6 @@ def test_the_models_turn_is_rendered_as_it_was_written_not_as_it_was_understood(
     messages = talk(account, ["  a ", "b"], [Message("user", "go")])
     assert [m.text for m in messages if m.role == "assistant"] == ["A", "B"]
     trace = account.trace()
-    assert trace is not None
     assert decode(trace.completion_ids) == "  a <end><user>go<end><assistant>b<end>"
 
 
@@ -347,14 +328,8 @@ def test_a_boundary_that_depends_on_the_reply_is_found_anew() -> None:
     account = transcript(counting, segments="boundary")
     talk(account, ["a", "b", "c"], [Message("user", "go"), Message("user", "go on")])
     trace = account.trace()
-    assert trace is not None
     expected = "a<end><user>go<end><assistant>b<end><user>go on<end><assistant>c<end>"
     assert decode(trace.completion_ids) == expected
-
-
-def test_an_unknown_way_to_make_segments_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'suffix' or 'boundary', got 'guess'"):
-        Template(render, segments="guess")  # type: ignore[arg-type]
 
 
 def test_a_template_that_renders_nothing_for_a_reply_is_refused() -> None:
@@ -362,8 +337,7 @@ def test_a_template_that_renders_nothing_for_a_reply_is_refused() -> None:
         heard = [m for m in messages if m.role != "tool"]
         return render(heard, prompt and len(heard) == len(messages))
 
-    account = transcript(deaf)
-    account.add_messages(ASK, ())
+    account = asked(deaf)
     message = account.add_turn(Generated([*encode("a"), END])).message
     with pytest.raises(RenderMismatch, match=r"the reply \(tool\) to no tokens"):
         account.add_messages([*ASK, message, Message("tool", "x", tool_call_id="1")], ())
@@ -382,8 +356,7 @@ def test_a_template_whose_text_melts_into_the_turn_has_no_boundary() -> None:
             ids += [7000 + ord(text[-2])] if text[-2:-1] == "." else encode(text[-2:])
         return [*ids, ROLES["assistant"]] if prompt else ids
 
-    account = transcript(melting, segments="boundary")
-    account.add_messages(ASK, ())
+    account = asked(melting, segments="boundary")
     message = account.add_turn(Generated(encode("a"))).message
     with pytest.raises(RenderMismatch, match="no boundary of its own"):
         account.add_messages([*ASK, message, Message("user", "go")], ())
@@ -406,8 +379,7 @@ def test_a_template_that_wants_the_call_before_a_tools_answer_gets_it() -> None:
     def read(ids: Sequence[int]) -> str:
         return decode([i for i in ids if i not in (END, call_end)])
 
-    account = transcript(strict, segments="boundary", decode=read)
-    account.add_messages(ASK, ())
+    account = asked(strict, segments="boundary", decode=read)
     written = '!add {"by": 2}'
     message = account.add_turn(Generated([*encode(written), call_end])).message
     assert message.tool_calls == (ToolCall("call00000", "add", '{"by": 2}'),)
@@ -447,6 +419,5 @@ def test_both_modes_give_the_same_tokens_where_a_template_allows_both(
         traces.append(account.trace())
     assert traces[0] == traces[1]
     [trace, _] = traces
-    assert trace is not None
     whole = [*trace.prompt_ids, *trace.completion_ids]
     assert render(messages[:-1], False)[: len(whole)] == whole

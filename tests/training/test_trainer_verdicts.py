@@ -12,15 +12,13 @@ from heldout.integrations.transformers import HeldoutCallback
 from heldout.training import CurveMonitor
 from heldout.training.metrics import log_fields
 from tests.integration.line_trainer import Heard, make_evals, make_trainer
-from tests.training.test_curve import point
-from tests.training.test_verdicts import CLIMB, curve
+from tests.training.curves import CLIMB, curve, point
 
 pytestmark = pytest.mark.integration
 
 
 def test_a_row_has_the_verdict_as_numbers() -> None:
     stored = CurveMonitor()(curve(CLIMB)).as_dict()
-    assert stored is not None
     row = log_fields(point(10, verdict=stored), "heldout")
     assert row["eval_heldout_verdict"] == 1.0
     assert row["eval_heldout_gain"] == stored["gain"]

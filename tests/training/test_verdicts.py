@@ -23,43 +23,12 @@ from heldout.training.verdicts import (
     terms_of,
     verdicts,
 )
-from tests.training.test_curve import point
+from tests.training.curves import CLIMB, FLAT, Rewards, curve, look, point, rising
 from tests.training.toys import Model, periodic, questions
-
-Rewards = Sequence[float | None]
-
-
-def look(step: int, rewards: Rewards, **changed: Any) -> CurvePoint:
-    """A point with these rewards of samples s0, s1 …; None errored."""
-    outcomes = tuple(
-        ItemOutcome(f"s{i}", reward, error="it broke" if reward is None else None)
-        for i, reward in enumerate(rewards)
-    )
-    count = len(rewards)
-    return point(step, 0.5, **{"outcomes": outcomes, "asked": count, "of": count} | changed)
-
-
-def curve(rows: Floats | Sequence[Rewards], every: int = 10) -> list[CurvePoint]:
-    return [
-        look(every * i, [None if np.isnan(r) else float(r) for r in np.array(row, dtype=float)])
-        for i, row in enumerate(rows)
-    ]
-
-
-def rising(levels: Sequence[float], n: int = 200, seed: int = 0) -> Floats:
-    """0/1 rewards of samples that keep their difficulty, at these true rates."""
-    rng = np.random.default_rng(seed)
-    own = rng.random(n)
-    noise = rng.normal(0, 0.02, (len(levels), n))
-    return (own + noise < np.array(levels)[:, None]).astype(np.float64)
 
 
 def last(rows: Floats | Sequence[Rewards], **terms: Any) -> StepVerdict:
     return verdicts(curve(rows), **terms)[-1]
-
-
-CLIMB = rising(np.linspace(0.2, 0.8, 20).tolist())
-FLAT = rising([0.5] * 20)
 
 
 # --- The same numbers ---------------------------------------------------------------------------
@@ -103,23 +72,22 @@ def test_samples_that_come_later_join_and_the_others_stay_paired() -> None:
     said = verdicts(points)
     expected = monitor(rows, effect=0.05, bounds=(0.0, 1.0))
     assert [one.verdict for one in said[1:]] == list(expected[1:])
-    assert said[1].verdict.decided is not None
     assert said[1].verdict.decided.n == 8
     few = [look(10 * i, row[:8].tolist(), of=200) for i, row in enumerate(CLIMB[:2])]
     _, second, _ = verdicts([*few, look(20, CLIMB[2].tolist())])
-    assert second.verdict.decided is not None
     assert second.verdict.decided.n == 8
 
 
-def test_repeats_of_a_sample_are_one_reward() -> None:
-    def repeated(step: int, pairs: Sequence[tuple[float | None, float | None]]) -> CurvePoint:
-        outcomes = [
-            ItemOutcome(f"s{i}", r, k, error=None if r is not None else "it broke")
-            for i, pair in enumerate(pairs)
-            for k, r in enumerate(pair)
-        ]
-        return point(step, 0.5, outcomes=tuple(outcomes))
+def repeated(step: int, pairs: Sequence[tuple[float | None, float | None]]) -> CurvePoint:
+    outcomes = [
+        ItemOutcome(f"s{i}", r, k, error=None if r is not None else "it broke")
+        for i, pair in enumerate(pairs)
+        for k, r in enumerate(pair)
+    ]
+    return point(step, 0.5, outcomes=tuple(outcomes))
 
+
+def test_repeats_of_a_sample_are_one_reward() -> None:
     points = [
         repeated(1, [(0.0, 1.0), (None, 1.0), (None, None)]),
         repeated(2, [(1.0, 1.0), (0.0, 0.0), (1.0, 1.0)]),
@@ -172,7 +140,6 @@ def test_a_climb_is_improving_from_the_first_steps_of_its_window_to_the_last() -
     said = last(CLIMB)
     assert (said.kind, said.since) == ("improving", 100)
     gain = said.verdict.gain
-    assert gain is not None
     assert said.sentence() == (
         f"improving: {gain.estimate:+.3f} ({gain.interval.low:.3f} … {gain.interval.high:.3f}) "
         "from steps 100–140 to 150–190, paired on 200 samples"
@@ -201,9 +168,7 @@ def test_an_inconclusive_verdict_says_what_it_could_have_detected() -> None:
     said = last(rising([0.5] * 5, 100))
     assert said.kind == "inconclusive"
     assert said.since is None
-    assert said.verdict.gain is not None
     size, decided = said.verdict.gain.minimum_detectable, said.verdict.decided
-    assert decided is not None
     assert decided.alpha < 0.01  # of the 0.05 that the whole curve has
     assert said.sentence() == (
         f"inconclusive: minimum detectable effect {size:.3f} at 80% power and "
@@ -211,23 +176,19 @@ def test_an_inconclusive_verdict_says_what_it_could_have_detected() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("rows", "sentence"),
-    [
+def test_too_little_to_go_by_is_said_as_that() -> None:
+    for rows, sentence in (
         ([[1.0, 0.0]], "inconclusive: there is one eval"),
         ([[1.0, 0.0], [1.0, 0.0]], "inconclusive: no gain could be detected on 2 samples"),
         ([[7.0, 7.0], [7.0, 7.0]], "inconclusive: too few rewards to compare, or all alike"),
         ([[1.0], [0.0]], "inconclusive: too few rewards to compare, or all alike"),
-    ],
-)
-def test_too_little_to_go_by_is_said_as_that(rows: list[Rewards], sentence: str) -> None:
-    assert last(rows).sentence() == sentence
+    ):
+        assert last(rows).sentence() == sentence
 
 
 def test_a_verdict_as_a_point_stores_it() -> None:
     said = last(CLIMB, effect=0.2, alpha=0.01, window=8)
     gain = said.verdict.gain
-    assert gain is not None
     assert said.as_dict() == {
         "kind": "improving",
         "text": said.sentence(),
@@ -254,19 +215,16 @@ def test_a_verdict_as_a_point_stores_it() -> None:
 # --- Terms --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        (0.0, 0.05, 8),
-        (0.1, 1.5, 8),
-        (0.1, 0.05, 1),
-        (0.1, 0.05, 2.5),
-        ("x", 0.05, 8),
-    ],
-)
-def test_terms_that_make_no_sense_are_refused(given: tuple[Any, Any, Any]) -> None:
-    with pytest.raises(InvalidInput):
-        Terms(*given)
+def test_terms_are_checked_and_may_be_numbers_of_numpy() -> None:
+    for given in ((0.0, 0.05, 8), (0.1, 1.5, 8), (0.1, 0.05, 1), (0.1, 0.05, 2.5), ("x", 0.05, 8)):
+        with pytest.raises(InvalidInput):
+            Terms(*given)
+    for bounds in ((1, 0), (0, float("inf")), (0,), (0, "x"), 1):
+        with pytest.raises(InvalidInput, match="bounds are the minimum and maximum possible"):
+            Terms(bounds=bounds)
+    terms = Terms(np.float32(0.5), np.float64(0.05), np.int64(4))
+    assert terms == Terms(0.5, 0.05, 4)
+    assert [type(n) for n in (terms.effect, terms.alpha, terms.window)] == [float, float, int]
 
 
 def test_the_terms_of_a_curve_are_those_of_its_last_verdict_that_can_be_meant() -> None:
@@ -299,8 +257,6 @@ def test_a_training_that_collapses_into_errors_is_regressing() -> None:
     assert said.readings[0] != "improving"
     assert (said.kind, said.errored, said.errored_as) == ("regressing", 192, 0.0)
     expected = monitor(np.nan_to_num(rows), effect=0.1, bounds=(0, 1))[-1].gain
-    assert said.verdict.gain is not None
-    assert expected is not None
     assert said.verdict.gain.estimate == pytest.approx(expected.estimate)
     assert said.sentence().endswith(", paired on 100 samples, with 192 errored items as 0")
 
@@ -373,22 +329,18 @@ def test_a_curve_that_has_fallen_from_its_peak_is_regressing_though_it_is_above_
     assert said.kind == "regressing"
     assert rows[-1].mean() > rows[0].mean() + 0.1
     best = best_checkpoint(curve(rows))
-    assert best is not None
     assert best.step == 130
     assert best.sentence().startswith("best so far: step 130, 0.")
 
 
-@pytest.mark.parametrize(
-    ("stored", "kind"),
-    [
+def test_the_word_of_earlier_versions_is_inconclusive() -> None:
+    for stored, kind in (
         ({"kind": "cannot tell"}, "inconclusive"),
         ({"kind": "plateau"}, "plateau"),
         ({"kind": ["x"]}, None),
         (None, None),
-    ],
-)
-def test_the_word_of_earlier_versions_is_inconclusive(stored: Any, kind: str | None) -> None:
-    assert stored_kind(point(1, 0.5, verdict=stored)) == kind
+    ):
+        assert stored_kind(point(1, 0.5, verdict=stored)) == kind
 
 
 # --- Bounds -------------------------------------------------------------------------------------
@@ -401,18 +353,6 @@ def test_bounds_that_are_given_allow_a_plateau_beyond_0_and_1() -> None:
     assert (said.kind, said.as_dict()["bounds"]) == ("plateau", [0.0, 4.0])
     with pytest.raises(InvalidInput, match="outside the bounds"):
         last(rows, bounds=(0, 1))
-
-
-@pytest.mark.parametrize("wrong", [(1, 0), (0, float("inf")), (0,), "x1", (0, "x"), 1])
-def test_bounds_that_make_no_sense_are_refused(wrong: Any) -> None:
-    with pytest.raises(InvalidInput, match="bounds are the minimum and maximum possible reward"):
-        Terms(bounds=wrong)
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    terms = Terms(np.float32(0.5), np.float64(0.05), np.int64(4))  # type: ignore[arg-type]
-    assert terms == Terms(0.5, 0.05, 4)
-    assert [type(n) for n in (terms.effect, terms.alpha, terms.window)] == [float, float, int]
 
 
 # --- The best eval ------------------------------------------------------------------------
@@ -437,7 +377,6 @@ def test_an_eval_of_fewer_samples_is_no_candidate_and_is_counted() -> None:
     points = curve(FLAT)
     points[4] = look(40, [1.0] * 20, of=200, partial="max_seconds=60")
     best = best_checkpoint(points)
-    assert best is not None
     assert (best.step != 40, best.candidates, best.left_out) == (True, 19, 1)
     assert best.sentence().endswith("on 200 samples; 1 eval of fewer samples left out")
 
@@ -448,7 +387,6 @@ def test_where_a_budget_cut_most_evals_they_are_compared_on_the_part_that_those_
     points = [look(10 * i, row[:32].tolist(), of=64) for i, row in enumerate(rows[:3])]
     points = [look(0, rows[0, :8].tolist(), of=64), *points[1:], look(30, rows[3].tolist())]
     best = best_checkpoint(points)
-    assert best is not None
     assert (best.step, best.candidates, best.left_out, best.n) == (10, 3, 1, 32)
     assert best.raw == rows[1, :32].mean()
 
@@ -456,40 +394,31 @@ def test_where_a_budget_cut_most_evals_they_are_compared_on_the_part_that_those_
 def test_an_eval_that_broke_is_not_the_best_for_the_few_answers_it_has() -> None:
     broken = [1.0, 1.0, 1.0] + [None] * 97
     best = best_checkpoint(curve([[1.0] * 60 + [0.0] * 40, broken]))
-    assert best is not None
     assert (best.step, best.raw, best.n, best.errored) == (0, 0.6, 100, 0)
     only = best_checkpoint(curve([broken, [0.0] * 100]))
-    assert only is not None
     assert (only.step, only.raw, only.n, only.errored) == (0, 0.03, 100, 97)
     assert only.sentence().endswith(", on 100 samples, 97 of them errored, counted as 0")
 
 
 def test_where_rewards_are_negative_an_error_is_no_way_to_the_top() -> None:
     best = best_checkpoint(curve([[-1.0, -2.0, -1.0], [None, None, -1.0]]))
-    assert best is not None
     assert (best.step, best.raw) == (0, pytest.approx(-4 / 3))
     last = best_checkpoint(curve([[-4.0, -4.0, -4.0], [None, -1.0, -1.0]]))
-    assert last is not None
     assert (last.step, last.raw) == (10, -2.0)
     assert last.sentence().endswith("1 of them errored, counted as -4")
 
 
 def test_errored_repeats_count_too() -> None:
-    def repeated(step: int, rewards: Rewards) -> CurvePoint:
-        outcomes = [
-            ItemOutcome(f"s{i // 2}", r, i % 2, error=None if r is not None else "it broke")
-            for i, r in enumerate(rewards)
-        ]
-        return point(step, 0.5, outcomes=tuple(outcomes))
-
-    best = best_checkpoint([repeated(1, [1.0, None, 1.0, 1.0]), repeated(2, [1.0, 0.0, 0.0, 0.0])])
-    assert best is not None
+    points = [
+        repeated(1, [(1.0, None), (1.0, 1.0)]),
+        repeated(2, [(1.0, 0.0), (0.0, 0.0)]),
+    ]
+    best = best_checkpoint(points)
     assert (best.step, best.raw, best.errored) == (1, 0.75, 1)
 
 
 def test_a_long_curve_has_a_best_eval_that_says_it_is_not_corrected() -> None:
     best = best_checkpoint(curve(FLAT), most=10)
-    assert best is not None
     assert best.estimate is None
     assert "as measured, not corrected for picking the best of 20, on" in best.sentence()
 
@@ -508,8 +437,6 @@ def test_an_eval_that_was_not_picked_from_others_has_its_points_interval() -> No
     part = look(20, rewards[:10], summary={})
     for points in ([whole], [whole, part]):
         alone = best_checkpoint(points)
-        assert alone is not None
-        assert alone.interval is not None
         assert (alone.raw, alone.estimate, alone.n) == (whole.reward, whole.reward, 40)
         assert (alone.interval.low, alone.interval.high) == whole.ci
         assert "the only one to pick from, on 40 samples" in alone.sentence()
@@ -517,7 +444,6 @@ def test_an_eval_that_was_not_picked_from_others_has_its_points_interval() -> No
 
 def test_rewards_that_are_all_alike_and_unbounded_have_no_interval() -> None:
     best = best_checkpoint(curve([[5.0, 5.0], [5.0, 5.0]]))
-    assert best is not None
     assert (best.step, best.raw, best.estimate, best.interval) == (0, 5.0, None, None)
     assert best.sentence() == (
         "best so far: step 0 (before training), 5.000 as measured, "

@@ -129,33 +129,35 @@ def test_checksums_do_not_depend_on_how_a_tensor_lies_in_memory() -> None:
     assert numbers(checksums([tensor])) != numbers(checksums([tensor.t()]))
 
 
-@pytest.mark.parametrize("dtype", EVERY)
-@pytest.mark.parametrize("length", [1, 7, 8, 9, 24])
-def test_the_total_of_a_tensor_changes_with_each_of_its_bytes(dtype: str, length: int) -> None:
-    size = getattr(torch, dtype).itemsize
-    bits = torch.zeros((length + 1) * size, dtype=torch.uint8)
-    flat = bits.view(getattr(torch, dtype))
-    views = [flat, flat[1:], flat[: length // 2 * 2].view(2, -1).t()]
-    before = [numbers(totals([each])) for each in views]
-    for place in range(size, length // 2 * 2 * size):  # what all of them have
-        bits[place] = 1
-        assert all(numbers(totals([each])) != was for each, was in zip(views, before, strict=True))
-        bits[place] = 0
+SIZES = ["uint8", "bfloat16", "float32", "complex64"]  # how wide elements are is what counts
 
 
-@pytest.mark.parametrize("dtype", [kind for kind in EVERY if kind != "bool"])
-@pytest.mark.parametrize(("one", "other"), [(0, 1), (3, 70_000), (5, 5 + 2**14), (9, 9 + 2**16)])
-def test_the_total_of_a_tensor_changes_where_two_elements_change_places(
-    dtype: str, one: int, other: int
-) -> None:
+@pytest.mark.parametrize("dtype", SIZES)
+def test_the_total_of_a_tensor_changes_with_each_of_its_bytes(dtype: str) -> None:
     size = getattr(torch, dtype).itemsize
-    bits = torch.arange(80_000 * size, dtype=torch.int64).mul(7).remainder(251).to(torch.uint8)
-    rows = bits.view(-1, size)
-    rows[one, 0] = 255 - rows[other, 0]
-    tensor = bits.view(getattr(torch, dtype))
-    before = numbers(totals([tensor]))
-    rows[[one, other]] = rows[[other, one]]
-    assert numbers(totals([tensor])) != before
+    for length in (1, 7, 8, 9, 24):
+        bits = torch.zeros((length + 1) * size, dtype=torch.uint8)
+        flat = bits.view(getattr(torch, dtype))
+        views = [flat, flat[1:], flat[: length // 2 * 2].view(2, -1).t()]
+        before = [numbers(totals([each])) for each in views]
+        for place in range(size, length // 2 * 2 * size):  # what all of them have
+            bits[place] = 1
+            now = [numbers(totals([each])) for each in views]
+            assert all(total != was for total, was in zip(now, before, strict=True))
+            bits[place] = 0
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+def test_the_total_of_a_tensor_changes_where_two_elements_change_places(dtype: str) -> None:
+    size = getattr(torch, dtype).itemsize
+    for one, other in ((0, 1), (3, 70_000), (5, 5 + 2**14), (9, 9 + 2**16)):
+        bits = torch.arange(80_000 * size, dtype=torch.int64).mul(7).remainder(251).to(torch.uint8)
+        rows = bits.view(-1, size)
+        rows[one, 0] = 255 - rows[other, 0]
+        tensor = bits.view(getattr(torch, dtype))
+        before = numbers(totals([tensor]))
+        rows[[one, other]] = rows[[other, one]]
+        assert numbers(totals([tensor])) != before
 
 
 def test_totals_of_what_has_no_bits_are_left_out() -> None:
@@ -174,23 +176,16 @@ def test_what_is_first_written_in_inference_mode_can_be_written_again(
     assert read(buffer, model)["made"].tolist() == [2, 2]
 
 
-def test_a_snapshot_stays_as_it_was_while_training_goes_on(buffer: WeightBuffer) -> None:
+def test_a_snapshot_stays_as_it_was_until_the_next_one_is_written_over_it(
+    buffer: WeightBuffer,
+) -> None:
     model = Net()
-    before = fingerprint(model.inner)
     layout = written(buffer, model)
     with torch.no_grad():
-        model.inner.weight.add_(1)
-    found = read_tensors(buffer.fd, layout)
-    assert fingerprint({"weight": found["inner.weight"], "bias": found["inner.bias"]}) == before
-
-
-def test_the_same_memory_serves_the_next_snapshot(buffer: WeightBuffer) -> None:
-    model = Net()
-    first = written(buffer, model)
-    with torch.no_grad():
         model.scalar.fill_(9)
-    assert written(buffer, model) == first
-    assert float(read_tensors(buffer.fd, first)["scalar"]) == 9.0
+    assert float(read_tensors(buffer.fd, layout)["scalar"]) == 2.5
+    assert written(buffer, model) == layout
+    assert float(read_tensors(buffer.fd, layout)["scalar"]) == 9.0
 
 
 def test_it_grows_in_place_with_the_model(buffer: WeightBuffer) -> None:

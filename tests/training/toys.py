@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from heldout import Metric, Sample, Score, Trajectory
-from heldout.training import PeriodicEval, Runner, from_functions
+from heldout.training import CurvePoint, PeriodicEval, from_functions, read_points
+from heldout.training.results import NOT_FINISHED
 
 
 def questions(count: int = 8) -> list[Sample]:
@@ -78,6 +79,23 @@ class Heartbeats(list[tuple[str, dict[str, Any]]]):
         return [fields for known, fields in self if known == name]
 
 
+class Rows(list[tuple[str, int, dict[str, Any]]]):
+    """A logger."""
+
+    closed = 0
+
+    def log(self, name: str, step: int, fields: Mapping[str, Any]) -> None:
+        self.append((name, step, dict(fields)))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def points_of(folder: Path) -> list[CurvePoint]:
+    """Of evals that have ended."""
+    return [p for p in read_points(folder / "curve.jsonl") if p.skipped != NOT_FINISHED]
+
+
 def make_eval(*args: Any, clock: Any = None, ranks: Any = None, **settings: Any) -> PeriodicEval:
     """A PeriodicEval with a clock and ranks of the test's, that continues the curve it finds."""
 
@@ -97,17 +115,3 @@ def periodic(folder: Path, model: Any = None, **settings: Any) -> PeriodicEval:
     settings.setdefault("every_steps", 10)
     settings.setdefault("model_getter", lambda: model if model is not None else Model())
     return make_eval(run_dir=folder / "run", **settings)
-
-
-__all__ = [
-    "Clock",
-    "Heartbeats",
-    "Model",
-    "Runner",
-    "builder",
-    "make_eval",
-    "periodic",
-    "questions",
-    "score",
-    "weighted",
-]

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from heldout.errors import InvalidInput
-from heldout.vector import EvalEvery, evaluate_env
+from heldout.vector import evaluate_env
 
 
 class Drawn:
@@ -43,17 +42,6 @@ def test_returns_that_are_all_alike_have_no_interval_even_if_they_look_like_a_ra
     for summary in alike:
         assert summary["mean_return_ci_low"] is None
         assert summary["mean_return_ci_high"] is None
-
-
-def test_an_environment_that_does_not_follow_its_seed_is_found_out() -> None:
-    class Deaf(Drawn):
-        follows = False
-
-    report = evaluate_env(Deaf, still, 5)
-    assert report.summary["seeded"] is False
-    assert report.episodes[0].seed is None
-    assert any("does not follow its seed" in note for note in report.notes)
-    assert evaluate_env(Drawn, still, 5).summary["seeded"] is True
 
 
 def test_environments_that_cannot_be_closed_do_not_cost_the_report() -> None:
@@ -108,39 +96,6 @@ def test_a_success_that_is_not_a_number_says_nothing() -> None:
             return *rest, {"is_success": float("nan")}
 
     assert evaluate_env(Unsure, still, 5).summary["success_is"] is None
-
-
-def test_the_start_is_evaluated_wherever_training_begins() -> None:
-    every = EvalEvery(100, Drawn, still, 2, at_start=True)
-    every.begin(0)
-    for step in (0, 50, 100, 200):
-        every.maybe_run(step)
-    assert [point.step for point in every.history] == [0, 100, 200]
-    later = EvalEvery(100, Drawn, still, 2)
-    later.begin(250)
-    for step in (250, 299, 300):
-        later.maybe_run(step)
-    assert [point.step for point in later.history] == [300]
-
-
-def test_every_module_of_a_model_is_in_eval_mode_each_time_however_it_was_given() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Dropout(0.5))
-    seen: list[bool] = []
-
-    def policy(observations: Any) -> Any:
-        seen.append(net[1].training)
-        return np.zeros(len(observations))
-
-    for model in (net, {"actor": net}, [net]):
-        seen.clear()
-        every = EvalEvery(0, Drawn, policy, 2, model=model)
-        every.run(1)
-        every.run(2)
-        assert not any(seen)
-        assert net[1].training
-        assert [point.skipped for point in every.history] == [None, None]
-    with pytest.raises(InvalidInput, match="model is a torch module"):
-        EvalEvery(0, Drawn, policy, 2, model=3)
 
 
 def test_a_step_of_the_old_gym_is_refused_and_says_what_a_step_returns() -> None:

@@ -189,6 +189,7 @@ def test_a_saved_report_is_read_like_any_other(saved: tuple[VectorReport, Path])
     assert terminated["n"] == report.summary["terminated"]
     assert loaded.summary["n_truncated"] == report.summary["truncated"]
     assert loaded.results[3].sample.input["seed"] == report.episodes[3].seed
+    assert "env='Walk'" in repr(report)
 
 
 def test_the_reward_of_an_episode_may_be_its_return() -> None:
@@ -220,19 +221,6 @@ def test_episodes_without_a_seed_are_samples_of_their_own() -> None:
     assert "n_clusters" not in report.as_eval().summary
 
 
-def test_show_and_slice_print_it(
-    saved: tuple[VectorReport, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    report, path = saved
-    assert run_cli(["show", str(path), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["summary"]["mean"] == report.summary["success_rate"]
-    assert run_cli(["show", str(path)]) == 0
-    assert run_cli(["show", str(path), "--failures", "2"]) == 0
-    assert run_cli(["show", str(path), "--by", "ended"]) == 0
-    assert "truncated" in capsys.readouterr().out
-
-
 def test_loading_it_again_gives_the_same_report(saved: tuple[VectorReport, Path]) -> None:
     report, path = saved
     again = VectorReport.load(path)
@@ -262,11 +250,6 @@ def test_a_run_is_not_overwritten_and_another_kind_is_not_loaded(
     (path / "run.json").write_text(json.dumps(about))
     with pytest.raises(RunDirectoryError, match="no run of episodes"):
         VectorReport.load(path)
-
-
-def test_a_report_introduces_itself(saved: tuple[VectorReport, Path]) -> None:
-    assert "'success_rate': 0." in repr(saved[0])
-    assert "env='Walk'" in repr(saved[0])
 
 
 # --- Runs whose success is unknown --------------------------------------------------------------

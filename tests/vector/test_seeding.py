@@ -14,7 +14,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from heldout.vector import evaluate_env
-from tests.vector.worlds import Walk, good_policy, played
+from tests.vector.worlds import Walk, played
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
@@ -101,15 +101,6 @@ class Once(Bandit):
         return observation, 1.0, *rest
 
 
-def test_an_environment_that_draws_from_global_state_is_not_called_seeded() -> None:
-    class Gambles(Walk):
-        def step(self, action: Any) -> Any:
-            observation, _, *rest = super().step(action)
-            return observation, random.random(), *rest
-
-    assert evaluate_env(Gambles, good_policy, 3).summary["seeded"] is False
-
-
 # --- What a policy draws ------------------------------------------------------------------------
 
 OWN, SPACE = np.random.default_rng(), gymnasium.spaces.Discrete(2)
@@ -126,7 +117,7 @@ POLICIES: dict[str, Any] = {
 
 
 def state() -> str:
-    numpys = np.random.get_state()[1].tolist()  # type: ignore[index]
+    numpys = np.random.get_state()[1].tolist()
     everybodys = random.getstate(), numpys, torch.get_rng_state().tolist()
     own = OWN.bit_generator.state, PYTHONS.getstate(), TORCHS.get_state().tolist()
     return repr((everybodys, own, SPACE.np_random.bit_generator.state))
@@ -170,10 +161,3 @@ def test_generators_of_spaces_inside_spaces_are_put_back() -> None:
     again = [played(evaluate_env(Walk, policy, 20)) for _ in range(2)]
     assert generators() == before
     assert again[0] == again[1]
-
-
-def test_a_space_that_has_drawn_nothing_has_no_generator_afterwards() -> None:
-    space = gymnasium.spaces.Discrete(2)
-    reports = [evaluate_env(Walk, lambda o: [space.sample() for _ in o], 20) for _ in range(2)]
-    assert played(reports[0]) == played(reports[1])
-    assert space._np_random is None

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from heldout.cli.main import run_cli
 from heldout.errors import InvalidInput, ResumeMismatch, RunExists
-from heldout.isolation import eval_mode, modules_of, untouched_random_state
 from heldout.store.run_dir import RunDir
 from heldout.testing import assert_neutral
 from heldout.training import AsyncEvalDispatcher
@@ -57,26 +56,8 @@ def test_random_state_is_as_it_was_and_the_evaluation_is_the_same_each_time() ->
     assert played(first) == played(second)
 
 
-def test_random_state_is_as_it_was_after_a_failure_too() -> None:
-    before = random_state()
-
-    @untouched_random_state(seed=5)
-    def fails() -> None:
-        raise KeyError(random.random(), np.random.random(), torch.rand(1))
-
-    with pytest.raises(KeyError):
-        fails()
-    assert random_state() == before
-
-
-def test_without_a_seed_what_runs_inside_goes_on_from_where_it_was() -> None:
-    with untouched_random_state():
-        first = random.random(), np.random.random(), torch.rand(1)
-    assert (random.random(), np.random.random(), torch.rand(1)) == first
-
-
 def test_each_modules_own_flag_is_put_back() -> None:
-    frozen = torch.nn.BatchNorm1d(2).eval()
+    frozen = torch.nn.BatchNorm1d(2)
     network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(), frozen).train()
     frozen.eval()
     flags = [module.training for module in network.modules()]
@@ -86,26 +67,18 @@ def test_each_modules_own_flag_is_put_back() -> None:
         seen.append([m.training for m in network.modules()] + [torch.is_grad_enabled()])
         return network(torch.as_tensor(observations)).argmax(1).numpy()
 
-    evals = EvalEvery(1, Walk, policy, 3, model=network)
-    assert evals.maybe_run(1) is not None
+    settings = {"num_envs": 3, "seed": 4, "max_steps": 5}
+    report = EvalEvery(1, Walk, policy, 3, model=network, **settings).maybe_run(1)
     assert not any(any(flags) for flags in seen)
     assert [module.training for module in network.modules()] == flags
     assert torch.is_grad_enabled()
-
-    @eval_mode(modules_of([network, frozen]))
-    def fails() -> None:
-        raise KeyError(network.train())  # whatever happens inside
-
-    with pytest.raises(KeyError):
-        fails()
-    assert [module.training for module in network.modules()] == flags
-
-
-def test_it_runs_when_a_multiple_has_been_passed_however_the_counter_jumps() -> None:
-    evals = EvalEvery(100, Walk, good_policy, 1)
-    for step in (0, 8, 96, 104, 192, 200, 208, 450, 460):
-        evals.maybe_run(step)
-    assert [point.step for point in evals.history] == [104, 200, 450]
+    network.eval()
+    assert played(report) == played(evaluate_env(Walk, policy, 3, **settings))
+    network.train()
+    for model in ({"actor": network}, [network]):
+        seen.clear()
+        EvalEvery(0, Walk, policy, 2, model=model).run(1)
+        assert not any(any(flags) for flags in seen)
 
 
 @settings(max_examples=10)
@@ -123,15 +96,12 @@ def test_it_runs_exactly_once_for_each_stretch_in_which_a_multiple_lies(
     assert [point.step for point in evals.history] == due
 
 
-def test_the_start_can_be_evaluated_and_the_end_always() -> None:
+def test_start_and_end_can_be_evaluated_and_a_counter_that_started_again_is_followed() -> None:
     evals = EvalEvery(100, Walk, good_policy, 1, at_start=True)
     for step in (0, 60, 120):
         evals.maybe_run(step)
     evals.run(130)
     assert [point.step for point in evals.history] == [0, 120, 130]
-
-
-def test_a_counter_that_was_started_again_is_followed() -> None:
     evals = EvalEvery(100, Walk, good_policy, 1)
     evals.begin(250)
     for step in (260, 310, 0, 90, 110):
@@ -144,12 +114,6 @@ def test_0_leaves_it_to_run() -> None:
     assert evals.maybe_run(10**9) is None
     assert evals.history == []
     assert evals.run(5) is not None
-
-
-def test_the_report_is_that_of_evaluate_env() -> None:
-    report = EvalEvery(1, Walk, good_policy, 9, num_envs=3, seed=4, max_steps=5).maybe_run(1)
-    assert report is not None
-    assert played(report) == played(evaluate_env(Walk, good_policy, 9, seed=4, max_steps=5))
 
 
 def test_an_evaluation_that_fails_is_a_skip_with_its_reason_and_never_a_number(
@@ -185,6 +149,7 @@ def test_what_stops_the_program_is_not_held_back() -> None:
         {"reward": "luck"},
         {"label": "a/b"},
         {"monitor": 3},
+        {"model": 3},
     ],
 )
 def test_what_could_not_be_meant_is_refused_before_training(wrong: Any) -> None:
@@ -408,7 +373,6 @@ def test_the_curve_of_returns_has_intervals_verdicts_and_flips_and_no_pass_rate(
     assert [point.step for point in points] == [0, 2, 4, 6, 8, 9]
     assert points == evals.points
     for point, measured in zip(points, evals.history, strict=True):
-        assert measured.report is not None
         summary = measured.report.summary
         assert point.reward == pytest.approx(summary["mean_return"])
         assert point.ci == pytest.approx(
@@ -458,7 +422,6 @@ def test_the_curve_is_of_successes_where_success_is_defined_or_asked_for() -> No
     for make_env, case in cases:
         evals = EvalEvery(1, make_env, good_policy, 20, **case)
         report = evals.maybe_run(1)
-        assert report is not None
         (point,) = evals.points
         assert point.reward == report.summary["success_rate"] == point.number("pass_rate")
     assert evals.run_dir.name == "env_eval-2"

@@ -433,7 +433,7 @@ def test_a_curve_without_stored_verdicts_is_judged_by_the_settings_of_its_run(
 ) -> None:
     from heldout.store.run_dir import RunInfo
     from heldout.training.curve import CurveWriter
-    from tests.training.test_verdicts import FLAT, curve
+    from tests.training.curves import FLAT, curve
 
     run = RunDir(tmp_path / "flat")
     run.path.mkdir()

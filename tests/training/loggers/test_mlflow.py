@@ -12,7 +12,7 @@ import pytest
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.loggers import MlflowLogger
 from heldout.training.loggers.mlflow import valid_key
-from tests.training.loggers.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
+from tests.training.loggers.scenario import RESULTS, SKIPPED, STEPS, fields_of, play
 
 pytestmark = [
     pytest.mark.integration,
@@ -37,15 +37,6 @@ def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(mlflow_sto
     stored = mlflow_store.get_run(run_id).data
     assert stored.metrics["rl_eval/reward"] == 0.53  # the latest is that of the largest step
     assert stored.tags["rl_eval/reason/20"] == "no model"
-
-
-def test_a_run_that_begins_later_may_be_given_as_a_function(mlflow_store: Any) -> None:
-    begun: list[str] = []
-    logger = MlflowLogger(lambda: begun[0])
-    with mlflow.start_run() as run:
-        begun.append(run.info.run_id)
-        logger.log("rl_eval", 4, fields_of(4))
-    assert points(mlflow_store, run.info.run_id, "rl_eval/reward") == [(4, 0.04)]
 
 
 def test_a_run_that_is_not_there_yet_costs_what_comes_before_it(mlflow_store: Any) -> None:
@@ -106,12 +97,3 @@ def test_a_name_that_mlflow_refuses_is_spelled_so_that_it_takes_it(mlflow_store:
         MlflowLogger().log("e", 1, {"eval_metric_pass@1": 0.5, "eval_reward": 0.25})
     assert points(mlflow_store, run.info.run_id, "e/metric_pass_x40_1") == [(1, 0.5)]
     assert points(mlflow_store, run.info.run_id, "e/reward") == [(1, 0.25)]
-
-
-def test_results_in_random_order(mlflow_store: Any) -> None:
-    """200: a result is a transaction of SQLite, some 20 ms each."""
-    with mlflow.start_run() as run:
-        report = send(200, MlflowLogger())
-    assert report.complete, str(report)
-    found = points(mlflow_store, run.info.run_id, "rl_eval/reward")
-    assert found == [(step, step / 100) for step in range(200)]

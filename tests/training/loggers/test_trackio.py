@@ -13,7 +13,7 @@ import trackio
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.loggers import Loggers, TrackioLogger
-from tests.training.loggers.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
+from tests.training.loggers.scenario import RESULTS, SKIPPED, STEPS, fields_of, play
 
 pytestmark = pytest.mark.integration
 
@@ -50,15 +50,6 @@ def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(
     assert {s: evals[s]["rl_eval/reward"] for s in RESULTS} == RESULTS
     skip = {key: value for key, value in evals[SKIPPED].items() if key.startswith("rl_eval/")}
     assert skip == {"rl_eval/skipped": 1, "rl_eval/seconds": 0.5, "rl_eval/reason": "no model"}
-
-
-def test_a_run_that_begins_later_may_be_given_as_a_function(trackio_home: Path) -> None:
-    begun: list[Any] = []
-    logger = TrackioLogger(lambda: begun[0])
-    begun.append(trackio.init(project="p", name="training", embed=False))
-    logger.log("rl_eval", 4, fields_of(4))
-    trackio.finish()
-    assert [row["step"] for row in stored(trackio_home)] == [4]
 
 
 def test_a_run_that_is_not_there_yet_costs_what_comes_before_it(trackio_home: Path) -> None:
@@ -112,11 +103,3 @@ def test_rows_that_trackio_could_not_store_are_said_at_the_end(
     assert report.got == 1
     assert report.problem is not None
     assert "could not store some rows" in report.problem
-
-
-def test_a_thousand_results_in_random_order(trainer: Any, trackio_home: Path) -> None:
-    report = send(1000, TrackioLogger(trainer))
-    assert report.complete, str(report)
-    trackio.finish()
-    found = {row["step"]: row["rl_eval/reward"] for row in stored(trackio_home)}
-    assert found == {step: step / 100 for step in range(1000)}
