@@ -9,7 +9,7 @@ from heldout.cli._load import user_code
 from heldout.cli._tables import print_json, print_report
 from heldout.errors import InvalidInput
 from heldout.integrations.tasks import SOURCES, InstalledTask, list_tasks
-from heldout.reporting.blocks import Column, Line, Report, Table, code
+from heldout.reporting.blocks import Cell, Column, Line, Report, Table, code
 
 
 @click.command("tasks")
@@ -27,7 +27,7 @@ def command(prefix: str | None, as_json: bool) -> None:
         else:
             print_report(_build_list(tasks))
         return
-    rows = []
+    rows: list[list[Cell]] = []
     for name, source in SOURCES.items():
         try:
             tasks = _find_tasks(name)
@@ -40,8 +40,7 @@ def command(prefix: str | None, as_json: bool) -> None:
         state = f"{source.package}: {count(can_run, 'task')} of {len(tasks)} can run here"
         rows.append([code(name), str(len(tasks)), state])
     if not as_json:
-        columns = [Column("prefix"), "tasks", Column("", wrap=True)]
-        print_report(Report([Table(columns, rows)]))
+        print_report(Report([Table([Column("prefix"), "tasks", Column("", wrap=True)], rows)]))
 
 
 def _find_tasks(prefix: str) -> list[InstalledTask]:
@@ -55,7 +54,7 @@ def _print_as_json(tasks: list[InstalledTask]) -> None:
 
 
 def _build_list(tasks: list[InstalledTask]) -> Report:
-    rows = [[code(task.name), task.refused or ""] for task in tasks]
+    rows: list[list[Cell]] = [[code(task.name), task.refused or ""] for task in tasks]
     can_run = sum(task.refused is None for task in tasks)
     return Report(
         [
