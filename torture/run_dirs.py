@@ -110,9 +110,12 @@ EVAL_PAGES = """
 runs | run?name=run | slices?name=run&by=topic | slices?name=run&by=key | sample?name=run&id=q1
 rows?name=run&limit=50 | rows?name=run&where=failed&sort=-reward&limit=50&cols=topic&cols=level
 rows?name=run&where=topic:t1&sort=seconds&offset=2&limit=3 | record?name=run&id=q1&repeat=1
-rows?name=run&where=answer~x&limit=5 | pair?a=run&b=good&id=q1 | compare?a=good&b=run
+rows?name=run&where=answer:x&limit=5 | notes?name=run | compare?a=good&b=run
+position?name=run&where=failed:yes&id=q1 | table-file?name=run&format=csv | export?name=run
+several?name=run&name=good&name=run&allow=incomplete&allow=samples
 compare?a=run&b=good&by=topic&metric=correct&allow=incomplete&allow=samples
-flips?a=good&b=run | history?name=run&id=q1 | curve?name=run | run?name=..%2Foutside
+pairs?a=good&b=run&limit=50 | pairs?a=run&b=good&where=lost:yes&allow=samples&limit=5
+history?name=run&id=q1 | curve?name=run | run?name=..%2Foutside
 events?name=run
 """
 CURVE_PAGES = """
@@ -120,7 +123,8 @@ runs | curve?name=run | curve?name=run&metric=correct | curve?name=run&label=l |
 curve-flips?name=run&label=l&from_step=0&to_step=50 | strip?name=run&label=l | run?name=run@50
 history?name=run&label=l&id=q1 | sample?name=run@0&id=q1 | rows?name=run@last&limit=5
 compare?a=run@0&b=run@150&allow=incomplete&allow=samples | slices?name=run@50&by=topic
-flips?a=run@0&b=run@150&allow=incomplete&allow=samples | events?name=run
+pairs?a=run@0&b=run@150&allow=incomplete&allow=samples&limit=9 | events?name=run
+curves?name=run&label=l | export?name=run | notes?name=run@50
 """
 
 
@@ -390,7 +394,13 @@ class _Touches:
 
 
 EXTRA = (
-    *("results.damaged", "results.repaired", ".results.parquet.tmp", "curve.damaged"),
+    *(
+        "results.damaged",
+        "results.repaired",
+        ".results.parquet.tmp",
+        "curve.damaged",
+        "notes.jsonl",
+    ),
     *("curve.repaired", "stop", "pending.json", "curve.jsonl", "verdicts.db", "steps"),
 )
 

@@ -18,7 +18,7 @@ PAGES = {
     "run": ("#/run/shop-base?by=level", 860, ".forest"),
     "samples": ("#/run/shop-base/samples?where=level:hard", 560, "[role=gridcell]"),
     "sample": ("#/run/shop-base/sample?id=discount-001", 620, ".turn"),
-    "compare": ("#/compare/shop-base/shop-tuned?by=level", 900, "article.flip"),
+    "compare": ("#/compare/shop-base/shop-tuned?by=level", 900, ".pairs [role=gridcell]"),
     "curve": ("#/curve/grpo-shop", 780, ".heat"),
     "history": ("#/curve/grpo-shop/sample?id=delivery-002&step=60", 700, ".turn"),
 }
