@@ -195,7 +195,7 @@ def test_a_hole_is_passed_over_without_reading_it(
     with journal.open("ab") as file:
         file.truncate(2**42)  # 4 TB of zeros
         file.write(end)
-    assert Pages([RUN.parent]).events([START], "")[0][0][1]["lines"] == 6 + len(end)
+    assert Pages([RUN.parent]).events([f"six/{START}"], "")[0][0][1]["lines"] == 6 + len(end)
     assert heldout("repair", "six").code == 0
     assert heldout("run", "eval.py", "--resume").code == 0
     assert journal.read_bytes() == before
@@ -231,7 +231,7 @@ def test_a_parquet_that_is_none_is_passed_over_though_its_hash_is_right(
     ]
 
     def all_outcomes() -> list[Any]:
-        viewed = Pages([RUN.parent]).slices(START, "difficulty")
+        viewed = Pages([RUN.parent]).slices(f"six/{START}", "difficulty")
         return [*(heldout(*command) for command in commands), viewed]
 
     before = all_outcomes()

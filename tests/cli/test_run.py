@@ -357,7 +357,7 @@ BAD_FILES: dict[str, tuple[dict[str, str], str, str]] = {
         "(eval.py, line 24)",
     ),
     "no Python": ({}, "y = (2", "eval.py could not be loaded: SyntaxError: "),
-    "a neighbour that is no Python": ({}, "import neighbour", "(neighbour.py, line 3)"),
+    "a neighbour that is no Python": ({}, "import no_python", "(no_python.py, line 3)"),
     "a wrong setting": (
         {"max_concurrent=1": "max_samples=-1"},
         "",
@@ -377,7 +377,7 @@ def test_what_is_wrong_with_an_eval_file_is_said_in_a_line(
     write: Write, heldout: Heldout, what: str
 ) -> None:
     changed, added, said = BAD_FILES[what]
-    Path("neighbour.py").write_text("\n\nif:\n")
+    Path("no_python.py").write_text("\n\nif:\n")
     path = write(**changed)
     path.write_text(f"{path.read_text()}{added}\n")
     outcome = heldout("run", "eval.py")
