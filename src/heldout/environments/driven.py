@@ -4,7 +4,7 @@
         turn = await conversation.ask([Message("user", "2 + 2?")])
         return {"correct": turn.message.text == "4"}
 
-    environment_factory = lambda sample: Driven(partial(asyncio.create_task, …))
+    environment_factory = lambda sample: Driven.of(agent)
 
 An environment answers a policy; such code asks one. `Driven` starts it, and waits until it asks:
 what it says first is the opening, what it says after a model turn is the reply, and what it ends
