@@ -65,10 +65,7 @@ def check_no_overlap(
         InvalidInput: Some are, and `allow_overlap` is False.
     """
     prompts = HeldOutPrompts()
-    if isinstance(held_out, EvalDefinition):
-        prompts.add(held_out.samples, held_out.prepare_messages)
-    else:
-        prompts.add(held_out, prepare_messages)
+    prompts.add(held_out, prepare_messages)
     return prompts.check(train, allow_overlap=allow_overlap)
 
 
@@ -85,18 +82,21 @@ class HeldOutPrompts:
 
     def add(
         self,
-        samples: Iterable[Sample],
+        samples: Iterable[Sample] | EvalDefinition,
         prepare_messages: PrepareMessages | None = None,
         render: Callable[[list[Message]], str] | None = None,
     ) -> None:
         """Add held-out samples.
 
         Args:
-            samples: The samples.
+            samples: The samples, or the eval that has them and its own `prepare_messages`.
             prepare_messages: Makes their opening messages. One that is async is not called: the
                 sample's input is the prompt then.
             render: Applies the trainer's chat template, which a dataset of texts may have applied.
         """
+        if isinstance(samples, EvalDefinition):
+            prepare_messages = samples.prepare_messages
+            samples = samples.samples
         for sample in samples:
             self._ids.add(sample.id)
             by_input = _normalise_input(sample)

@@ -136,9 +136,7 @@ def _draw_samples(
     without: Iterable[Sample] | EvalDefinition | None,
 ) -> Iterator[Sample]:
     taken = HeldOutPrompts()
-    if isinstance(without, EvalDefinition):
-        taken.add(without.samples, without.prepare_messages)
-    elif without is not None:
+    if without is not None:
         taken.add(without)
     seen: set[str] = set()
     for start in range(0, draws, BATCH):
