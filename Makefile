@@ -1,5 +1,5 @@
-# Everything here makes what it needs: virtual environments in .venv and .venv-trackers, the
-# packages, the model.
+# Everything here makes what it needs: virtual environments in .venv, .venv-trackers and .venv-evals,
+# the packages, the model.
 #
 #   make demo    ask a real small language model a hundred capitals, no key needed
 #   make test    the whole test suite
@@ -17,6 +17,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 TRACKERS := .venv-trackers/bin
+EVALS := .venv-evals/bin
 export HELDOUT_CACHE := $(CURDIR)/.cache
 export HF_HOME := $(CURDIR)/.cache/huggingface
 export HF_HUB_OFFLINE := 1
@@ -28,6 +29,9 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/stats/peers
 # Pages whose code those tests run.
 TRACKER_PAGES := docs/loggers.md docs/tinker.md
+# Inspect, lm-eval and verifiers 0.4 collide with both.
+EVALS_TESTS := tests/integration/evals
+EVALS_PAGES := docs/inspect.md docs/lm-eval.md docs/verifiers.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 
 .PHONY: demo test test-slow coverage check format bundle bench torture dist screenshots environments clean
@@ -51,8 +55,14 @@ PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 	$(TRACKERS)/pip install --quiet -e ".[dev-trackers]"
 	touch $@
 
+.venv-evals/dev: pyproject.toml
+	test -x $(EVALS)/python || $(PYTHON) -m venv .venv-evals
+	$(EVALS)/pip install --quiet "$(TORCH)"
+	$(EVALS)/pip install --quiet -e ".[dev-evals]"
+	touch $@
+
 # With -j 2, one downloads while the other unpacks.
-environments: .venv/dev .venv-trackers/dev
+environments: .venv/dev .venv-trackers/dev .venv-evals/dev
 
 demo: .venv/local
 	@$(BIN)/heldout run heldout.examples.capitals
@@ -62,9 +72,10 @@ demo: .venv/local
 test: export OMP_NUM_THREADS := 1
 test: environments
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
-		$(addprefix --ignore=,$(TRACKER_TESTS)) \
-		$(foreach page,$(TRACKER_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
+		$(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS)) \
+		$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
 	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
+	$(EVALS)/python -m pytest -q -n 2 --dist loadfile $(EVALS_TESTS)
 
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: .venv/dev
@@ -74,8 +85,8 @@ coverage: export OMP_NUM_THREADS := 1
 coverage: .venv/dev
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
-		$(addprefix --ignore=,$(TRACKER_TESTS)) \
-		$(foreach page,$(TRACKER_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
+		$(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS)) \
+		$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -123,4 +134,4 @@ screenshots: .venv/dev
 	$(BIN)/python -m tests.viewer.browser.screenshots docs/images
 
 clean:
-	rm -rf .venv .venv-trackers .venv-dist .cache .bench .torture dist outputs
+	rm -rf .venv .venv-trackers .venv-evals .venv-dist .cache .bench .torture dist outputs
