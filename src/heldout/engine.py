@@ -32,7 +32,7 @@ from heldout._fingerprint import describe_callable
 from heldout._format import printable
 from heldout._progress import RunProgress, show_progress
 from heldout.config import EvalConfig, config_to_dict
-from heldout.environment import reads_metadata
+from heldout.environment import rates_continuations, reads_metadata
 from heldout.errors import (
     EvalFailed,
     FatalEndpointError,
@@ -45,7 +45,7 @@ from heldout.errors import (
     printable_error,
 )
 from heldout.models import Endpoint, open_endpoint
-from heldout.models.base import bind_attempt
+from heldout.models.base import bind_attempt, check_rates, rating_function
 from heldout.models.cache import CachedEndpoint
 from heldout.prices import Price
 from heldout.rollout import (
@@ -57,6 +57,7 @@ from heldout.rollout import (
     PrepareMessages,
     ScoreFn,
     TurnFile,
+    own_sampling,
     root_of,
     turn_limit,
 )
@@ -121,7 +122,11 @@ async def evaluate(
         raise InvalidInput(f"samples are a list or another iterable of Sample, got {samples!r}")
     if isinstance(samples, Sized) and len(samples) == 0:
         raise InvalidInput("there are no samples to evaluate")
-    config = replace(config, max_turns=turn_limit(config.max_turns, definition))
+    config = replace(
+        config,
+        max_turns=turn_limit(config.max_turns, definition),
+        sampling=own_sampling(config.sampling, definition),
+    )
     if executor is not None:
         return await executor.evaluate(definition, config)
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
@@ -476,6 +481,8 @@ class Evaluation(EvalRun):
         self.definition, self.endpoint = definition, endpoint
         factory = definition.environment_factory
         self.reads_metadata = reads_metadata(factory)
+        if rates_continuations(factory):
+            check_rates(endpoint)
         functions = {
             "score_fn": describe_callable(definition.score_fn),
             "prepare_messages": describe_callable(definition.prepare_messages),
@@ -524,7 +531,8 @@ async def attempt_item(
     assert config.max_turns is not None  # whoever makes the run has asked `turn_limit`
     with bind_attempt(endpoint, item.index, item.repeat) as complete:
         sampling = config.sampling.for_item(sample.id, item.repeat)
-        policy = EndpointPolicy(complete, sampling, config.retries, progress, state)
+        rates = rating_function(endpoint, complete)
+        policy = EndpointPolicy(complete, sampling, config.retries, progress, state, rates)
         attempt = await Attempt(
             sample,
             policy,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from heldout.errors import InvalidInput, SnapshotMismatch
-from heldout.types import Completion, Message, ToolSpec
+from heldout.types import Completion, Continuation, Message, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,24 @@ class HasOutcome(Protocol):
         It becomes `Trajectory.outcome`: stored with the result, and there for the score function.
         """
         ...
+
+
+@runtime_checkable
+class HasContinuations(Protocol):
+    """An environment that has the policy rate given texts, where others have it write a turn.
+
+    Their likelihoods become `Trajectory.outcome["likelihoods"]`, in their order: stored with the
+    result, and there for the score function. Its factory has `rates_continuations = True`.
+    """
+
+    def continuations(self) -> Sequence[Continuation]:
+        """Return the texts, each with its prompt. Called in place of `reply`, once."""
+        ...
+
+
+def rates_continuations(environment_factory: Callable[..., Any] | None) -> bool:
+    """Return whether environments have continuations rated, as their factory says."""
+    return bool(getattr(environment_factory, "rates_continuations", False))
 
 
 @runtime_checkable

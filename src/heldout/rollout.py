@@ -16,7 +16,8 @@ import json
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +36,7 @@ from heldout.chat.messages import messages_of
 from heldout.config import MAX_TURNS, Sampling
 from heldout.environment import (
     Environment,
+    HasContinuations,
     HasOutcome,
     HasSnapshots,
     Reply,
@@ -50,6 +52,7 @@ from heldout.errors import (
     ContextFull,
     EndpointError,
     EnvironmentFailed,
+    FatalEndpointError,
     HeldoutError,
     InvalidInput,
     RenderMismatch,
@@ -60,14 +63,16 @@ from heldout.errors import (
     TransientError,
     printable_error,
 )
-from heldout.models.base import Complete, with_retries
+from heldout.models.base import Complete, Rate, Replied, with_retries
 from heldout.scoring.grades import as_score
 from heldout.store.jsonl import MAX_LINE_BYTES, read_whole
 from heldout.store.run_dir import replace_file
 from heldout.types import (
     Completion,
+    Continuation,
     Message,
     OtherUsage,
+    Rating,
     Sample,
     Score,
     Stop,
@@ -103,6 +108,8 @@ class EvalDefinition:
     environment_factory: EnvironmentFactory | None = None
     max_turns: int | None = None
     """The eval's own limit of model turns, where it has one; one that is passed wins over it."""
+    sampling: Sampling | None = None
+    """How the eval itself has turns sampled, where it says: what is passed wins over it."""
 
     @classmethod
     def of(
@@ -150,6 +157,25 @@ def turn_limit(max_turns: int | None, definition: EvalDefinition | None = None) 
     if limit < 1:
         raise InvalidInput(f"max_turns is at least 1, got {limit}")
     return limit
+
+
+def own_sampling(sampling: Sampling, definition: EvalDefinition) -> Sampling:
+    """Return the sampling of an eval: what the user has set, and the eval's own where that is unset.
+
+    Args:
+        sampling: The user's. A value that is the default counts as not set.
+        definition: The eval.
+    """
+    if definition.sampling is None:
+        return sampling
+    own, unset = definition.sampling, Sampling()
+    names = ("temperature", "top_p", "max_tokens", "stop")
+    changes = {
+        name: getattr(own, name)
+        for name in names
+        if getattr(sampling, name) == getattr(unset, name)
+    }
+    return replace(sampling, **changes)
 
 
 def check_score_fn(score_fn: ScoreFn | None) -> ScoreFn:
@@ -365,8 +391,9 @@ class Attempt:
             return state.end("no_reply")
         state.stage = "environment"
         check_environment_shape(environment)
+        converse = self._rate if isinstance(environment, HasContinuations) else self._converse
         try:
-            trajectory = await self._converse(opening, environment)
+            trajectory = await converse(opening, environment)
         except BaseException as problem:
             try:
                 await _close(environment)
@@ -394,6 +421,28 @@ class Attempt:
             # As it will be read back, so that it is scored as it is stored.
             return replace(trajectory, outcome=_through_json(outcome, source))
         return trajectory
+
+    async def _rate(self, opening: Sequence[Message], environment: Environment) -> Trajectory:
+        """Have the policy rate the environment's continuations: there is no turn."""
+        assert isinstance(environment, HasContinuations)
+        state = self.state
+        state.messages.extend(opening)
+        messages = await settle(environment.opening())
+        check_messages(messages, "an environment's opening() gives Messages")
+        state.messages.extend(messages)
+        continuations = environment.continuations()
+        rate: Rate | None = getattr(self.policy, "rate", None)
+        if rate is None:
+            raise InvalidInput(
+                "this environment has given texts rated, and this policy writes turns only; an "
+                "eval on an endpoint that rates texts can run it"
+            )
+        state.stage = "endpoint"
+        rating = await rate(continuations)
+        state.stage, state.usage = "environment", rating.usage
+        likelihoods = [asdict(likelihood) for likelihood in rating.likelihoods]
+        outcome = _through_json({"likelihoods": likelihoods}, "the likelihoods of continuations")
+        return replace(state.end("no_reply"), outcome=outcome)
 
     async def _take_turns(self, environment: Environment) -> Trajectory:
         state, tools = self.state, tuple(environment.tools)
@@ -482,24 +531,42 @@ class EndpointPolicy:
     """The run's, where tokens are counted."""
     state: AttemptState
     """Of the attempt that it makes the turns of: requests are counted there."""
+    rates: Rate | None = None
+    """Rates given continuations, where the endpoint can."""
     last_failure: TransientError | None = None
 
     async def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
         """Make one model turn, with retries."""
         sampling = self.sampling.for_turn(len(self.state.model_turns))
 
-        async def request() -> Completion:
-            self.state.requests += 1
-            try:
-                return await self.complete(messages, sampling, tools)
-            except TransientError as problem:
-                self.last_failure = problem
-                raise
-
+        request = partial(self._count, lambda: self.complete(messages, sampling, tools))
         completion = await with_retries(request, self.retries)
         self.state.requests -= completion.cached  # then there was none
         self.progress.add_turn(completion.usage)
         return completion
+
+    async def rate(self, continuations: Sequence[Continuation]) -> Rating:
+        """Rate given continuations, with retries."""
+        rates = self.rates
+        if rates is None:
+            raise FatalEndpointError("this endpoint does not tell the likelihood of given texts")
+        request = partial(self._count, lambda: rates(continuations))
+        rating = await with_retries(request, self.retries)
+        if len(rating.likelihoods) != len(continuations):
+            raise EndpointError(
+                f"{len(continuations)} continuations got {len(rating.likelihoods)} likelihoods"
+            )
+        self.progress.add_turn(rating.usage)
+        return rating
+
+    async def _count(self, request: Callable[[], Awaitable[Replied]]) -> Replied:
+        """Make a request, count it, and remember its failure."""
+        self.state.requests += 1
+        try:
+            return await request()
+        except TransientError as problem:
+            self.last_failure = problem
+            raise
 
 
 # --- Saved turns --------------------------------------------------------------------------------

@@ -424,6 +424,45 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """A given text, and what it would continue: a prompt as it is, or a conversation."""
+
+    prompt: str | tuple[Message, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """How likely a model finds a given continuation: its log-probability, and what to divide by."""
+
+    logprob: float
+    """Sum over its tokens, natural logarithm."""
+    greedy: bool
+    """Whether greedy decoding would have written it."""
+    tokens: int
+    characters: int
+    bytes: int
+
+    @property
+    def per_token(self) -> float:
+        """The mean over its tokens."""
+        return self.logprob / self.tokens
+
+    @property
+    def per_byte(self) -> float:
+        """The sum divided by its length in UTF-8."""
+        return self.logprob / self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """A policy's likelihoods of given continuations, in their order, as an endpoint returns them."""
+
+    likelihoods: tuple[Likelihood, ...]
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EvalResult:
     """One item of an eval, scored or errored. `metadata` includes its sample's."""
 

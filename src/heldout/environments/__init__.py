@@ -2,6 +2,7 @@
 
     ToolEnvironment   Python functions as the policy's tools (tools.py)
     SimulatedUser     a function or a model that talks to the policy (user.py)
+    likelihood_choices  multiple choice by the likelihood of each choice (likelihood.py)
 
 `heldout.environment` has the protocol that an environment follows, and
 `heldout.testing.check_environment` checks one against it.
@@ -9,7 +10,8 @@
 
 from __future__ import annotations
 
+from heldout.environments.likelihood import likelihood_choices
 from heldout.environments.tools import ToolEnvironment
 from heldout.environments.user import SimulatedUser
 
-__all__ = ["SimulatedUser", "ToolEnvironment"]
+__all__ = ["SimulatedUser", "ToolEnvironment", "likelihood_choices"]

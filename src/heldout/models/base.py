@@ -7,7 +7,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import anyio
 
@@ -15,7 +15,9 @@ from heldout._aio import Threads, is_async, settle
 from heldout._fingerprint import describe_callable
 from heldout.config import Sampling
 from heldout.errors import InvalidInput, TransientError
-from heldout.types import Completion, Message, ToolSpec
+from heldout.types import Completion, Continuation, Likelihood, Message, Rating, ToolSpec
+
+Replied = TypeVar("Replied")
 
 
 class Endpoint(Protocol):
@@ -57,6 +59,62 @@ def bind_attempt(endpoint: Endpoint, index: int, repeat: int) -> AbstractContext
     item: Callable[[int, int], AbstractContextManager[Complete]] | None
     item = getattr(endpoint, "item", None)
     return nullcontext(endpoint.complete) if item is None else item(index, repeat)
+
+
+# --- Likelihoods --------------------------------------------------------------------------------
+
+Rate = Callable[[Sequence[Continuation]], Awaitable[Rating]]
+"""Rates given continuations, as `RatesContinuations.rate` does."""
+
+
+class RatesContinuations:
+    """An endpoint that can say how likely given texts are: base class of those that can."""
+
+    async def rate(self, continuations: Sequence[Continuation]) -> Rating:
+        """Return the likelihood of each continuation, given its prompt.
+
+        Raises:
+            EndpointError: There is none; its type says whether a retry may help.
+        """
+        raise NotImplementedError
+
+    async def loglikelihood(
+        self, prompt: str | Sequence[Message], continuations: Sequence[str]
+    ) -> list[Likelihood]:
+        """Return how likely each text is as the continuation of one prompt.
+
+        Args:
+            prompt: A text, which is continued as it is; or a conversation, whose next turn the
+                texts would begin.
+            continuations: The texts, with the space that separates them from a prompt of text.
+
+        Raises:
+            EndpointError: There is none; its type says whether a retry may help.
+        """
+        given = prompt if isinstance(prompt, str) else tuple(prompt)
+        rating = await self.rate([Continuation(given, text) for text in continuations])
+        return list(rating.likelihoods)
+
+
+def rating_function(endpoint: Endpoint, complete: Complete) -> Rate | None:
+    """Return the function that rates continuations in an attempt; None where there is none.
+
+    Args:
+        endpoint: The endpoint.
+        complete: What `bind_attempt` gave for the attempt.
+    """
+    return getattr(complete, "rate", None) or getattr(endpoint, "rate", None)
+
+
+def check_rates(endpoint: Endpoint) -> None:
+    """Refuse an endpoint that cannot rate continuations, before an eval that needs it."""
+    if not callable(getattr(endpoint, "rate", None)):
+        raise InvalidInput(
+            "this eval compares the likelihoods of given texts, which a "
+            f"{type(endpoint).__name__} does not tell. A model in this process does (hf:PATH), one "
+            "in training (live_model), and a server whose completions take echo with logprobs, as "
+            "vLLM's do (openai:, vllm:); without the response cache"
+        )
 
 
 # --- Functions ----------------------------------------------------------------------------------
@@ -144,11 +202,11 @@ _jitter = random.Random()  # its own generator: the user's random state must not
 
 
 async def with_retries(
-    request: Callable[[], Awaitable[Completion]],
+    request: Callable[[], Awaitable[Replied]],
     retries: int,
     *,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
-) -> Completion:
+) -> Replied:
     """Make a request, and repeat it after transient errors with growing waits."""
     for attempt in range(retries + 1):
         try:

@@ -9,7 +9,7 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,22 +20,24 @@ import anyio
 from heldout._aio import CallerThread
 from heldout._current_attempt import waiting_for_others
 from heldout.config import Sampling
-from heldout.errors import EndpointError, printable_error
-from heldout.models.base import Complete
-from heldout.types import Completion, Message, ToolSpec
+from heldout.errors import EndpointError, FatalEndpointError, printable_error
+from heldout.models.base import Complete, RatesContinuations
+from heldout.types import Completion, Continuation, Message, Rating, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for one model turn."""
+    """A request for one model turn, or for the likelihoods of given continuations."""
 
     messages: tuple[Message, ...]
     sampling: Sampling
     tools: tuple[ToolSpec, ...] = ()
+    continuations: tuple[Continuation, ...] = ()
+    """What to rate; where there is none, a turn is asked for."""
 
 
-Answered = Completion | Message | str | Exception | None
-"""A turn; the error of this request; None if time ran out before the turn was complete."""
+Answered = Completion | Message | str | Rating | Exception | None
+"""A turn or a rating; the error of this request; None if time ran out before it was complete."""
 AnswerBatchFn = Callable[[Sequence[Request]], Sequence[Answered]]
 
 
@@ -48,7 +50,30 @@ class _PendingTurn:
     answer: Answered = None
 
 
-class BatchEndpoint:
+@dataclass(frozen=True, slots=True)
+class _BatchedAttempt:
+    """What one attempt may ask; see `bind_attempt`."""
+
+    submit: Callable[[Request], Awaitable[Answered]]
+
+    async def __call__(
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
+    ) -> Completion:
+        answer = await self.submit(Request(tuple(messages), sampling, tuple(tools)))
+        assert answer is not None and not isinstance(answer, Rating | Exception)
+        return Completion.of(answer)
+
+    async def rate(self, continuations: Sequence[Continuation]) -> Rating:
+        answer = await self.submit(Request((), Sampling(), (), tuple(continuations)))
+        if not isinstance(answer, Rating):
+            raise FatalEndpointError(
+                "this eval compares the likelihoods of given texts, and its runner writes turns "
+                "only: live_model rates texts"
+            )
+        return answer
+
+
+class BatchEndpoint(RatesContinuations):
     """An endpoint that answers all attempts in flight together.
 
     Attributes:
@@ -83,7 +108,7 @@ class BatchEndpoint:
     def item(self, index: int, repeat: int) -> Iterator[Complete]:
         """Return the completion function of one attempt; see `bind_attempt`."""
         try:
-            yield partial(self._take_turn, (index, repeat))
+            yield _BatchedAttempt(partial(self._submit, (index, repeat)))
         finally:
             self._left -= 1
             self._check_batch()
@@ -92,6 +117,10 @@ class BatchEndpoint:
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
         """Refuse: only attempts of the eval are answered, through `item`."""
+        raise EndpointError("a batch endpoint answers attempts of an eval only")
+
+    async def rate(self, continuations: Sequence[Continuation]) -> Rating:
+        """Refuse, as `complete` does."""
         raise EndpointError("a batch endpoint answers attempts of an eval only")
 
     async def close(self) -> None:
@@ -120,14 +149,8 @@ class BatchEndpoint:
                 turn.ready.set()
             self._check_batch()
 
-    async def _take_turn(
-        self,
-        key: tuple[int, int],
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: Sequence[ToolSpec],
-    ) -> Completion:
-        turn = _PendingTurn(key, Request(tuple(messages), sampling, tuple(tools)), anyio.Event())
+    async def _submit(self, key: tuple[int, int], request: Request) -> Answered:
+        turn = _PendingTurn(key, request, anyio.Event())
         self._waiting.append(turn)
         self._check_batch()
         try:
@@ -141,8 +164,7 @@ class BatchEndpoint:
             answer = EndpointError(f"{type(answer).__name__}: {printable_error(answer)}")
         if isinstance(answer, Exception):
             raise answer
-        assert answer is not None
-        return Completion.of(answer)
+        return answer
 
     def _check_batch(self) -> None:
         in_flight = min(self._rows, self._left)

@@ -30,8 +30,10 @@ from heldout._fingerprint import describe_tokenizer
 from heldout.config import Sampling
 from heldout.decoding import Decoder
 from heldout.decoding.chat import ChatModel, answer_all
+from heldout.decoding.likelihood import LikelihoodModel
 from heldout.errors import EndpointError, FatalEndpointError
-from heldout.types import Completion, Message, ToolSpec
+from heldout.models.base import RatesContinuations
+from heldout.types import Completion, Continuation, Message, Rating, ToolSpec
 from heldout.weights import fingerprint
 
 log = logging.getLogger("heldout")
@@ -48,7 +50,13 @@ class _QueuedTurn:
     answer: Future[Completion]
 
 
-class LocalEndpoint:
+@dataclass(frozen=True, slots=True)
+class _QueuedRating:
+    continuations: tuple[Continuation, ...]
+    answer: Future[Rating]
+
+
+class LocalEndpoint(RatesContinuations):
     """A transformers model."""
 
     def __init__(
@@ -68,7 +76,7 @@ class LocalEndpoint:
         self._source: str | None = None
         self._version: str | None = None
         self._tokenizer_described: tuple[tuple[int, str], dict[str, Any]] | None = None
-        self._queue: queue.SimpleQueue[_QueuedTurn | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_QueuedTurn | _QueuedRating | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = False
 
@@ -134,16 +142,29 @@ class LocalEndpoint:
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
         """Take one model turn; see `Endpoint`."""
+        if sampling.max_tokens is None and self._default_max_tokens is not None:
+            sampling = replace(sampling, max_tokens=self._default_max_tokens)
+        request = _QueuedTurn(tuple(messages), sampling, tuple(tools), Future())
+        self._enqueue(request)
+        return await wait_for(request.answer)
+
+    async def rate(self, continuations: Sequence[Continuation]) -> Rating:
+        """Return the likelihoods of given continuations; see `RatesContinuations`.
+
+        Each request is a batch of its own. In half precision numbers depend on the shape of the
+        batch, and which requests wait in the queue depends on timing.
+        """
+        request = _QueuedRating(tuple(continuations), Future())
+        self._enqueue(request)
+        return await wait_for(request.answer)
+
+    def _enqueue(self, request: _QueuedTurn | _QueuedRating) -> None:
         if self._closing:
             raise EndpointError(f"{self._name} is being closed")
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="heldout-model", daemon=True)
             self._thread.start()
-        if sampling.max_tokens is None and self._default_max_tokens is not None:
-            sampling = replace(sampling, max_tokens=self._default_max_tokens)
-        request = _QueuedTurn(tuple(messages), sampling, tuple(tools), Future())
         self._queue.put(request)
-        return await wait_for(request.answer)
 
     async def close(self) -> None:
         """End the model's thread; the next request starts another."""
@@ -174,7 +195,7 @@ class LocalEndpoint:
             for request in batch:
                 self._finish(request, problem)
 
-    def _next_batch(self) -> list[_QueuedTurn] | None:
+    def _next_batch(self) -> list[_QueuedTurn | _QueuedRating] | None:
         first = self._queue.get()
         if first is None:
             return None
@@ -210,21 +231,31 @@ class LocalEndpoint:
             )
         self._model = model
 
-    def _answer(self, batch: list[_QueuedTurn]) -> None:
+    def _answer(self, batch: list[_QueuedTurn | _QueuedRating]) -> None:
+        for request in batch:
+            if isinstance(request, _QueuedRating) and not request.answer.cancelled():
+                [answer] = self._likelihoods.rate([request.continuations])
+                assert answer is not None  # nothing stops it
+                self._finish(request, answer)
+        turns = [request for request in batch if isinstance(request, _QueuedTurn)]
+        if not turns:
+            return
         answer_all(
             self._chat,
             self._decoder,
-            batch,
+            turns,
             # At once, without waiting for the slowest row of the batch.
-            lambda row, answer: self._finish(batch[row], answer),
+            lambda row, answer: self._finish(turns[row], answer),
             keep_going=lambda: not self._closing,
-            wanted=lambda row: not batch[row].answer.cancelled(),
+            wanted=lambda row: not turns[row].answer.cancelled(),
         )
 
-    def _finish(self, request: _QueuedTurn, answer: Completion | Exception) -> None:
+    def _finish(
+        self, request: _QueuedTurn | _QueuedRating, answer: Completion | Rating | Exception
+    ) -> None:
         with suppress(InvalidStateError):  # it is answered already, or its attempt was cancelled
-            if isinstance(answer, Completion):
-                request.answer.set_result(answer)
+            if not isinstance(answer, Exception):
+                request.answer.set_result(answer)  # type: ignore[arg-type]  # each its own
                 return
             if not isinstance(answer, EndpointError):
                 answer = EndpointError(f"{self._name}: {type(answer).__name__}: {answer}")
@@ -234,6 +265,10 @@ class LocalEndpoint:
     def _decoder(self) -> Decoder:
         # Made by the model's thread, once the model is loaded.
         return Decoder(self._model, self._tokenizer, rows=self._max_batch)
+
+    @cached_property
+    def _likelihoods(self) -> LikelihoodModel:
+        return LikelihoodModel(self._model, self._tokenizer, self._name, rows=self._max_batch)
 
     @cached_property
     def _chat(self) -> ChatModel:

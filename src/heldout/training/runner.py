@@ -19,6 +19,7 @@ from heldout._aio import settle
 from heldout._fingerprint import describe_callable, describe_tokenizer, set_known_as
 from heldout.chat.reasoning import opened_reasoning, without_reasoning
 from heldout.config import MAX_ERROR_RATE, MAX_TURNS, Sampling
+from heldout.environment import rates_continuations
 from heldout.errors import InvalidInput
 from heldout.models.batch import Answered, Request
 from heldout.rollout import (
@@ -26,6 +27,7 @@ from heldout.rollout import (
     EvalDefinition,
     PrepareMessages,
     ScoreFn,
+    own_sampling,
     turn_limit,
 )
 from heldout.scoring.rubric import Rubric
@@ -237,6 +239,7 @@ def _with_definition(
         "prepare_messages": score_fn.prepare_messages,
         "environment_factory": score_fn.environment_factory,
         "max_turns": turn_limit(settings.get("max_turns"), score_fn),
+        "sampling": own_sampling(settings.get("sampling") or Sampling(), score_fn),
     }
     return score_fn.score_fn, settings
 
@@ -259,6 +262,11 @@ def from_functions(
         settings: Fields of `Runner`.
     """
     score_fn, settings = _with_definition(score_fn, settings)
+    if rates_continuations(settings.get("environment_factory")):
+        raise InvalidInput(
+            "this eval compares the likelihoods of given texts, and from_functions generates "
+            "turns only; live_model(tokenizer, definition) runs it"
+        )
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     prototype = Runner(no_model, score_fn, sampling=sampling, **settings)
     called = {"render": describe_callable(render), "generate": describe_callable(generate)}
@@ -324,6 +332,7 @@ def live_model(
     """
     from heldout.decoding import Decoder
     from heldout.decoding.chat import ChatModel, answer_all
+    from heldout.decoding.likelihood import LikelihoodModel
 
     score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
@@ -339,23 +348,33 @@ def live_model(
     finding = threading.Lock()
 
     @lru_cache(KEPT_MODELS)
-    def prepare(model: Any) -> tuple[ChatModel, Decoder]:
+    def prepare(model: Any) -> tuple[ChatModel, Decoder, LikelihoodModel]:
         """Return the decoder of a model, cached for the last few: the live model and its copies."""
-        chat = ChatModel(model, tokenizer, "the model in training")
-        return chat, Decoder(model, tokenizer, rows=rows, graphs=graphs)
+        name = "the model in training"
+        return (
+            ChatModel(model, tokenizer, name),
+            Decoder(model, tokenizer, rows=rows, graphs=graphs),
+            LikelihoodModel(model, tokenizer, name, rows=rows),
+        )
 
     def bind(model: Any) -> dict[str, Any]:
         if (reason := explain_sharding(model)) is not None:
             raise InvalidInput(reason)
         with finding:
-            chat, decoder = prepare(model)
+            chat, decoder, likelihoods = prepare(model)
 
         def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
+            if any(request.continuations for request in requests):  # an eval has one of the two
+                given = [request.continuations for request in requests]
+                return likelihoods.rate(given, keep_going=keep_going)
             answers: list[Answered] = [None] * len(requests)
             answer_all(chat, decoder, requests, answers.__setitem__, keep_going=keep_going)
             return answers
 
-        return {"answer": answer, "describe": decoder.describe}
+        def describe() -> dict[str, Any]:
+            return decoder.describe() or likelihoods.describe()
+
+        return {"answer": answer, "describe": describe}
 
     return KnownBuilder(prototype, bind)
 
