@@ -99,7 +99,8 @@ class LikelihoodModel:
             for batch in self._batches(encoded):
                 if not keep_going():
                     break
-                for index, rated in zip(batch, self._rate_fitting(batch, encoded), strict=True):
+                fitting = self._rate_fitting(batch, encoded, self._rows)
+                for index, rated in zip(batch, fitting, strict=True):
                     results[index] = rated
                     if not isinstance(rated, Exception):
                         results[index] = _make_rating(requests[index], encoded[index], rated)
@@ -211,14 +212,14 @@ class LikelihoodModel:
             yield batch
 
     def _rate_fitting(
-        self, batch: list[int], encoded: dict[int, list[EncodedPair]]
+        self, batch: list[int], encoded: dict[int, list[EncodedPair]], rows: int
     ) -> list[list[LogProb] | Exception]:
         """Rate requests as one batch, or in halves if that does not fit into memory."""
         model = unwrap(self._model)
         pairs = [pair for index in batch for pair in encoded[index]]
         memory_error = ""
         try:
-            rated = iter(_rate_pairs(model, pairs, self._rows))
+            rated = iter(_rate_pairs(model, pairs, rows))
             return [[next(rated) for _ in encoded[index]] for index in batch]
         except Exception as error:
             if not is_out_of_memory(error):
@@ -231,12 +232,14 @@ class LikelihoodModel:
 
             with torch.cuda.device(device):
                 torch.cuda.empty_cache()
+        if len(batch) == 1 and rows > 1:
+            return self._rate_fitting(batch, encoded, min(rows, len(pairs)) // 2 or 1)
         if len(batch) == 1:
             return [EndpointError(f"it does not fit into memory, even alone: {memory_error}")]
         half = (len(batch) + 1) // 2
         return [
-            *self._rate_fitting(batch[:half], encoded),
-            *self._rate_fitting(batch[half:], encoded),
+            *self._rate_fitting(batch[:half], encoded, rows),
+            *self._rate_fitting(batch[half:], encoded, rows),
         ]
 
 

@@ -52,7 +52,17 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
-from heldout.types import MOST_TOKENS, Completion, Message, ToolCall, ToolSpec, Usage
+from heldout.models.base import RatesContinuations
+from heldout.types import (
+    MOST_TOKENS,
+    Completion,
+    Continuation,
+    Message,
+    Rating,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
 
 PLACEHOLDER_LENGTH = 12
 """Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
@@ -630,13 +640,34 @@ CALL_TEXTS = ("name", "arguments")
 """Texts of a call that a stream sends in parts."""
 
 
-class HTTPEndpoint(ServerEndpoint):
+class HTTPEndpoint(ServerEndpoint, RatesContinuations):
     """A model of an OpenAI-compatible server."""
 
     kind = "openai"
     path = "/chat/completions"
     provider = OPENAI
     reply_type = _ChatReply
+    _echo: ServerEndpoint | None = None
+
+    async def rate(self, continuations: Sequence[Continuation]) -> Rating:
+        """Return the likelihoods of given continuations, where the server tells them."""
+        from heldout.models.completions import EchoEndpoint
+
+        if self._echo is None:
+            self._echo = EchoEndpoint(
+                self.model,
+                self.base_url,
+                key_variable=self._key_variable,
+                max_connections=self._max_connections,
+            )
+        assert isinstance(self._echo, EchoEndpoint)
+        return await self._echo.rate(continuations)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._echo is not None:
+            await self._echo.close()
+        await super().close()
 
     def _fields(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]

@@ -32,6 +32,7 @@ class LiteLLMEndpoint(HTTPEndpoint):
     """A model that litellm reaches, in place of heldout's own client."""
 
     kind = "litellm"
+    rate = None  # type: ignore[assignment]  # litellm has no likelihoods of given texts
 
     def __init__(self, model: str) -> None:
         try:

@@ -268,7 +268,8 @@ class LocalEndpoint(RatesContinuations):
 
     @cached_property
     def _likelihoods(self) -> LikelihoodModel:
-        return LikelihoodModel(self._model, self._tokenizer, self._name, rows=self._max_batch)
+        # Not in `max_batch` rows: how many are in flight must not change a number.
+        return LikelihoodModel(self._model, self._tokenizer, self._name)
 
     @cached_property
     def _chat(self) -> ChatModel:

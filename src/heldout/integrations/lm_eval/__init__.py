@@ -190,9 +190,7 @@ def _check_task(name: str, task: Any, unsafe_code: bool) -> None:
     elif task.OUTPUT_TYPE not in (*_RATED, "generate_until", "loglikelihood_rolling"):
         why = f"its output_type is {task.OUTPUT_TYPE!r}"
     else:
-        keys = {key: getattr(task.config, key) for key in ("gen_prefix", "repeats", "unsafe_code")}
-        images = {"doc_to_image": task.MULTIMODAL, "output_type": task.OUTPUT_TYPE}
-        why = refusal({**keys, **images}, unsafe_code=unsafe_code)
+        why = refusal(vars(task.config), unsafe_code=unsafe_code)
     if why:
         raise InvalidInput(f"{name} cannot be an eval: {why}")
     names = MetricNames.of(task)
