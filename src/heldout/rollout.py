@@ -160,7 +160,7 @@ def turn_limit(max_turns: int | None, definition: EvalDefinition | None = None) 
 
 
 def own_sampling(sampling: Sampling, definition: EvalDefinition) -> Sampling:
-    """Return the sampling of an eval: what the user has set, and the eval's own where that is unset.
+    """Return the sampling of an eval: what the user has set, and its own where that is unset.
 
     Args:
         sampling: The user's. A value that is the default counts as not set.

@@ -456,7 +456,7 @@ class Likelihood:
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """A policy's likelihoods of given continuations, in their order, as an endpoint returns them."""
+    """The likelihoods of given continuations, in their order, as an endpoint returns them."""
 
     likelihoods: tuple[Likelihood, ...]
     usage: Usage | None = None

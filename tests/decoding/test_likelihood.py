@@ -94,7 +94,8 @@ def test_one_pass_reads_each_prompt_once_and_its_single_tokens(
     letters = [Continuation("w1 w2 w3 w4", f" w{n}") for n in range(5, 9)]
     [rating] = ratings(rater.rate([letters]))
     assert shapes == [(1, 4)]
-    assert rating.usage is not None and rating.usage.prompt_tokens == 4 + 4
+    assert rating.usage is not None
+    assert rating.usage.prompt_tokens == 4 + 4
     longer = [Continuation("w1 w2 w3 w4", f" w{n} w9 w9") for n in range(5, 9)]
     rater.rate([longer])
     assert shapes[1:] == [(1, 4), (4, 2)]
@@ -131,7 +132,8 @@ def test_a_batch_that_does_not_fit_is_run_in_halves(monkeypatch: pytest.MonkeyPa
             assert one.logprob == pytest.approx(two.logprob, abs=1e-4)
     most = 2
     results = rater.rate(requests)
-    assert isinstance(results[0], EndpointError) and "even alone" in str(results[0])
+    assert isinstance(results[0], EndpointError)
+    assert "even alone" in str(results[0])
 
 
 def test_texts_become_tokens_as_lm_eval_has_them() -> None:
@@ -164,7 +166,8 @@ def test_what_cannot_be_rated_is_the_error_of_its_request(
     rater = LikelihoodModel(model_of("Llama"), tokenizer(), "it")
     fine = [Continuation("w1", " w2")]
     bad, good = rater.rate([[*fine, Continuation(prompt, text)], fine])
-    assert isinstance(bad, kind) and message in str(bad)
+    assert isinstance(bad, kind)
+    assert message in str(bad)
     assert isinstance(good, Rating)
 
 
@@ -173,7 +176,8 @@ def test_a_likelihood_that_is_no_number_is_an_error() -> None:
     with torch.no_grad():
         model.lm_head.weight.fill_(float("nan"))
     [result] = LikelihoodModel(model, tokenizer(), "it").rate([[Continuation("w1", " w2")]])
-    assert isinstance(result, EndpointError) and "is nan" in str(result)
+    assert isinstance(result, EndpointError)
+    assert "is nan" in str(result)
 
 
 def test_turns_of_a_conversation_follow_its_chat_template() -> None:
@@ -201,5 +205,6 @@ def test_turns_are_refused_where_there_is_no_template_or_one_that_reasons_first(
     rater = LikelihoodModel(model_of("Llama"), words, "it")
     turn, text = Continuation((Message("user", "w1"),), "w2"), Continuation("w1", " w2")
     refused, rated = rater.rate([[turn], [text]])
-    assert isinstance(refused, FatalEndpointError) and message in str(refused)
+    assert isinstance(refused, FatalEndpointError)
+    assert message in str(refused)
     assert isinstance(rated, Rating)

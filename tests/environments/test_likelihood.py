@@ -1,4 +1,4 @@
-"""Evals by likelihood: multiple choice, on every kind of endpoint, saved, and while a model trains."""
+"""Evals by likelihood: multiple choice, on each kind of endpoint, saved, and in training."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def test_the_most_likely_choice_is_the_answer_by_each_way_to_compare(
     settings: dict[str, Any] = {"endpoint": local, "output_dir": str(tmp_path), "progress": False}
     report = heldout.run(definition, experiment_name="mc", **settings)
     for i, result in enumerate(report.results):
-        assert result.error is None and result.trajectory.last_turn is None
-        assert result.question == f"w{i} w3" and result.sample.ground_truth == CHOICES[i % 3]
+        assert result.error is None
+        assert result.trajectory.last_turn is None
+        assert result.question == f"w{i} w3"
+        assert result.sample.ground_truth == CHOICES[i % 3]
 
         async def ask(i: int = i) -> Any:
             return await local.loglikelihood(f"w{i} w3", [f" {text}" for text in CHOICES])
@@ -56,12 +58,11 @@ def test_the_most_likely_choice_is_the_answer_by_each_way_to_compare(
         assert result.trajectory.outcome is not None
         stored = result.trajectory.outcome["likelihoods"]
         assert [part["logprob"] for part in stored] == [part.logprob for part in rated]
-        for metric, key in [
-            ("acc", lambda n: rated[n].logprob),
-            ("acc_norm", lambda n: rated[n].logprob / len(CHOICES[n])),
-            ("acc_bytes", lambda n: rated[n].logprob / len(CHOICES[n].encode())),
-        ]:
-            assert result.score[metric] == (max(range(3), key=key) == i % 3)
+        sums = [part.logprob for part in rated]
+        per_character = [part.logprob / (part.characters - 1) for part in rated]  # but the space
+        per_byte = [part.logprob / (part.bytes - 1) for part in rated]
+        for metric, by in [("acc", sums), ("acc_norm", per_character), ("acc_bytes", per_byte)]:
+            assert result.score[metric] == (by.index(max(by)) == i % 3)
         assert result.score.reward == result.score["acc"]
     assert len({result.score["acc"] for result in report.results}) == 2
     # Another way to compare does not need the model.
@@ -134,8 +135,8 @@ def test_endpoints_that_cannot_rate_are_refused_before_anything_runs(tmp_path: P
     assert not [*tmp_path.rglob("results.jsonl")]
     with pytest.raises(InvalidInput, match="from_functions generates turns only"):
         from_functions(str, lambda *_: [], definition)
+    question = {"messages": [{"role": "user", "content": "a"}] * 2}
     with pytest.raises(InvalidInput, match="one text, which the choices continue"):
-        question = {"messages": [{"role": "user", "content": "a"}] * 2}
         likelihood_choices([Sample("s", question, 0)], ["a", "b"])
 
 

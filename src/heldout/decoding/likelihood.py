@@ -2,9 +2,9 @@
 
     [rating] = LikelihoodModel(model, tokenizer, "it").rate([[Continuation("2 + 2 =", " 4")]])
 
-Texts become tokens as lm-eval has them (`_encode_pair`): spaces at the end of the prompt move to the
-continuation, and prompt and continuation are encoded as one text, which is cut after as many tokens
-as the prompt alone has.
+Texts become tokens as lm-eval has them (`_encode_pair`): spaces at the end of the prompt move to
+the continuation, and prompt and continuation are encoded as one text, which is cut after as many
+tokens as the prompt alone has.
 
 Each prompt of a batch is read once; its continuations then share what attention has cached of it,
 and one of a single token needs no second pass. Which texts share a batch depends on their order
@@ -269,9 +269,7 @@ def _rate_pairs(model: Any, pairs: Sequence[EncodedPair], rows: int) -> list[Log
             for rated in _rate_whole(model, pairs[start : start + rows])]  # fmt: skip
 
 
-def _rate_sharing(
-    model: Any, cache: Any, pairs: Sequence[EncodedPair], rows: int
-) -> list[LogProb]:
+def _rate_sharing(model: Any, cache: Any, pairs: Sequence[EncodedPair], rows: int) -> list[LogProb]:
     """Read each prompt once, then its continuations on top of what is cached of it."""
     import torch
 
@@ -282,9 +280,7 @@ def _rate_sharing(
     width = max(map(len, prompts))
     # Padded on the left, so that all prompts end in the same column.
     ids = torch.tensor([[0] * (width - len(p)) + [*p] for p in prompts], device=device)
-    mask = torch.tensor(
-        [[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device
-    )
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
     out = model(
         input_ids=ids,
         attention_mask=mask,
@@ -294,9 +290,7 @@ def _rate_sharing(
         logits_to_keep=1,
     )
     first = out.logits[:, -1:]
-    rated = [
-        _sum_logprobs(first[row_of[pair.prompt]], pair.continuation[:1]) for pair in pairs
-    ]
+    rated = [_sum_logprobs(first[row_of[pair.prompt]], pair.continuation[:1]) for pair in pairs]
     for start in range(0, len(longer), rows):
         part = longer[start : start + rows]
         own_cache = cache if start + rows >= len(longer) else copy.deepcopy(cache)
@@ -309,9 +303,7 @@ def _rate_sharing(
         ends = begins + torch.tensor([[len(i) - 1] for i in inputs], device=device)
         positions = begins + torch.arange(length, device=device)
         logits = model(
-            input_ids=torch.tensor(
-                [[*i] + [0] * (length - len(i)) for i in inputs], device=device
-            ),
+            input_ids=torch.tensor([[*i] + [0] * (length - len(i)) for i in inputs], device=device),
             attention_mask=torch.cat([mask[of_prompt], mask.new_ones(len(part), length)], dim=-1),
             position_ids=torch.minimum(positions, ends),  # padding may be out of range
             past_key_values=own_cache,

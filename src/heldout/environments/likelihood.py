@@ -132,8 +132,8 @@ def likelihood_choices(
         choices: The texts to choose from, the same for all samples; or the key of a list of them in
             the samples' metadata.
         chat: Whether the question is rendered by the model's chat template; without, the model
-            continues its text, as a base model does, and it should end where an answer begins
-            ("…\\nAnswer:").
+            continues its text, as a base model does, and it should end where an answer begins,
+            with "Answer:" say.
         delimiter: What stands between a text and a choice: a space, or nothing where `chat` is on.
         reward: What counts: "acc" the sum of the choice's log-probabilities, "acc_norm" divided
             by its length in characters, "acc_bytes" in bytes. The others are metrics beside it.
@@ -155,10 +155,11 @@ def _choice_sample(
     given = sample.metadata.get(choices) if isinstance(choices, str) else choices
     texts = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
     if len(texts) < 2 or not all(isinstance(text, str) and text for text in texts):
+        if not isinstance(choices, str):
+            raise InvalidInput(f"choices are two or more texts, got {choices!r:.200}")
         raise InvalidInput(
-            f"{where} has no list of two or more choices in metadata[{choices!r}], got {given!r:.200}"
-            if isinstance(choices, str)
-            else f"choices are two or more texts, got {choices!r:.200}"
+            f"{where} has no list of two or more choices in metadata[{choices!r}], got "
+            f"{given!r:.200}"
         )
     messages = messages_of(sample.input, f"{where}: input")
     if not chat and (len(messages) != 1 or not isinstance(messages[0].content, str)):

@@ -42,9 +42,7 @@ SOURCES: Mapping[str, TaskSource] = {
         "families",
         {"pass_threshold": 1.0},  # parts of it are given for answers that are not right
     ),
-    "lm-eval": TaskSource(
-        "lm-eval", "heldout.integrations.lm_eval", "from_lm_eval", "task_names"
-    ),
+    "lm-eval": TaskSource("lm-eval", "heldout.integrations.lm_eval", "from_lm_eval", "task_names"),
 }
 """By prefix."""
 

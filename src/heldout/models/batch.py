@@ -60,7 +60,8 @@ class _BatchedAttempt:
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
         answer = await self.submit(Request(tuple(messages), sampling, tuple(tools)))
-        assert answer is not None and not isinstance(answer, Rating | Exception)
+        assert answer is not None
+        assert not isinstance(answer, Rating | Exception)
         return Completion.of(answer)
 
     async def rate(self, continuations: Sequence[Continuation]) -> Rating:

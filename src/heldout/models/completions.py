@@ -1,8 +1,8 @@
 """Likelihoods from a server: completions that echo the prompt with its log-probabilities.
 
 vLLM's `/completions` gives them; chat completions have no such thing, and `transformers serve` and
-OpenAI itself refuse it. The text goes to the server as it is, so a conversation cannot be rated: its
-chat template is applied by another API.
+OpenAI itself refuse it. The text goes to the server as it is, so a conversation cannot be rated:
+its chat template is applied by another API.
 """
 
 from __future__ import annotations

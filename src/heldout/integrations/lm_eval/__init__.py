@@ -258,8 +258,8 @@ def _agree(values: Mapping[str, Any], what: str) -> Any:
     for name, value in others:
         if value != first[1]:
             raise InvalidInput(
-                f"the tasks of this group differ in {what}: {first[0]} has {first[1]!r}, {name} has "
-                f"{value!r}; make an eval of each"
+                f"the tasks of this group differ in {what}: {first[0]} has {first[1]!r}, {name} "
+                f"has {value!r}; make an eval of each"
             )
     return first[1]
 

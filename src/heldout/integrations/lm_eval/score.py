@@ -157,7 +157,7 @@ class LmEvalScore:
 
 
 def _config_of(task: Any) -> str:
-    """Return a task's config as text: functions by their source, nothing that differs by process."""
+    """Return a task's config as text: functions by their source, and no addresses in memory."""
     text = json.dumps(task.config.to_dict(), sort_keys=True, default=str)
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
