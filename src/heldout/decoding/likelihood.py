@@ -91,8 +91,9 @@ class LikelihoodModel:
         results: list[RateResult] = [None] * len(requests)
         encoded: dict[int, list[EncodedPair]] = {}
         for index, request in enumerate(requests):
+            known: dict[str | tuple[Message, ...], tuple[str, list[int]]] = {}
             try:
-                encoded[index] = [self.encode(continuation) for continuation in request]
+                encoded[index] = [self.encode(continuation, known) for continuation in request]
             except Exception as problem:  # noqa: BLE001 - Jinja templates raise anything
                 results[index] = problem
         with deterministic_inference(model):
@@ -101,9 +102,11 @@ class LikelihoodModel:
                     break
                 fitting = self._rate_fitting(batch, encoded, self._rows)
                 for index, rated in zip(batch, fitting, strict=True):
-                    results[index] = rated
-                    if not isinstance(rated, Exception):
-                        results[index] = _make_rating(requests[index], encoded[index], rated)
+                    results[index] = (
+                        rated
+                        if isinstance(rated, Exception)
+                        else _make_rating(requests[index], encoded[index], rated)
+                    )
         self._last = {
             "way": "likelihood",
             "rows": self._rows,
@@ -118,8 +121,16 @@ class LikelihoodModel:
 
     # --- Texts to tokens ---
 
-    def encode(self, continuation: Continuation) -> EncodedPair:
+    def encode(
+        self,
+        continuation: Continuation,
+        known: dict[str | tuple[Message, ...], tuple[str, list[int]]] | None = None,
+    ) -> EncodedPair:
         """Encode a continuation and its prompt.
+
+        Args:
+            continuation: The continuation.
+            known: Prompts that were encoded already, which this one is added to.
 
         Raises:
             ContextFull: Both together are longer than the model reads.
@@ -127,17 +138,16 @@ class LikelihoodModel:
             FatalEndpointError: The prompt is a conversation, and the model has no chat template or
                 one that has it reason first.
         """
-        prompt, text = continuation.prompt, continuation.text
-        if not isinstance(prompt, str):
-            prompt = self._render(prompt)
+        known = {} if known is None else known
+        if continuation.prompt not in known:
+            known[continuation.prompt] = self._encode_prompt(continuation.prompt)
+        prompt, first = known[continuation.prompt]
         kept = prompt.rstrip()
+        text = prompt[len(kept) :] + continuation.text
         if kept:
-            text = prompt[len(kept) :] + text
-            first = self._tokenize(kept)
             rest = self._tokenize(kept + text)[len(first) :]
         else:
-            first = [self._prefix_token]
-            rest = self._tokenizer.encode(prompt + text, add_special_tokens=False)
+            rest = self._tokenizer.encode(text, add_special_tokens=False)
             if rest[:1] == first:
                 rest = rest[1:]
         if not rest:
@@ -150,6 +160,12 @@ class LikelihoodModel:
                 f"takes {context}"
             )
         return EncodedPair(tuple(first), tuple(rest))
+
+    def _encode_prompt(self, prompt: str | tuple[Message, ...]) -> tuple[str, list[int]]:
+        """Return a prompt as text, and its tokens without the spaces at its end."""
+        text = prompt if isinstance(prompt, str) else self._render(prompt)
+        kept = text.rstrip()
+        return text, self._tokenize(kept) if kept else [self._prefix_token]
 
     def _tokenize(self, text: str) -> list[int]:
         # A text that begins with the first special token, as chat templates write it, gets no

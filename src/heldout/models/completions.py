@@ -89,17 +89,17 @@ class EchoEndpoint(ServerEndpoint):
                 f"{self._url}: no token begins where {own!r:.100} does, so its likelihood is not "
                 "known apart from the prompt's"
             )
-        logprobs = echoed.token_logprobs[first:count]
-        if any(value is None or not math.isfinite(value) for value in logprobs):
+        given = echoed.token_logprobs[first:count]
+        logprobs = [value for value in given if value is not None and math.isfinite(value)]
+        if len(logprobs) != len(given):
             raise EndpointError(f"{self._url} has no log-probability for a token of {own!r:.100}")
         best = (echoed.top_logprobs or [])[first:count]
         greedy = len(best) == len(logprobs) and all(
             top and logprob >= max(top.values())
-            for top, logprob in zip(best, logprobs, strict=True)  # type: ignore[operator]
+            for top, logprob in zip(best, logprobs, strict=True)
         )
-        total = sum(logprobs)  # type: ignore[arg-type]
         size = len(text), len(text.encode())
-        return Likelihood(total, greedy, count - first, *size), count
+        return Likelihood(sum(logprobs), greedy, count - first, *size), count
 
     def _read_echo(self, response: Response) -> tuple[_EchoLogprobs, int]:
         """Return the log-probabilities, and how many tokens are the prompt's."""
