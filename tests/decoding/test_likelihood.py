@@ -54,9 +54,13 @@ def ratings(results: Sequence[Any]) -> list[Rating]:
     return list(results)
 
 
+@pytest.mark.parametrize("shared_from", [0, 10_000], ids=["shared", "whole"])
 @pytest.mark.parametrize("rows", [1, 5, 64])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_likelihoods_are_those_of_one_pass_per_text(family: str, rows: int) -> None:
+def test_likelihoods_are_those_of_one_pass_per_text(
+    family: str, rows: int, shared_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(likelihood, "SHARED_FROM", shared_from)
     name, settings = FAMILIES[family]
     model, words = model_of(name, **settings), tokenizer()
     before = copy.deepcopy(model.state_dict()), torch.get_rng_state()
@@ -96,9 +100,12 @@ def test_one_pass_reads_each_prompt_once_and_its_single_tokens(
     assert shapes == [(1, 4)]
     assert rating.usage is not None
     assert rating.usage.prompt_tokens == 4 + 4
-    longer = [Continuation("w1 w2 w3 w4", f" w{n} w9 w9") for n in range(5, 9)]
+    longer = [Continuation("w1 w2 " * 30, f"w{n} w9 w9") for n in range(5, 9)]
     rater.rate([longer])
-    assert shapes[1:] == [(1, 4), (4, 2)]
+    assert shapes[1:] == [(1, 60), (4, 2)]
+    # To read a short prompt again is cheaper than a second pass.
+    rater.rate([[Continuation("w1 w2 w3 w4", f" w{n} w9 w9") for n in range(5, 9)]])
+    assert shapes[3:] == [(4, 6)]
 
 
 def test_the_numbers_of_a_request_depend_on_the_requests_before_it_and_not_on_timing() -> None:

@@ -133,7 +133,7 @@ def test_endpoints_that_cannot_rate_are_refused_before_anything_runs(tmp_path: P
         with pytest.raises(InvalidInput, match="compares the likelihoods of given texts"):
             heldout.run(definition, endpoint=endpoint, output_dir=str(tmp_path / "out"), **settings)
     assert not [*tmp_path.rglob("results.jsonl")]
-    with pytest.raises(InvalidInput, match="from_functions generates turns only"):
+    with pytest.raises(InvalidInput, match="this runner writes turns only; live_model"):
         from_functions(str, lambda *_: [], definition)
     question = {"messages": [{"role": "user", "content": "a"}] * 2}
     with pytest.raises(InvalidInput, match="one text, which the choices continue"):

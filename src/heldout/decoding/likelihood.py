@@ -6,8 +6,8 @@ Texts become tokens as lm-eval has them (`_encode_pair`): spaces at the end of t
 the continuation, and prompt and continuation are encoded as one text, which is cut after as many
 tokens as the prompt alone has.
 
-Each prompt of a batch is read once; its continuations then share what attention has cached of it,
-and one of a single token needs no second pass. Which texts share a batch depends on their order
+Each prompt of a batch is read once, unless it is short; its continuations then share what attention
+has cached of it, and one of a single token needs no second pass. Which texts share a batch depends on their order
 alone. Log-probabilities are summed in float32, whatever the model computes in.
 """
 
@@ -48,6 +48,8 @@ class EncodedPair:
     continuation: Ids
 
 
+SHARED_FROM = 128
+"""Tokens that would be read again from which a second pass is worth its overhead."""
 LogProb = tuple[float, bool]
 """Log-probability of a continuation, and whether it is the greedy one."""
 
@@ -279,10 +281,18 @@ def _rate_pairs(model: Any, pairs: Sequence[EncodedPair], rows: int) -> list[Log
     from transformers import DynamicCache
 
     cache = DynamicCache(config=transformers_model(model).config)
-    if has_full_attention(cache):
+    if has_full_attention(cache) and _is_worth_sharing(pairs):
         return _rate_sharing(model, cache, pairs, rows)
-    return [rated for start in range(0, len(pairs), rows)
-            for rated in _rate_whole(model, pairs[start : start + rows])]  # fmt: skip
+    parts = [pairs[start : start + rows] for start in range(0, len(pairs), rows)]
+    return [rated for part in parts for rated in _rate_whole(model, part)]
+
+
+def _is_worth_sharing(pairs: Sequence[EncodedPair]) -> bool:
+    """Return whether a second pass costs less than reading prompts again."""
+    if all(len(pair.continuation) == 1 for pair in pairs):
+        return True  # there is no second pass
+    again = sum(len(pair.prompt) for pair in pairs) - sum(map(len, {p.prompt for p in pairs}))
+    return again >= SHARED_FROM
 
 
 def _rate_sharing(model: Any, cache: Any, pairs: Sequence[EncodedPair], rows: int) -> list[LogProb]:
@@ -332,7 +342,7 @@ def _rate_sharing(model: Any, cache: Any, pairs: Sequence[EncodedPair], rows: in
 
 
 def _rate_whole(model: Any, pairs: Sequence[EncodedPair]) -> list[LogProb]:
-    """Read every prompt with its continuation: for layers that do not attend to all before."""
+    """Read every prompt with its continuation: short ones, and layers with other attention."""
     import torch
 
     inputs = [(*pair.prompt, *pair.continuation[:-1]) for pair in pairs]

@@ -68,8 +68,7 @@ class _BatchedAttempt:
         answer = await self.submit(Request((), Sampling(), (), tuple(continuations)))
         if not isinstance(answer, Rating):
             raise FatalEndpointError(
-                "this eval compares the likelihoods of given texts, and its runner writes turns "
-                "only: live_model rates texts"
+                "this eval compares the likelihoods of given texts, and its runner wrote a turn"
             )
         return answer
 

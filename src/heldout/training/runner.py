@@ -76,6 +76,15 @@ class Runner:
     identity: Mapping[str, Any] = field(default_factory=dict)
     """What else determines the results, such as the chat template and the tokenizer. A curve is
     continued only if it has not changed."""
+    rates: bool = False
+    """Whether `answer` rates a request's `continuations`, where it has any."""
+
+    def __post_init__(self) -> None:
+        if rates_continuations(self.environment_factory) and not self.rates:
+            raise InvalidInput(
+                "this eval compares the likelihoods of given texts, and this runner writes turns "
+                "only; live_model(tokenizer, definition) runs it"
+            )
 
     def scoring(self) -> ScoreFn:
         """Return the score function, applied to what `answer_filter` leaves of an answer."""
@@ -262,11 +271,6 @@ def from_functions(
         settings: Fields of `Runner`.
     """
     score_fn, settings = _with_definition(score_fn, settings)
-    if rates_continuations(settings.get("environment_factory")):
-        raise InvalidInput(
-            "this eval compares the likelihoods of given texts, and from_functions generates "
-            "turns only; live_model(tokenizer, definition) runs it"
-        )
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     prototype = Runner(no_model, score_fn, sampling=sampling, **settings)
     called = {"render": describe_callable(render), "generate": describe_callable(generate)}
@@ -342,6 +346,7 @@ def live_model(
         sampling=sampling,
         rows=rows,
         own_random=True,
+        rates=True,
         identity=describe_tokenizer(tokenizer),
         **settings,
     )

@@ -2,7 +2,7 @@
 
 Run by hand in the environment that has lm-eval:
 
-    .venv-evals/bin/python bench/lm_eval.py
+    .venv-evals/bin/python bench/likelihood.py
 
 Two models: one so small that what is left is each package's own work per item, and SmolLM2. Both
 packages run in this process, in turns; the data are local and the same, rows of text with four
@@ -23,11 +23,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-# This file is called as the package it measures: its own folder must not come first.
-sys.path = [*sys.path[1:], sys.path[0]]
+from common import emit, options, say, scratch
 
 BATCH = 16
-WORDS = "the old river runs under a stone bridge near our small town where people meet".split()
+WORDS = ["the", "old", "river", "runs", "under", "a", "stone", "bridge", "near", "our", "town"]
 
 
 def write_task(folder: Path, documents: int, vocabulary: list[str], context: int) -> dict[str, Any]:
@@ -90,7 +89,6 @@ def measure(function: Callable[[], Any], rounds: int) -> tuple[float, float]:
 
 
 def compare(name: str, load: Any, documents: int, context: int, rounds: int) -> None:
-    from common import emit, scratch
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -149,8 +147,6 @@ def compare(name: str, load: Any, documents: int, context: int, rounds: int) -> 
 
 
 def main() -> None:
-    from common import options, say
-
     args = options(__doc__).parse_args()
     logging.disable(logging.WARNING)
     import torch
