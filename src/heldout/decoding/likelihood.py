@@ -7,8 +7,8 @@ the continuation, and prompt and continuation are encoded as one text, which is 
 tokens as the prompt alone has.
 
 Each prompt of a batch is read once, unless it is short; its continuations then share what attention
-has cached of it, and one of a single token needs no second pass. Which texts share a batch depends on their order
-alone. Log-probabilities are summed in float32, whatever the model computes in.
+has cached of it, and one of a single token needs no second pass. Which texts share a batch depends
+on their order alone. Log-probabilities are summed in float32, whatever the model computes in.
 """
 
 from __future__ import annotations
