@@ -24,11 +24,12 @@ export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 # Trackers, tinker-cookbook and rliable want older packages than the rest is tested with, so what
-# needs them is run in an environment of its own, and nowhere else. A path that is not there is an
+# needs them (or TextArena and OpenEnv) is run in an environment of its own, and nowhere else. A path that is not there is an
 # error.
-TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/stats/peers
+TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/stats/peers \
+	tests/integration/test_step_environments.py
 # Pages whose code those tests run.
-TRACKER_PAGES := docs/loggers.md docs/tinker.md
+TRACKER_PAGES := docs/loggers.md docs/tinker.md docs/step-environments.md
 # Inspect, lm-eval and verifiers 0.4 collide with both.
 EVALS_TESTS := tests/integration/evals
 EVALS_PAGES := docs/inspect.md docs/lm-eval.md docs/verifiers.md
