@@ -179,7 +179,7 @@ FAILURES = {
     "is killed": ("ask(BODY); os.kill(os.getpid(), signal.SIGKILL)", "signal 9"),
     "never asks": ("print('{\"score\": 1}')", "without asking the model"),
     "reports nothing": ("ask(BODY)", "reported no score"),
-    "reports no number": ("ask(BODY); print('{\"score\": \"high\"}')", "reported no score"),
+    "reports no number": ('ask(BODY); print(\'{"score": "high"}\')', "reported no score"),
     "asks twice at once": (
         """
         def flood():
@@ -354,7 +354,7 @@ async def test_what_is_tolerated_is_recorded(tmp_path: Path) -> None:
     asks = {**ASK, "stop": ["\n"], "n": 1, "logprobs": None, "user": "me", "seed": 3}
 
     async def agent(access: PolicyAccess, sample: Sample) -> dict[str, Any]:
-        status, answer = await post(access, asks)
+        status, _ = await post(access, asks)
         named = {"role": "user", "content": "?", "name": "Ann"}
         messages = [*MESSAGES, {"role": "assistant", "content": "four"}, named]
         await post(access, {**asks, "messages": messages})
@@ -420,7 +420,7 @@ async def test_a_client_that_lost_its_connection_gets_its_turn_when_it_asks_agai
     async def agent(access: PolicyAccess, sample: Sample) -> dict[str, Any]:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(post(access), 0.05)
-        status, answer = await post(access)
+        _, answer = await post(access)
         return {"score": float(answer["choices"][0]["message"]["content"] == "4")}
 
     result = await one(agent, tmp_path, endpoint=slow)
@@ -512,7 +512,10 @@ def test_a_model_is_evaluated_while_it_trains_and_training_ends_in_the_same_weig
 
     assert_neutral(train)
     points = runs[-1].history
-    assert [(point.step, point.skipped, point.n) for point in points] == [(2, None, 3), (4, None, 3)]
+    assert [(point.step, point.skipped, point.n) for point in points] == [
+        (2, None, 3),
+        (4, None, 3),
+    ]
     for point in points:
         assert point.summary is not None
         assert point.summary["n_errors"] == 0

@@ -1,4 +1,4 @@
-"""Environments with reset and step: TextArena, OpenEnv on a real server, SkyRL-gym, and one's own."""
+"""Environments with reset and step: TextArena, OpenEnv on a server, SkyRL-gym, one's own."""
 
 from __future__ import annotations
 
@@ -116,8 +116,12 @@ def test_the_reward_is_the_sum_or_the_last_and_what_was_refused_counts_for_nothi
     tmp_path: Path,
 ) -> None:
     samples = seeds("guess", range(6))
-    [first, *_] = summed = run(from_step_env(make_guess, samples), tmp_path, hesitate, "sum").results
-    last = run(from_step_env(make_guess, samples, reward="last"), tmp_path, hesitate, "last").results
+    [first, *_] = summed = run(
+        from_step_env(make_guess, samples), tmp_path, hesitate, "sum"
+    ).results
+    last = run(
+        from_step_env(make_guess, samples, reward="last"), tmp_path, hesitate, "last"
+    ).results
     for a, b in zip(summed, last, strict=True):
         outcome = a.trajectory.outcome
         assert outcome is not None
@@ -169,8 +173,9 @@ def test_a_reward_that_is_missing_in_the_middle_is_not_summed_over(tmp_path: Pat
     samples = seeds("sparse", [1])
     summed = from_step_env(lambda sample: Sparse(), samples)
     [error] = errors(run(summed, tmp_path, lambda messages: "1", "sum"))
-    assert 'no reward for 2 of 3 steps that count, which is not a reward of 0; reward="last"' in str(
-        error
+    assert (
+        'no reward for 2 of 3 steps that count, which is not a reward of 0; reward="last"'
+        in str(error)
     )
     last = from_step_env(lambda sample: Sparse(), samples, reward="last")
     assert rewards(run(last, tmp_path, lambda messages: "1", "last")) == [1.0]
@@ -285,7 +290,7 @@ def test_textarena_gives_the_rewards_of_its_own_loop_at_any_concurrency(
     assert messages[0] == messages[1]
     own = [play_with_textarena(name, sample.input["seed"]) for sample in definition.samples]
     assert rewards(one) == rewards(four) == own
-    assert [sample.id for sample in definition.samples][0] == f"{name}-0"
+    assert next(iter(definition.samples)).id == f"{name}-0"
 
 
 def test_a_game_that_is_not_over_is_an_error_and_not_0(tmp_path: Path) -> None:

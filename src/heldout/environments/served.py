@@ -4,14 +4,14 @@
 
 An agent is a command or an async function, started once per attempt. It finds an OpenAI-compatible
 server at OPENAI_BASE_URL, with a key (OPENAI_API_KEY) that belongs to its attempt and ends with it.
-Requests go to the conversation of their attempt (driven.py), so the policy is called by heldout's own
-loop: limits, journal, batches and a model in the middle of its training work as elsewhere.
+Requests go to the conversation of their attempt (driven.py), so the policy is called by heldout's
+own loop: limits, journal, batches and a model in the middle of its training work as elsewhere.
 
 An agent may swallow whatever it is told. So what would make a number of a failure is the attempt's
-error: a request that was refused, a turn that the agent did not wait for, an exit code that is not 0.
+error: a request that was refused, a turn that the agent did not wait for, an exit code but 0.
 
-There is one server per event loop, while attempts are open in it. It binds to 127.0.0.1, and answers
-nobody without a key.
+There is one server per event loop, while attempts are open in it. It binds to 127.0.0.1, and
+answers nobody without a key.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ AgentFn = Callable[[PolicyAccess, Sample], Awaitable[Mapping[str, Any] | None]]
 
 
 def reported_score(trajectory: Trajectory, sample: Sample) -> Score:
-    """Score an attempt by what its agent reports: `score`, and other numbers as metrics of weight 0.
+    """Score an attempt by what its agent reports: `score`; other numbers are metrics of weight 0.
 
     Raises:
         ScoringFailed: It has reported no score, which is not a score of 0.
@@ -111,7 +111,7 @@ def reported_score(trajectory: Trajectory, sample: Sample) -> Score:
         )
     others = {name: value for name, value in report.items() if _is_number(value)}
     metrics = [Metric("score", float(others.pop("score")), 1.0)]
-    return Score([*metrics, *(Metric(name, float(value)) for name, value in others.items())])
+    return Score((*metrics, *(Metric(name, float(value)) for name, value in others.items())))
 
 
 set_version(reported_score, 1)
@@ -530,7 +530,9 @@ class _AgentClient:
         said = self._settings.said
         if name not in said and len(said) < 100:
             said.add(name)
-            log.warning("agents ask for %.100r, which is not honoured: sampling is the eval's", name)
+            log.warning(
+                "agents ask for %.100r, which is not honoured: sampling is the eval's", name
+            )
 
     def _read_message(self, value: dict[str, Any], number: int) -> Message:
         where = f"messages[{number}]"
@@ -716,7 +718,7 @@ _servers: dict[asyncio.AbstractEventLoop, _PolicyServer] = {}
 
 @asynccontextmanager
 async def _serving(client: _AgentClient) -> AsyncIterator[str]:
-    """Answer a client's requests, at the address returned; the last one to leave stops the server."""
+    """Answer a client's requests at the address returned; the last to leave stops the server."""
     loop = asyncio.get_running_loop()
     server = _servers.setdefault(loop, _PolicyServer())
     server.users += 1

@@ -128,7 +128,9 @@ def from_step_env(
     """
     if isinstance(make_env, str):
         if act is not text_action:
-            raise InvalidInput("act is for environments in this process: actions are texts in others")
+            raise InvalidInput(
+                "act is for environments in this process: actions are texts in others"
+            )
         try:
             worker_pool().run_sync(f"{WORKER}:check", make_env, seconds=120)
         except WorkerError as problem:
@@ -184,11 +186,11 @@ def score_rewards(
     if missing := [name for name in metrics if name not in numbers]:
         raise ScoringFailed(f"the last step's info has no number {missing[0]!r}")
     return Score(
-        [
+        (
             Metric("reward", sum(known), 1.0),
             Metric("steps", len(rewards)),
             *(Metric(name, numbers[name]) for name in metrics),
-        ]
+        )
     )
 
 

@@ -1,8 +1,8 @@
 """One episode of somebody's environment: what it returns, read strictly, and its own random state.
 
 Environments draw from the global `random` and from numpy, and some seed them at every reset. So an
-episode has random states of its own, which are the global ones only while its code runs: episodes do
-not disturb one another, at any concurrency, nor anybody else in this thread.
+episode has random states of its own, which are the global ones only while its code runs: episodes
+do not disturb one another, at any concurrency, nor anybody else in this thread.
 """
 
 from __future__ import annotations
@@ -153,9 +153,7 @@ def _read_step(returned: Any) -> EpisodeStep:
     if isinstance(returned, tuple) and len(returned) == 5:  # Gymnasium, GEM
         observation, reward, terminated, truncated, info = returned
         done = _flag(terminated) or _flag(truncated)
-        return EpisodeStep(
-            observation, _reward(reward), done, _flag(truncated), _numbers(info)
-        )
+        return EpisodeStep(observation, _reward(reward), done, _flag(truncated), _numbers(info))
     if isinstance(returned, Mapping) and {"observations", "reward", "done"} <= returned.keys():
         return EpisodeStep(  # SkyRL-gym
             returned["observations"],

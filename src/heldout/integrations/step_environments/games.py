@@ -1,4 +1,4 @@
-"""What runs in worker processes: TextArena's games for one player, as environments with reset and step."""
+"""What runs in worker processes: TextArena's games for one player, with reset and step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class TextArenaGame:
     def limit(self) -> int | None:
         """Return the most turns of the game, with the wrong moves that it lets pass."""
         state = self._board.state
-        return state.max_turns and state.max_turns * (1 + (state.error_allowance or 0))
+        if not state.max_turns:
+            return None
+        return int(state.max_turns) * (1 + int(state.error_allowance or 0))
 
     def digest(self) -> str:
         """Hash how the game begins, with what the player does not see."""

@@ -4,8 +4,8 @@
     from_sessions(factory, tasks)
 
 An episode is a WebSocket session of its own on the server. The server's errors are told apart: an
-action that is no valid one is the model's, and is answered with a message; anything else is an error
-of the item, such as a server that has no room for another session.
+action that is no valid one is the model's, and is answered with a message; anything else is an
+error of the item, such as a server that has no room for another session.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def score_verified(trajectory: Trajectory, sample: Sample) -> Score:
     if outcome.get("reward") is None:
         raise ScoringFailed("verify gave no reward, which is not a reward of 0")
     metrics = [Metric("reward", outcome["reward"], 1.0)]
-    return Score([*metrics, *(Metric(name, n) for name, n in outcome["metrics"].items())])
+    return Score((*metrics, *(Metric(name, n) for name, n in outcome["metrics"].items())))
 
 
 class SessionEnvironments:

@@ -4,7 +4,7 @@
 
 The package seeds the global `random` at every reset and draws from it in play. Games are played in
 worker processes, so training is not disturbed, and each has a random state of its own: a game goes
-the same way at any concurrency. It is its seed and its moves, so a run can be resumed in its middle.
+the same way at any concurrency. It is its seed and its moves, so it can be resumed in its middle.
 
 A seed need not make another game: some games begin in one way only. Those that begin alike, with
 what the player does not see, are taken once.

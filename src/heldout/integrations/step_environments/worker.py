@@ -1,7 +1,7 @@
 """What runs in worker processes: episodes, each of which is its sample and its actions.
 
-A worker keeps the episodes it has played last. One that it does not have, since another worker began
-it or it was resumed, is played again from the start, and must go as it did before.
+A worker keeps the episodes it has played last. One that it does not have, since another worker
+began it or it was resumed, is played again from the start, and must go as it did before.
 """
 
 from __future__ import annotations
