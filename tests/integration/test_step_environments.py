@@ -31,6 +31,7 @@ from heldout.errors import EvalFailed, InvalidInput
 from heldout.integrations.step_environments import ActionRefused, from_step_env, seeds
 from heldout.integrations.step_environments.openenv import from_openenv, from_sessions
 from heldout.integrations.step_environments.textarena import from_textarena, games
+from heldout.integrations.tasks import load_task
 from heldout.isolation import background_thread
 from heldout.testing import check_environment
 from tests.integration.plain_guess import PlainGuess, make_env
@@ -408,6 +409,8 @@ def test_an_openenv_server_is_played_over_its_websocket(server: str, tmp_path: P
         *("0, and?", "4", "4", "4", "8", "4", "12"),
     ]
     assert [r.sample_id for r in report.results][:2] == ["Move-0", "Move-1"]
+    named = load_task(str(Path(f"openenv:{server}")), size=2)  # as the command line has it
+    assert [sample.id for sample in named.samples] == ["Move-0", "Move-1"]
 
 
 def test_rewards_of_a_server_are_summed_where_all_are_given(server: str, tmp_path: Path) -> None:

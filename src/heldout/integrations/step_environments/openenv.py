@@ -83,7 +83,9 @@ def from_openenv(
         InvalidInput: Nothing answers at the address, or the action needs a function.
     """
     check_version("openenv", SUPPORTED, why="its protocol changes from version to version")
-    schema = _read_schema(url.rstrip("/"))
+    # `heldout run` takes an eval as a path, which loses a slash.
+    url = re.sub(r"^(https?):/+", r"\1://", url).rstrip("/")
+    schema = _read_schema(url)
     act = action or functools.partial(_fill, field=_only_field(schema))
     if samples is None:
         samples = [
@@ -91,7 +93,7 @@ def from_openenv(
             for sample in seeds(str(schema.get("title") or "openenv"), range(seed, seed + size))
         ]
     factory = StepEnvironments(
-        functools.partial(ServerSession, url=url.rstrip("/")),
+        functools.partial(ServerSession, url=url),
         act,
         observe or observed_text,
         system_prompt,
