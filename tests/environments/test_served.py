@@ -372,15 +372,18 @@ async def test_what_is_tolerated_is_recorded(tmp_path: Path) -> None:
 
 
 async def test_nobody_is_answered_without_the_key_of_a_running_attempt(tmp_path: Path) -> None:
-    keys: list[PolicyAccess] = []
+    keys: dict[str, PolicyAccess] = {}
     refusals = []
 
     async def agent(access: PolicyAccess, sample: Sample) -> dict[str, Any]:
         assert access.base_url.startswith("http://127.0.0.1:")
         assert access.api_key not in repr(access)
-        for ended in keys:  # another item's, which has ended
-            refusals.append(await post(PolicyAccess(access.base_url, ended.api_key, "policy")))
-        keys.append(access)
+        keys[sample.id] = access
+        [server] = served._servers.values()
+        while sample.id == "b" and not ("a" in keys and server.users == 1):
+            await asyncio.sleep(0.01)  # until the other item has ended
+        if sample.id == "b":
+            refusals.append(await post(keys["a"]))
         for headers in (
             {"Authorization": "Bearer wrong"},
             {"Authorization": f"Basic {access.api_key}"},
@@ -393,7 +396,7 @@ async def test_nobody_is_answered_without_the_key_of_a_running_attempt(tmp_path:
         return {"score": 1.0}
 
     samples = [Sample("a", {"q": "?"}), Sample("b", {"q": "?"})]
-    report = await run(agent, tmp_path, samples, max_concurrent=1)
+    report = await run(agent, tmp_path, samples, max_concurrent=2)
     assert [r.score.reward for r in report.results] == [1.0, 1.0]
     own = [401, 401, 401, 421, 403]
     assert [status for status, _ in refusals] == [*own, 401, *own]
