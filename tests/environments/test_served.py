@@ -119,7 +119,7 @@ async def test_an_agent_in_another_language_is_evaluated(
         "not_honoured": {"temperature": 0.7},
     }
     said = [r.getMessage() for r in caplog.records if "not honoured" in r.getMessage()]
-    assert said == ["agents ask for 'temperature', which is not honoured: sampling is the eval's"]
+    assert said == ["agents send 'temperature', which is recorded and not honoured"]
 
 
 async def test_openai_s_client_gets_whole_and_streamed_turns_tools_and_the_limit(
@@ -355,15 +355,17 @@ async def test_what_is_tolerated_is_recorded(tmp_path: Path) -> None:
 
     async def agent(access: PolicyAccess, sample: Sample) -> dict[str, Any]:
         status, _ = await post(access, asks)
-        named = {"role": "user", "content": "?", "name": "Ann"}
+        named = {"role": "user", "content": "?", "name": "Ann", "a\r\nb": 1}
         messages = [*MESSAGES, {"role": "assistant", "content": "four"}, named]
         await post(access, {**asks, "messages": messages})
-        return {"score": float(status == 200)}
+        return {"score": float(status == 200), "key": access.api_key}
 
     result = await one(agent, tmp_path, tolerate=["stop"])
     assert result.score.reward == 1.0
     assert result.trajectory.outcome is not None
+    assert result.trajectory.outcome["report"]["key"] == "[redacted]"
     assert result.trajectory.outcome["not_honoured"] == {
+        "messages.a\r\nb": 1,
         "messages.changed_turns": True,
         "messages.name": "'Ann'",
         "seed": 3,

@@ -52,6 +52,8 @@ LARGEST_OUTPUT = 2**20
 """Bytes of an agent's output, and of its errors, that are kept: the last ones."""
 END_SECONDS = 2.0
 """How long an agent's processes have between SIGTERM and SIGKILL."""
+MOST_RECORDED = 100
+"""Names of fields that are recorded, since an agent may make up any."""
 LARGEST_HASHED = 4 * 2**20
 """Bytes of a file named in a command up to which its content is part of the eval's identity."""
 
@@ -230,7 +232,7 @@ class AgentEnvironments:
             try:
                 if self.function is not None:
                     report = await self.function(access, sample)
-                    outcome["report"] = None if report is None else dict(report)
+                    outcome["report"] = report and _redact_report(report, client)
                 else:
                     outcome.update(await self._run_command(access, sample, client))
             except Exception as problem:
@@ -271,6 +273,10 @@ class AgentEnvironments:
             "OPENAI_MODEL": access.model,
         }
         return {**inherited, **proxied, **self.env, **own}
+
+
+def _redact_report(report: Mapping[str, Any], client: _AgentClient) -> Any:
+    return json.loads(client.redact(json.dumps(dict(report)).encode()))
 
 
 def _hash_file(path: Path) -> str | None:
@@ -431,20 +437,13 @@ class _AgentClient:
         wanted = self._read(body)
         completion = await self._take_turn(wanted)
         payload = _render_completion(completion, wanted.model, self.requests)
-        headers = {"x-request-id": str(self.requests)}
-        if self.not_honoured:
-            headers["x-heldout-not-honoured"] = ", ".join(sorted(self.not_honoured))
         if wanted.stream:
             include_usage = bool((wanted.stream_options or {}).get("include_usage"))
-            response = web.Response(
-                body=_render_events(payload, include_usage),
-                content_type="text/event-stream",
-                headers=headers,
-            )
+            events = _render_events(payload, include_usage)
+            response = web.Response(body=events, content_type="text/event-stream")
         else:
-            response = web.Response(
-                body=msgspec.json.encode(payload), content_type="application/json", headers=headers
-            )
+            content = msgspec.json.encode(payload)
+            response = web.Response(body=content, content_type="application/json")
         await response.prepare(request)
         self._is_heard = True
         try:
@@ -469,6 +468,8 @@ class _AgentClient:
             self.requests += 1
             self._asked, self._is_heard = (messages, tools), False
             self._turn = asyncio.create_task(self._conversation.ask(messages, tools))
+            # Read, even if its client is gone: asyncio would log that nobody did.
+            self._turn.add_done_callback(lambda turn: turn.cancelled() or turn.exception())
         turn = self._turn
         assert turn is not None
         self._is_waiting = True
@@ -525,14 +526,14 @@ class _AgentClient:
 
     def _note(self, name: str, value: Any) -> None:
         """Record what is not honoured, and say so once per eval."""
+        name = name[:100]
         plain = value if isinstance(value, bool | int | float) else f"{value!r:.200}"
-        self.not_honoured.setdefault(name, plain)
+        if len(self.not_honoured) < MOST_RECORDED:
+            self.not_honoured.setdefault(name, plain)
         said = self._settings.said
-        if name not in said and len(said) < 100:
+        if name not in said and len(said) < MOST_RECORDED:
             said.add(name)
-            log.warning(
-                "agents ask for %.100r, which is not honoured: sampling is the eval's", name
-            )
+            log.warning("agents send %r, which is recorded and not honoured", name)
 
     def _read_message(self, value: dict[str, Any], number: int) -> Message:
         where = f"messages[{number}]"
