@@ -25,7 +25,7 @@ from heldout import __version__
 from heldout._secrets import IS_KEY, REDACTED
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.store.columns import METADATA, METRIC
-from heldout.viewer.assets import BUNDLE, read_assets
+from heldout.viewer.assets import BUNDLE, BUNDLES, MARKDOWN_BUNDLE, read_assets
 from heldout.viewer.notebook import render_block
 from heldout.viewer.pages import Pages, scan_runs
 from heldout.viewer.tables import RunTable
@@ -330,16 +330,13 @@ def _make_page(data: bytes, answers: Answers, inside: int, whole: int) -> bytes:
     assets = {path: asset.body.decode() for path, asset in read_assets().items()}
     if BUNDLE not in assets:
         raise HeldoutError(f"{BUNDLE} of this checkout is not current: run `make bundle`")
-    # Inside literals alone, where the escape means the same and does not end the script.
-    script = "\n" + assets[BUNDLE].replace("<!--", r"\x3c!--") + "\n"
-    if "</script" in script.lower() or "<!--" in script:
-        raise AssertionError("the script would end too early")
+    scripts = {path: _inline(assets[path]) for path in BUNDLES}
     style = "\n" + assets["app.css"]
     policy = "; ".join(
         (
             "default-src 'none'",
-            f"script-src '{_hash(script)}'",
-            f"style-src '{_hash(style)}'",
+            f"script-src {' '.join(map(_hash, scripts.values()))}",
+            f"style-src {_hash(style)}",
             "img-src data:",
             "base-uri 'none'",
             "form-action 'none'",
@@ -368,14 +365,25 @@ def _make_page(data: bytes, answers: Answers, inside: int, whole: int) -> bytes:
 {"".join(_plain_summary(answers))}<p>{html.escape(made)}</p>
 </noscript>
 <script type="application/octet-stream" id="data">{packed}</script>
-<script>{script}</script>
+<script>{scripts[MARKDOWN_BUNDLE]}</script>
+<script>{scripts[BUNDLE]}</script>
 </body>
 </html>
 """.encode()
 
 
+def _inline(script: str) -> str:
+    """Write a script so that it can stand in a page."""
+    # Inside literals alone, where the escape means the same and does not end the script.
+    script = "\n" + script.replace("<!--", r"\x3c!--") + "\n"
+    if "</script" in script.lower() or "<!--" in script:
+        raise AssertionError("the script would end too early")
+    return script
+
+
 def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    """Return what a policy names a script or a style by."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _plain_summary(answers: Answers) -> Iterator[str]:
