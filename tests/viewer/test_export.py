@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from heldout.viewer import export
 from heldout.viewer.export import export_runs
 from heldout.viewer.pages import Pages
 from tests.viewer.conftest import HOSTILE, Command
-from tests.viewer.runs import save_results
+from tests.viewer.runs import make_two_evals, save_results
 
 
 def data_of(page: bytes) -> dict[str, Any]:
@@ -68,6 +69,25 @@ def test_conversations_that_failed_are_inside_and_all_on_request(folder: Path, p
     assert len(ids(data_of(export_runs([folder / "shop-base"], samples="5")))) == 5
     with pytest.raises(InvalidInput, match="all, failures or a number"):
         export_runs([folder / "shop-base"], samples="some")
+
+
+def test_what_is_marked_together_is_in_the_file(folder: Path, tmp_path: Path) -> None:
+    names = ["shop-base", "shop-tuned", "shop-base-strict"]
+    make_two_evals(tmp_path)
+    shutil.copytree(tmp_path / "two-evals", tmp_path / "again")
+    roots = [*(folder / name for name in names), tmp_path / "two-evals", tmp_path / "again"]
+    data = data_of(export_runs(roots, samples="1"))
+    tables = [key.split("\nname=")[1:] for key in data if key.startswith("several\n")]
+    assert [base for base, *_ in tables] == ["shop-base"]  # others differ in their scorer
+    pages = Pages([folder])
+    for chosen in tables:
+        found = data["several\n" + "\n".join(f"name={name}" for name in chosen)]
+        assert sorted(chosen) == sorted(names)
+        text = pages.several(chosen, "", [])["rows"][1]["readings"][0]["text"]
+        assert found["rows"][1]["readings"][0]["text"] == text
+    charts = sorted(key for key in data if key.startswith("curves\n"))
+    assert [chart.count("\nname=") for chart in charts] == [2, 2]
+    assert len(data[charts[0]]["series"]) == 2
 
 
 def test_script_and_style_are_the_only_ones_allowed(page: bytes) -> None:
