@@ -174,7 +174,7 @@ def find_lines(
         blocks, lock = _read_blocks(file), Lock()
 
         def search_blocks() -> list[Positions]:
-            found = []
+            found: list[Positions] = []
             while True:
                 with lock:
                     begin, block = next(blocks, (0, b""))
@@ -225,10 +225,11 @@ class _LineSearch:
             moved = hits - starts[lines] + begins[numbers]
             places = place_hits(np.frombuffer(few, dtype=np.uint8), begins, moved, numbers)
         best = np.maximum.reduceat(places, np.searchsorted(numbers, np.arange(len(chosen))))
-        held = best == SEARCHED
+        held: Mask = best == SEARCHED
         for i in np.flatnonzero(best == OPEN if self._by_place else best != UNSEARCHED).tolist():
             held[i] = self._holds(block[starts[chosen[i]] : ends[chosen[i]] - 1])
-        return starts[chosen[held]]
+        found: Positions = starts[chosen[held]]
+        return found
 
 
 def _distinct(values: Positions) -> tuple[Positions, Positions]:
@@ -359,7 +360,8 @@ class _FirstKeys(NamedTuple):
     @property
     def is_one(self) -> Mask:
         """Of each line, whether it has the key once."""
-        return (self.first < FAR) & (self.second == FAR)
+        held: Mask = (self.first < FAR) & (self.second == FAR)
+        return held
 
 
 class _Strings:
@@ -424,7 +426,7 @@ def _find_quotes(data: Bytes) -> Positions:
 
 def _follow_escape(data: Bytes, hits: Positions) -> Mask:
     """Say of each hit whether it begins within an escape, perhaps."""
-    held = data[hits - 1] == BACKSLASH
-    for back in range(1, 5):  # of \\u0041
+    held: Mask = data[hits - 1] == BACKSLASH
+    for back in range(1, 5):  # of \u0041
         held |= (data[hits - back] == ord("u")) & (data[hits - back - 1] == BACKSLASH)
     return held

@@ -522,7 +522,7 @@ def _read_heads(file: int, start: int) -> tuple[ItemNumbers, ItemNumbers]:
     """Find the lines behind the line ends of a piece, and their indexes: -1 where one has none."""
     width = len(LINE_START)
     data = np.zeros(PIECE + width + DIGITS, dtype=np.uint8)
-    os.preadv(file, [data], start)
+    os.preadv(file, [data.data], start)
     begins = np.flatnonzero(data[:PIECE] == ord("\n")) + 1
     heads = np.lib.stride_tricks.sliding_window_view(data, width + DIGITS)[begins]
     is_ours = (heads[:, :width] == np.frombuffer(LINE_START, dtype=np.uint8)).all(axis=1)
