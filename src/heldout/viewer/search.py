@@ -195,7 +195,8 @@ def _read_blocks(file: BufferedReader) -> Iterator[tuple[int, bytes]]:
     begin = len(file.readline())
     while block := file.read(BLOCK) + read_line(file):
         # Without an end, its writer was killed, or is writing it now.
-        yield begin, block if block.endswith(b"\n") else block[: block.rfind(b"\n") + 1]
+        if whole := block if block.endswith(b"\n") else block[: block.rfind(b"\n") + 1]:
+            yield begin, whole
         begin += len(block)
 
 
