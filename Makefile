@@ -100,15 +100,19 @@ node_modules/tools: package.json .npmrc
 	touch $@
 
 STATIC := src/heldout/viewer/static
-MAKE_BUNDLE = node_modules/.bin/esbuild $(STATIC)/app.js --bundle --minify --legal-comments=none \
+MAKE_BUNDLE = node_modules/.bin/esbuild --bundle --minify --legal-comments=none \
 	--log-level=warning --banner:js="$$($(BIN)/python -c \
 	'from heldout.viewer.assets import bundle_header; print(bundle_header())')"
+OF_PAGE = $(STATIC)/app.js
+OF_MARKDOWN = $(STATIC)/markdown.js --global-name=heldoutMarkdown
 
 check: .venv/dev node_modules/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	node_modules/.bin/biome check --error-on-warnings
-	@$(MAKE_BUNDLE) | cmp - $(STATIC)/bundle.js || { echo "make: run make bundle" >&2; exit 1; }
+	@$(MAKE_BUNDLE) $(OF_PAGE) | cmp - $(STATIC)/bundle.js \
+	&& $(MAKE_BUNDLE) $(OF_MARKDOWN) | cmp - $(STATIC)/markdown_bundle.js \
+	|| { echo "make: run make bundle" >&2; exit 1; }
 	$(BIN)/mypy
 
 format: .venv/dev node_modules/tools
@@ -117,7 +121,8 @@ format: .venv/dev node_modules/tools
 	node_modules/.bin/biome check --write
 
 bundle: .venv/dev node_modules/tools
-	$(MAKE_BUNDLE) > $(STATIC)/bundle.js.new && mv $(STATIC)/bundle.js.new $(STATIC)/bundle.js
+	$(MAKE_BUNDLE) $(OF_PAGE) > $(STATIC)/new && mv $(STATIC)/new $(STATIC)/bundle.js
+	$(MAKE_BUNDLE) $(OF_MARKDOWN) > $(STATIC)/new && mv $(STATIC)/new $(STATIC)/markdown_bundle.js
 
 bench: .venv/dev
 	$(BIN)/python bench/run.py
