@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ import torch
 from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
 
 from heldout.config import Sampling
-from heldout.decoding import Decoder, Prompt
+from heldout.decoding import Decoder, Prompt, graphs
 from heldout.isolation import NeedsTrainerThread, background_thread
 from heldout.models.local import LocalEndpoint
 from heldout.types import Message
@@ -37,16 +38,60 @@ def test_captured_steps_say_what_the_plain_way_says(family: str) -> None:
     assert all(decoder.decode(PROMPTS) == found for _ in range(5))
 
 
-def test_sliding_windows_and_sampling_take_the_plain_way() -> None:
+def test_sliding_windows_take_the_plain_way() -> None:
     model = on_gpu("Mistral", sliding_window=4)
     decoder = Decoder(model, tokenizer(), rows=4)
     assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)
     assert decoder.describe()["way"] == "eager"
+
+
+@pytest.mark.parametrize("top_p", [None, 0.8])
+def test_sampled_turns_are_captured_and_do_not_depend_on_the_batch(top_p: float | None) -> None:
     model = on_gpu("Llama")
+    hot = [Prompt(p.ids, 20, temperature=1.0, top_p=top_p, seed=i) for i, p in enumerate(PROMPTS)]
     decoder = Decoder(model, tokenizer(), rows=4)
-    hot = [Prompt(p.ids, 20, temperature=1.0, seed=i) for i, p in enumerate(PROMPTS)]
-    assert decoder.decode(hot) == decoder.decode(hot)
-    assert decoder.describe()["way"] == "eager"
+    found = ids_of(decoder.decode(hot))
+    assert decoder.describe()["way"] == "captured"
+    assert ids_of(decoder.decode(hot)) == found
+    assert ids_of(decoder.decode(hot[::-1])) == found[::-1]
+    assert ids_of(Decoder(model, tokenizer(), rows=2).decode(hot)) == found
+    assert ids_of(decoder.decode([replace(p, seed=99 + i) for i, p in enumerate(hot)])) != found
+    # Beside sampled rows a greedy one says what it says alone.
+    mixed = [PROMPTS[0], *hot[1:]]
+    assert ids_of(decoder.decode(mixed)) == [*generated(model, PROMPTS[:1]), *found[1:]]
+
+
+@pytest.mark.parametrize("top_p", [None, 0.6])
+def test_sampled_tokens_have_the_probabilities_of_the_model(top_p: float | None) -> None:
+    model = on_gpu("Llama")
+    ids = PROMPTS[0].ids
+    asked = [Prompt(ids, 1, temperature=0.7, top_p=top_p, seed=i) for i in range(4096)]
+    found = torch.tensor(ids_of(Decoder(model, tokenizer(), rows=256).decode(asked))).flatten()
+    with torch.no_grad():
+        logits = model(torch.tensor([ids], device="cuda")).logits[0, -1].float().cpu()
+    expected = torch.softmax(logits / 0.7, -1)
+    if top_p is not None:
+        ordered, order = expected.sort(descending=True)
+        expected[order[ordered.cumsum(-1) - ordered >= top_p]] = 0
+        expected /= expected.sum()
+    counts = torch.bincount(found, minlength=len(expected)) / len(found)
+    assert not counts[expected == 0].any()
+    error = (expected * (1 - expected) / len(found)).sqrt()
+    assert bool(((counts - expected).abs() <= 5 * error).all())
+
+
+def test_a_batch_in_half_precision_says_the_same_with_and_without_kernels_up_to_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = on_gpu("Qwen3", head_dim=16, hidden_size=64, intermediate_size=128).bfloat16()
+    with_kernels = Decoder(model, tokenizer(), rows=4)
+    found = ids_of(with_kernels.decode(PROMPTS))
+    assert "why_no_kernels" not in with_kernels.describe()
+    monkeypatch.setattr(graphs, "why_no_triton", lambda device: "not now")
+    without = Decoder(model, tokenizer(), rows=4)
+    same = [a == b for a, b in zip(ids_of(without.decode(PROMPTS)), found, strict=True)]
+    assert without.describe()["why_no_kernels"] == "not now"
+    assert sum(same) >= len(same) / 2  # near-ties of random weights fall either way
 
 
 def test_a_capture_that_fails_falls_back_and_leaves_the_gpu_usable(
@@ -169,7 +214,7 @@ def test_beside_a_training_graphs_are_replayed_and_nothing_else() -> None:
     with background_thread(), pytest.raises(NeedsTrainerThread, match="not captured yet"):
         decoder.decode(PROMPTS)
     found = decoder.decode(PROMPTS)
-    decoder.decode(hot)
+    sampled = decoder.decode(hot)
     flags = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.cudnn_sdp_enabled()
     seen: list[Any] = []
 
@@ -180,7 +225,7 @@ def test_beside_a_training_graphs_are_replayed_and_nothing_else() -> None:
                 (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.cudnn_sdp_enabled())
             )
             try:
-                decoder.decode(hot)
+                seen.append(decoder.decode(hot))
             except NeedsTrainerThread as problem:
                 seen.append(str(problem))
 
@@ -189,4 +234,4 @@ def test_beside_a_training_graphs_are_replayed_and_nothing_else() -> None:
     thread.join()
     assert seen[0] == found
     assert seen[1] == flags
-    assert "sampled turns" in seen[2]
+    assert seen[2] == sampled
