@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heldout.decoding import eager
+from heldout.decoding.fusing import why_no_triton
 from heldout.decoding.graphs import GraphCache
 from heldout.decoding.model import (
     CaptureError,
@@ -172,7 +173,8 @@ class Decoder:
             return "graphs=False"
         if self._graphs is None and device_of(model).type != "cuda":
             return f"on {device_of(model).type} there is nothing to capture"
-        return self._refused or why_not_capturable(model)
+        kernels = self._cache.why_no_kernels is None and why_no_triton(device_of(model)) is None
+        return self._refused or why_not_capturable(model, kernels=kernels)
 
     def _decode_fitting(self, call: _DecodeCall, indices: Sequence[int], rows: int) -> None:
         """Decode at most `rows` prompts as one batch, or in smaller ones if it does not fit."""

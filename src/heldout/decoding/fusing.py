@@ -51,12 +51,14 @@ def fused_kernels(model: Any, live: LiveRows | None = None) -> Iterator[None]:
     """
     from transformers import AttentionInterface
 
-    AttentionInterface.register(ATTENTION, _attention if live is None else _live_attention(live))
     config = model.config
+    usual = config._attn_implementation
+    attention = _attention if live is None else _live_attention(live, usual)
     with ExitStack() as undo:
         # What is registered stays, and must not keep a batch in memory.
         undo.callback(AttentionInterface.register, ATTENTION, _attention)
-        undo.callback(setattr, config, "_attn_implementation", config._attn_implementation)
+        AttentionInterface.register(ATTENTION, attention)
+        undo.callback(setattr, config, "_attn_implementation", usual)
         config._attn_implementation = ATTENTION
         _fuse_norms(model, undo)
         _fuse_rotations(model, undo)
@@ -213,8 +215,8 @@ def _is_close(a: Any, b: Any) -> bool:
 # --- With Triton --------------------------------------------------------------------------------
 
 
-def _live_attention(live: LiveRows) -> Callable[..., tuple[Any, None]]:
-    """Return attention that reads only the positions a row has."""
+def _live_attention(live: LiveRows, usual: str) -> Callable[..., tuple[Any, Any]]:
+    """Return attention that reads only the positions a row has; prompts have the usual one."""
     from heldout.decoding import kernels
 
     def attention(
@@ -225,9 +227,15 @@ def _live_attention(live: LiveRows) -> Callable[..., tuple[Any, None]]:
         attention_mask: Any,
         scaling: float | None = None,
         **kwargs: Any,
-    ) -> tuple[Any, None]:
-        if query.shape[2] > 1 or kwargs.get("position_bias") is not None:
-            return _attention(module, query, key, value, attention_mask, scaling, **kwargs)
+    ) -> tuple[Any, Any]:
+        if query.shape[2] > 1:
+            own = _attention
+            if usual == "eager":
+                own = sys.modules[type(module).__module__].eager_attention_forward
+            kwargs["dropout"] = 0.0
+            return own(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        if kwargs.get("position_bias") is not None:
+            raise NotImplementedError("attention with position_bias")
         return kernels.attend(
             query,
             key,
@@ -281,6 +289,9 @@ def _fused_attention(module: Any, live: LiveRows) -> Callable[..., Any] | None:
     eps = 0.0 if norms[0] is None else _norm_eps(norms[0])
     sizes = [linear.weight.shape[0] for linear in linears]
     weights, biases = _plain_weights(linears), [linear.bias for linear in linears]
+    # Qwen's modules know their own, Mistral's have that of the config, Llama's have none.
+    holder = module if hasattr(module, "sliding_window") else module.config
+    window = getattr(holder, "sliding_window", None)
 
     def forward(hidden_states: Any, **kwargs: Any) -> Any:
         if not _is_new_token(hidden_states):
@@ -312,7 +323,7 @@ def _fused_attention(module: Any, live: LiveRows) -> Callable[..., Any] | None:
             live.end,
             live.position,
             scaling=module.scaling,
-            window=getattr(module, "sliding_window", None),
+            window=window,
         )
         return module.o_proj(out.flatten(2)), None
 

@@ -24,6 +24,7 @@ from heldout.decoding.model import (
     CaptureError,
     capture_state,
     device_of,
+    has_full_attention,
     is_out_of_memory,
     transformers_model,
 )
@@ -155,7 +156,7 @@ class StaticBatch:
 
     def __init__(self, model: Any, shape: Shape, choosing: Choosing, *, kernels: bool) -> None:
         import torch
-        from transformers import StaticCache
+        from transformers import DynamicCache, StaticCache
 
         self._model, self._base = model, transformers_model(model)
         self.shape, self._choosing = shape, choosing
@@ -178,6 +179,8 @@ class StaticBatch:
         positions = getattr(self._base.config, "max_position_embeddings", None) or 1 << 30
         self._last_position = positions - 1
         self._mask: Any = None
+        windows = not has_full_attention(DynamicCache(config=self._base.config))
+        self._window = self._base.config.sliding_window if windows else None
         self._cache = StaticCache(config=self._base.config, max_cache_len=length)
         self._layers = [
             _LayerCache(width, length, self._cache_position) for _ in self._cache.layers
@@ -205,9 +208,14 @@ class StaticBatch:
         prompt, starts = columns[:width], self._starts[:, None]
         causal = prompt[:, None] >= prompt
         # A padding token attends to itself, since a softmax over nothing is not a number.
-        visible = (causal & (prompt >= starts)[:, None]) | (prompt[:, None] == prompt)
+        itself = prompt[:, None] == prompt
+        visible = (causal & (prompt >= starts)[:, None]) | itself
+        masks = {"full_attention": self._additive(visible)[:, None]}
+        if self._window is not None:
+            near = prompt[:, None] - prompt < self._window
+            masks["sliding_attention"] = self._additive(visible & near)[:, None]
         positions = (prompt - starts).clamp(min=0)
-        logits = self._forward(self._ids, self._additive(visible)[:, None], positions)
+        logits = self._forward(self._ids, self._by_layer(masks), positions)
         heads = self._layers[0].kept[0].shape[1]
         if self._mask is None:
             size = (rows * heads, 1, 1, length)
@@ -223,7 +231,9 @@ class StaticBatch:
         """Decode one more token in every row."""
         if self._live is None:
             self._mask.index_fill_(-1, self._cache_position, 0.0)
-        logits = self._forward(self._token, self._mask, self._position)
+        # The kernels of Triton know what is visible, and read no mask.
+        masks = dict.fromkeys(("full_attention", "sliding_attention"), self._mask)
+        logits = self._forward(self._token, self._by_layer(masks), self._position)
         self._cache_position.add_(1)
         self._choose(logits)
         return logits
@@ -238,6 +248,13 @@ class StaticBatch:
             use_cache=True,
             logits_to_keep=1,
         ).logits
+
+    def _by_layer(self, masks: dict[str, Any]) -> Any:
+        """Return the mask of all layers, or of each type of layer where a model has several."""
+        if self._window is None:
+            return masks["full_attention"]
+        several = getattr(self._base.config, "layer_types", None)
+        return masks["sliding_attention"] if several is None else masks
 
     def _choose(self, logits: Any) -> None:
         tokens = self._choose_tokens(logits[:, -1])
