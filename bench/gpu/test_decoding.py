@@ -7,9 +7,11 @@ Not part of `make test`, which runs without a GPU. bench/gpu/midrun.py measures 
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -17,10 +19,12 @@ import pytest
 import torch
 from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
 
+from heldout import Sample
 from heldout.config import Sampling
 from heldout.decoding import Decoder, Prompt, graphs
 from heldout.isolation import NeedsTrainerThread, background_thread
 from heldout.models.local import LocalEndpoint
+from heldout.training import PeriodicEval, live_model
 from heldout.types import Message
 
 
@@ -188,6 +192,69 @@ def test_release_gives_the_memory_back() -> None:
     assert torch.cuda.memory_allocated() > before + 2**20
     decoder.release()
     assert torch.cuda.memory_allocated() < before + 2**20 + 64 * 2**20
+
+
+def evaluated(model: Any, folder: Path, keep_cache: Any, step: int = 0) -> Any:
+    """An eval of a model in training, whose cache takes half a gigabyte."""
+    samples = [Sample(f"{i}", {"question": f"w{i} w{i + 1}"}) for i in range(8)]
+    builder = live_model(
+        tokenizer(), lambda trajectory, sample: 1.0, max_new=4000, rows=64, keep_cache=keep_cache
+    )
+    periodic = PeriodicEval(samples, builder, every_steps=1, run_dir=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        # Ends after a few tokens; the cache is of the longest.
+        patch.setattr(model.generation_config, "eos_token_id", list(range(3, 64)))
+        point = periodic.maybe_run(step, model)
+    assert point is not None
+    assert point.skipped is None, point.skipped
+    assert point.decoding["way"] == "captured"
+    return periodic
+
+
+@pytest.mark.parametrize(("keep_cache", "kept"), [(False, False), ("auto", True), (True, True)])
+def test_an_eval_leaves_the_gpu_as_it_found_it_or_keeps_its_cache(
+    keep_cache: Any, kept: bool, tmp_path: Path
+) -> None:
+    model = on_gpu("Llama", max_position_embeddings=8192)
+    evaluated(model, tmp_path / "first", False)  # CUDA libraries have their workspaces now
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    periodic = evaluated(model, tmp_path / "second", keep_cache)
+    after = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    grown = [a - b for a, b in zip(after, before, strict=True)]
+    assert (max(grown) > 100e6) is kept, grown
+    assert kept or max(grown) <= 64e6
+    del periodic
+
+
+@pytest.mark.parametrize("keep_cache", [False, "auto"])
+def test_training_at_the_edge_of_memory_does_not_fail_because_of_evals(
+    keep_cache: Any, tmp_path: Path
+) -> None:
+    def train(folder: Path | None) -> Any:
+        model = on_gpu("Llama", max_position_embeddings=8192)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            ids = torch.arange(8, 24, device="cuda").view(1, -1)
+            activations = torch.ones(int(room * 0.9), dtype=torch.uint8, device="cuda")
+            model(ids, labels=ids).loss.backward()
+            optimizer.step()
+            del activations
+            if folder is not None:
+                evaluated(model, folder / str(step), keep_cache, step)
+        return [weight.detach().cpu() for weight in model.parameters()]
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    room = 700e6
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + room) / total)
+    try:
+        alone, with_evals = train(None), train(tmp_path)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert all(map(torch.equal, alone, with_evals))
 
 
 def test_the_random_state_of_the_gpu_is_left_alone() -> None:

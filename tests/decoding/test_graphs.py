@@ -166,7 +166,7 @@ def test_a_failing_preparation_falls_back(monkeypatch: pytest.MonkeyPatch) -> No
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("attention with loggers\nand more")
 
-    monkeypatch.setattr(graphs, "_attention", fails)
+    monkeypatch.setattr(fusing, "_attention", fails)
     model = model_of("Llama")
     decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
     assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)

@@ -298,14 +298,16 @@ def _fused_attention(module: Any, live: LiveRows) -> Callable[..., Any] | None:
             return original(hidden_states=hidden_states, **kwargs)
         hidden = hidden_states[:, 0]
         if weights is None or len(hidden) > kernels.MOST_ROWS:
-            new = [linear(hidden) for linear in linears]
+            query, key, value = (linear(hidden) for linear in linears)
         else:
             bias = None if biases[0] is None else biases
-            new = kernels.project(hidden, weights, bias).split(sizes, -1)
+            query, key, value = kernels.project(hidden, weights, bias).split(sizes, -1)
         cos, sin = (part[:, 0] for part in kwargs["position_embeddings"])
         keys, values = live.caches[module.layer_idx].kept
         query = kernels.rotate_and_cache(
-            *new,
+            query,
+            key,
+            value,
             cos,
             sin,
             keys,
