@@ -308,10 +308,13 @@ class StaticBatch:
             logits = [self._prefill()]
             token = self._token.clone()
             logits.append(self._step())
+        # Autocast computes in half precision where weights have a whole one.
+        kinds = {kept.dtype for layer in self._layers for kept in layer.kept}
+        tolerance = 0.01 if kinds == {torch.float32} else 0.1
         for a, b in zip(logits, self._reference_logits(token), strict=True):
             a, b = (torch.nan_to_num(logits[: len(turns)].float()) for logits in (a, b))
             error = float((a - b).norm() / b.norm().clamp(min=1e-30))
-            if error > (0.01 if self._dtype == torch.float32 else 0.1):
+            if error > tolerance:
                 raise CaptureError(f"with fixed shapes its logits are {error:.0%} off")
         if not self._cuda:
             return None
