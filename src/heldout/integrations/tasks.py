@@ -43,6 +43,19 @@ SOURCES: Mapping[str, TaskSource] = {
         {"pass_threshold": 1.0},  # parts of it are given for answers that are not right
     ),
     "lm-eval": TaskSource("lm-eval", "heldout.integrations.lm_eval", "from_lm_eval", "task_names"),
+    "textarena": TaskSource(
+        "textarena",
+        "heldout.integrations.step_environments.textarena",
+        "from_textarena",
+        "games",
+        {"pass_threshold": 1.0},  # a part of it is given for a game that is not won
+    ),
+    "openenv": TaskSource(
+        "openenv",
+        "heldout.integrations.step_environments.openenv",
+        "from_openenv",
+        "servers",
+    ),
 }
 """By prefix."""
 
