@@ -42,6 +42,9 @@ SOURCES: Mapping[str, TaskSource] = {
         "families",
         {"pass_threshold": 1.0},  # parts of it are given for answers that are not right
     ),
+    "inspect": TaskSource(
+        "inspect-ai", "heldout.integrations.inspect", "from_inspect", "list_inspect_tasks"
+    ),
 }
 """By prefix."""
 
