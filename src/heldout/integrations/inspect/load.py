@@ -110,6 +110,10 @@ class InspectTaskEnvironments:
             raise InvalidInput(f"sample {sample.id!r} is not one of the Inspect task's")
         return InspectEnvironment(row, self._sessions)
 
+    async def end_run(self) -> None:
+        """End Inspect's eval, where no other run goes on with it."""
+        await self._sessions.end()
+
     def identity(self) -> dict[str, Any]:
         """What a resumed run must share."""
         return {"name": "from_inspect", "task": self._identity}
@@ -141,7 +145,9 @@ def _find_task(task: Any, parameters: Mapping[str, Any]) -> Any:
         try:
             # Without its return annotation, what is registered is returned as it is.
             return _made(registry_create("task", task, **parameters), task)
-        except LookupError:
+        except LookupError as problem:
+            if type(problem) is not LookupError:  # a KeyError, say, of the task's own code
+                raise
             raise InvalidInput(
                 f"Inspect has no task {task!r}; `heldout tasks inspect` lists them, and a task in "
                 "a file is PATH.py@NAME"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextvars
 import copy
 import functools
@@ -54,6 +55,7 @@ END_SECONDS = 10.0
 MANY = 100_000
 """Inspect's own limits of samples and connections: heldout limits what is in flight."""
 POLICY = "heldout/policy"
+_CONFIG = GenerateConfig(max_connections=MANY)
 _HONOURED = {
     *("system_message", "max_tool_output", "reasoning_history", "stop_seqs"),  # by Inspect, or here
     *("max_connections", "adaptive_connections", "max_retries", "timeout", "attempt_timeout"),
@@ -232,6 +234,11 @@ class InspectSessions:
                 self._session.start()
             return self._session
 
+    async def end(self) -> None:
+        """End the session and wait until it has, unless another run uses it."""
+        if self._session is not None:
+            await self._session.end()
+
 
 class InspectSession(SampleSource):  # type: ignore[misc]
     """One `eval_async`. Its methods `add`, `remove` and `start` are called from any thread."""
@@ -240,7 +247,8 @@ class InspectSession(SampleSource):  # type: ignore[misc]
         self._task, self._model_roles = task, model_roles
         self._loop = inspect_loop()
         self._lock = threading.Lock()
-        self._has_ended = False
+        self._has_ended = self._ends_when_idle = False
+        self._over: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._added: list[InspectItem] = []
         """Items that Inspect was not given yet."""
         self._open = 0
@@ -276,6 +284,15 @@ class InspectSession(SampleSource):  # type: ignore[misc]
             self._open -= 1
         self._loop.call_soon_threadsafe(self._end_item, item)
 
+    async def end(self) -> None:
+        """End it now if no item is in flight, and wait until it has ended."""
+        with self._lock:
+            if self._open:
+                return
+            self._ends_when_idle = True
+        self._loop.call_soon_threadsafe(self._news.set)
+        await asyncio.wrap_future(self._over)
+
     def _end_item(self, item: InspectItem) -> None:
         item.cancel()
         self._news.set()
@@ -301,10 +318,11 @@ class InspectSession(SampleSource):  # type: ignore[misc]
             text = f"Inspect's eval has ended: {problem}" if problem else "Inspect's eval has ended"
             for item in left:
                 item.fail(EnvironmentFailed(text))
+            self._over.set_result(None)
 
     async def _evaluate(self, folder: str) -> Any:
         _show_nothing()
-        policy = PolicyModel(PolicyAPI(self), GenerateConfig(max_connections=MANY))
+        policy = PolicyModel(PolicyAPI(self._task.token_limit is not None), _CONFIG)
         return await eval_async(
             _drive_task(self._task, self, policy),
             model=policy,
@@ -336,7 +354,8 @@ class InspectSession(SampleSource):  # type: ignore[misc]
     async def _feed(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if self._open else IDLE_SECONDS):
+                idle = 0.0 if self._ends_when_idle else IDLE_SECONDS
+                async with asyncio.timeout(None if self._open else idle):
                     await self._news.wait()
             self._news.clear()
             with self._lock:
@@ -503,9 +522,9 @@ class PolicyModel(Model):  # type: ignore[misc]
 class PolicyAPI(ModelAPI):  # type: ignore[misc]
     """Passes what solvers ask to the conversation of their item."""
 
-    def __init__(self, session: InspectSession) -> None:
+    def __init__(self, counts_tokens: bool) -> None:
         super().__init__(POLICY.partition("/")[2])
-        self._session = session
+        self._counts_tokens = counts_tokens
 
     async def generate(self, input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:
         """Have the policy make a turn."""
@@ -519,7 +538,15 @@ class PolicyAPI(ModelAPI):  # type: ignore[misc]
             raise
         _note_ignored(item, config, tools, tool_choice)
         completion = await item.ask(input, tools)
-        text = _cut(completion, config.stop_seqs or ())
+        try:
+            if self._counts_tokens and completion.usage is None:
+                raise EnvironmentFailed(
+                    "the task has a token_limit, and the endpoint does not say how many it used"
+                )
+            text = _cut(completion, config.stop_seqs or ())
+        except EnvironmentFailed as problem:
+            item.fail(problem)
+            raise
         return to_model_output(completion, POLICY, text)
 
     def max_connections(self) -> int:
