@@ -51,9 +51,14 @@ def fill(schema: dict[str, Any], seed: int) -> Any:
             return ["1", "abc", "user_1"][seed % 3]
 
 
+def own_name(text: str) -> str:
+    """Some tasks tell the model what Inspect calls it."""
+    return text.replace("mockllm/policy", "heldout/policy")
+
+
 def answer(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
     """Call a tool, or say something: which is a hash of the conversation's words."""
-    texts = [f"{m.role}: {m.text}" for m in messages if m.role != "assistant"]
+    texts = [f"{m.role}: {own_name(m.text)}" for m in messages if m.role != "assistant"]
     seed = digest(*texts)
     turns = sum(message.role == "assistant" for message in messages)
     if tools and (turns == 0 or (turns < 4 and seed % 4)):
