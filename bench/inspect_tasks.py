@@ -81,7 +81,9 @@ async def main() -> None:
             spent = time.process_time() - cpu, time.perf_counter() - wall
             times[name].append(spent)
     for name, spent_times in times.items():
-        cpu, wall = (statistics.median(each) / SAMPLES * 1e3 for each in zip(*spent_times, strict=True))
+        cpu, wall = (
+            statistics.median(each) / SAMPLES * 1e3 for each in zip(*spent_times, strict=True)
+        )
         print(f"{name}: {cpu:.2f} ms of CPU per sample, {wall:.2f} ms wall")
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inspect_ai import Task, task
-from inspect_ai.dataset import Sample as InspectSample
+from inspect_ai import Task
 from inspect_ai.dataset import FieldSpec, example_dataset
+from inspect_ai.dataset import Sample as InspectSample
 from inspect_ai.model import GenerateConfig, get_model
 from inspect_ai.scorer import (
     Score,
@@ -44,16 +44,16 @@ from inspect_ai.util import registry_create
 
 from heldout import Completion, Message
 from heldout.errors import EvalFailed, InvalidInput
-from heldout.integrations.inspect import from_inspect, session
+from heldout.integrations.inspect import from_inspect
+from heldout.integrations.tasks import list_tasks, load_task
 from heldout.store.report import EvalReport
 from tests.integration.evals.inspect_peer import (
     as_grader,
-    as_inspect_model,
-    endpoint,
     own_name,
     run_here,
     run_theirs,
 )
+from tests.test_docs import blocks
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # packages that inspect_evals imports use deprecated things
@@ -66,7 +66,7 @@ pytestmark = [
     # It does not close the stream of a sample's events.
     pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning"),
     pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <function MemoryObject:pytest.PytestUnraisableExceptionWarning"
+        "ignore:Exception ignored in. <function Memory:pytest.PytestUnraisableExceptionWarning"
     ),
 ]
 
@@ -123,15 +123,16 @@ def of_inspect_evals(name: str, **parameters: Any) -> Callable[[], Task]:
     return make
 
 
-JUDGE = {
-    "grader": tuple(f'{{"reasoning": "r", "score": {n}, "rating": {n}}}' for n in (1, 2, 3))
-}
+JUDGE = {"grader": tuple(f'{{"reasoning": "r", "score": {n}, "rating": {n}}}' for n in (1, 2, 3))}
 TASKS = {
     "theory_of_mind": (example("theory_of_mind", [system_message("Hm."), generate()]), GRADES),
     "popularity": (example("popularity", by=match(location="any")), None),
     "security_guide": (example("security_guide", by=[includes(), model_graded_qa()]), GRADES),
     "bias_detection": (example("bias_detection", by=includes()), None),
-    "biology_qa": (example("biology_qa", by=model_graded_qa(partial_credit=True)), (*GRADES, "GRADE: P")),
+    "biology_qa": (
+        example("biology_qa", by=model_graded_qa(partial_credit=True)),
+        (*GRADES, "GRADE: P"),
+    ),
     "choices": (
         lambda: Task(
             [
@@ -147,7 +148,10 @@ TASKS = {
         lambda: Task(QUESTIONS, solver=[use_tools(add()), generate()], scorer=includes()),
         None,
     ),
-    "agent_threat_bench_memory_poison": (of_inspect_evals("agent_threat_bench_memory_poison"), None),
+    "agent_threat_bench_memory_poison": (
+        of_inspect_evals("agent_threat_bench_memory_poison"),
+        None,
+    ),
     "agent_threat_bench_autonomy_hijack": (
         of_inspect_evals("agent_threat_bench_autonomy_hijack"),
         None,
@@ -488,3 +492,41 @@ def test_a_fingerprint_changes_with_the_code_and_not_with_the_object() -> None:
     assert one == of([use_tools(add()), generate()])
     others = [of(generate()), of(solving(raises)), of(solving(times_out)), of(None, time_limit=9)]
     assert len({str(each) for each in [one, *others]}) == 5
+
+
+def test_tasks_are_listed_with_what_they_need_and_run_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    tasks = {task.name.partition("/")[2]: task.refused for task in list_tasks("inspect")}
+    assert tasks["tau2_airline"] is None
+    assert "no docker" in str(tasks["swe_bench"])
+    assert "openai/gsm8k from the hub" in str(tasks["gsm8k"])
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from inspect_ai import Task, task\n"
+        "from inspect_ai.dataset import json_dataset\n"
+        "from inspect_ai.scorer import match\n"
+        "@task\n"
+        "def mine(rows='rows.jsonl'): return Task(json_dataset(rows), scorer=match())\n"
+    )
+    (tmp_path / "rows.jsonl").write_text('{"input": "1 + 1?", "target": "2"}\n')
+    (sample,) = load_task(f"inspect:{file}@mine", rows="rows.jsonl").samples
+    assert (sample.id, sample.input, sample.ground_truth) == ("1", {"question": "1 + 1?"}, "2")
+    with pytest.raises(InvalidInput, match=r"it has mine.py@mine"):
+        load_task(f"inspect:{file}@yours")
+    with pytest.raises(InvalidInput, match="its parameters are rows"):
+        load_task(f"inspect:{file}", row=1)
+
+
+def test_the_code_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__docs__"}
+    kinds = []
+    for kind, code in blocks("docs/inspect.md"):
+        kinds.append(kind)
+        if kind == "python":
+            exec(compile(code, "docs/inspect.md", "exec"), namespace)
+    assert kinds == ["sh", "python"]

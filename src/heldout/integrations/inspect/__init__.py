@@ -1,6 +1,8 @@
 """Tasks of Inspect as heldout evals.
 
     await evaluate(from_inspect("inspect_evals/gsm8k"), config)
+
+Inspect is imported when a task is adapted.
 """
 
 from __future__ import annotations

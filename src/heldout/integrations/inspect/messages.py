@@ -106,9 +106,7 @@ def to_model_output(completion: Completion, model: str, text: str) -> Any:
     usage = completion.usage
     return ModelOutput(
         model=model,
-        choices=[
-            ChatCompletionChoice(message=turn, stop_reason=_STOP_REASONS.get(finish, "stop"))
-        ],
+        choices=[ChatCompletionChoice(message=turn, stop_reason=_STOP_REASONS.get(finish, "stop"))],
         usage=usage
         and ModelUsage(
             input_tokens=usage.prompt_tokens,

@@ -264,9 +264,7 @@ class InspectSession(SampleSource):  # type: ignore[misc]
     def start(self) -> None:
         """Start it in Inspect's loop, in a context that knows nothing of the caller's."""
         context = contextvars.Context()
-        self._loop.call_soon_threadsafe(
-            lambda: asyncio.ensure_future(self._run()), context=context
-        )
+        self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._run()), context=context)
 
     def add(self, item: InspectItem) -> bool:
         """Add an item; False where the session has ended."""
@@ -466,8 +464,7 @@ def _drive_solver(inner: Any, session: InspectSession) -> Any:
 
     async def solve(state: Any, generate: Any) -> Any:
         with session.find(state.sample_id, state.epoch).running():
-            state = await inner(state, generate)
-        return state
+            return await inner(state, generate)
 
     return solve
 
@@ -519,7 +516,7 @@ class PolicyModel(Model):  # type: ignore[misc]
 
 
 @modelapi(name=POLICY.partition("/")[0])  # type: ignore[untyped-decorator]
-class PolicyAPI(ModelAPI):  # type: ignore[misc]
+class PolicyAPI(ModelAPI):
     """Passes what solvers ask to the conversation of their item."""
 
     def __init__(self, counts_tokens: bool) -> None:
@@ -580,7 +577,9 @@ def _cut(completion: Completion, stops: Sequence[str]) -> str:
     text = completion.message.text
     ends = [at for stop in stops if stop and (at := text.find(stop)) >= 0]
     if ends and completion.message.tool_calls:
-        raise EnvironmentFailed("a turn has tool calls and a stop sequence: where it ends is unknown")
+        raise EnvironmentFailed(
+            "a turn has tool calls and a stop sequence: where it ends is unknown"
+        )
     return text[: min(ends)] if ends else text
 
 

@@ -1,4 +1,4 @@
-"""Inspect's scores as heldout's, strictly: what Inspect would count as 0 with a warning is an error.
+"""Inspect's scores as heldout's, strictly: what Inspect counts as 0 with a warning is an error.
 
 Scores are read from a trajectory's outcome, in which they are stored as the scorers gave them. So
 a saved run can be scored again without Inspect.
