@@ -515,8 +515,8 @@ class PolicyModel(Model):  # type: ignore[misc]
         return await super().generate(*args, **{**kwargs, "cache": False})
 
 
-@modelapi(name=POLICY.partition("/")[0])  # type: ignore[untyped-decorator]
-class PolicyAPI(ModelAPI):
+@modelapi(name=POLICY.partition("/")[0])
+class PolicyAPI(ModelAPI):  # type: ignore[misc]
     """Passes what solvers ask to the conversation of their item."""
 
     def __init__(self, counts_tokens: bool) -> None:
