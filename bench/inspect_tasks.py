@@ -25,7 +25,7 @@ from inspect_ai.util import display_type
 from heldout import EvalConfig, evaluate
 from heldout.integrations.inspect import from_inspect
 
-SAMPLES, ROUNDS, IN_FLIGHT = 200, 3, 50
+SAMPLES, ROUNDS, IN_FLIGHT = 100, 3, 50
 
 
 def make_task(samples: int = SAMPLES) -> Task:

@@ -19,6 +19,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir
 from copy import copy
+from importlib import import_module
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -412,8 +413,7 @@ def list_inspect_tasks() -> dict[str, str | None]:
 
 
 def _described(files: Sequence[Path]) -> Iterator[tuple[str, str | None]]:
-    import yaml
-
+    yaml: Any = import_module("yaml")  # which Inspect depends on
     for file in files:
         about = yaml.safe_load(file.read_text(encoding="utf-8"))
         why = _why_not_here(about)
