@@ -24,11 +24,12 @@ export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 # Trackers, tinker-cookbook and rliable want older packages than the rest is tested with, so what
-# needs them is run in an environment of its own, and nowhere else. A path that is not there is an
+# needs them (or TextArena and OpenEnv) is run in an environment of its own, and nowhere else. A path that is not there is an
 # error.
-TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/stats/peers
+TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/stats/peers \
+	tests/integration/test_step_environments.py
 # Pages whose code those tests run.
-TRACKER_PAGES := docs/loggers.md docs/tinker.md
+TRACKER_PAGES := docs/loggers.md docs/tinker.md docs/step-environments.md
 # Inspect, lm-eval and verifiers 0.4 collide with both.
 EVALS_TESTS := tests/integration/evals
 EVALS_PAGES := docs/inspect.md docs/lm-eval.md docs/verifiers.md
@@ -99,15 +100,19 @@ node_modules/tools: package.json .npmrc
 	touch $@
 
 STATIC := src/heldout/viewer/static
-MAKE_BUNDLE = node_modules/.bin/esbuild $(STATIC)/app.js --bundle --minify --legal-comments=none \
+MAKE_BUNDLE = node_modules/.bin/esbuild --bundle --minify --legal-comments=none \
 	--log-level=warning --banner:js="$$($(BIN)/python -c \
 	'from heldout.viewer.assets import bundle_header; print(bundle_header())')"
+OF_PAGE = $(STATIC)/app.js
+OF_MARKDOWN = $(STATIC)/markdown.js --global-name=heldoutMarkdown
 
 check: .venv/dev node_modules/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	node_modules/.bin/biome check --error-on-warnings
-	@$(MAKE_BUNDLE) | cmp - $(STATIC)/bundle.js || { echo "make: run make bundle" >&2; exit 1; }
+	@$(MAKE_BUNDLE) $(OF_PAGE) | cmp - $(STATIC)/bundle.js \
+	&& $(MAKE_BUNDLE) $(OF_MARKDOWN) | cmp - $(STATIC)/markdown_bundle.js \
+	|| { echo "make: run make bundle" >&2; exit 1; }
 	$(BIN)/mypy
 
 format: .venv/dev node_modules/tools
@@ -116,7 +121,8 @@ format: .venv/dev node_modules/tools
 	node_modules/.bin/biome check --write
 
 bundle: .venv/dev node_modules/tools
-	$(MAKE_BUNDLE) > $(STATIC)/bundle.js.new && mv $(STATIC)/bundle.js.new $(STATIC)/bundle.js
+	$(MAKE_BUNDLE) $(OF_PAGE) > $(STATIC)/new && mv $(STATIC)/new $(STATIC)/bundle.js
+	$(MAKE_BUNDLE) $(OF_MARKDOWN) > $(STATIC)/new && mv $(STATIC)/new $(STATIC)/markdown_bundle.js
 
 bench: .venv/dev
 	$(BIN)/python bench/run.py

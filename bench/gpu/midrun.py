@@ -24,8 +24,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from heldout.decoding import Decoder, Prompt
-from heldout.decoding import graphs as kernels
+from heldout.decoding import Decoder, Prompt, fusing, graphs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -253,35 +252,17 @@ def moving(model: Any, asked: list[Prompt], found: dict[str, Any]) -> dict[str, 
     }
 
 
-def by_hand(
-    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: Any = None, **kwargs: Any
-) -> Any:
-    """Attention of one token as three kernels."""
-    rows, heads, new, size = query.shape
-    if new > 1:
-        return USUAL_ATTENTION(module, query, key, value, mask, scaling=scaling, **kwargs)
-    shared = key.shape[1]
-    keys, values = key.flatten(0, 1), value.flatten(0, 1)
-    grouped = query.reshape(rows * shared, heads // shared, size)
-    scores = torch.baddbmm(mask[:, 0], grouped, keys.transpose(1, 2), alpha=scaling)
-    return torch.bmm(scores.softmax(-1), values).reshape(rows, 1, heads, size), None
-
-
-USUAL_ATTENTION = kernels._attention
-
-
 def ablation(model: Any, asked: list[Prompt], found: dict[str, Any]) -> dict[str, Any]:
     """An eval with one of the savings left out, or done another way."""
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
-    cases = {
-        "all": {},
-        "norms as they are": {"_fuse_norms": nothing},
-        "rotations as they are": {"_fuse_rotations": nothing},
-        "attention by hand": {"_attention": by_hand},
+    cases: dict[str, tuple[Any, dict[str, Any]]] = {
+        "all": (fusing, {}),
+        "attention by a kernel, layers as they are": (fusing, {"_fuse_layers": nothing}),
+        "without Triton": (graphs, {"why_no_triton": lambda device: "left out"}),
     }
     out = {}
-    for name, others in cases.items():
-        with replaced(kernels, **others):
+    for name, (home, others) in cases.items():
+        with replaced(home, **others):
             decoder = Decoder(model, Numbers(), graphs=True)
             decoder.decode(asked)
             out[name] = median(timed(lambda: decoder.decode(asked))[0] for _ in range(5))  # noqa: B023

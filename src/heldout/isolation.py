@@ -19,10 +19,10 @@ import ctypes
 import gc
 import random
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache, partial
 from operator import is_
 from types import CodeType, FunctionType, ModuleType
@@ -103,7 +103,8 @@ def untouched_random_state(*, seed: int | None = None) -> Iterator[None]:
         yield
 
 
-_this_thread = threading.local()
+_is_background: ContextVar[bool] = ContextVar("heldout_is_background", default=False)
+"""Of this thread, and of the event loop that it starts in another one."""
 
 
 class NeedsTrainerThread(Exception):
@@ -120,18 +121,17 @@ def background_thread() -> Iterator[None]:
     `isolated` would undo random draws that training made meanwhile, so whatever has to change
     global state raises NeedsTrainerThread here.
     """
-    before = is_background_thread()
-    _this_thread.is_background = True
+    before = _is_background.set(True)
     try:
         with thread_local_capture_mode():
             yield
     finally:
-        _this_thread.is_background = before
+        _is_background.reset(before)
 
 
 def is_background_thread() -> bool:
     """Return whether this thread evaluates while another one trains."""
-    return getattr(_this_thread, "is_background", False)
+    return _is_background.get()
 
 
 @contextmanager

@@ -36,7 +36,8 @@ def model_of(family: str, **settings: Any) -> Any:
         config = transformers.GPT2Config(**{**sizes, **settings})
         kind = transformers.GPT2LMHeadModel
     else:
-        config = getattr(transformers, f"{family}Config")(**{**SIZES, **settings})
+        name = "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config"
+        config = getattr(transformers, name)(**{**SIZES, **settings})
         kind = getattr(transformers, f"{family}ForCausalLM")
     with torch.random.fork_rng():
         torch.manual_seed(5)

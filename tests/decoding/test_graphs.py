@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from heldout.decoding import Decoder, Prompt, graphs
+from heldout.decoding import Decoder, Prompt, fusing, graphs
 from heldout.decoding.graphs import MAX_SHAPES, _round_up
 from heldout.decoding.model import why_not_capturable
 from heldout.isolation import NeedsTrainerThread, background_thread
@@ -148,8 +148,8 @@ def test_what_a_diverged_model_left_does_not_spoil_the_next_eval() -> None:
 def test_a_model_that_is_off_with_fixed_shapes_falls_back_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    usual = graphs._attention
-    monkeypatch.setattr(graphs, "_attention", lambda *a, **k: (usual(*a, **k)[0] * 2, None))
+    usual = fusing._attention
+    monkeypatch.setattr(fusing, "_attention", lambda *a, **k: (usual(*a, **k)[0] * 2, None))
     model = model_of("Llama")
     decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
     with caplog.at_level(logging.WARNING):
@@ -166,7 +166,7 @@ def test_a_failing_preparation_falls_back(monkeypatch: pytest.MonkeyPatch) -> No
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("attention with loggers\nand more")
 
-    monkeypatch.setattr(graphs, "_attention", fails)
+    monkeypatch.setattr(fusing, "_attention", fails)
     model = model_of("Llama")
     decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
     assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)
@@ -200,16 +200,16 @@ def test_norms_and_rotations_are_replaced_where_they_are_the_same() -> None:
 
     model = model_of("Qwen3", head_dim=8)
     usual = qwen3.apply_rotary_pos_emb
-    with torch.no_grad(), graphs.fused_kernels(model):
+    with torch.no_grad(), fusing.fused_kernels(model):
         assert fused(model) == ["Qwen3RMSNorm"] * 9
         assert qwen3.apply_rotary_pos_emb is not usual
     assert fused(model) == []
     assert qwen3.apply_rotary_pos_emb is usual
     gemma = model_of("Gemma", head_dim=8)  # adds one to its weights
-    with torch.no_grad(), graphs.fused_kernels(gemma):
+    with torch.no_grad(), fusing.fused_kernels(gemma):
         assert fused(gemma) == []
     usual = cohere.apply_rotary_pos_emb  # rotates neighbours, not halves
-    with torch.no_grad(), graphs.fused_kernels(model_of("Cohere")):
+    with torch.no_grad(), fusing.fused_kernels(model_of("Cohere")):
         assert cohere.apply_rotary_pos_emb is usual
 
 

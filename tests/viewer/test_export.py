@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from heldout.viewer import export
 from heldout.viewer.export import export_runs
 from heldout.viewer.pages import Pages
 from tests.viewer.conftest import HOSTILE, Command
-from tests.viewer.runs import save_results
+from tests.viewer.runs import make_two_evals, save_results
 
 
 def data_of(page: bytes) -> dict[str, Any]:
@@ -70,14 +71,35 @@ def test_conversations_that_failed_are_inside_and_all_on_request(folder: Path, p
         export_runs([folder / "shop-base"], samples="some")
 
 
+def test_what_is_marked_together_is_in_the_file(folder: Path, tmp_path: Path) -> None:
+    names = ["shop-base", "shop-tuned", "shop-base-strict"]
+    make_two_evals(tmp_path)
+    shutil.copytree(tmp_path / "two-evals", tmp_path / "again")
+    roots = [*(folder / name for name in names), tmp_path / "two-evals", tmp_path / "again"]
+    data = data_of(export_runs(roots, samples="1"))
+    tables = [key.split("\nname=")[1:] for key in data if key.startswith("several\n")]
+    assert [base for base, *_ in tables] == ["shop-base"]  # others differ in their scorer
+    pages = Pages([folder])
+    for chosen in tables:
+        found = data["several\n" + "\n".join(f"name={name}" for name in chosen)]
+        assert sorted(chosen) == sorted(names)
+        text = pages.several(chosen, "", [])["rows"][1]["readings"][0]["text"]
+        assert found["rows"][1]["readings"][0]["text"] == text
+    charts = sorted(key for key in data if key.startswith("curves\n"))
+    assert [chart.count("\nname=") for chart in charts] == [2, 2]
+    assert len(data[charts[0]]["series"]) == 2
+
+
 def test_script_and_style_are_the_only_ones_allowed(page: bytes) -> None:
     text = page.decode()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy
     for tag, directive in (("script", "script-src"), ("style", "style-src")):
-        (body,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.S)
-        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
-        assert f"{directive} 'sha256-{digest}'" in policy[1]
+        bodies = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+        digests = [base64.b64encode(hashlib.sha256(b.encode()).digest()).decode() for b in bodies]
+        allowed = re.search(rf"{directive} ([^;]*)", policy[1])
+        assert allowed
+        assert sorted(allowed[1].split()) == sorted(f"'sha256-{digest}'" for digest in digests)
     assert "default-src 'none'" in policy[1]
     assert "http" not in re.sub(r"http-equiv|www\.w3\.org|http://www", "", text.split("<script")[0])
 
@@ -87,7 +109,7 @@ def test_hostile_text_stays_out_of_the_markup(page: bytes) -> None:
     markup = text[: text.index('<script type="application')] + text[text.rindex("</script>") :]
     assert "<img" not in markup
     assert "alert(1)<" not in markup
-    assert text.count("<script") == 2
+    assert text.count("<script") == 3  # what is inside, Markdown, and the page
     assert data_of(page)["rows\nname=hostile"]["rows"][0]["id"] == HOSTILE[0]
 
 

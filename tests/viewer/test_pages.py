@@ -191,6 +191,15 @@ def test_a_row_shows_what_the_grader_extracted(pages: Pages) -> None:
     ]
 
 
+def test_rows_that_are_asked_for_quickly_have_no_count_unless_it_is_known(pages: Pages) -> None:
+    whole = pages.rows("shop-base", "text:lamp", "", [], 0, 5)
+    quick = pages.rows("shop-base", "text:lamp", "", [], 0, 5, 1)
+    assert quick == whole | {"total": None, "counts": None}
+    for where, limit in (("text:lamp", 100), ("level:hard", 5)):
+        known = pages.rows("shop-base", where, "", [], 0, limit, 1)
+        assert known == pages.rows("shop-base", where, "", [], 0, limit)
+
+
 # --- One sample ---------------------------------------------------------------------------------
 
 

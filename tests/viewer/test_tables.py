@@ -201,9 +201,38 @@ def test_a_search_finds_what_the_texts_contain_and_no_keys(
     start = data.draw(st.integers(0, max(0, len(line) - 1)))
     needle = line[start : start + data.draw(st.integers(1, 8))].swapcase() or "x"
     expected = [any(needle.lower() in t.lower() for t in texts_of(r)) for r in RESULTS]
-    # Of a call, name and arguments are apart in the journal, and one text for the oracle.
-    if "look_up {"[1:] not in needle and " {" not in needle:
-        assert searched._search_journal(needle).tolist() == expected
+    assert searched._search_journal(needle).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "first"),
+    [
+        ("text:it", [0, 1, 2]),
+        ("text:refund", [3, 7, 11]),
+        ("even:true text:it -text:2", [0, 4, 6]),
+        ("answer:it", [0, 1, 2]),
+        ("text:boom", None),  # fewer than asked for: how many, only a search says
+        ("third:1", None),
+        ("text:it OR text:boom", None),
+    ],
+)
+def test_the_first_rows_with_a_text_are_those_of_the_search(
+    table: RunTable, where: str, first: list[int] | None
+) -> None:
+    found = table.select_first(where, 3)
+    assert (None if found is None else found.tolist()) == first
+    if first is not None:
+        assert table.select(where, "")[:3].tolist() == first
+
+
+def test_the_first_rows_are_looked_for_in_few_lines(
+    table: RunTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.viewer.tables.MOST_TRIED", 7)
+    assert table.select_first("text:refund", 2) is None
+    assert table.select_first("text:refund", 1) is not None
+    monkeypatch.setattr("heldout.viewer.tables.MOST_TRIED_BYTES", 10)
+    assert table.select_first("text:refund", 1) is None
 
 
 def test_a_search_ends_when_nobody_waits_for_it(searched: RunTable) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heldout.decoding import eager
+from heldout.decoding.fusing import why_no_triton
 from heldout.decoding.graphs import GraphCache
 from heldout.decoding.model import (
     CaptureError,
@@ -48,6 +49,7 @@ class _DecodeCall:
     results: list[DecodeResult]
     end_tokens: frozenset[int]
     why_eager: str | None
+    why_no_kernels: str | None = None
     ways: set[str] = field(default_factory=set)
     rows: int = 0
     width: int = 0
@@ -77,6 +79,8 @@ class _DecodeCall:
         }
         if self.why_eager is not None:
             described["why_eager"] = self.why_eager
+        elif self.why_no_kernels is not None:
+            described["why_no_kernels"] = self.why_no_kernels
         return described
 
 
@@ -169,7 +173,8 @@ class Decoder:
             return "graphs=False"
         if self._graphs is None and device_of(model).type != "cuda":
             return f"on {device_of(model).type} there is nothing to capture"
-        return self._refused or why_not_capturable(model)
+        kernels = self._cache.why_no_kernels is None and why_no_triton(device_of(model)) is None
+        return self._refused or why_not_capturable(model, kernels=kernels)
 
     def _decode_fitting(self, call: _DecodeCall, indices: Sequence[int], rows: int) -> None:
         """Decode at most `rows` prompts as one batch, or in smaller ones if it does not fit."""
@@ -201,12 +206,12 @@ class Decoder:
         """Decode one batch; return the error message if memory ran out."""
         turns = self._make_turns(call, indices)
         try:
-            if call.why_eager is None and not any(turn.sampled for turn in turns):
+            if call.why_eager is None:
                 if self._decode_static(call, turns, rows):
                     return None
                 turns = self._make_turns(call, indices)
             if is_background_thread() and device_of(call.model).type == "cuda":
-                why = call.why_eager or "sampled turns are decoded without graphs"
+                why = call.why_eager or f"sampled turns: {self._cache.why_no_kernels}"
                 raise NeedsTrainerThread(f"attention kernels are chosen for all threads ({why})")
             eager.decode(call.model, turns, call.callbacks)
         except Exception as error:
@@ -224,6 +229,8 @@ class Decoder:
     def _decode_static(self, call: _DecodeCall, turns: list[Turn], rows: int) -> bool:
         """Decode with fixed shapes; False if that turns out to be impossible for the model."""
         batch = self._cache.find(call.model, turns, rows)
+        if any(turn.sampled for turn in turns) and self._cache.why_no_kernels is not None:
+            return False
         if is_background_thread() and (batch is None or batch.way != "captured"):
             raise NeedsTrainerThread("steps of this shape are not captured yet")
         if batch is None:
@@ -236,6 +243,10 @@ class Decoder:
                 logger.warning("steps are not captured, so decoding is slower: %s", error)
                 return False
             call.prepared_seconds += time.perf_counter() - began
+            if batch is None:
+                return False
+        if batch.way == "captured":
+            call.why_no_kernels = self._cache.why_no_kernels
         batch.decode(turns, call.callbacks)
         call.record_batch(batch.way, *batch.shape)
         return True

@@ -1,11 +1,11 @@
-"""Greedy decoding in batches of fixed shapes, so that a GPU can replay it as captured graphs.
+"""Decoding in batches of fixed shapes, so that a GPU can replay it as captured graphs.
 
 Launching the kernels of one step from Python takes ten times as long as running them. So the
 prefill and one decode step are captured once per shape (rows, width, length) and replayed: tokens,
 positions, mask and cache are buffers that the step itself updates. Prompts are padded on the left
 up to the width, missing rows are filled up, and finished rows run on unused: the tokens of a row
 do not depend on the rest of the batch. The host reads the tokens only every few steps, while the
-next ones run.
+next ones run. Sampled tokens need the kernels of Triton, whose random numbers are a row's own.
 
 Graphs read the weights at the addresses of the capture. Training changes them in place, so graphs
 stay valid; before each use it is checked that nothing has moved.
@@ -13,17 +13,18 @@ stay valid; before each use it is checked that nothing has moved.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple
 
+from heldout.decoding.fusing import LiveRows, fused_kernels, why_no_triton
 from heldout.decoding.model import (
     CaptureError,
     capture_state,
     device_of,
+    has_full_attention,
     is_out_of_memory,
     transformers_model,
 )
@@ -34,8 +35,6 @@ SIZE_STEP = 64
 """Widths and numbers of new tokens are multiples of this, so that evals reuse shapes."""
 STEPS_PER_READ = 16
 """Decode steps between two reads of the tokens by the host."""
-ATTENTION = "heldout_decoding"
-"""The name under which `_attention` is registered with transformers."""
 
 
 class Shape(NamedTuple):
@@ -48,15 +47,28 @@ class Shape(NamedTuple):
     """Of the whole sequences."""
 
 
+Choosing = Literal["greedy", "sampled", "nucleus"]
+"""How the tokens of a batch are chosen: with one sampled row, by the kernel that samples."""
+
+
+def _choosing_of(turns: list[Turn]) -> Choosing:
+    sampled = [turn.prompt for turn in turns if turn.sampled]
+    if any(prompt.top_p is not None and prompt.top_p < 1 for prompt in sampled):
+        return "nucleus"
+    return "sampled" if sampled else "greedy"
+
+
 class GraphCache:
     """The most recent shapes, with their graphs and key-value caches."""
 
     def __init__(self) -> None:
-        self._batches: OrderedDict[Shape, StaticBatch] = OrderedDict()
+        self._batches: OrderedDict[tuple[Shape, Choosing], StaticBatch] = OrderedDict()
         self._state: tuple[object, ...] | None = None
         self._pool: Any = None
         # One stream for all captures: CUDA libraries keep a workspace for every stream they meet.
         self._stream: Any = None
+        self.why_no_kernels: str | None = None
+        """Why the kernels of Triton are not used for the model."""
 
     def clear(self) -> None:
         """Free all graphs and caches."""
@@ -65,15 +77,18 @@ class GraphCache:
 
     def find(self, model: Any, turns: list[Turn], rows: int) -> StaticBatch | None:
         """Return the batch prepared for this shape, if still valid for the model."""
-        shape = _shape_of(turns, rows)
-        batch = self._batches.get(shape)
+        key = _shape_of(turns, rows), _choosing_of(turns)
+        batch = self._batches.get(key)
         if batch is None or capture_state(model) != self._state:
             return None
-        self._batches.move_to_end(shape)
+        self._batches.move_to_end(key)
         return batch
 
-    def prepare(self, model: Any, turns: list[Turn], rows: int) -> StaticBatch:
+    def prepare(self, model: Any, turns: list[Turn], rows: int) -> StaticBatch | None:
         """Check fixed shapes on these turns, capture their graphs on a GPU, and keep the batch.
+
+        Returns:
+            The batch; None for sampled turns where there are no kernels for them.
 
         Raises:
             CaptureError: This model has to be decoded eagerly.
@@ -88,8 +103,26 @@ class GraphCache:
             import torch
 
             self._stream = torch.cuda.Stream(device_of(model))
-        shape = _shape_of(turns, rows)
-        batch = StaticBatch(model, shape)
+        shape, choosing = _shape_of(turns, rows), _choosing_of(turns)
+        self.why_no_kernels = self.why_no_kernels or why_no_triton(device_of(model))
+        batch: StaticBatch | None = None
+        if self.why_no_kernels is None:
+            try:
+                batch = self._prepare(StaticBatch(model, shape, choosing, kernels=True), turns)
+            except CaptureError as problem:
+                self.why_no_kernels = str(problem)
+        if batch is None:
+            if choosing != "greedy":
+                return None
+            batch = self._prepare(StaticBatch(model, shape, choosing, kernels=False), turns)
+        # Buffers that a first pass creates (rotary tables, say) exist now; older graphs lack them.
+        if (new_state := capture_state(model)) != state:
+            self._batches.clear()
+            self._state = new_state
+        self._batches[shape, choosing] = batch
+        return batch
+
+    def _prepare(self, batch: StaticBatch, turns: list[Turn]) -> StaticBatch:
         try:
             self._pool = batch.prepare(turns, self._pool, self._stream)
         except CaptureError:
@@ -100,11 +133,6 @@ class GraphCache:
                 raise
             reason = (str(error).strip() or "no reason given").splitlines()[0]
             raise CaptureError(f"{type(error).__name__}: {reason}") from error
-        # Buffers that a first pass creates (rotary tables, say) exist now; older graphs lack them.
-        if (new_state := capture_state(model)) != state:
-            self._batches.clear()
-            self._state = new_state
-        self._batches[shape] = batch
         return batch
 
 
@@ -126,12 +154,12 @@ class StaticBatch:
     the mask and the position in the cache are tensors that the step reads and updates itself.
     """
 
-    def __init__(self, model: Any, shape: Shape) -> None:
+    def __init__(self, model: Any, shape: Shape, choosing: Choosing, *, kernels: bool) -> None:
         import torch
-        from transformers import StaticCache
+        from transformers import DynamicCache, StaticCache
 
         self._model, self._base = model, transformers_model(model)
-        self.shape = shape
+        self.shape, self._choosing = shape, choosing
         rows, width, length = shape
         first = next(model.parameters())
         self._device, self._dtype = first.device, first.dtype
@@ -151,12 +179,23 @@ class StaticBatch:
         positions = getattr(self._base.config, "max_position_embeddings", None) or 1 << 30
         self._last_position = positions - 1
         self._mask: Any = None
+        windows = not has_full_attention(DynamicCache(config=self._base.config))
+        self._window = self._base.config.sliding_window if windows else None
         self._cache = StaticCache(config=self._base.config, max_cache_len=length)
         self._layers = [
             _LayerCache(width, length, self._cache_position) for _ in self._cache.layers
         ]
         for layer, replacement in zip(self._cache.layers, self._layers, strict=True):
             layer.update = replacement.update
+        self._seeds = zeros(rows)
+        self._temperatures = torch.zeros(rows, device=self._device)
+        self._shares = torch.ones(rows, device=self._device)
+        # A row ends at its last position, or earlier: then nothing more is computed for it.
+        self._ends = zeros(rows)
+        self._host_ends = torch.zeros(rows, dtype=torch.long, pin_memory=self._cuda)
+        self._live: LiveRows | None = None
+        if kernels:
+            self._live = LiveRows(self._starts, self._ends, self._cache_position, self._layers)
 
     # --- What is captured ---
 
@@ -169,9 +208,14 @@ class StaticBatch:
         prompt, starts = columns[:width], self._starts[:, None]
         causal = prompt[:, None] >= prompt
         # A padding token attends to itself, since a softmax over nothing is not a number.
-        visible = (causal & (prompt >= starts)[:, None]) | (prompt[:, None] == prompt)
+        itself = prompt[:, None] == prompt
+        visible = (causal & (prompt >= starts)[:, None]) | itself
+        masks = {"full_attention": self._additive(visible)[:, None]}
+        if self._window is not None:
+            near = prompt[:, None] - prompt < self._window
+            masks["sliding_attention"] = self._additive(visible & near)[:, None]
         positions = (prompt - starts).clamp(min=0)
-        logits = self._forward(self._ids, self._additive(visible)[:, None], positions)
+        logits = self._forward(self._ids, self._by_layer(masks), positions)
         heads = self._layers[0].kept[0].shape[1]
         if self._mask is None:
             size = (rows * heads, 1, 1, length)
@@ -185,8 +229,11 @@ class StaticBatch:
 
     def _step(self) -> Any:
         """Decode one more token in every row."""
-        self._mask.index_fill_(-1, self._cache_position, 0.0)
-        logits = self._forward(self._token, self._mask, self._position)
+        if self._live is None:
+            self._mask.index_fill_(-1, self._cache_position, 0.0)
+        # The kernels of Triton know what is visible, and read no mask.
+        masks = dict.fromkeys(("full_attention", "sliding_attention"), self._mask)
+        logits = self._forward(self._token, self._by_layer(masks), self._position)
         self._cache_position.add_(1)
         self._choose(logits)
         return logits
@@ -202,12 +249,36 @@ class StaticBatch:
             logits_to_keep=1,
         ).logits
 
+    def _by_layer(self, masks: dict[str, Any]) -> Any:
+        """Return the mask of all layers, or of each type of layer where a model has several."""
+        if self._window is None:
+            return masks["full_attention"]
+        several = getattr(self._base.config, "layer_types", None)
+        return masks["sliding_attention"] if several is None else masks
+
     def _choose(self, logits: Any) -> None:
-        tokens = logits[:, -1].argmax(-1)
+        tokens = self._choose_tokens(logits[:, -1])
         self._tokens.index_copy_(0, self._cache_position, tokens[None])
         self._token.copy_(tokens[:, None])
         # Finished rows run on, and must not leave a table of position embeddings.
         self._position.add_(1).clamp_(max=self._last_position)
+
+    def _choose_tokens(self, logits: Any) -> Any:
+        if self._choosing == "greedy":
+            return logits.argmax(-1)
+        from heldout.decoding import kernels
+
+        least = None
+        if self._choosing == "nucleus":
+            least = kernels.find_nucleus(logits, self._temperatures, self._shares)
+        return kernels.choose(
+            logits,
+            self._temperatures,
+            self._seeds,
+            self._cache_position,
+            self.shape.width,
+            least,
+        )
 
     def _additive(self, visible: Any) -> Any:
         """Turn a boolean mask into one that is added to attention scores."""
@@ -215,6 +286,9 @@ class StaticBatch:
 
         zero = torch.zeros((), dtype=self._dtype, device=self._device)
         return torch.where(visible, zero, float("-inf"))
+
+    def _fused(self) -> AbstractContextManager[None]:
+        return fused_kernels(self._base, self._live)
 
     # --- Preparation ---
 
@@ -230,18 +304,21 @@ class StaticBatch:
         import torch
 
         self._load(turns)
-        with _on_stream(stream), fused_kernels(self._base):
+        with _on_stream(stream), self._fused():
             logits = [self._prefill()]
             token = self._token.clone()
             logits.append(self._step())
+        # Autocast computes in half precision where weights have a whole one.
+        kinds = {kept.dtype for layer in self._layers for kept in layer.kept}
+        tolerance = 0.01 if kinds == {torch.float32} else 0.1
         for a, b in zip(logits, self._reference_logits(token), strict=True):
             a, b = (torch.nan_to_num(logits[: len(turns)].float()) for logits in (a, b))
             error = float((a - b).norm() / b.norm().clamp(min=1e-30))
-            if error > (0.01 if self._dtype == torch.float32 else 0.1):
+            if error > tolerance:
                 raise CaptureError(f"with fixed shapes its logits are {error:.0%} off")
         if not self._cuda:
             return None
-        with fused_kernels(self._base):
+        with self._fused():
             with _on_stream(stream), _refuse_synchronization():
                 self._prefill()
                 self._step()
@@ -272,7 +349,7 @@ class StaticBatch:
         if self._graphs:
             prefill, step = (graph.replay for graph in self._graphs)
         self._load(turns)
-        with nullcontext() if self._graphs else fused_kernels(self._base):
+        with nullcontext() if self._graphs else self._fused():
             prefill()
             made, read = 1, 0
             active = dict(enumerate(turns))
@@ -285,6 +362,7 @@ class StaticBatch:
                     step()
                     made += 1
                 steps = wait_for_tokens()
+                before = len(active)
                 for row, turn in list(active.items()):
                     if not callbacks.wanted(turn.index):
                         del active[row]
@@ -295,6 +373,8 @@ class StaticBatch:
                             callbacks.done(turn.index, generation)
                             del active[row]
                             break
+                if len(active) < before:
+                    self._set_ends(active)
 
     def _load(self, turns: list[Turn]) -> None:
         """Copy the prompts into their buffers; a missing row gets a prompt of one token."""
@@ -306,6 +386,22 @@ class StaticBatch:
         ids = [padding[len(prompt) :] + prompt for prompt in prompts]
         self._ids.copy_(torch.tensor(ids))
         self._starts.copy_(torch.tensor([width - len(prompt) for prompt in prompts]))
+        self._set_ends(dict(enumerate(turns)))
+        if self._choosing == "greedy":
+            return
+        self._seeds[: len(turns)].copy_(torch.tensor([turn.seed for turn in turns]))
+        temperatures = [turn.prompt.temperature for turn in turns]
+        self._temperatures[: len(turns)].copy_(torch.tensor(temperatures))
+        shares = [1.0 if turn.prompt.top_p is None else turn.prompt.top_p for turn in turns]
+        self._shares[: len(turns)].copy_(torch.tensor(shares))
+
+    def _set_ends(self, active: Mapping[int, Turn]) -> None:
+        """Have nothing more computed for rows that are not active, and for others at their end."""
+        width = self.shape.width
+        self._host_ends.zero_()
+        for row, turn in active.items():
+            self._host_ends[row] = width + turn.prompt.max_new
+        self._ends.copy_(self._host_ends, non_blocking=True)
 
     def _copy_to_host(self, first: int, end: int) -> Callable[[], list[list[int]]]:
         """Start copying the new tokens `first` to `end`; the result waits for them."""
@@ -398,170 +494,3 @@ def _capture(work: Callable[[], object], pool: Any, stream: Any) -> Any:
     with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
         work()
     return graph
-
-
-# --- Fewer kernels ------------------------------------------------------------------------------
-
-
-@contextmanager
-def fused_kernels(model: Any) -> Iterator[None]:
-    """Compute the same forward pass in fewer kernels, for models with masks as made above.
-
-    A decode step of a small model is hundreds of kernels of a few microseconds each, and their
-    number is its time. Transformers implements a norm with eight and the rotation of queries and
-    keys with ten, and copies keys and values once per query head. Here these are one, four and
-    none. Each is compared with the model's own on random input first, and left alone where it is
-    not equal up to rounding.
-    """
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION, _attention)
-    config = model.config
-    with ExitStack() as undo:
-        undo.callback(setattr, config, "_attn_implementation", config._attn_implementation)
-        config._attn_implementation = ATTENTION
-        _fuse_norms(model, undo)
-        _fuse_rotations(model, undo)
-        yield
-
-
-def _attention(
-    module: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attention_mask: Any,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Any, None]:
-    """Attend from one new token: query heads that share a key are the rows of one small problem.
-
-    The mask then has one row per sequence and key head, [rows * key heads, 1, 1, length], and is
-    additive: a boolean one would cost another kernel in every layer.
-    """
-    import torch
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    rows, heads, new, size = query.shape
-    if new > 1:
-        result: tuple[Any, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=0.0, scaling=scaling, **kwargs
-        )
-        return result
-    for name in ("softcap", "s_aux", "position_bias", "sliding_window"):
-        if kwargs.get(name) is not None:
-            raise NotImplementedError(f"attention with {name}")
-    shared = key.shape[1]
-    out = torch.nn.functional.scaled_dot_product_attention(
-        query.reshape(rows * shared, 1, heads // shared, size),
-        key.flatten(0, 1).unsqueeze(1),
-        value.flatten(0, 1).unsqueeze(1),
-        attn_mask=attention_mask.expand(-1, -1, heads // shared, -1),
-        scale=scaling,
-    )
-    return out.reshape(rows, 1, heads, value.shape[-1]), None
-
-
-def _fuse_norms(model: Any, undo: ExitStack) -> None:
-    fusible: dict[type, bool] = {}
-    for module in model.modules():
-        kind = type(module)
-        if not kind.__name__.endswith("RMSNorm") or "forward" in vars(module):
-            continue
-        if kind not in fusible:
-            fusible[kind] = _is_plain_norm(module)
-        if fusible[kind]:
-            module.forward = _fused_norm(module)
-            undo.callback(delattr, module, "forward")
-
-
-def _fused_norm(module: Any) -> Callable[[Any], Any]:
-    import torch
-
-    original, weight, eps = module.forward, module.weight, _norm_eps(module)
-
-    def forward(hidden: Any) -> Any:
-        if hidden.dtype != weight.dtype or torch.is_autocast_enabled(hidden.device.type):
-            return original(hidden)
-        return torch.nn.functional.rms_norm(hidden, weight.shape, weight, eps)
-
-    return forward
-
-
-def _norm_eps(module: Any) -> Any:
-    return getattr(module, "variance_epsilon", getattr(module, "eps", None))
-
-
-def _is_plain_norm(module: Any) -> bool:
-    weight = getattr(module, "weight", None)
-    if weight is None or weight.dim() != 1 or not isinstance(_norm_eps(module), float):
-        return False
-    hidden = _random(4, weight.shape[0], like=weight)
-    return _is_close(module(hidden), _fused_norm(module)(hidden))
-
-
-def _fuse_rotations(model: Any, undo: ExitStack) -> None:
-    """Replace the function that attention modules look up by name in their Python module."""
-    name = "apply_rotary_pos_emb"
-    for source in {sys.modules[type(module).__module__] for module in model.modules()}:
-        original = getattr(source, name, None)
-        if original is not None and _is_plain_rotation(original, next(model.parameters())):
-            setattr(source, name, _fused_rotation(original))
-            undo.callback(setattr, source, name, original)
-
-
-def _fused_rotation(original: Callable[..., Any]) -> Callable[..., Any]:
-    import torch
-
-    last: list[Any] = [None, None, None]
-
-    def rotate(query: Any, key: Any, cos: Any, sin: Any, *args: Any, **kwargs: Any) -> Any:
-        rows, heads, new, size = query.shape
-        shared = key.shape[1]
-        plain = new == 1 and cos.shape == (rows, 1, size) and cos.dtype == query.dtype == key.dtype
-        if args or kwargs or not plain:
-            return original(query, key, cos, sin, *args, **kwargs)
-        if last[0] is not cos:  # once per pass: all layers get the same
-            # Rotating by halves is rolling by half, with the sign in the sine.
-            signed = torch.cat([-sin[..., : size // 2], sin[..., size // 2 :]], dim=-1)
-            last[:] = (cos, *(_repeat_per_head(part, heads, shared) for part in (cos, signed)))
-        both = torch.cat([query.reshape(-1, size), key.reshape(-1, size)])
-        rotated = torch.addcmul(both * last[1], both.roll(size // 2, -1), last[2])
-        queries, keys = rotated.split([rows * heads, rows * shared])
-        return queries.view(rows, heads, 1, size), keys.view(rows, shared, 1, size)
-
-    return rotate
-
-
-def _repeat_per_head(part: Any, heads: int, shared: int) -> Any:
-    import torch
-
-    size = part.shape[-1]
-    return torch.cat([part.expand(-1, n, -1).reshape(-1, size) for n in (heads, shared)])
-
-
-def _is_plain_rotation(original: Callable[..., Any], like: Any) -> bool:
-    query, key = _random(3, 4, 1, 16, like=like), _random(3, 2, 1, 16, like=like)
-    cos, sin = _random(3, 1, 16, like=like), _random(3, 1, 16, like=like)
-    try:
-        expected = original(query, key, cos, sin)
-        fused = _fused_rotation(original)(query, key, cos, sin)
-    except (TypeError, ValueError, AttributeError, RuntimeError):  # it takes other tensors
-        return False
-    return all(_is_close(a, b) for a, b in zip(expected, fused, strict=True))
-
-
-def _random(*shape: int, like: Any) -> Any:
-    """Draw numbers from a stream of their own: the global one belongs to training."""
-    import torch
-
-    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    return numbers.to(device=like.device, dtype=like.dtype)
-
-
-def _is_close(a: Any, b: Any) -> bool:
-    import torch
-
-    rounding = 4 * torch.finfo(a.dtype).eps
-    return a.dtype == b.dtype and bool(torch.allclose(a, b, rtol=rounding, atol=4 * rounding))

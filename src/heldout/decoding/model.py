@@ -115,8 +115,13 @@ class CaptureError(Exception):
     """The steps of this model cannot be captured; it is decoded eagerly."""
 
 
-def why_not_capturable(model: Any) -> str | None:
-    """Say why the decoding steps of an unwrapped model cannot be captured; None if they can."""
+def why_not_capturable(model: Any, *, kernels: bool = False) -> str | None:
+    """Say why the decoding steps of an unwrapped model cannot be captured; None if they can.
+
+    Args:
+        model: The model.
+        kernels: Whether there are kernels of Triton: for windows, and for attention of its own.
+    """
     import torch
     from transformers import DynamicCache, PreTrainedModel
 
@@ -126,9 +131,11 @@ def why_not_capturable(model: Any) -> str | None:
     config = base.config
     if config.is_encoder_decoder or config.get_text_config() is not config:
         return f"{type(base).__name__} is more than a decoder of text"
-    if config._attn_implementation != "sdpa" or not base._supports_attention_backend:
+    usable = ("sdpa", "eager") if kernels else ("sdpa",)
+    if config._attn_implementation not in usable or not base._supports_attention_backend:
         return f"its attention is {config._attn_implementation}, not sdpa"
-    if not has_full_attention(DynamicCache(config=config)):
+    cache = DynamicCache(config=config)
+    if not (has_full_attention(cache) or (kernels and has_windows(cache))):
         return "not all of its layers attend to everything before"
     if base.training:
         return "it is in training mode"
@@ -151,6 +158,14 @@ def has_full_attention(cache: Any) -> bool:
     from transformers.cache_utils import DynamicLayer
 
     return bool(cache.layers) and all(type(layer) is DynamicLayer for layer in cache.layers)
+
+
+def has_windows(cache: Any) -> bool:
+    """Whether every layer of a DynamicCache attends to all tokens before, or to the last ones."""
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    kinds = {type(layer) for layer in cache.layers}
+    return bool(kinds) and kinds <= {DynamicLayer, DynamicSlidingWindowLayer}
 
 
 def capture_state(model: Any) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ first token with which its text contains a stop, whenever that is noticed.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -67,17 +68,17 @@ class Turn:
         self._ids: list[int] = []
         self._window = max(map(len, prompt.stops), default=0) + WINDOW_MARGIN
         self._next_full_search, self._searched = FIRST_FULL_SEARCH, 0
-        self._generator = _make_generator(prompt) if prompt.temperature > 0 else None
-
-    @property
-    def sampled(self) -> bool:
+        self.sampled = prompt.temperature > 0
         """Whether tokens are sampled rather than chosen greedily."""
-        return self._generator is not None
+        self.seed = secrets.randbits(63) if prompt.seed is None else prompt.seed % 2**63
+        self._generator: Any = None
 
     def sample(self, logits: Any) -> int:
         """Draw the next token from this turn's own random stream."""
         import torch
 
+        if self._generator is None:
+            self._generator = torch.Generator().manual_seed(self.seed)
         temperature, top_p = self.prompt.temperature, self.prompt.top_p
         probabilities = torch.softmax(logits.float().cpu() / temperature, dim=-1)
         if top_p is not None and top_p < 1:
@@ -127,14 +128,3 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     for value in (getattr(config, "eos_token_id", None), tokenizer.eos_token_id):
         ids.update(value if isinstance(value, list) else [] if value is None else [value])
     return frozenset(ids)
-
-
-def _make_generator(prompt: Prompt) -> Any:
-    import torch
-
-    generator = torch.Generator()
-    if prompt.seed is not None:
-        generator.manual_seed(prompt.seed)
-    else:
-        generator.seed()
-    return generator

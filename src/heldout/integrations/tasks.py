@@ -45,6 +45,19 @@ SOURCES: Mapping[str, TaskSource] = {
     "inspect": TaskSource(
         "inspect-ai", "heldout.integrations.inspect", "from_inspect", "list_inspect_tasks"
     ),
+    "textarena": TaskSource(
+        "textarena",
+        "heldout.integrations.step_environments.textarena",
+        "from_textarena",
+        "games",
+        {"pass_threshold": 1.0},  # a part of it is given for a game that is not won
+    ),
+    "openenv": TaskSource(
+        "openenv",
+        "heldout.integrations.step_environments.openenv",
+        "from_openenv",
+        "servers",
+    ),
 }
 """By prefix."""
 

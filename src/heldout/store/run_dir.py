@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
@@ -226,20 +226,41 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.run = path / "run.json"
+
+    @cached_property
+    def run(self) -> Path:
         """Config, versions and status; replaced atomically."""
-        self.journal = path / "results.jsonl"
+        return self.path / "run.json"
+
+    @cached_property
+    def journal(self) -> Path:
         """One line per result, in the order they finished."""
-        self.columns = path / "results.parquet"
+        return self.path / "results.jsonl"
+
+    @cached_property
+    def columns(self) -> Path:
         """The results as columns; small points of a training run have none."""
-        self.summary = path / "summary.json"
+        return self.path / "results.parquet"
+
+    @cached_property
+    def summary(self) -> Path:
         """The summary of a complete run."""
-        self.curve = path / "curve.jsonl"
+        return self.path / "summary.json"
+
+    @cached_property
+    def curve(self) -> Path:
         """The points of an eval during training."""
-        self.notes = path / "notes.jsonl"
+        return self.path / "curve.jsonl"
+
+    @cached_property
+    def notes(self) -> Path:
         """What reviewers say of single answers; no part of the results."""
-        self.turns = path / "turns"
+        return self.path / "notes.jsonl"
+
+    @cached_property
+    def turns(self) -> Path:
         """Holds the turns of items in flight, if they are saved."""
+        return self.path / "turns"
 
     def exists(self) -> bool:
         """Return whether the directory holds a run."""

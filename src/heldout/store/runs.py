@@ -92,7 +92,8 @@ def list_history(path: Path) -> list[Path]:
 
 def holds_run(path: Path) -> bool:
     """Return whether a directory holds a run or a curve."""
-    return RunDir(path).exists() or RunDir(path).curve.exists()
+    run = RunDir(path)
+    return run.exists() or run.curve.exists()
 
 
 def new_run_dir(name: str, root: str | Path = ROOT) -> Path:

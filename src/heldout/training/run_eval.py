@@ -283,6 +283,8 @@ def _run_here(
             size = int(ranks.from_first(str(0 if known else task.size).encode()))
             if size and runner is not None:
                 mine = range(size)[ranks.rank :: ranks.world]
+                if snapshot is None and isinstance(runner, Runner):
+                    stack.callback(runner.release)
                 try:
                     part = _run_part(task, model, runner, mine, ranks, run_in_trainer)
                 except Exception as problem:

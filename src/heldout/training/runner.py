@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -34,12 +34,19 @@ from heldout.training.settings import DEFAULT_MAX_NEW, EnvironmentSettings
 from heldout.types import Message, Sample, Score, Trajectory
 from heldout.weights import explain_sharding
 
+if TYPE_CHECKING:
+    from heldout.decoding.memory import KeepCache
+
 KEPT_MODELS = 4
 """Models whose decoders are cached from one eval to the next."""
 
 KeepGoing = Callable[[], bool]
 StoppableBatchFn = Callable[[Sequence[Request], KeepGoing], Sequence[Answered]]
 AnswerFilter = Callable[[str], str]
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,8 @@ class Runner:
     describe: Callable[[], dict[str, Any]] = dict
     """Returns what to record about decoding: batch shape, kernels. A `way` of "captured" means that
     a batch costs the same if it is not full."""
+    release: Callable[[], None] = _nothing
+    """Called at the end of an eval while which training waited: frees memory of the GPU."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     """What else determines the results, such as the chat template and the tokenizer. A curve is
     continued only if it has not changed."""
@@ -308,11 +317,10 @@ def live_model(
     max_new: int | None = None,
     rows: int = 32,
     graphs: bool | None = None,
+    keep_cache: KeepCache = False,
     **settings: Any,
 ) -> RunnerBuilder:
     """Make a runner builder for the transformers model that is being trained.
-
-    CUDA graphs captured for the model are kept from one eval to the next.
 
     Args:
         tokenizer: Its tokenizer, with a chat template.
@@ -320,10 +328,15 @@ def live_model(
         max_new: Longest turn in tokens; by default the trainer's limit, or 256.
         rows: Largest batch.
         graphs: Whether to capture CUDA graphs; by default if possible.
+        keep_cache: Whether graphs and key-value caches stay on the GPU from one eval to the next;
+            False captures anew, which takes half a second. "auto" keeps them while what training
+            has needed at its highest fits beside them. Evals in the background keep theirs.
         settings: Fields of `Runner`. Decoding is greedy unless `sampling` is set.
     """
     from heldout.decoding import Decoder
     from heldout.decoding.chat import ChatModel, answer_all
+    from heldout.decoding.memory import GpuMemory
+    from heldout.decoding.model import device_of
 
     score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
@@ -355,7 +368,12 @@ def live_model(
             answer_all(chat, decoder, requests, answers.__setitem__, keep_going=keep_going)
             return answers
 
-        return {"answer": answer, "describe": decoder.describe}
+        memory = GpuMemory(device_of(model), keep_cache)
+        return {
+            "answer": answer,
+            "describe": decoder.describe,
+            "release": lambda: memory.give_back(decoder),
+        }
 
     return KnownBuilder(prototype, bind)
 

@@ -1,9 +1,11 @@
-"""The files of the page: ES modules, and `bundle.js`, all of them in one script.
+"""The files of the page: ES modules, and bundles of them.
 
-The bundle is made when the JavaScript changes (`make bundle`) and is part of the package, so nobody
-who uses heldout needs Node. Its first line has the hash of the modules that it was made of. While
-the modules are being worked on it is not current: then the server sends them one by one, and only
-an export waits for a new bundle.
+`bundle.js` is what every page needs. What renders Markdown is half as large again and loaded when
+it is asked for; an exported file has it as `markdown_bundle.js`. The bundles are made when the
+JavaScript changes (`make bundle`) and are part of the package, so nobody who uses heldout needs
+Node. Their first line has the hash of the modules that they were made of. While the modules are
+being worked on they are not current: then the server sends the modules one by one, and only an
+export waits for new bundles.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any, NamedTuple
 
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 MAIN, BUNDLE = "app.js", "bundle.js"
-"""The module that the page begins with, and the script that all of them are in."""
+"""The module that the page begins with, and the script that has it and what it imports."""
+MARKDOWN_BUNDLE = "markdown_bundle.js"
+BUNDLES = (BUNDLE, MARKDOWN_BUNDLE)
 
 
 class Asset(NamedTuple):
@@ -26,10 +30,12 @@ class Asset(NamedTuple):
 
 
 def read_assets() -> dict[str, Asset]:
-    """Read the files of the page by path, "vendor/…" included; the bundle only if it is current."""
+    """Read the files of the page by path, "vendor/…" included; the bundles only if current."""
     files = _read_files()
-    if not files.get(BUNDLE, b"").startswith(bundle_header(files).encode() + b"\n"):
-        files.pop(BUNDLE, None)
+    header = bundle_header(files).encode() + b"\n"
+    if not all(files.get(bundle, b"").startswith(header) for bundle in BUNDLES):
+        for bundle in BUNDLES:
+            files.pop(bundle, None)
         index = files["index.html"]
         files["index.html"] = index.replace(BUNDLE.encode(), MAIN.encode())
     return {path: Asset(body, TYPES[Path(path).suffix]) for path, body in files.items()}
@@ -40,7 +46,7 @@ def bundle_header(files: dict[str, bytes] | None = None) -> str:
     files = _read_files() if files is None else files
     digest = hashlib.sha256()
     for path in sorted(files):
-        if path.endswith(".js") and path != BUNDLE:
+        if path.endswith(".js") and path not in BUNDLES:
             digest.update(f"{path} {len(files[path])}\n".encode() + files[path])
     return (
         f"// heldout's viewer, made of {digest.hexdigest()}; with preact, htm, marked and diff, "

@@ -25,7 +25,7 @@ from heldout import __version__
 from heldout._secrets import IS_KEY, REDACTED
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.store.columns import METADATA, METRIC
-from heldout.viewer.assets import BUNDLE, read_assets
+from heldout.viewer.assets import BUNDLE, BUNDLES, MARKDOWN_BUNDLE, read_assets
 from heldout.viewer.notebook import render_block
 from heldout.viewer.pages import Pages, scan_runs
 from heldout.viewer.tables import RunTable
@@ -40,6 +40,8 @@ FLIPS = 50
 """Samples each way whose conversations are inside because they flipped between two runs."""
 PAIR_ROWS = 2_000
 """Samples of two runs in a table of both: those that flipped first."""
+CHOSEN_FROM = 4
+"""Runs, or curves, of which every choice is compared or drawn together."""
 STEP_PAIRS = 300
 
 Answers = dict[str, Any]
@@ -134,9 +136,13 @@ class _Collector:
         for a, b in pairs:
             with suppress(HeldoutError):  # not comparable
                 self._add_comparison(a, b)
-        for row in listed:
-            if row["kind"] == "curve":
-                self._add_curve(row["name"])
+        curves = [row["name"] for row in listed if row["kind"] == "curve"]
+        for name in curves:
+            self._add_curve(name)
+        for chosen in _choices(runs[::-1], at_least=3):
+            self._add_several(chosen)
+        for chosen in _choices(curves[::-1], at_least=2):
+            self._add_overlay(chosen)
 
     def _add(self, path: str, answer: Any, **params: object) -> None:
         pairs = [f"{key}={value}" for key, value in sorted(params.items()) if value not in ("", 0)]
@@ -210,6 +216,24 @@ class _Collector:
             if comparison["paired"]:
                 self._add_pairs(first, second)
 
+    def _add_several(self, names: Sequence[str]) -> None:
+        """Add the table of several runs, with each of them as the one to compare with."""
+        for base in names:
+            ordered = [base, *(name for name in names if name != base)]
+            with suppress(HeldoutError):  # not comparable
+                answer = self._pages.several(ordered, "", [])
+                key = "\n".join(["several", *(f"name={name}" for name in ordered)])
+                self.answers[key] = answer | {"others": []}
+
+    def _add_overlay(self, names: Sequence[str]) -> None:
+        """Add the chart of several curves, of their first evals."""
+        for metric in ("", "pass_rate"):
+            with suppress(HeldoutError):  # too many for one chart
+                answer = self._pages.curves(names, [], metric)
+                given = [f"metric={metric}"] if metric else []
+                key = "\n".join(["curves", *given, *(f"name={name}" for name in names)])
+                self.answers[key] = answer | {"others": [], "metrics": [], "state": ""}
+
     def _add_pairs(self, a: str, b: str) -> None:
         """Add the table of the samples that two runs share; those that flipped come first."""
         table = self._pages.pair_table(a, b, "", [])
@@ -256,6 +280,13 @@ class _Collector:
             for row in strip["rows"]:
                 history = self._pages.history(name, label, row["id"])
                 self._add("history", history, name=name, label=param, id=row["id"])
+
+
+def _choices(names: Sequence[str], *, at_least: int) -> Iterator[tuple[str, ...]]:
+    """Yield what is marked together of some runs, the oldest first: of many, only all of them."""
+    fewest = at_least if len(names) <= CHOSEN_FROM else len(names)
+    for count in range(fewest, len(names) + 1):
+        yield from combinations(names, count) if count >= at_least else ()
 
 
 def _without(settings: Answers, keys: frozenset[str]) -> Answers:
@@ -330,16 +361,13 @@ def _make_page(data: bytes, answers: Answers, inside: int, whole: int) -> bytes:
     assets = {path: asset.body.decode() for path, asset in read_assets().items()}
     if BUNDLE not in assets:
         raise HeldoutError(f"{BUNDLE} of this checkout is not current: run `make bundle`")
-    # Inside literals alone, where the escape means the same and does not end the script.
-    script = "\n" + assets[BUNDLE].replace("<!--", r"\x3c!--") + "\n"
-    if "</script" in script.lower() or "<!--" in script:
-        raise AssertionError("the script would end too early")
+    scripts = {path: _inline(assets[path]) for path in BUNDLES}
     style = "\n" + assets["app.css"]
     policy = "; ".join(
         (
             "default-src 'none'",
-            f"script-src '{_hash(script)}'",
-            f"style-src '{_hash(style)}'",
+            f"script-src {' '.join(map(_hash, scripts.values()))}",
+            f"style-src {_hash(style)}",
             "img-src data:",
             "base-uri 'none'",
             "form-action 'none'",
@@ -368,14 +396,25 @@ def _make_page(data: bytes, answers: Answers, inside: int, whole: int) -> bytes:
 {"".join(_plain_summary(answers))}<p>{html.escape(made)}</p>
 </noscript>
 <script type="application/octet-stream" id="data">{packed}</script>
-<script>{script}</script>
+<script>{scripts[MARKDOWN_BUNDLE]}</script>
+<script>{scripts[BUNDLE]}</script>
 </body>
 </html>
 """.encode()
 
 
+def _inline(script: str) -> str:
+    """Write a script so that it can stand in a page."""
+    # Inside literals alone, where the escape means the same and does not end the script.
+    script = "\n" + script.replace("<!--", r"\x3c!--") + "\n"
+    if "</script" in script.lower() or "<!--" in script:
+        raise AssertionError("the script would end too early")
+    return script
+
+
 def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    """Return what a policy names a script or a style by."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _plain_summary(answers: Answers) -> Iterator[str]:

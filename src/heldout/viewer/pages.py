@@ -14,7 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
@@ -88,9 +90,9 @@ class RunScan:
         """Find the runs."""
         self.runs = scan_runs(self._roots)
         folders = {*self._roots, *self.runs.values()}
-        for root in self._roots:
-            for path in self.runs.values():
-                folders |= {up for up in path.parents if up.is_relative_to(root)}
+        for path in {path.parent for path in self.runs.values()}:
+            above = (path, *path.parents)
+            folders |= {up for up in above for root in self._roots if up.is_relative_to(root)}
         self._folders = {folder: _folder_time(folder) for folder in folders}
         self._scanned = time.monotonic()
         return self.runs
@@ -145,14 +147,21 @@ class Pages:
         self._made: tuple[tuple[str, ...], ExportedFile] | None = None
         """The last file that was made, and of what."""
         self._scan = RunScan(self.roots)
+        self._listing = Lock()
+
+    def warm_up(self) -> None:
+        """Read what the first pages need, while the browser starts."""
+        self.runs()
+        import_module("duckdb")
 
     def runs(self) -> Plain:
         """List all runs, the newest first."""
-        state = self.state([])
-        rows = [
-            describe_entry(name, path, *self._scan.state(path))
-            for name, path in self._scan.refresh().items()
-        ]
+        with self._listing:  # what was described for another request is not described again
+            state = self.state([])
+            rows = [
+                describe_entry(name, path, *self._scan.state(path))
+                for name, path in self._scan.refresh().items()
+            ]
         rows.sort(key=lambda row: (row["started"] or "", row["name"]), reverse=True)
         return {"runs": rows, "roots": [str(root) for root in self.roots], "state": state}
 
@@ -193,10 +202,19 @@ class Pages:
         return run_page.describe_slices(self.table(name), by)
 
     def rows(
-        self, name: str, where: str, sort: str, cols: Sequence[str], offset: int, limit: int
+        self,
+        name: str,
+        where: str,
+        sort: str,
+        cols: Sequence[str],
+        offset: int,
+        limit: int,
+        quick: int = 0,
     ) -> Plain:
-        """Give some of the samples that a filter holds for."""
-        return run_page.describe_rows(self.table(name), where, sort, cols, offset, limit)
+        """Give some of the samples that a filter holds for; not how many, perhaps, if `quick`."""
+        return run_page.describe_rows(
+            self.table(name), where, sort, cols, offset, limit, quick=quick > 0
+        )
 
     def table_file(self, name: str, where: str, sort: str, format: str) -> Plain:
         """Give the samples that a filter holds for as CSV or JSONL."""

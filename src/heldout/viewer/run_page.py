@@ -137,10 +137,22 @@ def describe_slices(table: RunTable, by: str) -> Plain:
 
 
 def describe_rows(
-    table: RunTable, where: str, sort: str, cols: Sequence[str], offset: int, limit: int
+    table: RunTable,
+    where: str,
+    sort: str,
+    cols: Sequence[str],
+    offset: int,
+    limit: int,
+    *,
+    quick: bool = False,
 ) -> Plain:
-    """Give some of the samples that a filter holds for."""
-    items = table.select(where, sort)
+    """Give some of the samples that a filter holds for.
+
+    If `quick`, and these are the first ones and found without a search of the whole run, how many
+    there are is left open: `total` and `counts` are None.
+    """
+    first = table.select_first(where, limit) if quick and not sort and not offset else None
+    items = table.select(where, sort) if first is None else first
     shown: list[int] = items[offset : offset + limit].tolist()
     fields = [*table.metadata_keys, *(f"metric.{name}" for name in table.metrics)]
     extra = [field for field in cols if field in fields] if cols else table.metadata_keys[:3]
@@ -169,7 +181,8 @@ def describe_rows(
     answer = {"total": len(items), "of": len(table), "generation": table.stamp, "rows": rows}
     if offset:
         return answer
-    return {**answer, "extra": extra, "fields": fields[:100], **_describe_head(table, where, items)}
+    answer |= {"extra": extra, "fields": fields[:100], **_describe_head(table, where, items)}
+    return answer if first is None else answer | {"total": None, "counts": None}
 
 
 def describe_position(table: RunTable, where: str, sort: str, id: str, repeat: int) -> Plain:

@@ -1,21 +1,25 @@
 """Find a text in the lines of a journal, whatever its case, and decode as few of them as possible.
 
 Bytes are compared with the bit set that tells upper from lower case, a megabyte at a time, so that
-NumPy does it within the processor's cache. A hit is then placed by the keys around it: quotes
-inside a JSON string are escaped, so `"content":"` is never part of one. Only where the keys leave
-it open is the line decoded.
+NumPy does it within the processor's cache, and in several threads. Hits are then placed by the
+strings of their lines, between quotes that are not escaped, and by the keys of these. Only where
+the keys leave it open is a line decoded.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from io import BufferedReader
 from pathlib import Path
-from threading import Event
-from typing import Any
+from threading import Event, Lock
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from heldout.store.journal import JOURNAL
@@ -26,18 +30,30 @@ BLOCK = 1 << 20
 """Bytes of a journal that are searched at once."""
 CASE = 0x20
 """The bit in which upper and lower case differ."""
-BACKSLASH, COLON = ord("\\"), ord(":")
+BACKSLASH, COLON, LINE_END, QUOTE = b'\\:\n"'
+INPUT, METADATA, API_TURN = b'"input":', b',"metadata":', b'"api_turn":{'
 CONVERSATION, CONVERSATION_END = b',"trajectory":{"messages":[', b'],"stop":{"ended_by":'
-SAID = (b'"content":', b'"reasoning":', b'"arguments":', b'"name":')
-"""Keys of a message and of its tool calls whose texts are searched."""
-UNSAID = (b'"role":', b'"tool_call_id":', b'"id":', b'"type":')
-"""Keys whose texts are not."""
-LONGEST_KEY = 16
-TRIES = 12
-"""Hits of a line that are placed before it is decoded."""
+SAID, UNSAID, ERROR, OTHER = range(4)
+KEYS = {
+    **dict.fromkeys((b"content", b"reasoning", b"arguments", b"name"), SAID),
+    **dict.fromkeys((b"role", b"tool_call_id", b"id", b"type"), UNSAID),
+    b"error": ERROR,
+}
+"""Keys of a message and of its tool calls whose texts are searched, and whose are not."""
+UNSEARCHED, OPEN, SEARCHED = range(3)
+"""Where a hit is: in a text that is searched or elsewhere; only the decoded line says it if open.
+
+A line is the largest of its hits.
+"""
+FAR = 2**62
+"""Behind every line."""
+THREADS = min(4, os.cpu_count() or 1)
+"""NumPy lets others run while it looks at a block."""
 
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
+Places = NDArray[np.int8]
+Mask = NDArray[np.bool_]
 NONE: Positions = np.empty(0, dtype=np.int64)
 
 abandoned: ContextVar[Event | None] = ContextVar("abandoned", default=None)
@@ -100,7 +116,8 @@ def texts_of(result: Any) -> Iterator[str]:
         yield message.text
         yield message.reasoning or ""
         for call in message.tool_calls:
-            yield f"{call.name} {call.arguments}"
+            yield call.name
+            yield call.arguments
     yield result.error or ""
 
 
@@ -123,77 +140,103 @@ def find_text(journal: Path, text: str) -> Positions:
     Raises:
         Abandoned: Nobody waits for it any more.
     """
-    wanted = text.lower()
 
     def contains(line: bytes) -> bool:
-        result = JOURNAL.decode(journal, 0, line, SearchedResult)
-        return any(wanted in part.lower() for part in texts_of(result))
+        return contains_text(JOURNAL.decode(journal, 0, line, SearchedResult), text)
 
     return find_lines(journal, text, contains, by_place=True)
+
+
+def contains_text(result: Any, text: str) -> bool:
+    """Say whether one of the texts of a result contains a text, whatever its case."""
+    wanted = text.lower()
+    return any(wanted in part.lower() for part in texts_of(result))
 
 
 def find_lines(
     journal: Path, text: str, holds: Callable[[bytes], bool], *, by_place: bool = False
 ) -> Positions:
-    """Find where lines begin that have a text somewhere and meet a condition.
+    """Find where lines begin that have a text in what `texts_of` gives and meet a condition.
 
     Args:
         journal: The journal.
-        text: What every line that meets the condition contains, in upper or lower case.
+        text: What every line that meets the condition has there, in upper or lower case.
         holds: The condition.
-        by_place: Whether it is that the text is in what `texts_of` gives.
+        by_place: Whether every line that has the text there meets it.
 
     Raises:
         Abandoned: Nobody waits for it any more.
     """
     needle, is_whole = _fold_needle(text)
-    place = _place_hit if by_place and is_whole and needle.isascii() else None
-    search, buffer = _Needle(needle), np.empty(BLOCK, dtype=np.uint8)
+    search = _LineSearch(needle, holds, by_place=by_place and is_whole and needle.isascii())
     stop = abandoned.get()
-    found: list[int] = []
     with open_to_read(journal) as file:
-        begin = len(file.readline())
-        while block := file.read(BLOCK) + read_line(file):
-            if stop is not None and stop.is_set():
-                raise Abandoned
-            data = np.frombuffer(block, dtype=np.uint8)
-            if len(buffer) < len(data):
-                buffer = np.empty(len(data), dtype=np.uint8)
-            hits = search.find(data, np.bitwise_or(data, CASE, out=buffer[: len(data)]))
-            if len(hits):
-                lines = _select_lines(block, hits, needle, place, holds)
-                found += [begin + start for start in lines]
-            begin += len(block)
-    return np.array(found, dtype=np.int64)
+        blocks, lock = _read_blocks(file), Lock()
+
+        def search_blocks() -> list[Positions]:
+            found: list[Positions] = []
+            while True:
+                with lock:
+                    begin, block = next(blocks, (0, b""))
+                if not block:
+                    return found
+                if stop is not None and stop.is_set():
+                    raise Abandoned
+                found.append(begin + search.find(block))
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            parts = [pool.submit(search_blocks) for _ in range(THREADS)]
+            found = [starts for part in parts for starts in part.result()]
+    return np.sort(np.concatenate([NONE, *found]))
 
 
-def _select_lines(
-    block: bytes,
-    hits: Positions,
-    needle: bytes,
-    place: Callable[[bytes, int, int, int], bool | None] | None,
-    holds: Callable[[bytes], bool],
-) -> Iterator[int]:
-    """Yield where lines of a block begin that have a hit and meet the condition."""
-    starts = _line_starts(np.frombuffer(block, dtype=np.uint8))
-    lines = np.searchsorted(starts, hits, side="right") - 1
-    first = np.flatnonzero(np.diff(lines, prepend=-1))
-    bounds = [*first.tolist(), len(hits)]
-    places: list[int] = hits.tolist()
-    for number, start in enumerate(starts[lines[first]].tolist()):
-        held: bool | None = False
-        for hit in places[bounds[number] : min(bounds[number + 1], bounds[number] + TRIES)]:
-            at = None if place is None else place(block, start, hit, len(needle))
-            if at:
-                held = True
-                break
-            held = None if at is None else held
-        if held is None or (not held and bounds[number + 1] - bounds[number] > TRIES):
-            end = block.find(b"\n", start)
-            # Without an end, its writer was killed, or is writing it now.
-            held = end >= 0 and holds(block[start:end])
-        if held:
-            yield start
+def _read_blocks(file: BufferedReader) -> Iterator[tuple[int, bytes]]:
+    """Yield where in a journal some whole lines begin, and the lines."""
+    begin = len(file.readline())
+    while block := file.read(BLOCK) + read_line(file):
+        # Without an end, its writer was killed, or is writing it now.
+        if whole := block if block.endswith(b"\n") else block[: block.rfind(b"\n") + 1]:
+            yield begin, whole
+        begin += len(block)
+
+
+class _LineSearch:
+    """Finds the lines of a block that meet a condition; threads share it."""
+
+    def __init__(self, needle: bytes, holds: Callable[[bytes], bool], *, by_place: bool) -> None:
+        self._needle, self._holds, self._by_place = _Needle(needle), holds, by_place
+        self._is_placed = len(needle) > 0
+
+    def find(self, block: bytes) -> Positions:
+        """Find where the lines begin."""
+        data = np.frombuffer(block, dtype=np.uint8)
+        hits = self._needle.find(data)
+        if not len(hits):
+            return NONE
+        starts, ends = _line_bounds(data)
+        lines = np.searchsorted(starts, hits, side="right") - 1
+        chosen, numbers = _distinct(lines)
+        places = np.full(len(hits), OPEN, dtype=np.int8)
+        if self._is_placed and len(chosen) * 2 > len(starts):
+            places = place_hits(data, starts, hits, lines)
+        elif self._is_placed:  # the few lines alone
+            few = b"".join(block[starts[line] : ends[line]] for line in chosen)
+            sizes = ends[chosen] - starts[chosen]
+            begins = np.cumsum(sizes) - sizes
+            moved = hits - starts[lines] + begins[numbers]
+            places = place_hits(np.frombuffer(few, dtype=np.uint8), begins, moved, numbers)
+        best = np.maximum.reduceat(places, np.searchsorted(numbers, np.arange(len(chosen))))
+        held: Mask = best == SEARCHED
+        for i in np.flatnonzero(best == OPEN if self._by_place else best != UNSEARCHED).tolist():
+            held[i] = self._holds(block[starts[chosen[i]] : ends[chosen[i]] - 1])
+        found: Positions = starts[chosen[held]]
+        return found
+
+
+def _distinct(values: Positions) -> tuple[Positions, Positions]:
+    """Give the distinct ones of sorted values, and of each value which of them it is."""
+    is_new = np.diff(values, prepend=-1) != 0
+    return values[is_new], np.cumsum(is_new) - 1
 
 
 def _fold_needle(text: str) -> tuple[bytes, bool]:
@@ -222,14 +265,14 @@ class _Needle:
         self._checked = [i for i, byte in enumerate(needle) if byte < 128 and not _is_letter(byte)]
         self._order: list[int] = []
 
-    def find(self, data: Bytes, folded: Bytes) -> Positions:
-        """Find where it occurs in a block, and in its bytes with the bit of the case."""
+    def find(self, data: Bytes) -> Positions:
+        """Find where it occurs in a block; the beginnings of all lines if it is empty."""
         places = len(data) - len(self._wanted) + 1
         if not len(self._wanted):
-            return _line_starts(data)
+            return _line_bounds(data)[0]
         if places < 1:
             return NONE
-        wanted = self._wanted | CASE
+        wanted, folded = self._wanted | CASE, data | CASE
         if not self._order:  # the rarest byte first, as the first block has them
             counts = np.bincount(folded, minlength=256)[wanted]
             self._order = np.argsort(counts, kind="stable").tolist()
@@ -252,62 +295,139 @@ def _is_letter(byte: int) -> bool:
     return chr(byte).isalpha()
 
 
-def _line_starts(data: Bytes) -> Positions:
-    return np.append(0, np.flatnonzero(data[:-1] == ord("\n")) + 1)
+def _line_bounds(data: Bytes) -> tuple[Positions, Positions]:
+    """Find where the lines of a block begin, and where the next ones do."""
+    ends = np.flatnonzero(data == LINE_END) + 1
+    return np.append(0, ends[:-1]), ends
 
 
-def _place_hit(block: bytes, start: int, hit: int, size: int) -> bool | None:
-    """Say whether a hit is in a text that is searched, by the keys around it.
+# --- Where a hit is -------------------------------------------------------------------------------
+
+
+def place_hits(data: Bytes, starts: Positions, hits: Positions, lines: Positions) -> Places:
+    """Say of each hit whether it is in a text that is searched, by the quotes and keys around it.
 
     Args:
-        block: Lines of a journal.
-        start: Where the line of the hit begins.
-        hit: Where the hit begins.
-        size: How long it is.
+        data: Whole lines of a journal.
+        starts: Where they begin.
+        hits: Where a text occurs that has no quotes but escaped ones.
+        lines: Which line each hit is in.
 
     Returns:
-        None where the keys leave it open.
+        SEARCHED, UNSEARCHED, or OPEN where only decoding the line says it.
     """
-    if block[hit - 1] == BACKSLASH or b"\\u" in block[hit - 5 : hit]:  # the rest of an escape
-        return None
-    conversation = block.find(CONVERSATION, start, hit)
-    if conversation < 0:
-        if block.find(b'"input":', start, hit) < 0:
-            return False  # its number, or its id
-        metadata = block.find(b',"metadata":', start, hit)
-        if metadata >= 0:
-            # The sample's own, unless its input has that key, too.
-            end = block.find(CONVERSATION, hit)
-            return None if block.find(b',"metadata":', metadata + 1, end) >= 0 else False
-    elif block.find(CONVERSATION_END, conversation, hit) >= 0:
-        return None if block.find(b'"error":"', conversation, hit) >= 0 else False
-    elif block.find(b'"api_turn":{', conversation, hit) >= 0:
-        return None
-    quote = block.rfind(b'"', start, hit)
-    while _is_escaped(block, quote):
-        quote = block.rfind(b'"', start, quote)
-    before, after = block[quote - 1], block[quote + 1]
-    if before != COLON:
-        if after == COLON:  # behind a key: a number, say
-            return False if conversation >= 0 else None
-        return False if after not in b",}]" and _is_key(block, hit + size) else None
-    if after in b",:}]":  # the quote ends a text, perhaps
-        return None
-    if conversation < 0 or block[quote - LONGEST_KEY : quote].endswith(SAID):
-        return True
-    return False if block[quote - LONGEST_KEY : quote].endswith(UNSAID) else None
+    quotes = _find_quotes(data)
+    if len(quotes) % 2 or (np.searchsorted(quotes, starts) % 2).any():  # a damaged line
+        return np.full(len(hits), OPEN, dtype=np.int8)
+    strings = _Strings(data, quotes)
+    inputs = strings.find_key(INPUT, starts)
+    metadata = strings.find_key(METADATA, starts)
+    talk = strings.find_key(CONVERSATION, starts)
+    end = strings.find_key(CONVERSATION_END, starts)
+    is_odd = ~talk.is_one | ~end.is_one | (end.first < talk.first)
+    is_odd |= (inputs.first > talk.first) | (metadata.first > talk.first)
+    # A second one before the conversation: the input has that key, too.
+    is_split = metadata.second < talk.first
+    api_turn = strings.find_key(API_TURN, starts).first
+
+    # Each hit's own string, if it is in one.
+    number = np.searchsorted(quotes, hits) - 1
+    is_inside = number % 2 == 0
+    is_text = is_inside.copy()
+    is_text[is_inside] = data[quotes[number[is_inside] + 1] + 1] != COLON  # keys are no texts
+    asked = (hits > inputs.first[lines]) & (hits < talk.first[lines])
+    is_before = hits < metadata.first[lines]
+    said = (hits > talk.first[lines]) & (hits < end.first[lines])
+    texts = np.flatnonzero(is_text & ~asked)
+    key = np.full(len(hits), OTHER, dtype=np.int8)
+    key[texts] = strings.name_keys(number[texts])
+
+    is_searched = is_text & (asked & is_before | said & (key == SAID))
+    is_open = asked & (is_before & ~is_inside | ~is_before & is_split[lines])
+    is_open |= said & (is_text & (key == OTHER) | (hits > api_turn[lines]))
+    is_open |= (hits > end.first[lines]) & (key == ERROR)
+    is_open |= is_odd[lines] | is_searched & _follow_escape(data, hits)
+    places = np.where(is_searched, SEARCHED, UNSEARCHED).astype(np.int8)
+    places[is_open] = OPEN
+    return places
 
 
-def _is_key(block: bytes, at: int) -> bool:
-    """Say whether the string that goes on at a place is a key."""
-    quote = block.find(b'"', at)
-    while _is_escaped(block, quote):
-        quote = block.find(b'"', quote + 1)
-    return block[quote + 1 : quote + 2] == b":"
+class _FirstKeys(NamedTuple):
+    """Of each line, where a key first is, and where it is again; FAR where it is not."""
+
+    first: Positions
+    second: Positions
+
+    @property
+    def is_one(self) -> Mask:
+        """Of each line, whether it has the key once."""
+        held: Mask = (self.first < FAR) & (self.second == FAR)
+        return held
 
 
-def _is_escaped(block: bytes, quote: int) -> bool:
-    before = quote
-    while block[before - 1] == BACKSLASH:
-        before -= 1
-    return (quote - before) % 2 == 1
+class _Strings:
+    """The strings of some lines.
+
+    Args:
+        data: The lines.
+        quotes: Where strings begin and end, in turn.
+    """
+
+    def __init__(self, data: Bytes, quotes: Positions) -> None:
+        self._data, self._quotes = data, quotes
+        self._opens = quotes[::2]
+        # As bytes they are compared in a fraction of the time; a key that is meant is short.
+        self._sizes = np.minimum(quotes[1::2] - self._opens - 1, 255).astype(np.uint8)
+        self._letters = data[self._opens + 1]
+
+    def find_key(self, wanted: bytes, starts: Positions) -> _FirstKeys:
+        """Find a key, and what is around it, in each line."""
+        before, key, _ = wanted.split(b'"', 2)
+        may_be = (self._sizes == len(key)) & (self._letters == key[0])
+        at = self._opens[np.flatnonzero(may_be)] - len(before)
+        at = at[(at >= 0) & (at + len(wanted) <= len(self._data))]
+        windows = sliding_window_view(self._data, len(wanted))[at]
+        at = at[windows.view(f"S{len(wanted)}")[:, 0] == wanted]
+        at = np.concatenate([at, [FAR, FAR]])
+        number = np.searchsorted(at, starts)
+        after = np.append(starts[1:], FAR)
+        first, second = at[number], at[np.minimum(number + 1, len(at) - 1)]
+        return _FirstKeys(
+            np.where(first < after, first, FAR), np.where(second < after, second, FAR)
+        )
+
+    def name_keys(self, number: Positions) -> Places:
+        """Give what KEYS says of the keys of some strings; OTHER where they have none of these."""
+        keys = self._quotes[number - 2]
+        sizes = self._quotes[number - 1] - keys - 1
+        is_value = (number >= 2) & (self._data[self._quotes[number] - 1] == COLON)
+        names = np.full(len(number), OTHER, dtype=np.int8)
+        for key, name in KEYS.items():
+            rows = np.flatnonzero(is_value & (sizes == len(key)))
+            for i, byte in enumerate(key, 1):
+                rows = rows[self._data[keys[rows] + i] == byte]
+            names[rows] = name
+        return names
+
+
+def _find_quotes(data: Bytes) -> Positions:
+    """Find the quotes that are not escaped: those of which an even number of backslashes precedes.
+
+    In JSON, nothing but strings has backslashes.
+    """
+    quotes = np.flatnonzero(data == QUOTE)
+    slashes = np.flatnonzero(data == BACKSLASH)
+    if not len(slashes):
+        return quotes
+    runs = slashes[np.diff(slashes, prepend=-2) > 1]  # where backslashes begin
+    behind = np.flatnonzero(data[quotes - 1] == BACKSLASH)
+    begin = runs[np.searchsorted(runs, quotes[behind]) - 1]
+    return np.delete(quotes, behind[(quotes[behind] - begin) % 2 == 1])
+
+
+def _follow_escape(data: Bytes, hits: Positions) -> Mask:
+    """Say of each hit whether it begins within an escape, perhaps."""
+    held: Mask = data[hits - 1] == BACKSLASH
+    for back in range(1, 5):  # of \u0041
+        held |= (data[hits - back] == ord("u")) & (data[hits - back - 1] == BACKSLASH)
+    return held

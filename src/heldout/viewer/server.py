@@ -364,6 +364,7 @@ async def serve(
     shown = allow_hosts[0] if allow_hosts else f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{actual}/"
     on_ready(address + (f"#token={secret}" if secret else ""))
+    threading.Thread(target=pages.warm_up, daemon=True).start()
     if open_browser is not None:
         open_browser(address + (f"#code={code}" if code else ""))
     try:

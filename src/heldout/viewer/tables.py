@@ -8,9 +8,11 @@ alone. Nothing is ever written into a run directory.
 from __future__ import annotations
 
 import difflib
+import os
 import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -43,7 +45,14 @@ from heldout.store.parquet import ParquetFile
 from heldout.store.report import EvalReport, repeats_of
 from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
-from heldout.viewer.search import Abandoned, abandoned, find_lines, find_text
+from heldout.viewer.search import (
+    THREADS,
+    Abandoned,
+    abandoned,
+    contains_text,
+    find_lines,
+    find_text,
+)
 from heldout.viewer.where import (
     CONTAINED,
     OUTCOMES,
@@ -57,7 +66,7 @@ from heldout.viewer.where import (
 
 ItemNumbers = NDArray[np.int64]
 """Numbers of items, in dataset order from 0."""
-PIECE = 4 << 20
+PIECE = 1 << 22
 """Bytes of a journal that are looked at at once."""
 COMPUTED = ("id", "reward", *OUTCOMES)
 """Fields of a filter that are no column of the file, or another one than it has."""
@@ -65,6 +74,8 @@ GRADED = ("ground_truth", "extracted")
 """Fields of a filter that only the journal has; a metadata key of that name comes first."""
 INPUTS = ("id", "sample_id", "repeat", "index", "ground_truth")
 """Columns that are known before the eval, beside the metadata of samples."""
+MOST_TRIED, MOST_TRIED_BYTES = 2_000, 8 << 20
+"""Lines that are decoded to find the first rows with a text, and their bytes."""
 LINE_START, DIGITS = b'{"index":', 10
 """How lines of a journal begin, and the digits that a number after that may have."""
 
@@ -323,6 +334,36 @@ class RunTable:
         order = self._order(sort)
         return order[held[order]]
 
+    def select_first(self, where: str, count: int) -> ItemNumbers | None:
+        """Pick the first items that a filter by texts holds for, without a search of the journal.
+
+        Returns:
+            None where there is no text to search for, or where the first lines have fewer items:
+            then a search is faster.
+        """
+        terms = parse(where)
+        texts = [term for term in terms if self._is_searched(term)]
+        if not texts or terms[-1].group:
+            return None
+        columns = [term for term in terms if term not in texts]
+        held = evaluate(columns, len(self), self.column, lambda _: None)
+        first = np.flatnonzero(held)[:MOST_TRIED]
+        found: list[int] = []
+        read = 0
+        with open_to_read(self.run.journal) as file:
+            for item in first.tolist():
+                file.seek(int(self.offsets[item]))
+                line = read_line(file)
+                read += len(line)
+                result = decode_result(self.run.journal, item + 2, line)
+                if all(_holds(term, result) != term.negated for term in texts):
+                    found.append(item)
+                if len(found) == count:
+                    return np.array(found, dtype=np.int64)
+                if read > MOST_TRIED_BYTES:
+                    break
+        return None
+
     def _compute_order(self, sort: str) -> ItemNumbers:
         """Sort all items, those without a value last, equal ones in dataset order."""
         return order_by(self.column(sort.removeprefix("-")), descending=sort.startswith("-"))
@@ -370,14 +411,22 @@ class RunTable:
         """Find the items whose question, conversation, target or error contains a text."""
         return self._items_at(find_text(self.run.journal, text))
 
-    def _search_term(self, term: Term) -> Mask | None:
-        """Evaluate a term that is about texts of conversations; None for any other."""
+    def _is_searched(self, term: Term) -> bool:
+        """Say whether a term is about texts of conversations."""
         if term.field == "text":
-            return self._search(term.value)
+            return True
         if term.field != "answer" or "answer" in self.fields:
-            return None
+            return False
         if term.op not in (":", "="):
             raise BadFilter("answers are searched with : or =", term.start)
+        return True
+
+    def _search_term(self, term: Term) -> Mask | None:
+        """Evaluate a term that is about texts of conversations; None for any other."""
+        if not self._is_searched(term):
+            return None
+        if term.field == "text":
+            return self._search(term.value)
         return self._search_answers(term.value, is_whole=term.op == "=")
 
     def _find_answers(self, text: str, *, is_whole: bool) -> Mask:
@@ -385,8 +434,7 @@ class RunTable:
         journal = self.run.journal
 
         def holds(line: bytes) -> bool:
-            answer = decode_result(journal, 0, line).trajectory.answer
-            return answer == text if is_whole else text.lower() in answer.lower()
+            return _has_answer(decode_result(journal, 0, line), text, is_whole=is_whole)
 
         return self._items_at(find_lines(journal, text, holds))
 
@@ -415,6 +463,18 @@ class RunTable:
         items = order[np.minimum(places, len(order) - 1)]
         held[items[self.offsets[items] == starts]] = True
         return held
+
+
+def _has_answer(result: EvalResult, text: str, *, is_whole: bool) -> bool:
+    answer = result.trajectory.answer
+    return answer == text if is_whole else text.lower() in answer.lower()
+
+
+def _holds(term: Term, result: EvalResult) -> bool:
+    """Say whether a result has the text of a term, which may be negated."""
+    if term.field == "text":
+        return contains_text(result, term.value)
+    return _has_answer(result, term.value, is_whole=term.op == "=")
 
 
 def order_by(column: FilterColumn, *, descending: bool) -> ItemNumbers:
@@ -450,25 +510,32 @@ def find_item_lines(journal: Path) -> ItemLines | None:
     Decoding a million lines would take 5 s, ten times as long. None where a line does not begin as
     heldout's own do.
     """
-    data = np.memmap(journal, dtype=np.uint8, mode="r").view(np.ndarray)
-    pieces = range(0, len(data), PIECE)
-    ends = [np.flatnonzero(data[start : start + PIECE] == ord("\n")) + start for start in pieces]
-    starts: ItemNumbers = np.concatenate(ends)[:-1] + 1  # behind the header
+    with open_to_read(journal) as file, ThreadPoolExecutor(THREADS) as pool:
+        number, size = file.fileno(), os.fstat(file.fileno()).st_size
+        parts = [*pool.map(lambda start: _read_heads(number, start), range(0, size, PIECE))]
+    # Behind the last line end is no whole line.
+    starts, indexes = (np.concatenate(part)[:-1] for part in zip(*parts, strict=True))
+    return _last_lines(indexes, starts) if len(starts) and (indexes >= 0).all() else None
+
+
+def _read_heads(file: int, start: int) -> tuple[ItemNumbers, ItemNumbers]:
+    """Find the lines behind the line ends of a piece, and their indexes: -1 where one has none."""
     width = len(LINE_START)
-    if not len(starts) or int(starts[-1]) + width + DIGITS > len(data):
-        return None
-    # The heads of all lines at once: each is in the cache then, and is touched once.
-    heads = np.lib.stride_tricks.sliding_window_view(data, width + DIGITS)[starts]
-    if (heads[:, :width] != np.frombuffer(LINE_START, dtype=np.uint8)).any():
-        return None
-    index = np.zeros(len(starts), dtype=np.int64)
-    is_number = np.ones(len(starts), dtype=np.bool_)
-    for digit in heads[:, width:].T.astype(np.int64) - ord("0"):
+    data = np.zeros(PIECE + width + DIGITS, dtype=np.uint8)
+    os.preadv(file, [data.data], start)
+    begins = np.flatnonzero(data[:PIECE] == ord("\n")) + 1
+    heads = np.lib.stride_tricks.sliding_window_view(data, width + DIGITS)[begins]
+    is_ours = (heads[:, :width] == np.frombuffer(LINE_START, dtype=np.uint8)).all(axis=1)
+    index = np.zeros(len(begins), dtype=np.int64)
+    is_number = np.ones(len(begins), dtype=np.bool_)
+    for column in range(width, width + DIGITS):
+        digit = heads[:, column].astype(np.int64) - ord("0")
         is_number &= (digit >= 0) & (digit <= 9)
+        if not is_number.any():
+            break
         index = np.where(is_number, index * 10 + digit, index)
-    if is_number.any():  # a number of more digits
-        return None
-    return _last_lines(index, starts)
+    # Where the digits do not end, the number has more.
+    return begins + start, np.where(is_ours & ~is_number, index, -1)
 
 
 def _decode_lines(journal: Path, repeats: int) -> ItemLines:

@@ -43,6 +43,7 @@ ROUTES = {
     "compare": "#/compare/shop-base/shop-tuned?by=level",
     "refused": "#/compare/shop-base/arithmetic",
     "pair": "#/compare/shop-base/shop-tuned/sample?id=price-000",
+    "several": "#/several?run=shop-base&run=shop-tuned&run=shop-base-strict",
     "curve": "#/curve/grpo-shop?from=0&to=120",
     "history": "#/curve/grpo-shop/sample?id=price-000",
 }
@@ -70,25 +71,36 @@ def module(page: Page, path: str, expression: str, argument: Any = None) -> Any:
 def test_a_page_is_accessible_in_both_themes_and_fits_every_window(
     one_page: Page, server: Server, name: str
 ) -> None:
-    page = one_page
-    page.goto(server.origin + ROUTES[name])
-    settle(page, name)
+    one_page.goto(server.origin + ROUTES[name])
+    settle(one_page, name)
+    check_accessible(one_page)
+
+
+def check_accessible(page: Page) -> None:
+    """Assert that axe finds nothing on a page, in both themes, and that it fits three sizes."""
     if not page.evaluate("'axe' in window"):
         axe = resources.files("axe_playwright_python").joinpath("axe.min.js")
         page.evaluate(axe.read_text())
-    for scheme, rules in (("light", ""), ("dark", "runOnly: 'color-contrast', ")):
-        page.emulate_media(color_scheme=scheme)
+
+    def check(what: object, rules: str = "") -> None:
         found = page.evaluate(f"axe.run({{ {rules}resultTypes: ['violations'] }})")
         assert [
-            (scheme, v["id"], [node["html"][:120] for node in v["nodes"][:3]])
+            (what, v["id"], [node["html"][:120] for node in v["nodes"][:3]])
             for v in found["violations"]
         ] == []
+
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    check("dark", "runOnly: 'color-contrast', ")
+    page.emulate_media(color_scheme="light")
+    check("light")
     for width in (390, 1024, 1600):
         page.set_viewport_size({"width": width, "height": 800})
         sizes = page.evaluate(
             "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
         )
         assert sizes[0] <= sizes[1], width
+        check(width, "runOnly: ['scrollable-region-focusable'], ")
+    page.set_viewport_size(SIZE)
 
 
 def settle(page: Page, name: str) -> None:
@@ -102,6 +114,7 @@ def settle(page: Page, name: str) -> None:
         "compare": "What differs in the settings",
         "refused": "although these differ",
         "pair": "Answer, from shop-base to shop-tuned",
+        "several": "2 comparisons, corrected for their number",
         "curve": "Samples by step",
         "history": "across steps",
     }
@@ -462,6 +475,33 @@ def test_half_a_field_is_not_searched_and_rows_of_the_last_filter_are_not_opened
     assert not page.locator(".busy").is_visible()
 
 
+def test_rows_with_a_common_text_are_there_before_they_are_counted(
+    open_page: Open, pages: Pages
+) -> None:
+    page = open_page("#/run/shop-base/samples")
+    see(page, "120 of 120 rows")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route(re.compile("/api/rows(?!.*quick)"), hold)
+    page.get_by_label("Filter").fill("text:e")
+    see(page, "at least 100 of 120 rows")
+    see(page, "counting…")
+    page.get_by_role("grid").focus()
+    page.keyboard.press("j")
+    second = page.locator("[role=row][aria-rowindex='2'][aria-selected=true]")
+    second.wait_for()
+    held[0].continue_()
+    total = pages.rows("shop-base", "text:e", "", [], 0, 1)["total"]
+    assert total > 100
+    see(page, f"{total} of 120 rows")
+    assert second.count() == 1
+    page.keyboard.press("End")
+    page.locator(f"[role=row][aria-rowindex='{total}']").wait_for()
+
+
 def test_a_filter_that_cannot_be_read_leaves_the_rows(open_page: Open) -> None:
     page = open_page("#/run/shop-base/samples")
     see(page, "120 of 120 rows")
@@ -755,8 +795,11 @@ def test_curves_are_drawn_together_with_a_crosshair_and_a_band_over_training_run
     page.locator("svg.curve").hover(position={"x": 1190, "y": 100})
     readout.get_by_text("step 40", exact=True).wait_for()
     see(page, "each run's mean is one value, n is 3")
-    page.get_by_label("mean over 3 training runs").uncheck()
+    check_accessible(page)
+    page.get_by_label("mean over 3 training runs").focus()
+    page.keyboard.press(" ")
     see(page, "one curve's own mean, over its samples")
+    check_accessible(page)
     page.get_by_label("add").select_option("fewer")
     see(page, "seed-0 and fewer differ in samples, n")
     server.close()
@@ -819,11 +862,13 @@ def test_a_reviewer_marks_samples_and_the_exported_file_has_the_notes(
     page.keyboard.type("forgets to carry <b>")
     page.keyboard.press("Escape")
     see(page, "written just now")
+    check_accessible(page)
     page.reload()
     assert page.get_by_label("remark").input_value() == "forgets to carry <b>"
     page.goto(f"{server.origin}#/run/arithmetic")
     see(page, "1 of reviewers: 1 incorrect")
     see(page, "1 note of reviewers: 1 incorrect")
+    check_accessible(page)
     server.close()
     out = tmp_path / "out.html"
     out.write_bytes(export_runs([tmp_path / "arithmetic"], samples="all"))
@@ -1047,6 +1092,12 @@ def test_formulas_of_a_text_are_shown_and_prices_are_none(open_page: Open, tmp_p
     page.goto(f"{server.origin}#/run/maths/sample?id=marked")
     page.locator(".turn.assistant mark", has_text="42").wait_for()
     server.close()
+    out = tmp_path / "out.html"
+    out.write_bytes(export_runs([tmp_path / "maths"], samples="all"))
+    page.goto(f"{out.as_uri()}#/run/maths/sample?id=maths")
+    page.locator(".turn.assistant").wait_for()
+    page.keyboard.press("m")
+    page.locator(".turn.assistant math").nth(2).wait_for()
 
 
 @pytest.mark.parametrize("text", ["[" * 50_000, "> " * 20_000, "*a " * 30_000, "- " * 30_000])
@@ -1054,10 +1105,9 @@ def test_markdown_that_is_hard_to_read_is_rendered_or_shown_as_it_is(
     one_page: Page, server: Server, text: str
 ) -> None:
     one_page.goto(server.address)
-    script = """(() => { const begun = performance.now(); const shown = m.Markdown({ text: a });
-        return [performance.now() - begun, typeof shown]; })()"""
-    _, kind = module(one_page, "markdown.js", script, text)
-    assert kind == "object"
+    script = """import('./vendor/preact-htm.js').then(({ html }) => { m.setElements(html);
+        return typeof m.Markdown({ text: a }); })"""
+    assert module(one_page, "markdown.js", f"await {script}", text) == "object"
 
 
 def test_scrolling_reaches_every_row(open_page: Open) -> None:

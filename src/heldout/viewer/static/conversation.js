@@ -1,8 +1,32 @@
 // A conversation: turns as they were said, reasoning folded, tool calls beside their results.
 
-import { Rendered } from "./markdown.js";
 import { count, visible, wordDiff } from "./text.js";
-import { html } from "./vendor/preact-htm.js";
+import { Component, html } from "./vendor/preact-htm.js";
+
+/** `markdown.js`, once it is asked for; its path is no literal, so that the bundle leaves it out. */
+let markdown = null;
+const MODULE = "./markdown.js";
+
+/** An exported file has it as a script of its own; it is waited for all the same, by every text. */
+async function loadMarkdown() {
+  const loaded = await (globalThis.heldoutMarkdown ?? import(MODULE));
+  loaded.setElements(html);
+  markdown = loaded;
+}
+
+/** Markdown; the text as it is until what reads it is there. */
+class Rendered extends Component {
+  componentDidMount() {
+    const settle = (problem) => this.setState({ problem });
+    if (!markdown) loadMarkdown().then(() => settle(null), settle);
+  }
+
+  render({ text, extracted }, { problem }) {
+    if (markdown) return markdown.Markdown({ text, extracted });
+    return html`${problem ? html`<p class="soft">Markdown could not be loaded.</p>` : null}
+      <pre class="said">${visible(text)}</pre>`;
+  }
+}
 
 /** A text with a part of it marked: what the grader extracted. */
 function Marked({ text, mark }) {

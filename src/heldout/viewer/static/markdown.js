@@ -2,10 +2,15 @@
 // HTML in it is shown as text, images are not loaded, a link shows where it goes and goes to the web
 // or nowhere.
 
-import { isExport } from "./exported.js";
+import * as math from "./math.js";
 import { visible } from "./text.js";
 import { Lexer } from "./vendor/marked.js";
-import { Component, html } from "./vendor/preact-htm.js";
+
+/** Makes elements: the page's own, since this module may be a script beside that of the page. */
+let html;
+export function setElements(make) {
+  html = make;
+}
 
 const LONGEST = 100_000;
 const LONGEST_CODE = 20_000;
@@ -29,9 +34,6 @@ const codePattern = (comment) =>
 const [HASH, SLASH] = ["#.*", String.raw`\/\/.*|\/\*[^]*?\*\/`].map(codePattern);
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
 
-/** `math.js`, once a text needs it; its path is no literal, so that the bundle leaves it out. */
-let math = null;
-const MATH_MODULE = "./math.js";
 const DISPLAY = /^(?:\$\$([\s\S]+?)\$\$|\\\[([\s\S]+?)\\\])/;
 /** Not a price: no space inside the signs, and no digit after the second. */
 const INLINE = /^(?:\\\(([\s\S]+?)\\\)|\$(?!\s)((?:[^$\\\n]|\\[\s\S])+?)(?<!\s)\$(?!\d))/;
@@ -51,22 +53,6 @@ const EXTENSIONS = {
   childTokens: {},
 };
 
-/** Markdown, for which mathematics is loaded where there is any; without it formulas stay text. */
-export class Rendered extends Component {
-  componentDidMount() {
-    if (math || isExport() || !HAS_MATH.test(this.props.text)) return;
-    const loaded = (module) => {
-      math = module;
-      this.setState({});
-    };
-    import(MATH_MODULE).then(loaded, () => {}); // the text is there all the same
-  }
-
-  render(props) {
-    return Markdown(props);
-  }
-}
-
 /**
  * @param {{text: string, extracted?: string | null}} props what the grader extracted is marked where
  *   the rendered text has it last
@@ -77,7 +63,7 @@ export function Markdown({ text, extracted = null }) {
   let tokens;
   let plain;
   try {
-    tokens = new Lexer({ gfm: true, ...(math ? { extensions: EXTENSIONS } : {}) }).lex(visible(text));
+    tokens = new Lexer({ gfm: true, extensions: EXTENSIONS }).lex(visible(text));
     plain = new Rendering(null);
     plain.blocks(tokens);
   } catch {

@@ -27,10 +27,11 @@ export function Samples({ name, params }) {
   const sort = params.get("sort") || "";
   const cols = params.getAll("cols");
   const request = { name, where, sort, cols };
-  const answer = useAnswer("rows", { ...request, limit: 100 });
+  const answer = useRows(request);
   const [problem, setProblem] = useState(null); // of rows further down
   const head = answer.data;
   const isShown = head && !answer.isStale && !answer.problem;
+  const isCounted = isShown && head.total !== null;
   const slices = useSlices(name, where, isShown && head.mean && head.picked === "metadata");
   const fresh = useNewRows(name, head);
 
@@ -53,7 +54,7 @@ export function Samples({ name, params }) {
       ${CHIPS.map(
         ([label, term]) => html`<button aria-pressed=${terms.includes(term)} onClick=${() => toggle(term)}>
           <${Sign} outcome=${label} />${` ${label}`}
-          ${isShown ? html` <span class="soft">${count(head.counts[label])}</span>` : null}</button>`,
+          ${isCounted ? html` <span class="soft">${count(head.counts[label])}</span>` : null}</button>`,
       )}
       ${
         head?.fields.length && !isExport()
@@ -80,6 +81,17 @@ export function Samples({ name, params }) {
           ? null
           : html`<p class="soft" role="status">Loading…</p>`
     }`;
+}
+
+/** The first rows; of a text that is in many, they are there before all of them are counted. */
+function useRows(request) {
+  const params = { ...request, limit: 100 };
+  const isQuick = request.where && !request.sort;
+  const quick = useAnswer("rows", isQuick ? { ...params, quick: 1 } : params);
+  const isPart = quick.data?.total === null && !quick.isStale;
+  const whole = useAnswer(isPart ? "rows" : null, params);
+  if (!isPart) return quick;
+  return whole.data && !whole.isStale ? whole : { ...quick, problem: quick.problem || whole.problem };
 }
 
 /** How many slices of a run were looked at: those whose mean stood there long enough to be read. */
@@ -196,22 +208,26 @@ function Counts({ head, slices, fresh, onFresh }) {
     notes.push(
       `${count(head.inside)} of ${count(head.of)} conversations are in this file; other rows are grey`,
     );
-  return html`<p role="status" class="counts">${count(head.total)} of ${count(head.of)} rows
+  const total = head.total === null ? `at least ${count(head.rows.length)}` : count(head.total);
+  if (head.total === null) notes.unshift("counting…");
+  return html`<p role="status" class="counts">${total} of ${count(head.of)} rows
     ${notes.map((note) => html` · <span class=${typeof note === "string" ? "soft" : ""}>${note}</span>`)}
     ${fresh ? html` · <button onClick=${onFresh}>${count(fresh)} new rows</button>` : null}</p>`;
 }
 
 function Rows({ head, request, answer, at, onProblem }) {
   const { name, where, sort } = request;
+  const total = head.total ?? head.rows.length;
+  const of = answer.of.replace("&quick=1", ""); // rows stay while they are counted
   const load = async (offset, limit, signal) => {
     if (offset === 0) return head.rows;
     return (await get("rows", { ...request, offset, limit }, signal)).rows;
   };
   const open = (row, index) =>
     go(["run", name, "sample"], { id: row.id, repeat: row.repeat || "", where, sort, at: index });
-  return html`<${Grid} label="samples" columns=${columns(head, sort)} total=${head.total}
-    version=${`${name} ${answer.of} ${head.generation}`} isStale=${answer.isStale || answer.problem !== null}
-    selected=${Math.min(at, Math.max(0, head.total - 1))} load=${load}
+  return html`<${Grid} label="samples" columns=${columns(head, sort)} total=${total}
+    version=${`${name} ${of} ${head.generation}`} isStale=${answer.isStale || answer.problem !== null}
+    selected=${Math.min(at, Math.max(0, total - 1))} load=${load}
     isAbsent=${(row) => row.inside === false}
     onSelect=${(row) => set({ at: row })} onOpen=${open} onProblem=${onProblem} />`;
 }
