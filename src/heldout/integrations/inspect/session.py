@@ -289,7 +289,8 @@ class InspectSession(SampleSource):  # type: ignore[misc]
                 return
             self._ends_when_idle = True
         self._loop.call_soon_threadsafe(self._news.set)
-        await asyncio.wrap_future(self._over)
+        # Not for ever: code that blocks Inspect's loop cannot be cancelled.
+        await asyncio.wait({asyncio.wrap_future(self._over)}, timeout=2 * END_SECONDS)
 
     def _end_item(self, item: InspectItem) -> None:
         item.cancel()
