@@ -42,6 +42,9 @@ SOURCES: Mapping[str, TaskSource] = {
         "families",
         {"pass_threshold": 1.0},  # parts of it are given for answers that are not right
     ),
+    "verifiers": TaskSource(
+        "verifiers", "heldout.integrations.verifiers", "from_verifiers", "installed_ids"
+    ),
 }
 """By prefix."""
 
