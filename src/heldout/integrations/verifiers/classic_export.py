@@ -71,7 +71,7 @@ def to_classic(
             "verifiers sets signal handlers when an environment is made, which only the main "
             "thread may do; call to_verifiers there"
         )
-    prepare = partial(_prepare, prepare_messages=definition.prepare_messages)
+    prepare = partial(plain_prompt, prepare_messages=definition.prepare_messages)
     by_id = {s.id: s for s in distinct(definition.samples, wanted="to_verifiers takes Samples")}
     if not by_id:
         raise InvalidInput("there are no samples to make an environment of")
@@ -89,7 +89,8 @@ def to_classic(
     return env
 
 
-def _prepare(sample: Sample, prepare_messages: PrepareMessages | None) -> list[Message]:
+def plain_prompt(sample: Sample, prepare_messages: PrepareMessages | None) -> list[Message]:
+    """Make a sample's opening messages outside an event loop."""
     if prepare_messages is None:
         return messages_of(sample.input, f"sample {sample.id!r}: input")
     messages = prepare_messages(sample)

@@ -16,6 +16,9 @@ from typing import Any
 
 from heldout.errors import InvalidInput
 
+NEEDS = {"openenv": "openenv"}
+"""Packages that tasksets of verifiers import when they run."""
+
 
 def list_v1() -> dict[str, str | None]:
     """Return the installed tasksets, with the reason where one cannot be an eval here."""
@@ -70,6 +73,8 @@ def _exports_taskset(module: Any) -> bool:
 
 def _why_not_v1(id: str) -> str | None:
     """Return why a taskset cannot be an eval here, as far as its classes tell."""
+    if (package := NEEDS.get(id)) and find_spec(package) is None:
+        return f"it needs the package {package}"
     from heldout.integrations.verifiers.v1 import check_classes
 
     try:

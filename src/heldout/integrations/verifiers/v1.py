@@ -18,6 +18,7 @@ from importlib.metadata import version
 from typing import Any
 
 import verifiers.v1 as vf
+from pydantic import ValidationError
 from verifiers.v1.harnesses.null import NullHarness
 from verifiers.v1.interception import InterceptionServerConfig
 from verifiers.v1.runtimes import runtime_is_local
@@ -40,11 +41,13 @@ from heldout.integrations.verifiers.v1_rollout import (
 from heldout.rollout import EvalDefinition
 from heldout.types import Message, Sample
 
-REFUSED_ENVS = {
+REFUSED = {
     "BestOfNEnv": "it compares several attempts; heldout repeats samples itself (`repeats`)",
     "TextArenaEnv": "it seeds Python's global random numbers; use textarena:NAME",
+    "harbor": "its tasks run in containers, which heldout does not start",
+    "textarena": "it seeds Python's global random numbers; use textarena:NAME",
 }
-"""Why an environment of the package cannot be an eval, by class."""
+"""Why an environment or a taskset of the package cannot be an eval, by class or by id."""
 OWN_FIELDS = {*vf.TaskData.model_fields} - {"id", "name", "prompt", "system_prompt"}
 
 
@@ -83,10 +86,11 @@ def from_v1(
     for task in tasks:
         _check_task(task, chosen, shared, rewarded=type(env) not in (type(None), vf.SingleAgentEnv))
     samples = list(_make_samples(tasks, metadata))
+    # In place of which `chosen` is put when it runs; its own may have no id to be found by.
+    spec = spec.model_copy(update={"harness": vf.harness_config_type("null")(id="null")})
     runner: Any
     if env is None:
-        own = {"harness": chosen.config, "model": MODEL, "client": CLIENT}
-        runner = AgentRunner(spec.model_copy(update=own), chosen, shared)
+        runner = AgentRunner(spec, chosen, shared)
     else:
         # Its own constructor, since where it runs is decided there.
         local = {role: spec, "interception": InterceptionServerConfig()}
@@ -139,9 +143,16 @@ def _no_messages(sample: Sample) -> list[Message]:
 def _load(source: Any, config: dict[str, Any]) -> tuple[Any, Any]:
     """Return the environment, None for a taskset alone, and the taskset."""
     if isinstance(source, str):
+        _check_name(source)
         try:
             settings = vf.resolve_env_config({"taskset": {"id": source, **config}})
             source = vf.load_environment(settings)
+        except ValidationError as problem:
+            wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problem.errors()]
+            fields = ", ".join(vf.taskset_config_type(source).model_fields)
+            raise InvalidInput(
+                f"the config of {source}: {'; '.join(wrong)}. It has {fields}"
+            ) from problem
         except (ImportError, AttributeError, TypeError, ValueError) as problem:
             raise InvalidInput(f"verifiers cannot load {source!r}: {problem}") from problem
     elif config:
@@ -163,7 +174,8 @@ def _load(source: Any, config: dict[str, Any]) -> tuple[Any, Any]:
 def _find_role(env: Any) -> tuple[str, Any]:
     """Return the name of the only role, and its agent's config, made to run in this process."""
     if env is None:
-        return "agent", vf.AgentConfig(runtime=vf.SubprocessConfig())
+        local = vf.SubprocessConfig()
+        return "agent", vf.AgentConfig(runtime=local, model=MODEL, client=CLIENT)
     name = type(env).__name__
     roles = {role: spec for role, spec in env.config if isinstance(spec, vf.AgentConfig)}
     _check_roles(name, roles)
@@ -208,8 +220,8 @@ def check_classes(taskset_id: str) -> None:
     Raises:
         InvalidInput: It cannot be an eval here.
     """
+    _check_name(taskset_id)
     try:
-        vf.import_taskset(taskset_id)
         task, env = vf.task_type(taskset_id), vf.environment_class(taskset_id)
         fields = vf.env_config_type(taskset_id).model_fields
     except (ImportError, AttributeError, TypeError, ValueError) as problem:
@@ -221,9 +233,13 @@ def check_classes(taskset_id: str) -> None:
     _check_harness(_load_harness(None, vf.AgentConfig(), taskset_id), allow_code=False)
 
 
-def _check_roles(name: str, roles: Collection[str]) -> None:
-    if why := REFUSED_ENVS.get(name):
+def _check_name(name: str) -> None:
+    if why := REFUSED.get(name):
         raise InvalidInput(f"{name} cannot be an eval: {why}")
+
+
+def _check_roles(name: str, roles: Collection[str]) -> None:
+    _check_name(name)
     if len(roles) != 1:
         raise InvalidInput(
             f"{name} has several agents ({', '.join(roles)}), which would all be the policy; an "
@@ -312,7 +328,12 @@ def _take_tasks(taskset: Any, limit: int | None) -> list[Any]:
         taskset = taskset.take(limit)
     elif not taskset.bounded:
         raise InvalidInput(f"{name} has no end: pass limit, the number of tasks to take")
-    tasks = list(taskset)
+    try:
+        tasks = list(taskset)
+    except Exception as problem:
+        raise InvalidInput(
+            f"{name} could not load its tasks: {type(problem).__name__}: {problem}"
+        ) from problem
     if not tasks:
         raise InvalidInput(f"{name} has no tasks")
     return tasks

@@ -215,7 +215,7 @@ class AgentRunner:
             await stack.enter_async_context(server)
             server.clients[CLIENT.model_dump_json()] = client
             agent = vf.Agent(self.config, interception=server)
-            agent.harness = self.harness
+            _take_seat(agent, self.harness)
 
             async def run(task: Any, on_trace: OnTrace) -> Any:
                 return await agent.run(task, tools=shared, on_trace=on_trace)
@@ -238,9 +238,7 @@ class EnvRunner:
 
         async def setup(agents: Any) -> None:
             await self.env.setup(agents)
-            agent = getattr(agents, self.role)
-            agent.harness = self.harness
-            agent.config = agent.config.model_copy(update={"harness": self.harness.config})
+            _take_seat(getattr(agents, self.role), self.harness)
 
         env.setup = setup
         ctx = vf.ModelContext(model=MODEL, client=CLIENT)
@@ -254,6 +252,12 @@ class EnvRunner:
                 return episode.traces[-1]
 
             yield run
+
+
+def _take_seat(agent: Any, harness: Any) -> None:
+    """Give an agent its harness: the package makes one by its id, which not all have."""
+    agent.harness = harness
+    agent.config = agent.config.model_copy(update={"harness": harness.config})
 
 
 class LoopServers:

@@ -37,8 +37,12 @@ class GuessEnv(vf.Env[GuessEnvConfig]):
         interaction.trace.record_reward("found", found, 0.3)
 
 
-class GuessTaskset(vf.Taskset[GuessTask]):
+class GuessConfig(vf.TasksetConfig):
+    numbers: tuple[int, ...] = (3,)
+
+
+class GuessTaskset(vf.Taskset[GuessTask, GuessConfig]):
     def load(self) -> Iterator[GuessTask]:
-        for number in (3, 5):
+        for number in self.config.numbers:
             data = GuessData(name=f"guess-{number}", prompt="Guess!", number=number)
             yield GuessTask(data, self.config.task)

@@ -1,4 +1,4 @@
-"""A taskset with tool servers: one of each rollout with a state, one that all share."""
+"""A taskset whose rollouts have a tool server each, with a state that the reward reads."""
 
 from __future__ import annotations
 
@@ -23,15 +23,6 @@ class BasketTools(vf.Toolset[vf.ToolsetConfig, Basket]):
         return f"{len(self.state.items)} items"
 
 
-class PriceTools(vf.Toolset[vf.SharedToolsetConfig, vf.State]):
-    TOOL_PREFIX = "prices"
-
-    @vf.tool
-    async def price(self, item: str) -> str:
-        """Look up a price."""
-        return {"apple": "0.5"}[item]
-
-
 class ShopTask(vf.Task[vf.TaskData, Basket, vf.TaskConfig]):
     @classmethod
     def toolsets(cls, config: vf.TaskConfig) -> list[vf.Toolset]:
@@ -43,16 +34,9 @@ class ShopTask(vf.Task[vf.TaskData, Basket, vf.TaskConfig]):
 
 
 class ShopTaskset(vf.Taskset[ShopTask]):
-    @classmethod
-    def toolsets(cls, config: vf.TasksetConfig) -> list[vf.Toolset]:
-        return [PriceTools(vf.SharedToolsetConfig())]
-
     def load(self) -> Iterator[ShopTask]:
         yield ShopTask(vf.TaskData(name="apple", prompt="Buy an apple."), self.config.task)
 
 
 if __name__ == "__main__":
-    import os
-
-    # One module, two servers: a server's config says which.
-    (PriceTools if "colocated" not in os.environ["VF_CONFIG"] else BasketTools).run()
+    BasketTools.run()

@@ -28,7 +28,7 @@ class SumTask(vf.Task[SumData]):
 
 
 class SumsConfig(vf.TasksetConfig):
-    n: int = 3
+    n: int = 2
     """Number of tasks."""
 
 
