@@ -25,7 +25,8 @@ EVENTS = (
     + b"\n\ndata: [DONE]\n\n"
 )
 STREAM = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(EVENTS)
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+    % len(EVENTS)
 ) + EVENTS
 
 

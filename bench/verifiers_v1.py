@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import verifiers.v1 as vf
-from common import HERE, child, emit, middle, options, say, scratch
 from verifiers.v1.harnesses.utils.launch import CHAT_PROGRAM_SOURCE
 from verifiers.v1.runtimes.subprocess import SubprocessRuntime
 from verifiers.v1.utils.trace_store import append_episode
 
+from common import HERE, child, emit, middle, options, say, scratch
 from heldout import EvalConfig, evaluate
 from heldout.integrations.verifiers import from_verifiers
 from heldout.integrations.verifiers.v1_chat import ChatHarness
@@ -128,11 +128,15 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=1000)
     given = parser.parse_args()
     if given.case:
-        return measure(given.case, given.n)
-    n = 50 if given.quick else given.n
-    sizes = {"heldout": n, "verifiers": n, "null": 4 if given.quick else 20}
+        measure(given.case, given.n)
+    else:
+        compare(quick=given.quick, n=50 if given.quick else given.n)
+
+
+def compare(*, quick: bool, n: int) -> None:
+    sizes = {"heldout": n, "verifiers": n, "null": 4 if quick else 20}
     rounds: dict[str, list[dict[str, Any]]] = {case: [] for case in sizes}
-    for number in range(1 if given.quick else 3):
+    for number in range(1 if quick else 3):
         for case, size in sizes.items():
             if case != "null" or number == 0:
                 say(f"round {number + 1}: {case}")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import random
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from verifiers.v1.dialects.chat import ChatDialect, message_to_wire
 from verifiers.v1.harnesses.utils.launch import CHAT_PROGRAM_SOURCE
 from verifiers.v1.runtimes import subprocess as subprocess_runtime
 
-from heldout import EvalConfig, EvalDefinition, Message, Metric, Reply, Sample, Score, ToolCall
+from heldout import EvalConfig, EvalDefinition, Message, Metric, Sample, Score, ToolCall
 from heldout import evaluate as evaluate_eval
 from heldout.chat.messages import message_of, to_chat_api
 from heldout.environments import ToolEnvironment
@@ -28,7 +26,6 @@ from heldout.errors import InvalidInput, ResumeMismatch, SystemicFailure
 from heldout.integrations.tasks import list_tasks, load_task
 from heldout.integrations.verifiers import from_verifiers, to_verifiers
 from heldout.integrations.verifiers.v1_chat import model_requests
-from heldout.types import Completion, Usage
 from tests.test_docs import blocks
 
 pytestmark = [
@@ -289,7 +286,7 @@ class InProcess(vf.Harness[vf.HarnessConfig]):
         super().__init__(vf.HarnessConfig(id="in-process"))
         self.talk, self.secrets, self.endpoints = talk, [], []
 
-    async def launch(  # noqa: D102
+    async def launch(
         self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, urls: Any, data: Any
     ) -> vf.ProgramResult:
         self.secrets.append(secret)
@@ -625,9 +622,7 @@ def test_an_eval_of_heldout_runs_in_verifiers_and_comes_back_the_same(
             run(with_null, policy, tmp_path / "null")
 
 
-def test_the_code_blocks_of_the_page_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__docs__"}
     for kind, code in blocks("docs/verifiers.md"):
