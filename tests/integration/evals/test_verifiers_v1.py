@@ -7,7 +7,8 @@ import hashlib
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,35 +76,38 @@ def policy(messages: Sequence[Message]) -> Message:
     return message_of(answer([to_chat_api(message) for message in messages]), "answer")
 
 
-async def serve_answer(request: web.Request) -> web.Response:
-    body = await request.json()
-    assert body["stream"]  # as the package's own chat program asks
-    message = answer(body["messages"])
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    raw = {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-    events = b"".join(ChatDialect().stream_events(raw))
-    return web.Response(body=events, content_type="text/event-stream")
+@asynccontextmanager
+async def model_server(respond: Callable[..., Any]) -> AsyncIterator[vf.EvalClientConfig]:
+    """A chat API on loopback, for verifiers' own client."""
+
+    async def handle(request: web.Request) -> web.Response:
+        body = await request.json()
+        choice = {"index": 0, "message": respond(body["messages"]), "finish_reason": "stop"}
+        raw = {"id": "x", "object": "chat.completion", "created": 0, "model": "m"}
+        raw["choices"] = [choice]
+        if not body.get("stream"):
+            return web.json_response(raw)
+        events = b"".join(ChatDialect().stream_events(raw))
+        return web.Response(body=events, content_type="text/event-stream")
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    address = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    yield vf.EvalClientConfig(base_url=address, api_key_var="NO_KEY")
+    await runner.cleanup()
 
 
 async def run_with_verifiers(taskset_id: str, role: str) -> list[Any]:
     """The package's own runner, its `null` program and its HTTP client; their traces."""
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", serve_answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    client = vf.EvalClientConfig(base_url=f"http://127.0.0.1:{port}/v1", api_key_var="NO_KEY")
     seat = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
     env = vf.load_environment(vf.resolve_env_config({"taskset": {"id": taskset_id}, role: seat}))
-    ctx = vf.ModelContext(model="m", client=client)
-    try:
-        async with env.serving():
-            slots = [slot for task in env.taskset for slot in env.slots(task)]
-            episodes = await asyncio.gather(*(env.run_slot(slot, ctx) for slot in slots))
-    finally:
-        await runner.cleanup()
+    async with model_server(answer) as client, env.serving():
+        ctx = vf.ModelContext(model="m", client=client)
+        slots = [slot for task in env.taskset for slot in env.slots(task)]
+        episodes = await asyncio.gather(*(env.run_slot(slot, ctx) for slot in slots))
     return [episode.traces[0] for episode in episodes]
 
 
@@ -601,25 +605,38 @@ SAMPLES = [Sample("3", {"question": "1 + 2?"}, "3"), Sample("bad", {"question": 
 
 
 @pytest.mark.parametrize("with_tools", [False, True])
-def test_an_eval_of_heldout_runs_in_verifiers_and_comes_back_the_same(
+def test_an_eval_of_heldout_has_the_same_scores_in_verifiers(
     with_tools: bool, tmp_path: Path
 ) -> None:
     parts: dict[str, Any] = {"environment_factory": lambda sample: adder()} if with_tools else {}
     respond = use_tool if with_tools else policy
     taskset_class, harness_class = to_verifiers(SAMPLES, score_sum, **parts)
-    harness = harness_class(vf.HarnessConfig(id="heldout"))
-    definition = from_verifiers(taskset_class(vf.TasksetConfig()), harness=harness)
-    there = run(definition, respond, tmp_path / "there")
-    here = run(EvalDefinition(SAMPLES, score_sum, None, **parts), respond, tmp_path / "here")
-    good, bad = there.results
-    assert good.trajectory.messages == here.results[0].trajectory.messages
-    assert good.score.reward == here.results[0].score.reward == float(with_tools)
-    assert good.score["tools"] == float(with_tools)
-    assert "no target" in bad.error
+    taskset = taskset_class(vf.TasksetConfig())
+
+    def wire(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return to_chat_api(respond([message_of(message, "request") for message in messages]))
+
+    async def run_there() -> list[vf.Trace]:
+        async with model_server(wire) as client:
+            settings = {"model": "m", "client": client, "runtime": vf.SubprocessConfig()}
+            agent = vf.Agent(vf.AgentConfig(harness={"id": "null"}, **settings))
+            agent.harness = harness_class(vf.HarnessConfig(id="heldout"))
+            return [await agent.run(each) for each in taskset]
+
+    good, bad = asyncio.run(run_there())
+    here = run(EvalDefinition(SAMPLES, score_sum, None, **parts), respond, tmp_path).results[0]
+    theirs = [message_of(message_to_wire(message), "trace") for message in good.messages]
+    assert [*map(written, theirs)] == [*map(written, here.trajectory.messages)]
+    assert good.reward == here.score.reward == float(with_tools)
+    assert good.metrics == {metric.name: metric.value for metric in here.score.metrics}
+    assert not bad.ok
+    assert "no target" in bad.last_error.message
+    again = from_verifiers(taskset)  # with null: a harness of another's
     if with_tools:
-        with_null = from_verifiers(taskset_class(vf.TasksetConfig()))
         with pytest.raises(SystemicFailure, match="its own harness"):
-            run(with_null, policy, tmp_path / "null")
+            run(again, policy, tmp_path / "null")
+    else:
+        assert run(again, policy, tmp_path / "null").results[0].score["right"] == 0.0
 
 
 def test_the_code_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
