@@ -25,7 +25,7 @@ from heldout.chat.messages import message_of, to_chat_api
 from heldout.environments import ToolEnvironment
 from heldout.errors import InvalidInput, ResumeMismatch, SystemicFailure
 from heldout.integrations.tasks import list_tasks, load_task
-from heldout.integrations.verifiers import from_verifiers, to_verifiers
+from heldout.integrations.verifiers import from_verifiers, to_verifiers, v1_rollout
 from heldout.integrations.verifiers.v1_chat import model_requests
 from tests.test_docs import blocks
 
@@ -259,7 +259,7 @@ def task(kind: type[vf.Task] = Fair, **data: Any) -> vf.Task:
         (Nothing, "no reward was recorded"),
         (Masked, "mask_sample"),
         (SlowReward, "it ended by scoring_timeout"),
-        (SlowSetup, "it ended by setup_timeout|without asking"),
+        (SlowSetup, "it ended by setup_timeout"),
         (SlowFinalize, "it ended by finalize_timeout"),
         (BrokenSetup, "OSError: no disk"),
         (BrokenStop, "no state"),
@@ -392,6 +392,7 @@ def test_the_server_is_on_loopback_ends_with_the_run_and_its_secret_stays_in_mem
     state = random.getstate()
     run(from_verifiers(taskset_of(task(), task(id="b")), harness=harness), policy, tmp_path)
     assert random.getstate() == state
+    assert not v1_rollout._keepers
     assert len(set(harness.secrets)) == 2
     (endpoint,) = set(harness.endpoints)
     assert endpoint.startswith("http://127.0.0.1:")

@@ -107,7 +107,10 @@ def _load(vf: Any, source: Any, parameters: dict[str, Any]) -> Any:
         try:
             return vf.load_environment(source, **parameters)
         except (ValueError, RuntimeError) as problem:
-            raise InvalidInput(f"verifiers: {problem}") from problem
+            raise InvalidInput(
+                f"verifiers: {problem} If it is a taskset of verifiers.v1: "
+                "pip install 'verifiers>=0.4'"
+            ) from problem
     if parameters:
         raise InvalidInput(
             f"from_verifiers has no argument {min(parameters)!r} for an environment object"

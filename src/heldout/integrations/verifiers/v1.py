@@ -154,7 +154,10 @@ def _load(source: Any, config: dict[str, Any]) -> tuple[Any, Any]:
                 f"the config of {source}: {'; '.join(wrong)}. It has {fields}"
             ) from problem
         except (ImportError, AttributeError, TypeError, ValueError) as problem:
-            raise InvalidInput(f"verifiers cannot load {source!r}: {problem}") from problem
+            raise InvalidInput(
+                f"verifiers cannot load {source!r}: {problem} If it is an environment of verifiers "
+                "before 0.4: pip install 'verifiers<0.4'"
+            ) from problem
     elif config:
         raise InvalidInput(
             f"from_verifiers has no argument {min(config)!r}; a taskset's own config is passed "

@@ -183,6 +183,7 @@ def _to_chat_completion(completion: Completion, trace: Any) -> dict[str, Any]:
 
 
 Servers = tuple[PolicyClient, RunTask]
+StartedServers = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Servers]]
 
 
 class TaskRunner(Protocol):
@@ -265,7 +266,11 @@ class LoopServers:
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
-        self._started: WeakKeyDictionary[Any, asyncio.Future[Servers]] = WeakKeyDictionary()
+        self._started: StartedServers = WeakKeyDictionary()
+
+    def __reduce__(self) -> Any:
+        # For workers on other machines, which start their own.
+        return LoopServers, (self._runner,)
 
     async def get(self) -> Servers:
         """Return those of this loop, started by its first rollout.
@@ -277,11 +282,13 @@ class LoopServers:
         if loop not in self._started:
             self._started[loop] = loop.create_future()
             # Not in the context of the rollout that happens to be the first.
-            keeping = _keep_servers(self._runner, self._started[loop])
+            keeping = _keep_servers(self._runner, self._started)
             keeper = loop.create_task(keeping, context=contextvars.Context())
             _keepers.add(keeper)
             keeper.add_done_callback(_keepers.discard)
-            weakref.finalize(self, _end, loop, keeper)
+            finalizer = weakref.finalize(self, _end, loop, keeper)
+            finalizer.atexit = False
+            keeper.add_done_callback(lambda keeper: finalizer.detach())
         try:
             return await asyncio.shield(self._started[loop])
         except Exception as problem:
@@ -294,18 +301,21 @@ _keepers: set[asyncio.Task[None]] = set()
 """Event loops hold no tasks."""
 
 
-async def _keep_servers(runner: TaskRunner, started: asyncio.Future[Servers]) -> None:
+async def _keep_servers(runner: TaskRunner, started: StartedServers) -> None:
     # Nothing tells an environment factory which item is the last one. But an event loop that ends
     # cancels its tasks, and waits for them: then the servers stop.
-    client = PolicyClient()
+    loop, client = asyncio.get_running_loop(), PolicyClient()
     try:
         async with runner.serving(client) as run:
-            started.set_result((client, run))
-            await asyncio.get_running_loop().create_future()
+            started[loop].set_result((client, run))
+            await loop.create_future()
     except Exception as problem:
-        if started.done():
+        if started[loop].done():
             raise
-        started.set_exception(problem)
+        started[loop].set_exception(problem)
+    except asyncio.CancelledError:
+        started.pop(loop).cancel()  # the future would keep its loop
+        raise
 
 
 def _end(loop: asyncio.AbstractEventLoop, keeper: asyncio.Task[None]) -> None:
