@@ -375,7 +375,10 @@ def test_a_harness_leads_one_conversation_that_grows(
 
 
 def test_a_limit_ends_the_rollout_as_verifiers_own_and_it_is_scored(tmp_path: Path) -> None:
-    report = run(from_verifiers("vf-guess", numbers=(3, 5)), policy, tmp_path, max_turns=2)
+    elsewhere = {"model": "another", "client": {"base_url": "http://127.0.0.1:1/v1"}}
+    settings = {"taskset": {"id": "vf-guess", "numbers": (3, 5)}, "player": elsewhere}
+    env = vf.load_environment(vf.resolve_env_config(settings))  # the policy plays all the same
+    report = run(from_verifiers(env), policy, tmp_path, max_turns=2)
     found, not_found = report.results
     assert (found.score.reward, found.trajectory.stop.ended_by) == (0.3, "environment")
     assert (not_found.score.reward, not_found.trajectory.stop.limit) == (0.0, "max_turns")

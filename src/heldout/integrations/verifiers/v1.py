@@ -188,9 +188,9 @@ def _find_role(env: Any) -> tuple[str, Any]:
             f"the agent of {name} runs in a {spec.runtime.type} container; here it runs in this "
             "process. Leave out its runtime, or set vf.SubprocessConfig()"
         )
-    return role, spec.model_copy(
-        update={"runtime": vf.SubprocessConfig(), "retries": vf.RetryConfig()}
-    )
+    # It is the policy, whatever model the environment names.
+    own = {"runtime": vf.SubprocessConfig(), "model": MODEL, "client": CLIENT}
+    return role, spec.model_copy(update={**own, "retries": vf.RetryConfig()})
 
 
 def _load_harness(given: Any, spec: Any, taskset_id: str) -> Any:
