@@ -375,7 +375,8 @@ def test_a_harness_leads_one_conversation_that_grows(
 
 
 def test_a_limit_ends_the_rollout_as_verifiers_own_and_it_is_scored(tmp_path: Path) -> None:
-    elsewhere = {"model": "another", "client": {"base_url": "http://127.0.0.1:1/v1"}}
+    address = {"type": "eval", "base_url": "http://127.0.0.1:1/v1"}
+    elsewhere = {"model": "another", "client": address}
     settings = {"taskset": {"id": "vf-guess", "numbers": (3, 5)}, "player": elsewhere}
     env = vf.load_environment(vf.resolve_env_config(settings))  # the policy plays all the same
     report = run(from_verifiers(env), policy, tmp_path, max_turns=2)
