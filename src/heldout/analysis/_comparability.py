@@ -312,7 +312,7 @@ def _comparable_settings(run: LoadedRun) -> dict[str, Any]:
     settings = {
         name: value
         for name, value in result_changing(run.config).items()
-        if not name.startswith(("endpoint", "parent")) and name not in _NOT_SETTINGS
+        if not name.startswith(("endpoint", "imported", "parent")) and name not in _NOT_SETTINGS
     }
     prepare = run.functions.get("prepare_messages")
     if isinstance(prepare, dict):
