@@ -133,7 +133,7 @@ def write_run(
     with closing(run.claim()) as journal:
         try:
             run.write_info(info)
-            errors = _write_attempts(log, journal)
+            errors, in_scoring = _write_attempts(log, journal)
             journal.sync()
             if journal.written == 0:
                 raise InvalidInput(f"{log.path} has no samples to import")
@@ -153,9 +153,8 @@ def write_run(
             counts = count_errors(row.error for row in in_order(run.journal, log.repeats))
             info.reason = explain_no_mean(journal.written, errors, counts, max_error_rate)
             info.status = "failed"
-            refusal = SystemicFailure(
-                f"{log.path}: {info.reason}. {_ways(errors, journal.written)}"
-            )
+            ways = [_ACCEPT] * (errors < journal.written) + [_RESCORE] * (in_scoring > 0)
+            refusal = SystemicFailure(". ".join([f"{log.path}: {info.reason}", *ways]))
             refusal.run_dir = path
         run.write_info(info)
     if refusal is not None:
@@ -163,20 +162,14 @@ def write_run(
     return EvalReport.load(path)
 
 
-def _ways(errors: int, n: int) -> str:
-    """Say what to do about a run that has no mean."""
-    accept = (
-        "Accept the errors (--max-error-rate 1, max_error_rate=1), or have"
-        if errors < n
-        else "Have"
-    )
-    return f"{accept} `heldout rescore` score the answers that it has"
+_ACCEPT = "To accept the errors: --max-error-rate 1, max_error_rate=1"
+_RESCORE = "`heldout rescore` can score the saved answers"
 
 
-def _write_attempts(log: LoggedEval, journal: JournalWriter) -> int:
-    """Write all attempts of a log, and return how many of them errored."""
+def _write_attempts(log: LoggedEval, journal: JournalWriter) -> tuple[int, int]:
+    """Write all attempts of a log; return how many errored, and how many of these in scoring."""
     seen: set[tuple[int, int]] = set()
-    errors = 0
+    errors = in_scoring = 0
     for index, result in log.attempts():
         if (index, result.repeat) in seen:
             raise InvalidInput(
@@ -196,7 +189,8 @@ def _write_attempts(log: LoggedEval, journal: JournalWriter) -> int:
             result = errored(bare, f"store: {printable_error(problem)}", "store")
             journal.append(index, result)
         errors += not result.ok
-    return errors
+        in_scoring += result.error_stage == "score_fn"
+    return errors, in_scoring
 
 
 def find_import(directory: Path, sha256: str, reward: str | None) -> Path | None:

@@ -24,6 +24,7 @@ from heldout.integrations.logs.archive import decode_json, read_bounded, read_li
 from heldout.integrations.logs.logged import Attempts, LoggedEval, commit_of, errored, utc
 from heldout.types import (
     METRIC_SUFFIXES,
+    MOST_TOKENS,
     EvalResult,
     Message,
     Metric,
@@ -251,7 +252,6 @@ def _convert_rollout(
         _classic_usage(row.get("token_usage")),
         timing=_classic_timing(row.get("timing"), len(turns)),
         model_turns=tuple(turns) if any(m.role == "assistant" for m in prompt) else None,
-        reads_metadata=False,
     )
     result = EvalResult(id, sample, trajectory, repeat=attempt)
     if error:
@@ -280,14 +280,11 @@ def _describe_error(error: Any) -> str:
 
 
 def _classic_usage(usage: Any) -> Usage | None:
-    counts = (
-        [usage.get(f"{kind}_tokens") for kind in ("input", "output")]
-        if (isinstance(usage, dict))
-        else []
-    )
-    if len(counts) != 2 or not all(isinstance(n, int | float) and n >= 0 for n in counts):
+    if not isinstance(usage, dict):
         return None
-    return Usage(*(int(n) for n in counts))
+    counts = [usage.get("input_tokens"), usage.get("output_tokens")]
+    known = [int(n) for n in counts if isinstance(n, int | float) and 0 <= n <= MOST_TOKENS]
+    return Usage(*known) if len(known) == len(counts) else None
 
 
 def _classic_timing(timing: Any, turns: int) -> Timing | None:
@@ -425,14 +422,10 @@ def read_traces(path: Path, *, score: str | None = None) -> LoggedEval:
         repeats=rollouts,
         asked=len(made) * rollouts if short else None,
         settings={key: value for key, value in settings.items() if value},
-        functions=_identify(f"verifiers:{task},{reward}", _part_of(config, "env"), {}),
+        functions=_identify(f"verifiers:{task},{reward}", config.get("env"), {}),
         versions={"verifiers": version} if isinstance(version, str) else {},
         started=utc(trace.timing.get("start")) if trace else None,
     )
-
-
-def _part_of(config: Mapping[str, Any], key: str) -> Any:
-    return config.get(key)
 
 
 def _read_resolved(directory: Path) -> dict[str, Any]:
@@ -494,12 +487,14 @@ def _convert_episode(
     if trace is None:
         result = EvalResult(id, sample, Trajectory((), Stop("error")), repeat=attempt)
         return place, errored(result, f"log: {_failure(episode.errors, 'no trace')}", "log")
-    failed = not (trace.ok and episode.ok) or trace.stop_condition in FAILED_STAGES
+    answered = [call for call in trace.calls if call.error is None]
+    # A harness may swallow the errors of its model calls: then verifiers scores a silent model.
+    refused = [call.error for call in trace.calls if call.error is not None and not answered]
+    failed = not (trace.ok and episode.ok and not refused) or trace.stop_condition in FAILED_STAGES
     path = _last_branch(trace.nodes, where)
     messages = tuple(message_of(trace.nodes[i].message, where) for i in path)
     sampled = tuple(i for i, node in enumerate(path) if trace.nodes[node].sampled)
     assistants = tuple(i for i, m in enumerate(messages) if m.role == "assistant")
-    answered = [call for call in trace.calls if call.error is None]
     finish = answered[-1].finish_reason if answered else None
     truncated = finish == LENGTH
     stop = _make_stop(trace.stop_condition, truncated=truncated, finish=finish, failed=failed)
@@ -514,7 +509,7 @@ def _convert_episode(
     if failed:
         why = f"it ended by {trace.stop_condition}"
         return place, errored(
-            result, f"log: {_failure([*episode.errors, *trace.errors], why)}", "log"
+            result, f"log: {_failure([*refused, *episode.errors, *trace.errors], why)}", "log"
         )
     try:
         return place, EvalResult(id, sample, trajectory, _trace_score(trace, score), repeat=attempt)
@@ -527,14 +522,11 @@ def _failure(errors: Sequence[LoggedFailure], otherwise: str) -> str:
 
 
 def _last_branch(nodes: Sequence[LoggedNode], where: str) -> list[int]:
-    """Return the nodes of the final conversation, from its root; one that branched is refused."""
+    """Return the nodes of the final conversation, from its root."""
     parents = {node.parent for node in nodes}
     leaves = [i for i in range(len(nodes)) if i not in parents]
-    if len(leaves) > 1:
-        # The other branches are no part of this trajectory, and its score may be of them.
-        leaves = leaves[-1:]
     path: list[int] = []
-    node: int | None = leaves[0] if leaves else None
+    node: int | None = leaves[-1] if leaves else None
     while node is not None:
         if not 0 <= node < len(nodes) or len(path) > len(nodes):
             raise InvalidInput(f"{where}: its messages refer to messages that are not there")
