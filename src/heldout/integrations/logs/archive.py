@@ -31,7 +31,8 @@ MAX_ENTRY_BYTES = 2**28
 """Bytes of one entry, decompressed: as many as a result may have in a journal."""
 MAX_ARCHIVE_BYTES = 2**38
 """Bytes of all entries together."""
-MAX_ENTRIES = 2_000_000
+MAX_DIRECTORY_BYTES = 2**27
+"""Bytes of an archive's list of entries: of a million with ordinary names."""
 MAX_JSON_BYTES = 2**29
 """Bytes of a log that is one JSON text, which has to be held in memory."""
 ZSTANDARD = 93
@@ -87,29 +88,23 @@ class Archive:
         self.path = path
         self._file = open_to_read(path)
         try:
-            self._refuse_many(count_entries(self._file))
+            self._refuse_large(measure_directory(self._file), MAX_DIRECTORY_BYTES, "a directory of")
             self._zip = zipfile.ZipFile(self._file)
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as problem:
-            self._file.close()
+            self._entries = {entry.filename: entry for entry in self._zip.infolist()}
+            total = sum(entry.file_size for entry in self._entries.values())
+            self._refuse_large(total, MAX_ARCHIVE_BYTES, "entries that are decompressed")
+        except (zipfile.BadZipFile, OSError, NotImplementedError, struct.error) as problem:
+            self.close()
             raise InvalidInput(f"{path} is not a readable zip archive: {problem}") from None
         except BaseException:
-            self._file.close()
-            raise
-        entries = self._zip.infolist()
-        self._refuse_many(len(entries))
-        self._entries = {entry.filename: entry for entry in entries}
-        total = sum(entry.file_size for entry in self._entries.values())
-        if total > MAX_ARCHIVE_BYTES:
             self.close()
-            raise InvalidInput(
-                f"{path} would be {total / 1e9:,.0f} GB decompressed; "
-                f"{MAX_ARCHIVE_BYTES / 1e9:.0f} GB are read at most"
-            )
+            raise
 
-    def _refuse_many(self, count: int) -> None:
-        if count > MAX_ENTRIES:
+    def _refuse_large(self, size: int, most: int, what: str) -> None:
+        if size > most:
             raise InvalidInput(
-                f"{self.path} has {count:,} entries; {MAX_ENTRIES:,} are read at most"
+                f"{self.path} has {what} {size / 1e6:,.0f} MB; {most / 1e6:,.0f} MB are read at "
+                "most"
             )
 
     def __enter__(self) -> Self:
@@ -187,27 +182,25 @@ class Archive:
         return bytes(content)
 
 
-def count_entries(file: Any) -> int:
-    """Return how many entries a zip file says to have, before anything is made of them.
+def measure_directory(file: Any) -> int:
+    """Return the bytes of a zip file's list of entries, before anything is made of it.
 
-    `zipfile` makes an object of each entry first: a few gigabytes of entries would be all memory.
+    `zipfile` makes an object of every entry: a few gigabytes of entries would be all memory.
     """
     size = file.seek(0, os.SEEK_END)
-    start = max(0, size - 65_557)  # the longest end of a zip file: its record, and a comment
-    file.seek(start)
+    file.seek(max(0, size - 65_557))  # the longest end of a zip file: its record, and a comment
     tail = file.read(65_557)
     end = tail.rfind(b"PK\x05\x06")
-    if end < 0 or len(tail) < end + 22:
+    if end < 0:
         raise zipfile.BadZipFile("File is not a zip file")
-    count, directory = struct.unpack_from("<10xHI", tail, end)
+    (directory,) = struct.unpack_from("<12xI", tail, end)
     locator = tail[max(0, end - 20) : end]
-    if locator[:4] == b"PK\x06\x07":  # more than 65,535 entries: zip64
+    if locator[:4] == b"PK\x06\x07":  # more than 65,535 entries, or 4 GB: zip64
         file.seek(struct.unpack_from("<8xQ", locator)[0])
-        record = file.read(48)
-        if record[:4] == b"PK\x06\x06" and len(record) == 48:
-            count, directory = struct.unpack_from("<32xQQ", record)
-    # What is made is counted by the directory's bytes: the number may say less.
-    return max(count, min(directory, size) // 46 if count != 0xFFFF else count)
+        record = file.read(56)
+        if record[:4] == b"PK\x06\x06":
+            (directory,) = struct.unpack_from("<40xQ", record)
+    return int(directory)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:

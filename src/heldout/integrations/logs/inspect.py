@@ -187,10 +187,11 @@ class LoggedHeadline(msgspec.Struct):
 
 
 class LoggedScoreSummary(msgspec.Struct):
-    """The metrics of one score."""
+    """The metrics of one score; of a score with several values, one of these has them."""
 
     name: str | None = None
     scorer: str | None = None
+    metrics: dict[str, Any] = {}
 
 
 class LoggedResults(msgspec.Struct):
@@ -355,7 +356,8 @@ def _reward_names(header: LoggedHeader, score: str | None) -> tuple[str, ...]:
     if results and results.headline:
         scorer, name = results.headline.scorer, results.headline.score
     elif results and results.scores:
-        scorer, name = results.scores[0].scorer, results.scores[0].name
+        first = next((s for s in results.scores if s.metrics), results.scores[0])
+        scorer, name = first.scorer, first.name
     elif scorers:
         name = scorers[0].name
     # Of a score with several values Inspect names the key alone.
@@ -550,12 +552,12 @@ class _Conversion:
             raise ScoringFailed("the log has no score of this attempt")
         metrics: dict[str, Metric] = {}
         left_out: dict[str, str] = {}
+        is_exported = False
         for name, score in scores.items():
-            exported = _dict((score.metadata or {}).get(EXPORTED))
-            if exported.get("derived") is True:
-                continue
-            if exported:
-                metrics[name] = _restore_metric(name, score, exported)
+            if exported := _dict((score.metadata or {}).get(EXPORTED)):
+                is_exported = True
+                if exported.get("derived") is not True:
+                    metrics[name] = _restore_metric(name, score, exported)
                 continue
             no_answer = False
             for part, value in split_values(name, score.value):
@@ -569,10 +571,10 @@ class _Conversion:
                 metrics[part] = Metric(part, number.value, metadata=about, rate=number.is_rate)
             if not any(part in left_out for part, _ in split_values(name, score.value)):
                 metrics[f"{name}.noanswer"] = Metric(f"{name}.noanswer", no_answer)
-        for scorer in self.header.eval.scorers or []:
+        for scorer in [] if is_exported else self.header.eval.scorers or []:
             if (name := scorer.name.rpartition("/")[2]) not in scores:
                 left_out.setdefault(name, "the scorer gave no score")
-        if not any(metric.weight for metric in metrics.values()):
+        if not is_exported and not any(metric.weight for metric in metrics.values()):
             self._weigh_reward(metrics, left_out, scores)
         return Score(tuple(metrics.values())), left_out
 

@@ -22,7 +22,6 @@ from heldout.integrations.logs.inspect_messages import to_logged
 from heldout.integrations.logs.inspect_values import to_number
 from heldout.store.jsonl import encode, storage_error, temporary_name
 from heldout.store.report import EvalReport
-from heldout.store.runs import describe_model
 from heldout.types import EvalResult, Message, Metric, Usage
 
 STATUS = {"complete": "success", "failed": "error", "interrupted": "cancelled"}
@@ -71,9 +70,10 @@ class _Export:
 
     def __init__(self, report: EvalReport) -> None:
         self.report = report
-        endpoint = report.config.get("endpoint")
-        model = endpoint.get("model") if isinstance(endpoint, Mapping) else None
-        self.model = str(model or describe_model(report.config) or "unknown")
+        endpoint = _dict(report.config.get("endpoint"))
+        kind, model = endpoint.get("kind"), endpoint.get("model")
+        # Inspect names models PROVIDER/MODEL, and one that there is none of as here.
+        self.model = f"{kind}/{model}" if kind and model else str(model or "none/none")
         self.id = (report.info.id if report.info else None) or "heldout"
         self.ids: dict[str, None] = {}
         self.metrics: dict[str, Metric] = {}

@@ -321,26 +321,40 @@ class _Document:
         prefix = delimiter if isinstance(delimiter, str) else ""
         return [text.removeprefix(prefix) for text in continuations]
 
+    def _find_gold(self, line: Line, choices: Sequence[str]) -> int | None:
+        """Return the position of the right choice; None where it is not said by position.
+
+        The log has it as text, be it the choice or its position: the document says which, where
+        the target is one of its fields.
+        """
+        target, name = line.get("target"), self.config.get("doc_to_target")
+        document = line.get("doc")
+        given = document.get(name) if isinstance(document, dict) and isinstance(name, str) else None
+        if isinstance(given, int) and not isinstance(given, bool):
+            return given
+        if not isinstance(target, str) or given is not None or target in choices:
+            return None
+        return int(target) if re.fullmatch(r"-?\d{1,9}", target) else None
+
     def _find_target(self, line: Line, continuations: Sequence[str]) -> Any:
-        target, choices = line.get("target"), self._choices(continuations)
-        if self.config.get("output_type") != "multiple_choice" or not isinstance(target, str):
-            return target
-        is_number = re.fullmatch(r"\d{1,9}", target) and target not in choices
-        return choices[int(target)] if is_number and int(target) < len(choices) else target
+        choices = self._choices(continuations)
+        if self.config.get("output_type") == "multiple_choice" and choices:
+            gold = self._find_gold(line, choices)
+            if gold is not None and 0 <= gold < len(choices):
+                return choices[gold]
+        return line.get("target")
 
     def _refuse_wrong_gold(self, line: Line, continuations: Sequence[str]) -> None:
         """Refuse a right answer that is none of the choices, which lm-eval scores 0."""
-        target = line.get("target")
         if self.config.get("output_type") != "multiple_choice" or not continuations:
             return
-        count, choices = len(continuations), self._choices(continuations)
+        count, gold = len(continuations), self._find_gold(line, self._choices(continuations))
         if "acc_mutual_info" in metrics_of(line):
             count //= 2  # each choice is rated twice
-        number = re.fullmatch(r"-?\d{1,9}", target) if isinstance(target, str) else None
-        if number and target not in choices and not 0 <= int(number[0]) < count:
+        if gold is not None and not 0 <= gold < count:
             raise ScoringFailed(
-                f"the right answer is {target}, and there are {count} choices; lm-eval scores "
-                "such a document 0"
+                f"the right answer is {gold}, and there are {count} choices; lm-eval scores such a "
+                "document 0"
             )
 
     def _make_score(self, lines: Sequence[Line]) -> Score:

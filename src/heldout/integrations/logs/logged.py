@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from heldout import __version__
-from heldout.errors import InvalidInput, SystemicFailure, printable_error
+from heldout.errors import HeldoutError, InvalidInput, SystemicFailure, printable_error
 from heldout.stats.summary import has_mean
 from heldout.store.error_counts import count_errors, explain_no_mean
 from heldout.store.journal import JournalWriter, in_order
@@ -196,7 +196,7 @@ def _write_attempts(log: LoggedEval, journal: JournalWriter) -> tuple[int, int]:
 def find_import(directory: Path, sha256: str, reward: str | None) -> Path | None:
     """Find the run that was made of a file before; one that has no mean does not count."""
     for path in reversed(list_history(directory)):
-        with suppress(InvalidInput, OSError):
+        with suppress(HeldoutError, OSError):  # what cannot be read is no run of it
             info = RunDir(path).read_info()
             imported = info.config.get("imported")
             if not isinstance(imported, dict) or info.status in ("failed", "running"):
