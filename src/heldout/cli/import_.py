@@ -77,8 +77,9 @@ def import_command(
         else:
             rows.append(_make_row(file.path, report))
     if rows:
-        columns = [Column("log", wrap=True), "n", "errors", "mean", Column("95% interval")]
-        print_report(Report([Table([*columns, Column("run", wrap=True)], rows)]))
+        columns: list[Column | str] = [Column("log", wrap=True), "n", "errors", "mean"]
+        columns += [Column("95% interval"), Column("run", wrap=True)]
+        print_report(Report([Table(columns, rows)]))
     if failures:
         text = f"{len(failures)} of {len(files)} logs have no mean, or could not be imported"
         could_run = all(isinstance(problem, InvalidInput) for problem in failures)

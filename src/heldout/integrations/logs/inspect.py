@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from heldout.integrations.logs.inspect_messages import (
 )
 from heldout.integrations.logs.inspect_values import split_values, to_number
 from heldout.integrations.logs.logged import Attempts, LoggedEval, commit_of, errored, utc
+from heldout.store.jsonl import decode
 from heldout.types import (
     EvalResult,
     Metric,
@@ -241,14 +242,15 @@ def read_inspect_log(path: Path, *, score: str | None = None) -> LoggedEval:
     """
     if path.suffix == ".json":
         raw = read_bounded(path, hint="`inspect log convert --to eval` makes one that is streamed")
-        header: LoggedHeader
+        log: _JsonLog | _JsonLogInMemory
         try:
-            header = decode_json(raw, _JsonLog, str(path))
+            log = decode(raw, _JsonLog)
         except InvalidInput:
-            header = decode_json(raw, _JsonLogInMemory, str(path))
-        samples = header.samples or []
+            log = decode_json(raw, _JsonLogInMemory, str(path))
+        header: LoggedHeader = log
 
         def read_samples() -> Iterator[LoggedSample]:
+            samples: Sequence[msgspec.Raw | LoggedSample] = log.samples or []
             for number, sample in enumerate(samples, start=1):
                 if isinstance(sample, LoggedSample):
                     yield sample
@@ -336,7 +338,7 @@ def _describe(
         unfinished=_why_unfinished(header),
         started=utc(header.stats.get("started_at")) or utc(spec.created),
         finished=utc(header.stats.get("completed_at")),
-        git=spec.revision and commit_of(spec.revision.commit, spec.revision.dirty),
+        git=commit_of(spec.revision.commit, spec.revision.dirty) if spec.revision else None,
     )
 
 
