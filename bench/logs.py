@@ -2,7 +2,7 @@
 
     .venv-evals/bin/python bench/logs.py
 
-The log is Inspect's: one sample of a real eval with tools, under 10,000 ids, written by its writer.
+The log is Inspect's: one sample of a real eval with tools, under 10,000 ids.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ def write_log(path: Path, count: int) -> None:
     """Write a log of so many samples; each has a few tool calls, and the events of these."""
     import inspect_ai
     from inspect_ai.dataset import Sample
-    from inspect_ai.log import write_eval_log
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
     from inspect_ai.scorer import includes
     from inspect_ai.solver import generate, use_tools
@@ -61,12 +60,31 @@ def write_log(path: Path, count: int) -> None:
         display="none",
         ctl_server=False,
     )
-    assert log.samples is not None
-    (sample,) = log.samples
-    log.samples = [sample.model_copy(update={"id": str(i)}) for i in range(count)]
-    log.eval.dataset.samples = count
-    log.eval.dataset.sample_ids = [str(i) for i in range(count)]
-    write_eval_log(log, str(path))
+    _multiply(Path(log.location), path, count)
+
+
+def _multiply(one: Path, path: Path, count: int) -> None:
+    """Copy a log of one sample to a log of many; compressed as Inspect does it."""
+    import zipfile
+
+    from inspect_ai._util.zipfile import zipfile_compress_kwargs
+
+    ids = [str(i) for i in range(count)]
+    with (
+        zipfile.ZipFile(one) as source,
+        zipfile.ZipFile(path, "w", **zipfile_compress_kwargs) as target,
+    ):
+        sample = source.read("samples/0_epoch_1.json")
+        assert sample.startswith(b'{"id":"0"')
+        for id in ids:
+            target.writestr(
+                f"samples/{id}_epoch_1.json", sample.replace(b'"0"', f'"{id}"'.encode(), 1)
+            )
+        header = json.loads(source.read("header.json"))
+        header["eval"]["dataset"] |= {"samples": count, "sample_ids": ids}
+        summary = json.loads(source.read("summaries.json"))[0]
+        target.writestr("summaries.json", json.dumps([{**summary, "id": id} for id in ids]))
+        target.writestr("header.json", json.dumps(header))
 
 
 def measure(how: str, path: Path) -> dict[str, float]:

@@ -132,7 +132,8 @@ def find_logs(paths: Sequence[str | Path]) -> list[LogFile]:
             if not inside:
                 raise InvalidInput(f"{path} has no logs in it; there are {FORMATS}")
         elif path.exists():
-            inside = [_recognize(path)]
+            # A link that was named is meant; in a folder, links are left out.
+            inside = [_recognize(path.resolve() if path.is_symlink() else path)]
         else:
             raise InvalidInput(f"there is no file {path}")
         found |= {log.path: log for log in inside}

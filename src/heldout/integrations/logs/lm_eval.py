@@ -12,8 +12,9 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,18 @@ def read_lm_eval_log(path: Path, *, score: str | None = None) -> LoggedEval:
     lines = _index_lines(path)
     if not lines:
         raise InvalidInput(f"{path} has no samples to import")
-    first = [_read_line(path, offset) for offset in next(iter(lines.values()))]
+    with open_to_read(path) as file:
+        first = [_read_line(file, path, offset) for offset in next(iter(lines.values()))]
     names = _Metrics.of(path, first, config, _part(results, "higher_is_better", task), score)
     document = _Document(task, config, names, rendered=bool(results.get("chat_template")))
     effective = _part(results, "n-samples", task).get("effective")
 
     def read_attempts() -> Attempts:
         taken: Counter[str] = Counter()
-        for index, offsets in enumerate(lines.values()):
-            yield index, document.convert([_read_line(path, o) for o in offsets], taken)
+        with open_to_read(path) as file:
+            for index, offsets in enumerate(lines.values()):
+                found = [_read_line(file, path, offset) for offset in offsets]
+                yield index, document.convert(found, taken)
 
     version = results.get("lm_eval_version")
     versions = {"lm-eval": version, "transformers": results.get("transformers_version")}
@@ -121,10 +125,9 @@ class _LineHead(msgspec.Struct):
     doc_id: int | str
 
 
-def _read_line(path: Path, offset: int) -> Line:
-    with open_to_read(path) as file:
-        file.seek(offset)
-        return decode_json(file.readline(), dict[str, Any], f"{path}, byte {offset}")
+def _read_line(file: BufferedReader, path: Path, offset: int) -> Line:
+    file.seek(offset)
+    return decode_json(file.readline(), dict[str, Any], f"{path}, byte {offset}")
 
 
 def _name_model(results: Mapping[str, Any]) -> str | None:
@@ -433,8 +436,3 @@ def _number(value: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) else None
-
-
-def find_samples(directory: Path) -> Iterator[Path]:
-    """Find the files of samples in a directory."""
-    yield from (path for path in sorted(directory.iterdir()) if FILE.fullmatch(path.name))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from heldout import __version__
+from heldout._secrets import redact_values
 from heldout.errors import HeldoutError, InvalidInput, SystemicFailure, printable_error
 from heldout.stats.summary import has_mean
 from heldout.store.error_counts import count_errors, explain_no_mean
@@ -119,7 +120,8 @@ def write_run(
     info = RunInfo.new(
         {
             **config,
-            **log.settings,
+            # Arguments of tasks and models are in logs as they were given, keys included.
+            **redact_values(dict(log.settings)),
             "endpoint": {} if log.model is None else {"model": log.model},
             "repeats": log.repeats,
             "max_error_rate": max_error_rate,
