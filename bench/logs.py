@@ -92,17 +92,17 @@ def measure(how: str, path: Path) -> dict[str, float]:
     if how == "heldout":
         from heldout.integrations.logs import import_log
 
-        start = time.perf_counter()
+        start = time.perf_counter(), time.process_time()
         report = import_log(path, output_dir=path.parent / "runs")
+        end = time.perf_counter(), time.process_time()
         count, mean = report.summary["n"], report.summary["mean"]
-        wall = time.perf_counter() - start
         shutil.rmtree(path.parent / "runs")
     else:
         from inspect_ai.log import read_eval_log
 
-        start = time.perf_counter()
+        start = time.perf_counter(), time.process_time()
         log = read_eval_log(str(path))
-        wall = time.perf_counter() - start
+        end = time.perf_counter(), time.process_time()
         assert log.samples is not None
         count, mean = len(log.samples), float(log.samples[0].scores["includes"].value == "C")  # type: ignore[index]
     if mean != 1.0:
@@ -110,7 +110,8 @@ def measure(how: str, path: Path) -> dict[str, float]:
     # Not ru_maxrss, in which a process begins with the peak of the one that started it.
     status = Path("/proc/self/status").read_text()
     peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
-    return {"wall_s": wall, "peak_mb": peak, "n": float(count)}
+    wall, cpu = (after - before for before, after in zip(start, end, strict=True))
+    return {"wall_s": wall, "cpu_s": cpu, "peak_mb": peak, "n": float(count)}
 
 
 def main() -> None:
@@ -131,6 +132,7 @@ def main() -> None:
         assert figures["n"] == count
         name = "import_log" if how == "heldout" else "inspect_ai.log.read_eval_log"
         emit(f"{name}, {count} samples", figures["wall_s"], "s")
+        emit(f"{name}, {count} samples, CPU", figures["cpu_s"], "s")
         emit(f"{name}, {count} samples, peak", figures["peak_mb"], "MB")
     shutil.rmtree(folder)
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 
 from heldout import EvalReport
 from heldout.cli.main import run_cli
-from heldout.errors import InvalidInput, ScoringFailed
+from heldout.errors import HeldoutError, InvalidInput, ScoringFailed
 from heldout.integrations.logs import archive, export_inspect, find_logs, import_log
 from heldout.integrations.logs.inspect_values import to_number
 from heldout.store.run_dir import RunDir
@@ -86,11 +88,8 @@ def log(tmp_path: Path) -> Path:
 def test_a_log_says_only_what_it_says(log: Path, tmp_path: Path) -> None:
     report = import_log(log, output_dir=tmp_path / "runs")
     (result,) = report.results
-    assert (result.score.reward, result.trajectory.usage, result.trajectory.timing) == (
-        1,
-        None,
-        None,
-    )
+    assert result.score.reward == 1
+    assert (result.trajectory.usage, result.trajectory.timing) == (None, None)
     assert report.path is not None
     info = RunDir(report.path).read_info()
     assert (info.started, info.finished, info.git) == ("2026-11-18T08:00:00Z", None, None)
@@ -254,6 +253,72 @@ def test_rollouts_of_classic_verifiers_are_repeats_and_failures_are_errors(tmp_p
     path.write_text("{broken}\n" + json.dumps(ROLLOUT))
     with pytest.raises(InvalidInput, match="line 1: "):
         import_log(path, output_dir=tmp_path)
+
+
+TRACE = {
+    "task": {"data": {"id": "t", "prompt": "2 + 2?", "answer": "4"}},
+    "agent": {"config": {}, "trainable": True},
+    "nodes": [
+        {"message": PROMPT[0]},
+        {"parent": 0, "message": {"role": "assistant", "content": "4"}, "sampled": True},
+    ],
+    "calls": [{"model": "m", "usage": {"prompt_tokens": 1, "completion_tokens": 2}}],
+    "rewards": {"right": {"score": 1.0, "weight": 0.5}},
+    "metrics": {"words": 1.0},
+    "timing": {"start": 1.0, "scoring": {"end": 2.0}},
+    "ok": True,
+}
+EPISODE = {"task": TRACE["task"], "ok": True, "traces": [TRACE]}
+DOCUMENT = {
+    "doc_id": 0,
+    "doc": {"q": "2 + 2?", "gold": 1},
+    "target": "1",
+    "arguments": {f"gen_args_{i}": {"arg_0": "2 + 2?", "arg_1": f" {i}"} for i in (3, 4)},
+    "resps": [[["-2.0", "False"]], [["-1.0", "True"]]],
+    "filtered_resps": [["-2.0", "False"], ["-1.0", "True"]],
+    "filter": "none",
+    "metrics": ["acc"],
+    "acc": 1.0,
+}
+STRANGE = [None, True, -1, 1e300, 2**70, "", "x", [], {}, [None], {"a": None}, [[1]]]
+
+
+def spoil(value: Any, rng: random.Random) -> Any:
+    """Return a copy in which something, somewhere, is something else."""
+    value = json.loads(json.dumps(value))
+    places: list[tuple[Any, Any]] = []
+
+    def walk(part: Any) -> None:
+        for key in part if isinstance(part, dict) else range(len(part)):
+            places.append((part, key))
+            if isinstance(part[key], dict | list):
+                walk(part[key])
+
+    walk(value)
+    part, key = rng.choice(places)
+    part[key] = rng.choice(STRANGE)
+    return value
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_log_with_strange_values_is_imported_or_refused_in_words(
+    seed: int, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    logs = {
+        "results.jsonl": ROLLOUT,
+        "traces.jsonl": EPISODE,
+        "samples_x_2026-11-18T10-42-35.63.jsonl": DOCUMENT,
+    }
+    for number in range(2):
+        for name, line in logs.items():
+            path = tmp_path / name
+            path.write_text(json.dumps(spoil(line, rng)) + "\n")
+            with suppress(HeldoutError):
+                import_log(path, output_dir=tmp_path / f"runs{number}")
+        path = write_zip(tmp_path / "a.eval", entries(spoil(SAMPLE, rng), spoil(HEADER, rng)))
+        with suppress(HeldoutError):
+            import_log(path, output_dir=tmp_path / f"runs{number}")
 
 
 # --- The command --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heldout.config import MAX_ERROR_RATE
-from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError, printable_error
 from heldout.integrations.logs import lm_eval, verifiers
 from heldout.integrations.logs.archive import hash_file
 from heldout.integrations.logs.inspect import read_inspect_log
@@ -88,7 +88,19 @@ def import_file(
     max_error_rate: float | None = MAX_ERROR_RATE,
 ) -> ImportedRun:
     """Make a run of a log that `find_logs` found; arguments and errors as of `import_log`."""
-    root = Path(output_dir)
+    try:
+        return _import(file, name, Path(output_dir), score, max_error_rate)
+    except HeldoutError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
+        # Of the many shapes that a line may have, one that the package does not write.
+        text = f"{type(problem).__name__}: {printable_error(problem)}"
+        raise InvalidInput(f"{file.path} is not as its package writes it: {text}") from problem
+
+
+def _import(
+    file: LogFile, name: str | None, root: Path, score: str | None, max_error_rate: float | None
+) -> ImportedRun:
     log = file.open(file.path, score=score)
     name = name or _name_run(log.task)
     if not re.fullmatch(r"\w[\w.+= -]*", name):

@@ -321,7 +321,7 @@ def _describe(
     for key, values in (("sampling", sampling), ("limits", limits), ("task_args", spec.task_args)):
         if values:
             settings[key] = values
-    conversion = _Conversion(header, _reward_names(header, score), chosen=score is not None)
+    conversion = _Conversion(header, _reward_names(header, score))
     return LoggedEval(
         "inspect",
         path,
@@ -421,8 +421,6 @@ class _Conversion:
 
     header: LoggedHeader
     reward_names: tuple[str, ...]
-    chosen: bool
-    """Whether the user has named the reward."""
     places: dict[str, int] = field(default_factory=dict)
 
     def convert_all(self, samples: Iterator[LoggedSample]) -> Attempts:

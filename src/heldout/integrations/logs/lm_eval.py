@@ -203,7 +203,7 @@ class _Metrics:
         wanted: str | None,
     ) -> _Metrics:
         aggregated = {
-            entry.get("metric"): entry.get("aggregation")
+            str(entry.get("metric")): entry.get("aggregation")
             for entry in config.get("metric_list") or ()
             if isinstance(entry, dict)
         }
@@ -424,9 +424,9 @@ def _read_responses(line: Line) -> list[Any]:
 def _read_likelihoods(responses: Sequence[Any], texts: Sequence[str]) -> list[dict[str, Any]]:
     rated = []
     for text, response in zip(texts, responses, strict=False):
-        values = response if isinstance(response, list) else [response, None]
-        logprob, greedy = _number(values[0]), str(values[1]) == "True" if len(values) > 1 else None
-        rated.append({"text": text, "logprob": logprob, "greedy": greedy})
+        values = response if isinstance(response, list) else []
+        logprob, greedy, *_ = *values, None, None
+        rated.append({"text": text, "logprob": _number(logprob), "greedy": str(greedy) == "True"})
     return rated
 
 
