@@ -39,6 +39,8 @@ COMMANDS = {
     "gate": ("gate", "Pass or fail a run against a baseline, for CI."),
     "view": ("view", "Look at runs, comparisons and live curves in a browser."),
     "power": ("power", "Plan how many samples it takes to detect a difference."),
+    "import": ("import_:import_command", "Make runs of logs of Inspect, lm-eval or verifiers."),
+    "export": ("import_:export_command", "Write a run as a log of Inspect."),
     "rescore": ("rescore", "Score the saved trajectories of a run with another scorer."),
     "sql": ("sql", "Query the results of a run in SQL."),
     "curve": ("curve", "Watch or plot a training curve, list its flips, stop the run."),

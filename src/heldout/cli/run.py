@@ -194,19 +194,21 @@ def run_directory(config: EvalConfig) -> Iterator[EvalConfig]:
 def print_run(report: EvalReport, as_json: bool) -> None:
     """Print the report of a run that was just made."""
     from heldout.cli._tables import print_json, print_report
-    from heldout.cli.show import usage_as_dict
     from heldout.reporting.summaries import build_report
 
     assert report.path is not None
     if as_json:
-        about = {
-            "path": str(report.path),
-            "errors": report.errors,
-            "usage": usage_as_dict(report),
-        }
-        print_json({**report.summary, **about}, "run")
+        print_json(describe_run(report), "run")
     else:
         print_report(build_report(report, info=RunDir(report.path).read_info()))
+
+
+def describe_run(report: EvalReport) -> dict[str, Any]:
+    """Return what --json prints of a run: its summary, and where it is."""
+    from heldout.cli.show import usage_as_dict
+
+    about = {"path": str(report.path), "errors": report.errors, "usage": usage_as_dict(report)}
+    return {**report.summary, **about}
 
 
 def stdout_for_json(as_json: bool) -> AbstractContextManager[Any]:
