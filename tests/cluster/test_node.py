@@ -54,7 +54,7 @@ def measure(worker: EvalWorker, task: Task, model: Any = None) -> Measured:
 
 @pytest.fixture(scope="module")
 def worker(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvalWorker]:
-    # The tests' own modules are not installed: they travel.
+    # The tests' own modules are not installed: they are sent along.
     folder = tmp_path_factory.mktemp("project")
     for name in ("tiny_model.py", "training/worker_policy.py"):
         (folder / "tests" / name).parent.mkdir(exist_ok=True)

@@ -39,7 +39,7 @@ from heldout.cluster._ray import (
     describe_cluster,
     explain_death,
 )
-from heldout.cluster.travel import remove_folder, unpack_folder, zip_folder
+from heldout.cluster.packaging import remove_folder, unpack_folder, zip_folder
 from heldout.cluster.worker import own_versions
 from heldout.errors import InvalidInput
 from heldout.store.jsonl import open_to_append

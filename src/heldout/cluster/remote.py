@@ -36,7 +36,7 @@ from heldout._aio import Threads
 from heldout._extras import missing_extra
 from heldout.cluster._ray import PROBE_SECONDS, find_token
 from heldout.cluster.job import CONTENT, END, NO_RUN, STDOUT, find_runs, list_run
-from heldout.cluster.travel import zip_folder
+from heldout.cluster.packaging import zip_folder
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 from heldout.store.run_dir import RunDir
 
@@ -219,9 +219,9 @@ def submit(
     """Run a command on a cluster, in a copy of a folder, and fetch its run directories.
 
     Args:
-        command: The command. With --resume, unfinished runs below the current directory travel
-            with it. With --json, its standard output comes home apart from its log.
-        folder: What travels; the command is run in it.
+        command: The command. With --resume, unfinished runs below the current directory are
+            sent with it. With --json, its standard output is fetched apart from its log.
+        folder: What is sent; the command is run in it.
         address: The cluster's dashboard.
         gpu_id: Which GPU; see `run_remote`.
         keep_alive: Leave the job running on Ctrl-C.

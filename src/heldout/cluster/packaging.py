@@ -1,6 +1,6 @@
-"""Which code goes to the workers, and how it is loaded there.
+"""Which code is sent to the workers, and how it is loaded there.
 
-Functions travel by name, never as pickled closures: the folder of the file that defines them goes
+Functions are sent by name, never as pickled closures: the folder of the file that defines them goes
 as a zip through Ray's object store, and the worker loads the file as `heldout run` does. (Ray's own
 `working_dir` is fixed when a process connects, so a second eval file could not have its own.) What
 has no name that a worker could look up is refused before anything starts.
@@ -95,7 +95,7 @@ def _find_definition(role: str, value: Any) -> tuple[ModuleType, str]:
         return module, f"{name}.{value.__name__}"
     described = getattr(value, "__qualname__", None) or f"a {type(value).__qualname__}"
     raise InvalidInput(
-        f"{role} ({described}) cannot travel to the workers of a cluster: they load the file and "
+        f"{role} ({described}) cannot be sent to the workers of a cluster: they load the file and "
         "look the function up by its name. Define it at the top level of the eval file, or assign "
         f"it to a name there ({role} = …)"
     )
@@ -201,14 +201,14 @@ def list_files(folder: Path) -> Iterator[Path]:
         The files.
     """
     for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not _stays_home(Path(root, name))]
+        folders[:] = [name for name in folders if not _is_skipped(Path(root, name))]
         for name in names:
             path = Path(root, name)
             if not name.startswith(".") and path.is_file():
                 yield path
 
 
-def _stays_home(folder: Path) -> bool:
+def _is_skipped(folder: Path) -> bool:
     name = folder.name
     return name in SKIPPED_FOLDERS or name.startswith(".") or (folder / "pyvenv.cfg").exists()
 
