@@ -31,7 +31,7 @@ rubric = Rubric(grade_exact)
         (evals.anonymous, "evals.py", "anonymous"),  # that a function returned
     ],
 )
-def test_what_travels_is_the_name_it_is_assigned_to(function: Any, file: str, name: str) -> None:
+def test_what_is_sent_is_the_name_it_is_assigned_to(function: Any, file: str, name: str) -> None:
     packed = pack_functions({"score_fn": function, "prepare_messages": None})
     assert packed.references == {"score_fn": ImportPath(file, name)}
     assert packed.folder == FOLDER
@@ -71,7 +71,7 @@ def test_a_reference_is_loaded_from_the_folder(tmp_path: Path) -> None:
         load_reference(ImportPath("no_such_module", "B"), tmp_path)
 
 
-def test_outputs_hidden_files_and_environments_stay_at_home(tmp_path: Path) -> None:
+def test_outputs_hidden_files_and_environments_are_not_sent(tmp_path: Path) -> None:
     for name in ("eval.py", "data/rows.jsonl", "outputs/x", ".git/x", ".key", "env/pyvenv.cfg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")

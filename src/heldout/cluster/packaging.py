@@ -64,17 +64,17 @@ def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> Pac
         InvalidInput: One of them has no name at the top level of a file, or is outside of the
             folder.
     """
-    homes = {
+    found_at = {
         role: (value, *_find_definition(role, value))
         for role, value in functions.items()
         if value is not None
     }
     if folder is None:
-        files = [_own_file(module) for _, module, _ in homes.values()]
+        files = [_own_file(module) for _, module, _ in found_at.values()]
         folder = next((file.parent for file in files if file is not None), None)
     references = {
         role: ImportPath(_source_of(role, module, folder), name)
-        for role, (_, module, name) in homes.items()
+        for role, (_, module, name) in found_at.items()
     }
     return PackedFunctions(references, folder)
 
@@ -148,7 +148,7 @@ def _source_of(role: str, module: ModuleType, folder: Path | None) -> str:
         if module.__name__ == "__main__" or module.__name__.startswith(PREFIX):
             raise InvalidInput(
                 f"{role} is defined in {file}, outside of {folder}, which is the folder that "
-                "travels to the workers (working_dir)"
+                "is sent to the workers (working_dir)"
             )
         return module.__name__  # the workers may have it installed
     inside = file.relative_to(folder.resolve())

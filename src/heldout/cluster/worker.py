@@ -122,7 +122,7 @@ class ItemWorker:
 
         Args:
             spec: A `WorkerSpec`.
-            archive: The folder of the eval file, if one travels.
+            archive: The folder of the eval file, if one is sent.
         """
         self._spec, self._archive = spec, archive
         self._loop: _ItemLoop
