@@ -107,7 +107,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="heldout", message="heldout %(version)s")
 def cli() -> None:
-    """Return whether a policy is really getting better.
+    """Tell whether a policy is really getting better.
 
     RUN is a run directory or a name under outputs/evals: `capitals` is the latest run of that name,
     `capitals@3` the third, `capitals@2026-11-15` the latest of that day, and `rl@200` the eval at
