@@ -58,6 +58,9 @@ SOURCES: Mapping[str, TaskSource] = {
         "from_openenv",
         "servers",
     ),
+    "verifiers": TaskSource(
+        "verifiers", "heldout.integrations.verifiers", "from_verifiers", "installed_ids"
+    ),
 }
 """By prefix."""
 
