@@ -21,8 +21,8 @@ import pytest
 from heldout import EvalReport
 from heldout.cli.main import run_cli
 from heldout.errors import HeldoutError, InvalidInput, ScoringFailed
+from heldout.integrations.inspect.values import to_number
 from heldout.integrations.logs import archive, export_inspect, find_logs, import_log
-from heldout.integrations.logs.inspect_values import to_number
 from heldout.store.run_dir import RunDir
 
 zstandard = pytest.importorskip("zstandard")

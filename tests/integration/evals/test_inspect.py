@@ -268,12 +268,15 @@ def gives(value: Any) -> Task:
 
 
 WRONG = [
-    (gives(Score(value="maybe")), "gave 'maybe', which is no number; Inspect would count it as 0"),
-    (gives(Score(value=[1, 0])), "gave [1, 0], which is no number"),
-    (gives(Score(value=float("inf"))), "gave 'inf', which is no number"),
+    (
+        gives(Score(value="maybe")),
+        "the score is 'maybe', which is no number",
+    ),
+    (gives(Score(value=[1, 0])), "there is no score"),
+    (gives(Score(value=float("inf"))), "the score is inf, which is no number"),
     (gives(None), "scorer given gave no score"),
-    (gives(Score.unscored()), "could not score: no reason given"),
-    (gives(Score.unscored(reason="grader_failed")), "could not score: grader_failed"),
+    (gives(Score.unscored()), "unscored: the scorer gives no reason"),
+    (gives(Score.unscored(reason="grader_failed")), "unscored: grader_failed"),
     (gives(Score(value={"a": 1, "b": 0})), "no score 'given' to be the reward; there are given.a"),
     (task_of(by=scoring(lambda state: 1 / 0)), "ZeroDivisionError"),
     (task_of(by=scoring(asks_itself)), "a scorer asks the evaluated model"),

@@ -18,6 +18,7 @@ import msgspec
 
 from heldout.chat.finish_reasons import LENGTH, normalize_finish_reason
 from heldout.errors import InvalidInput, ScoringFailed
+from heldout.integrations.inspect.values import split_values, to_number
 from heldout.integrations.logs.archive import Archive, decode_json, read_bounded
 from heldout.integrations.logs.inspect_messages import (
     LoggedMessage,
@@ -25,7 +26,6 @@ from heldout.integrations.logs.inspect_messages import (
     to_message,
     to_plain_dict,
 )
-from heldout.integrations.logs.inspect_values import split_values, to_number
 from heldout.integrations.logs.logged import Attempts, LoggedEval, commit_of, errored, utc
 from heldout.store.jsonl import decode
 from heldout.types import (

@@ -17,9 +17,9 @@ from typing import IO, Any
 from heldout import __version__
 from heldout.chat.messages import messages_of
 from heldout.errors import InvalidInput, ScoringFailed
+from heldout.integrations.inspect.values import to_number
 from heldout.integrations.logs.inspect import EXPORTED, ExportedAttempt
 from heldout.integrations.logs.inspect_messages import to_logged
-from heldout.integrations.logs.inspect_values import to_number
 from heldout.store.jsonl import encode, storage_error, temporary_name
 from heldout.store.report import EvalReport
 from heldout.types import EvalResult, Message, Metric, Usage
