@@ -19,6 +19,15 @@ BODY = (
 ANSWER = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY)
 ) + BODY
+EVENTS = (
+    b"data: "
+    + BODY.replace(b'"message"', b'"delta"').replace(b".completion", b".completion.chunk")
+    + b"\n\ndata: [DONE]\n\n"
+)
+STREAM = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+    % len(EVENTS)
+) + EVENTS
 
 
 class Server(asyncio.Protocol):
@@ -36,8 +45,8 @@ class Server(asyncio.Protocol):
             size = int(head[start + 15 :].split(b"\r\n", 1)[0]) if start >= 0 else 0
             if len(self.buffer) < end + 4 + size:
                 return
-            self.buffer = self.buffer[end + 4 + size :]
-            self.transport.write(ANSWER)
+            body, self.buffer = self.buffer[end + 4 :][:size], self.buffer[end + 4 + size :]
+            self.transport.write(STREAM if b'"stream":true' in body else ANSWER)
 
 
 async def serve() -> None:

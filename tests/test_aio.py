@@ -6,7 +6,7 @@ import time
 import anyio
 import pytest
 
-from heldout._aio import Abandoned, CallerThread, run_in_loop_thread
+from heldout._aio import CallerThread, CancelTimeout, run_in_loop_thread
 
 
 def test_what_is_handed_over_runs_in_the_callers_thread() -> None:
@@ -74,7 +74,7 @@ def test_what_blocks_its_loop_is_given_up_after_the_grace() -> None:
 
     asked = iter([True, False])
     began = time.monotonic()
-    with pytest.raises(Abandoned, match="0.05 s"):
+    with pytest.raises(CancelTimeout, match="0.05 s"):
         run_in_loop_thread(main, keep_going=lambda: next(asked), every=0.01, grace=0.05)
     assert time.monotonic() - began < 30
     released.set()

@@ -108,17 +108,20 @@ def test_training_with_a_tool_in_the_loop_raises_the_held_out_reward(
     assert "[<|im_start|> tool" in capsys.readouterr().out
 
 
-def test_grpo_is_watched_on_countries_that_are_not_trained_on(
+def test_grpo_is_watched_on_questions_that_are_not_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tests.tiny_model import save_tiny_model
 
-    example = load("grpo_smollm2.py")
-    train, held_out = example["make_samples"]()
-    assert not {s.id for s in train} & {s.id for s in held_out}
+    example = load("grpo_reasoning_gym.py")
+    train, held_out = example["make_sets"](8, 4)
+    assert not {s.id for s in train.samples} & {s.id for s in held_out.samples}
     model, out = save_tiny_model(tmp_path / "model"), str(tmp_path / "run")
-    arguments = ["--steps", "2", "--every", "1", "--samples", "4", "--batch", "8", "--model"]
-    evals = example["main"]([*arguments, model, "--out", out])
-    assert [point.step for point in evals.points] == [0, 1, 2]
-    assert all(point.n == 4 for point in evals.points)
-    assert "held out" in capsys.readouterr().out
+    sizes = ("--steps=1", "--every=1", "--samples=4", "--train-samples=8", "--batch=8")
+    evals = example["main"]([*sizes, "--layers=1", "--model", model, "--out", out])
+    assert [(point.step, point.n) for point in evals.points] == [(0, 4), (1, 4)]
+    assert {"metric_score", "metric_exact"} <= evals.points[0].summary.keys()
+    printed = capsys.readouterr().out
+    assert "reward in training" in printed
+    assert "inconclusive" in printed  # four samples of an untrained model
+    assert "would score" in printed

@@ -210,7 +210,7 @@ def eval_snapshots(tries: int) -> dict[str, Any]:
 
         for number in range(tries):
             step()
-            snapshot = pool.try_take(model, step=number)
+            snapshot = pool.try_snapshot(model, step=number)
             thread = threading.Thread(target=evaluate, args=(snapshot,))
 
             def meanwhile(thread: threading.Thread = thread) -> None:

@@ -57,7 +57,7 @@ def ms(seconds: list[float]) -> dict[str, float]:
 
 
 def taken(pool: SnapshotPool, model: Any, step: int) -> WeightSnapshot:
-    snapshot = pool.try_take(model, step=step)
+    snapshot = pool.try_snapshot(model, step=step)
     assert snapshot is not None
     return snapshot
 
@@ -94,7 +94,7 @@ def step(model: Any, seed: int) -> None:
 
 
 def held_up(bench: Bench, shape: str, model: Any, where: Any) -> None:
-    """How long the caller of try_take waits, with the GPU idle and with a queue of work before it,
+    """How long the caller of try_snapshot waits, with the GPU idle and with work queued before it,
     and how long the copy takes there."""
     pool = SnapshotPool(device=where)
     named = "as the model" if where is None else str(where)
@@ -125,7 +125,7 @@ def held_up(bench: Bench, shape: str, model: Any, where: Any) -> None:
                 torch.cuda.synchronize()
                 device.append(before.elapsed_time(after) / 1e3)
             snapshot.release()
-        bench.tell(shape, f"try_take, host, {load}", copy=named, **ms(host))
+        bench.tell(shape, f"try_snapshot, host, {load}", copy=named, **ms(host))
         if device:
             # Where the queue is empty this is the host's time: kernels wait for their launch.
             bench.tell(shape, f"copy, device, {load}", copy=named, **ms(device))

@@ -234,7 +234,7 @@ class CallerThread(Protocol):
         ...
 
 
-class Abandoned(Exception):
+class CancelTimeout(Exception):
     """Cancelled work did not end: something in it blocks its event loop."""
 
 
@@ -251,8 +251,8 @@ def run_in_loop_thread(
     and the caller may sit in a running event loop of its own, as in a notebook.
 
     `keep_going` is polled every `every` seconds. Once it returns False, `main` is cancelled and the
-    result is None; if that takes longer than `grace`, `Abandoned` is raised. What `main` raises is
-    raised here; anything but an Exception is wrapped in `ContainedExit`.
+    result is None; if that takes longer than `grace`, `CancelTimeout` is raised. What `main` raises
+    is raised here; anything but an Exception is wrapped in `ContainedExit`.
     """
     calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
     outcome: list[CallOutcome] = []
@@ -309,7 +309,9 @@ def run_in_loop_thread(
             cancel[0]()
         thread.join(grace)
     if not outcome:
-        raise Abandoned(f"what was cancelled had not ended {grace:g} s later: something blocks it")
+        raise CancelTimeout(
+            f"what was cancelled had not ended {grace:g} s later: something blocks it"
+        )
     return cast("T | None", unwrap_outcome(outcome))
 
 

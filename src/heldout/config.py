@@ -39,14 +39,14 @@ class Sampling:
     max_tokens: int | None = None
     """Longest model turn, in tokens; None leaves it to the endpoint (smollm2: 64, hf: 512)."""
     stop: tuple[str, ...] = ()
-    """Texts that end a model turn."""
+    """Stop sequences: texts that end a model turn."""
     seed: int | None = None
     """Makes sampled turns repeatable: each (sample, repeat) draws from its own stream."""
     extra_body: dict[str, Any] | None = field(default=None, hash=False)
     """Further fields of the request to a server, as extra_body.KEY=VALUE; null leaves a field out.
     They are saved with the run, keys redacted."""
     stream: bool = False
-    """Have a server send turns as a stream of events, for one that times out otherwise."""
+    """Receive turns as a stream of events, from a server that times out otherwise."""
 
     def __post_init__(self) -> None:
         if self.extra_body is not None:
@@ -98,23 +98,23 @@ class EvalConfig:
     experiment_name: str | None = None
     """Name of the run and of its directory; None takes the eval file's, or else the time."""
     max_samples: int | None = None
-    """Only the first so many samples; None takes all."""
+    """Run only the first N samples; None runs all."""
     max_concurrent: int = 16
     """Items in flight at once."""
     repeats: int = 1
-    """Times each sample is run; error bars are clustered by sample."""
+    """Attempts of each sample; error bars are clustered by sample."""
     max_turns: int | None = None
-    """Most model turns of one item, where an environment replies; None takes the eval's own limit
-    (EvalDefinition.max_turns), or else 16."""
+    """Maximum model turns of one item, where an environment replies; None takes the eval's own
+    limit (EvalDefinition.max_turns), or else 16."""
     token_budget: int | None = None
     """Length of a conversation, in tokens of prompt, model and environment, at which no further
-    turn starts; the endpoint must report its usage. None is without bound."""
+    turn starts; the endpoint must report its usage. None: no limit."""
     sampling: Sampling = field(default_factory=Sampling)
     """How tokens are drawn: sampling.temperature, .top_p, .max_tokens, .stop, .seed."""
     timeout: float | None = 600.0
-    """Seconds one item may take, retries and scoring included; None is without bound."""
+    """Seconds one item may take, retries and scoring included; None: no limit."""
     retries: int = 4
-    """Times a request is tried again after a transient failure (429, 5xx, dropped)."""
+    """How often a request is retried after a transient failure (429, 5xx, dropped)."""
     on_error: Literal["zero", "raise"] = "zero"
     """zero: an errored item counts as 0 in `mean` and is left out of `mean_scored`;
     raise: stop at the first."""
@@ -133,7 +133,7 @@ class EvalConfig:
     progress: bool = True
     """Show progress, if there is a terminal."""
     tags: tuple[str, ...] = ()
-    """Words that `heldout list --tag` finds the run by."""
+    """Words to find the run by, with `heldout list --tag`."""
     note: str | None = None
     """A remark that is saved with the run."""
     cache: bool | str = False

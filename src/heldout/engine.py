@@ -27,7 +27,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from heldout._aio import ContainedExit, capture, contain_exits, unwrap_outcome, waker
+from heldout._aio import ContainedExit, capture, contain_exits, settle, unwrap_outcome, waker
 from heldout._fingerprint import describe_callable
 from heldout._format import printable
 from heldout._progress import RunProgress, show_progress
@@ -135,8 +135,11 @@ async def evaluate(
     try:
         return await Evaluation(definition, config, endpoint).run()
     finally:
-        if endpoint is not config.endpoint:  # an endpoint object is its owner's to close
-            with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True):
+            end_run = getattr(definition.environment_factory, "end_run", None)
+            if end_run is not None:
+                await settle(end_run())
+            if endpoint is not config.endpoint:  # an endpoint object is its owner's to close
                 await endpoint.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import neighbour  # in the same folder: it travels with this file
+import neighbour  # in the same folder: it is sent with this file
 
 from heldout import EvalDefinition, Message, Metric, Reply, Sample, Score, Trajectory
 from heldout.errors import FatalEndpointError

@@ -462,8 +462,8 @@ def test_more_than_the_cluster_has_is_refused_with_what_it_has(out: Path) -> Non
         run(evals.make_samples(2), out, executor=RayExecutor(cpus_per_worker=0))
 
 
-def test_a_function_that_cannot_travel_is_refused_before_anything_starts(out: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"score_fn .* cannot travel"):
+def test_a_function_that_cannot_be_sent_is_refused_before_anything_starts(out: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"score_fn .* cannot be sent"):
         run(evals.make_samples(2), out, score_fn=lambda trajectory, sample: 1.0)
     with pytest.raises(InvalidInput, match="save_turns"):
         run(evals.make_samples(2), out, save_turns=True)

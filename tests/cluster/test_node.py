@@ -54,7 +54,7 @@ def measure(worker: EvalWorker, task: Task, model: Any = None) -> Measured:
 
 @pytest.fixture(scope="module")
 def worker(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvalWorker]:
-    # The tests' own modules are not installed: they travel.
+    # The tests' own modules are not installed: they are sent along.
     folder = tmp_path_factory.mktemp("project")
     for name in ("tiny_model.py", "training/worker_policy.py"):
         (folder / "tests" / name).parent.mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ def test_a_node_that_is_not_there_is_a_skip_that_says_what_is(tmp_path: Path) ->
             assert said in str(measure(worker, make_task(tmp_path, "1")).skipped)
 
 
-def test_a_file_outside_of_the_folder_that_travels_is_refused(tmp_path: Path) -> None:
+def test_a_file_outside_of_the_folder_that_is_sent_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is outside of"):
         RayNode(working_dir=tmp_path).start(POLICY, {}, [], tmp_path / "worker.log")
     with pytest.raises(InvalidInput, match="num_gpus is a finite number from 0"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,24 @@ async def test_code_is_ended_with_its_item(tmp_path: Path) -> None:
     (result,) = (await run(waits, tmp_path, timeout=0.2)).results
     assert "timeout" in str(result.error)
     assert ended == ["waits"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_factory_is_told_that_the_run_has_ended(fails: bool, tmp_path: Path) -> None:
+    ends = []
+
+    class Factory:
+        def __call__(self, sample: Sample) -> Driven:
+            return Driven.of(broken if fails else two_questions)
+
+        async def end_run(self) -> None:
+            ends.append(len(ends))
+
+    async def endpoint(messages: list[Message], **_: Any) -> str:
+        return "4"
+
+    definition = EvalDefinition([Sample("a", {})], lambda t, s: 1.0, lambda s: [], Factory())
+    config = EvalConfig(endpoint=endpoint, output_dir=str(tmp_path))
+    with pytest.raises(EvalFailed) if fails else nullcontext():
+        await evaluate(definition, config)
+    assert ends == [0]

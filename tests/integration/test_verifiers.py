@@ -38,7 +38,7 @@ from heldout._fingerprint import describe_callable
 from heldout.errors import EnvironmentFailed, InvalidInput, SystemicFailure
 from heldout.integrations import versions
 from heldout.integrations.verifiers import from_verifiers, to_verifiers
-from heldout.integrations.verifiers.load import to_heldout_messages, to_verifiers_messages
+from heldout.integrations.verifiers.classic import to_heldout_messages, to_verifiers_messages
 
 pytestmark = pytest.mark.integration
 
@@ -746,8 +746,12 @@ def test_what_cannot_be_driven_from_outside_is_refused() -> None:
     for kind, said in [(Agent, "replaces get_model_response"), (Own, "a way of its own")]:
         with pytest.raises(InvalidInput, match=said):
             from_verifiers(kind(eval_dataset=rows("a"), rubric=rubric_of()))
-    with pytest.raises(InvalidInput, match="vf.load_environment"):
-        from_verifiers("gsm8k")
+    with pytest.raises(InvalidInput, match="Could not import 'no-such-env'"):
+        from_verifiers("no-such-env")
+    with pytest.raises(InvalidInput, match="need verifiers 0.4"):
+        from_verifiers(object())
+    with pytest.raises(InvalidInput, match="no argument 'harness'"):
+        from_verifiers(object(), harness="null")
 
 
 def test_the_training_rows_are_not_taken_for_held_out_ones() -> None:
@@ -777,7 +781,7 @@ def test_trio_is_refused() -> None:
 
 def test_another_version_is_refused_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "version", lambda name: "0.30.1")
-    said = r"verifiers 0.30.1 is installed.*>=0\.3,<0\.4"
+    said = r"verifiers 0.30.1 is installed.*>=0\.3,<0\.4\.1"
     with pytest.raises(InvalidInput, match=said):
         from_verifiers(None)
     with pytest.raises(InvalidInput, match=said):

@@ -147,7 +147,7 @@ def test_a_model_that_cannot_be_copied_is_evaluated_at_once(
 
 def test_a_snapshot_that_fails_is_a_skip(tmp_path: Path, gates: Gates) -> None:
     class Refuses:
-        def try_take(self, model: Any, *, step: int) -> Any:
+        def try_snapshot(self, model: Any, *, step: int) -> Any:
             raise RuntimeError("no room")
 
     evals = evals_of(tmp_path, Counter(), gates, snapshots=Refuses())

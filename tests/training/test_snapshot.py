@@ -147,7 +147,7 @@ def evaluated(snapshot: WeightSnapshot, ask: Callable[[Any], Any] = logits) -> A
 
 
 def take(pool: SnapshotPool, model: Any, step: int = 1) -> WeightSnapshot:
-    snapshot = pool.try_take(model, step=step)
+    snapshot = pool.try_snapshot(model, step=step)
     assert snapshot is not None
     return snapshot
 
@@ -554,7 +554,7 @@ def test_what_cannot_be_copied_faithfully_is_refused_by_name(spoil: Any, named: 
     model, pool = llama(), SnapshotPool()
     spoil(model)
     with pytest.raises(InvalidInput, match=named):
-        pool.try_take(model, step=1)
+        pool.try_snapshot(model, step=1)
     assert pool.free == 1
 
 
@@ -582,14 +582,14 @@ def test_a_copy_that_has_other_weights_than_the_model_is_refused(
     with pytest.raises(
         InvalidInput, match="the weights of the copy differ from those of the model"
     ):
-        SnapshotPool().try_take(torch.nn.Linear(2, 2), step=1)
+        SnapshotPool().try_snapshot(torch.nn.Linear(2, 2), step=1)
 
 
 def test_weights_that_are_nowhere_are_refused() -> None:
     with torch.device("meta"):
         model = torch.nn.Linear(2, 2)
     with pytest.raises(InvalidInput, match=r"weight: its weights cannot be copied .*meta"):
-        SnapshotPool().try_take(model, step=1)
+        SnapshotPool().try_snapshot(model, step=1)
 
 
 @pytest.mark.usefixtures("process_group")
@@ -600,13 +600,13 @@ def test_weights_of_which_only_a_part_is_here_are_refused() -> None:
     mesh = init_device_mesh("cpu", (1,))
     model.weight = torch.nn.Parameter(distribute_tensor(model.weight.data, mesh, [Shard(0)]))
     with pytest.raises(InvalidInput, match="spread over several processes"):
-        SnapshotPool().try_take(model, step=1)
+        SnapshotPool().try_snapshot(model, step=1)
 
 
 def test_what_is_no_module_and_wrong_settings_are_refused() -> None:
     for model in (None, "llama", [torch.nn.Linear(2, 2)]):
         with pytest.raises(InvalidInput, match="a torch module"):
-            SnapshotPool().try_take(model, step=1)
+            SnapshotPool().try_snapshot(model, step=1)
     for settings in ({"size": 0}, {"size": True}, {"copy": "none"}):
         with pytest.raises(InvalidInput):
             SnapshotPool(**settings)
@@ -620,7 +620,7 @@ def test_no_more_snapshots_than_copies() -> None:
     first, second = take(pool, model, 1), take(pool, model, 2)
     assert first.model is not second.model
     assert (pool.free, pool.size) == (0, 2)
-    assert pool.try_take(model, step=3) is None
+    assert pool.try_snapshot(model, step=3) is None
     beside(first.release)
     first.release()
     assert pool.free == 1
@@ -640,7 +640,7 @@ def test_many_threads_give_copies_back() -> None:
     model, pool = normed(), SnapshotPool(size=4)
     for step in range(10):
         snapshots = [take(pool, model, step) for _ in range(4)]
-        assert pool.try_take(model, step=step) is None
+        assert pool.try_snapshot(model, step=step) is None
         threads = [threading.Thread(target=s.release) for s in snapshots for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -790,7 +790,7 @@ def test_a_hook_that_is_registered_later_is_noticed() -> None:
     take(pool, model).release()
     hooked(model)
     with pytest.raises(InvalidInput, match="is a hook of"):
-        pool.try_take(model, step=2)
+        pool.try_snapshot(model, step=2)
 
 
 class Scaled(torch.nn.Module):
@@ -1027,7 +1027,7 @@ def test_a_function_in_a_container_that_leads_to_the_model_is_refused(make: Any)
     ):
         model.head = head
         with pytest.raises(InvalidInput, match="this model cannot be copied, because of head: "):
-            SnapshotPool().try_take(model, step=1)
+            SnapshotPool().try_snapshot(model, step=1)
 
 
 def test_what_cannot_be_made_anew_is_refused() -> None:
@@ -1035,7 +1035,7 @@ def test_what_cannot_be_made_anew_is_refused() -> None:
         model = one_layer()
         model.head = make(model)
         with pytest.raises(InvalidInput, match=r"because of head: a copy would share its"):
-            SnapshotPool().try_take(model, step=1)
+            SnapshotPool().try_snapshot(model, step=1)
 
 
 def _by_its_own_name(model: Any) -> Any:

@@ -154,8 +154,10 @@ def find_unfinished(run: LoadedRun) -> list[Mismatch]:
     of = "" if asked is None else f" of {asked}"
     text = (
         f"{run.name} is not finished ({run.report.status}): it has {len(run.table.reward)}{of} "
-        "items, and those that end first are not like the others (--resume finishes it)"
+        "items, and those that end first are not like the others"
     )
+    if "imported" not in run.config:
+        text += " (--resume finishes it)"
     return [Mismatch("incomplete", text)]
 
 
@@ -312,7 +314,7 @@ def _comparable_settings(run: LoadedRun) -> dict[str, Any]:
     settings = {
         name: value
         for name, value in result_changing(run.config).items()
-        if not name.startswith(("endpoint", "parent")) and name not in _NOT_SETTINGS
+        if not name.startswith(("endpoint", "imported", "parent")) and name not in _NOT_SETTINGS
     }
     prepare = run.functions.get("prepare_messages")
     if isinstance(prepare, dict):

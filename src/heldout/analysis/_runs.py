@@ -113,10 +113,12 @@ def refuse_without_mean(report: EvalReport) -> None:
     """Refuse a run that failed because too many of its items errored (clause 3)."""
     n, errors = report.summary["n"], report.summary["n_errors"]
     if report.lacks_mean and errors < n:
+        again = "Run them again (--resume; with --set max_error_rate=1 to accept errors)"
+        if "imported" in report.config:
+            again = "Import it with --max-error-rate 1 to accept errors"
         raise InvalidInput(
             f"{report.path} failed: {errors} of its {n} items errored, so it has no mean to "
-            "compare. Run them again (--resume; with --set max_error_rate=1 to accept errors), or "
-            "see why: heldout show"
+            f"compare. {again}, or see why: heldout show"
         )
 
 

@@ -24,18 +24,22 @@ OPTIONS = (
         "(docs/cluster.md).",
     ),
     click.option("--workers", type=int, metavar="N", help="With --on: how many workers."),
-    click.option("--gpus-per-worker", type=float, metavar="G", help="With --on."),
-    click.option("--cpus-per-worker", type=float, metavar="C", help="With --on."),
+    click.option(
+        "--gpus-per-worker", type=float, metavar="G", help="With --on: GPUs of each worker."
+    ),
+    click.option(
+        "--cpus-per-worker", type=float, metavar="C", help="With --on: CPUs of each worker."
+    ),
     click.option(
         "--resources",
         multiple=True,
         metavar="NAME=N",
-        help="With --on: a custom resource of each worker.",
+        help="With --on: N of a custom Ray resource for each worker.",
     ),
     click.option(
         "--remote",
         metavar="ADDRESS",
-        help="Run it all as a job of a Ray cluster, http://HOST:8265, and bring the run home.",
+        help="Run this command as a job of a Ray cluster, http://HOST:8265, and fetch the run.",
     ),
     click.option(
         "--gpu-id",

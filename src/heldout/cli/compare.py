@@ -49,7 +49,7 @@ def comparison_options(command: Command) -> Command:
             "--pass-threshold",
             type=float,
             metavar="REWARD",
-            help="The reward that passes.  [default: that of the runs]",
+            help="Reward from which an item counts as passed.  [default: the setting of the runs]",
         ),
         click.option("--confidence", default=0.95, show_default=True, help="Of the intervals."),
         click.option(

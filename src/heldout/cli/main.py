@@ -39,6 +39,8 @@ COMMANDS = {
     "gate": ("gate", "Pass or fail a run against a baseline, for CI."),
     "view": ("view", "Look at runs, comparisons and live curves in a browser."),
     "power": ("power", "Plan how many samples it takes to detect a difference."),
+    "import": ("import_:import_command", "Make runs of logs of Inspect, lm-eval or verifiers."),
+    "export": ("import_:export_command", "Write a run as a log of Inspect."),
     "rescore": ("rescore", "Score the saved trajectories of a run with another scorer."),
     "sql": ("sql", "Query the results of a run in SQL."),
     "curve": ("curve", "Watch or plot a training curve, list its flips, stop the run."),
@@ -105,7 +107,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="heldout", message="heldout %(version)s")
 def cli() -> None:
-    """Return whether a policy is really getting better.
+    """Tell whether a policy is really getting better.
 
     RUN is a run directory or a name under outputs/evals: `capitals` is the latest run of that name,
     `capitals@3` the third, `capitals@2026-11-15` the latest of that day, and `rl@200` the eval at

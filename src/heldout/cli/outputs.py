@@ -420,10 +420,25 @@ class TasksOutput(msgspec.Struct):
     refused: Annotated[str | None, about("why it cannot run here")]
 
 
+class ImportOutput(RunOutput):
+    """One object per line and log."""
+
+    log: Annotated[str, about("the file")]
+    is_new: Annotated[bool, about("false where it was imported before")]
+
+
+class ExportOutput(msgspec.Struct):
+    """One object."""
+
+    path: str
+
+
 OUTPUTS: dict[str, Any] = {
     "error": FailureOutput,
     "run": RunOutput,
     "tasks": TasksOutput,
+    "import": ImportOutput,
+    "export": ExportOutput,
     "rescore": RunOutput,
     "list": ListOutput,
     "show": ShowOutput,

@@ -25,10 +25,16 @@ from heldout.store.runs import TIMESTAMP
     help="module:score_fn or file.py:score_fn, a function (trajectory, sample) -> Score. Loading "
     "it runs its code.",
 )
-@click.option("--name", metavar="NAME", help="Name of the new run.  [default: RUN-rescored]")
-@click.option("--max-concurrent", type=int, metavar="N", help="Items in flight at once.")
-@click.option("--timeout", type=float, metavar="S", help="Seconds one item may take.")
-@click.option("--resume", is_flag=True, help="Continue the latest run of this name.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Name of the new run. Sets experiment_name.  [default: RUN-rescored]",
+)
+@click.option(
+    "--max-concurrent", type=int, metavar="N", help="Items in flight at once. Sets max_concurrent."
+)
+@click.option("--timeout", type=float, metavar="S", help="Seconds one item may take. Sets timeout.")
+@click.option("--resume", is_flag=True, help="Continue the latest run of this name. Sets resume.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
 def command(
     run: str, score_fn: str, name: str | None, resume: bool, as_json: bool, **limits: Any

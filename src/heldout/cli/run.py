@@ -80,7 +80,13 @@ class _RunCommand(click.Command):
 )
 @count_option("-n", "--limit", "max_samples", help="Only the first N samples. Sets max_samples.")
 @count_option("--epochs", "repeats", help="Attempts of each sample. Sets repeats.")
-@click.option("--sample-id", "ids", multiple=True, metavar="ID", help="Only this sample.")
+@click.option(
+    "--sample-id",
+    "ids",
+    multiple=True,
+    metavar="ID",
+    help="Only the sample with this id; may be repeated.",
+)
 @click.option(
     "-T",
     "parameters",
@@ -88,20 +94,31 @@ class _RunCommand(click.Command):
     metavar="KEY=VALUE",
     help="A parameter of load_dataset in FILE, or of the task: -T split=test.",
 )
-@count_option("--max-concurrent", help="Items in flight at once.")
+@count_option("--max-concurrent", help="Items in flight at once. Sets max_concurrent.")
 @click.option(
     "--name",
     "experiment_name",
     metavar="NAME",
     help="Name of the run. Sets experiment_name.  [default: the name of FILE]",
 )
-@click.option("--tag", "tags", multiple=True, metavar="WORD", help="A tag; see heldout list --tag.")
-@click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")
-@click.option("--output-dir", metavar="DIR", help="Where runs are made.  [default: outputs/evals]")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="WORD",
+    help="A tag to find the run by (heldout list --tag); may be repeated. Sets tags.",
+)
+@click.option("--note", metavar="TEXT", help="A remark that is saved with the run. Sets note.")
+@click.option(
+    "--output-dir",
+    metavar="DIR",
+    help="Where run directories are made. Sets output_dir.  [default: outputs/evals]",
+)
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue the latest run of this name, if any, with the settings it was begun with.",
+    help="Continue the latest run of this name, if any, with the settings it was begun with. "
+    "Sets resume.",
 )
 @click.option(
     "--overwrite", is_flag=True, help="Remove the latest run of this name once this one is done."
@@ -113,8 +130,12 @@ class _RunCommand(click.Command):
     metavar="FILE.toml",
     help="Settings in TOML: keys as for --set, and a table [dataset] for -T.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting (below).")
-@click.option("--cache", is_flag=True, help="Take model turns from the cache (docs/models.md).")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting (below).")
+@click.option(
+    "--cache",
+    is_flag=True,
+    help="Take model turns from the response cache (docs/models.md). Sets cache.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
 @cluster_options
 def command(
@@ -194,19 +215,21 @@ def run_directory(config: EvalConfig) -> Iterator[EvalConfig]:
 def print_run(report: EvalReport, as_json: bool) -> None:
     """Print the report of a run that was just made."""
     from heldout.cli._tables import print_json, print_report
-    from heldout.cli.show import usage_as_dict
     from heldout.reporting.summaries import build_report
 
     assert report.path is not None
     if as_json:
-        about = {
-            "path": str(report.path),
-            "errors": report.errors,
-            "usage": usage_as_dict(report),
-        }
-        print_json({**report.summary, **about}, "run")
+        print_json(describe_run(report), "run")
     else:
         print_report(build_report(report, info=RunDir(report.path).read_info()))
+
+
+def describe_run(report: EvalReport) -> dict[str, Any]:
+    """Return what --json prints of a run: its summary, and where it is."""
+    from heldout.cli.show import usage_as_dict
+
+    about = {"path": str(report.path), "errors": report.errors, "usage": usage_as_dict(report)}
+    return {**report.summary, **about}
 
 
 def stdout_for_json(as_json: bool) -> AbstractContextManager[Any]:

@@ -74,9 +74,14 @@ TEXT_STYLES = {"error": "red", "extracted": "dim", "judge": "dim", "reasoning": 
 @format_options
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
 @click.option("--effect", type=float, help="Of a curve: the smallest gain worth having.")
-@click.option("--alpha", type=float, help="Of a curve: false verdict rate, over all of it.")
 @click.option(
-    "--window", type=int, metavar="EVALS", help="Of a curve: evals that a verdict looks back."
+    "--alpha", type=float, help="Of a curve: the false verdict rate over the whole curve."
+)
+@click.option(
+    "--window",
+    type=int,
+    metavar="EVALS",
+    help="Of a curve: how many of the latest evals the verdict uses.",
 )
 def command(
     run: str,

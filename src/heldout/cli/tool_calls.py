@@ -63,8 +63,8 @@ TRIGGER_ROWS = {
     "references",
     multiple=True,
     metavar="RESULTS",
-    help="The reference: a run of this command, or a JSONL of results. Given twice, the second is "
-    "the reference run again, and shows how far it agrees with itself.",
+    help="The reference: a run of this command, or a JSONL of results. A second one is "
+    "another run of the reference, which shows how far it agrees with itself.",
 )
 @click.option(
     "--name",
@@ -76,7 +76,7 @@ TRIGGER_ROWS = {
     default="outputs/evals",
     show_default=True,
     metavar="D",
-    help="Where the run directory is made.",
+    help="Where the run directory is made. Sets output_dir.",
 )
 @click.option(
     "-n",
@@ -92,9 +92,11 @@ TRIGGER_ROWS = {
     default=16,
     show_default=True,
     metavar="N",
-    help="Requests in flight at once.",
+    help="Requests in flight at once. Sets max_concurrent.",
 )
-@click.option("--resume", is_flag=True, help="Only continue a run; never begin one.")
+@click.option(
+    "--resume", is_flag=True, help="Continue a run, and fail if there is none. Sets resume."
+)
 @json_option
 def command(
     file: Path,

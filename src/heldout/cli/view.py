@@ -23,7 +23,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to serve on.")
 @click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME",
               help="A name this machine is reached by; needed with --host.")  # fmt: skip
-@click.option("--no-token", is_flag=True, help="Answer everybody who can reach the port.")
+@click.option(
+    "--no-token", is_flag=True, help="Serve everybody who can reach the port, without a token."
+)
 @click.option("--notes", is_flag=True, help="Let the page write notes, to notes.jsonl in the run.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
 @click.option(

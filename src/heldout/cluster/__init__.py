@@ -2,9 +2,9 @@
 
 executor   RayExecutor: the items of an eval on the workers of a cluster
 worker     what runs an item there
-travel     which code goes to the workers, and how it is loaded there
+packaging  which code is sent to the workers, and how it is loaded there
 copies     whether a worker has the same functions as the driver
-remote     run_remote, attach_remote: a script as a Ray job, and its run directories back home
+remote     run_remote, attach_remote: a script as a Ray job, and its run directories fetched
 node       RayNode: an EvalWorker on another node
 _ray       connecting, and what a cluster has
 """

@@ -50,7 +50,7 @@ from heldout.cluster._ray import (
     name_session,
 )
 from heldout.cluster.copies import describe_copies, name_difference
-from heldout.cluster.travel import pack_functions, zip_folder
+from heldout.cluster.packaging import pack_functions, zip_folder
 from heldout.cluster.worker import (
     COLLECT_SECONDS,
     STOP_SECONDS,

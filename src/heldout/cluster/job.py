@@ -7,7 +7,7 @@
 Ray shares the folder of a job among jobs with the same files and removes it at the end, so the
 script runs in a copy. Run directories are printed as lines of text, since a job's output is what
 Ray's job API brings to whoever has submitted it, from any node. Ray keeps one log of both streams:
-the standard output of a command with --json goes to a file instead, and travels with the runs.
+the standard output of a command with --json goes to a file instead, and is sent with the runs.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 On the node, a relay starts the same worker process that a training run starts on its own machine,
 with the same connection and shared memory between the two, so that everything said of workers holds
 there. Between the machines weights go through Ray's object store, and their hash is checked before
-they are loaded. What the worker prints, and the conversations it saves, come home with its answers.
+they are loaded. What the worker prints, and the conversations it saves, come back with its answers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from heldout.cluster._ray import (
     describe_cluster,
     explain_death,
 )
-from heldout.cluster.travel import remove_folder, unpack_folder, zip_folder
+from heldout.cluster.packaging import remove_folder, unpack_folder, zip_folder
 from heldout.cluster.worker import own_versions
 from heldout.errors import InvalidInput
 from heldout.store.jsonl import open_to_append
@@ -122,7 +122,7 @@ class RayNode:
             file = Path(source).resolve()
             folder = folder or file.parent
             if not file.is_relative_to(folder):
-                raise InvalidInput(f"{file} is outside of {folder}, which travels to the node")
+                raise InvalidInput(f"{file} is outside of {folder}, which is sent to the node")
             spec = f"{file.relative_to(folder).as_posix()}:{name}"
         return _NodeProcess(self, spec, folder, environment, buffers, log)
 

@@ -36,7 +36,7 @@ from heldout._aio import Threads
 from heldout._extras import missing_extra
 from heldout.cluster._ray import PROBE_SECONDS, find_token
 from heldout.cluster.job import CONTENT, END, NO_RUN, STDOUT, find_runs, list_run
-from heldout.cluster.travel import zip_folder
+from heldout.cluster.packaging import zip_folder
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 from heldout.store.run_dir import RunDir
 
@@ -219,9 +219,9 @@ def submit(
     """Run a command on a cluster, in a copy of a folder, and fetch its run directories.
 
     Args:
-        command: The command. With --resume, unfinished runs below the current directory travel
-            with it. With --json, its standard output comes home apart from its log.
-        folder: What travels; the command is run in it.
+        command: The command. With --resume, unfinished runs below the current directory are
+            sent with it. With --json, its standard output is fetched apart from its log.
+        folder: What is sent; the command is run in it.
         address: The cluster's dashboard.
         gpu_id: Which GPU; see `run_remote`.
         keep_alive: Leave the job running on Ctrl-C.
@@ -231,7 +231,7 @@ def submit(
 
     Returns:
         Its exit code; 130 where it was stopped by Ctrl-C; 4 where it was 0 and there is no run, or
-        the run directories could not be brought home.
+        the run directories could not be fetched.
 
     Raises:
         InvalidInput: There is no cluster at the address, or no such GPU.
@@ -395,7 +395,7 @@ class _RemoteJob:
     async def _watch(self) -> int:
         """Show the output until the job ends, and return its exit code."""
         info = await self._ask(self._client.get_job_info, self._name)
-        # With --json, standard output is for what comes home with the runs.
+        # With --json, standard output is for what is fetched with the runs.
         has_json = "--json" in shlex.split(info.entrypoint)
         await self._show_output(sys.stderr if has_json else sys.stdout)
         info = await self._ask(self._client.get_job_info, self._name)
@@ -498,7 +498,7 @@ class _RemoteJob:
                 await self._receive(there, folder)
             except (EvalFailed, OSError) as problem:
                 raise EvalFailed(
-                    f"the run directories of {self._name} could not be brought home from node "
+                    f"the run directories of {self._name} could not be fetched from node "
                     f"{node}: {problem}. They are there in heldout-job-*-{self._name}/work below "
                     f"its temporary folder. {self._how_to_attach()}"
                 ) from problem

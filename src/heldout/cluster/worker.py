@@ -25,7 +25,7 @@ from heldout import __version__
 from heldout._aio import contain_exits, waker
 from heldout._progress import RunProgress
 from heldout.cluster.copies import describe_copies
-from heldout.cluster.travel import ImportPath, load_reference, remove_folder, unpack_folder
+from heldout.cluster.packaging import ImportPath, load_reference, remove_folder, unpack_folder
 from heldout.config import EvalConfig
 from heldout.engine import Item, attempt_item, error_result
 from heldout.errors import (
@@ -122,7 +122,7 @@ class ItemWorker:
 
         Args:
             spec: A `WorkerSpec`.
-            archive: The folder of the eval file, if one travels.
+            archive: The folder of the eval file, if one is sent.
         """
         self._spec, self._archive = spec, archive
         self._loop: _ItemLoop

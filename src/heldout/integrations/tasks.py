@@ -43,6 +43,9 @@ SOURCES: Mapping[str, TaskSource] = {
         {"pass_threshold": 1.0},  # parts of it are given for answers that are not right
     ),
     "lm-eval": TaskSource("lm-eval", "heldout.integrations.lm_eval", "from_lm_eval", "task_names"),
+    "inspect": TaskSource(
+        "inspect-ai", "heldout.integrations.inspect", "from_inspect", "list_inspect_tasks"
+    ),
     "textarena": TaskSource(
         "textarena",
         "heldout.integrations.step_environments.textarena",
@@ -55,6 +58,9 @@ SOURCES: Mapping[str, TaskSource] = {
         "heldout.integrations.step_environments.openenv",
         "from_openenv",
         "servers",
+    ),
+    "verifiers": TaskSource(
+        "verifiers", "heldout.integrations.verifiers", "from_verifiers", "installed_ids"
     ),
 }
 """By prefix."""

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from heldout.errors import InvalidInput
 
 
-def check_version(package: str, supported: str, *, why: str, install: str | None = None) -> None:
+def check_version(package: str, supported: str, *, why: str, install: str | None = None) -> str:
     """Check that a supported version of a package is installed.
 
     Args:
@@ -15,6 +15,9 @@ def check_version(package: str, supported: str, *, why: str, install: str | None
         supported: The range of versions, as pip reads it.
         why: Why other versions are refused.
         install: What to give to `pip install`; by default the package with its range.
+
+    Returns:
+        The installed version.
 
     Raises:
         InvalidInput: The package is missing, or its version is not supported.
@@ -33,3 +36,4 @@ def check_version(package: str, supported: str, *, why: str, install: str | None
             f"{package} {installed} is installed, but this adapter takes {supported}: {why}. "
             f"pip install '{install}'"
         )
+    return installed

@@ -161,6 +161,11 @@ def _describe_origin(info: RunInfo) -> str:
         parts.append(f"tags: {', '.join(info.config['tags'])}")
     if info.config.get("note") is not None:
         parts.append(f"note: {info.config['note']}")
+    imported = info.config.get("imported")
+    if isinstance(imported, Mapping):
+        packages = [f"{k} {v}" for k, v in info.versions.items() if k != "heldout"]
+        by = ", ".join(packages) or str(imported.get("format"))
+        parts.append(f"imported from {imported.get('file')} ({by})")
     return "; ".join(parts)
 
 

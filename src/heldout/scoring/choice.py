@@ -98,7 +98,7 @@ def _patterns_of(letters: str) -> _Patterns:
 def read_choice(
     answer: str | None, letters: str = "ABCD", *, options: Sequence[str] = ()
 ) -> Agreed[frozenset[str]]:
-    """Find the options that an answer names: none, one, or several where it does not decide."""
+    """Find the options that an answer names: none, one, or several if it does not decide."""
     text = visible_answer(answer)
     if text is None:
         return Agreed()
@@ -257,29 +257,30 @@ def grade_choice(
     options: Sequence[str] = (),
     originals: Mapping[str, str] | None = None,
 ) -> Grade:
-    """Grade the option that an answer names: 1.0 for the target, else 0.0.
+    """Grade 1 if the option that the answer chooses is the target.
 
-    It reads the stated answers (box, tag, key, `Answer: C`, `the answer is C`) that name an option,
-    by its letter or its whole text; one that names none is passed over. Where nothing stated names
-    one, it takes the letter that a phrase calls the answer (`I would go with C`, `option C is
-    correct`), a reply that is an option's text, a last line that is a letter, or a first or last
-    line like `C) Paris`. Answers that differ are ambiguous, unless one corrects those before it. A
-    letter in running text never counts, nor does one behind `not`, `if` or `wrong`. Two letters
-    joined by a comma, a slash, `and` or `or`, with their texts or without, are two answers, and so
-    are a letter and another option's text: a 0.
+    A stated answer (box, tag, key, `Answer: C`, `the answer is C`) chooses an option by its letter
+    or its full text; statements that name no option are ignored. If no statement names one, these
+    count: a letter that a phrase calls the answer (`I would go with C`, `option C is correct`), a
+    reply that is an option's text, a last line that is a letter, or a first or last line like `C)
+    Paris`. Different answers are ambiguous and graded 0, unless a later one corrects the earlier
+    ones. A letter in running text never counts, nor does one after `not`, `if` or `wrong`. Two
+    letters joined by a comma, a slash, `and` or `or` are two answers, and so are a letter and
+    another option's text: both are graded 0.
 
     Args:
         answer: The reply.
-        target: The right letter, or all right letters, none of which may be missing.
-        letters: The letters as shown.
-        options: The options' texts as shown.
-        originals: The original letter of each shown letter; the target is in original letters.
+        target: The correct letter; or several, all of which must be chosen.
+        letters: The letters shown to the model.
+        options: The texts of the options, in the order shown.
+        originals: If options were shuffled: the original letter of each letter shown. The target is
+            in original letters.
 
     Returns:
         The grade; `extracted` is the option's letter, in the original letters.
 
     Raises:
-        InvalidInput: The target is not among the letters, or an option makes no sense.
+        InvalidInput: The target is not one of the letters, or an option is invalid.
     """
     if options or len(letters) != 4:
         _check(letters=letters, options=options)

@@ -1,8 +1,8 @@
-r"""Checks of an answer's form, which say nothing about whether it is right.
+r"""Checks of an answer's format, not of its correctness.
 
-Each returns a `Grade` of 1.0 or 0.0 with what it saw and, for a 0.0, why. No answer follows no
-format, not even "at most 10 words": a truncated generation must not earn a reward for being short.
-Reasoning is left aside, as in every grader; `has_tags`, which is about the tags of the reasoning
+Each returns a `Grade` of 1.0 or 0.0 with what it found and, for a 0.0, why. A missing answer fails
+every check, even "at most 10 words": a truncated generation must not be rewarded for being short.
+Reasoning is ignored, as in every grader; `has_tags`, which is about the tags of the reasoning
 too, takes the turn's whole text (`text` in a rubric). All are single scans.
 """
 
@@ -53,7 +53,7 @@ def _check_kind(*, kind: str = "any") -> None:
 
 @grader(version=1, check=_check_kind)
 def is_json(answer: str | None, *, kind: Literal["any", "object", "list"] = "any") -> Grade:
-    """Grade 1 where the whole answer is one JSON value.
+    """Grade 1 if the whole answer is one JSON value.
 
     Args:
         answer: The reply; its reasoning is not read.
@@ -77,11 +77,11 @@ def is_json(answer: str | None, *, kind: Literal["any", "object", "list"] = "any
 
 @grader(version=1)
 def has_code_block(answer: str | None, *, language: str | None = None) -> Grade:
-    """Grade 1 where there is a fenced code block that closes and is not empty.
+    """Grade 1 if the answer has a fenced code block that is closed and not empty.
 
     Args:
         answer: The reply; its reasoning is not read.
-        language: The language that the block names; any by default.
+        language: The language that the block must name; by default any.
 
     Returns:
         The grade, with the code of the last such block.
@@ -105,7 +105,7 @@ def has_code_block(answer: str | None, *, language: str | None = None) -> Grade:
 
 @grader(version=1)
 def has_boxed(answer: str | None) -> Grade:
-    r"""Grade 1 where the last `\boxed{…}` closes and is not empty.
+    r"""Grade 1 if the last `\boxed{…}` is closed and not empty.
 
     Args:
         answer: The reply; its reasoning is not read.
@@ -129,7 +129,7 @@ def has_boxed(answer: str | None) -> Grade:
 
 @grader(version=1)
 def is_one_line(answer: str | None) -> Grade:
-    """Grade 1 where the answer is one line of text, whatever blank space is around it.
+    """Grade 1 if the answer is one line of text, surrounding whitespace aside.
 
     Args:
         answer: The reply; its reasoning is not read.
@@ -161,9 +161,9 @@ def has_length(
     at_least: int = 1,
     at_most: int | None = None,
 ) -> Grade:
-    """Grade 1 where the answer is as long as asked for.
+    """Grade 1 if the answer's length is within bounds.
 
-    Blank space around it and blank lines do not count.
+    Surrounding whitespace and blank lines do not count.
 
     Args:
         answer: The reply; its reasoning is not read.
@@ -195,12 +195,12 @@ def _check_tags(*, tags: Sequence[str] = ("answer",), nothing_else: bool = False
 
 @grader(version=1, check=_check_tags)
 def has_tags(text: str | None, *, tags: Sequence[str], nothing_else: bool = False) -> Grade:
-    """Grade 1 where each of the tags opens and closes exactly once, in this order.
+    """Grade 1 if each tag opens and closes exactly once, in this order.
 
     Args:
         text: The whole text of the turn, reasoning included.
         tags: Names of tags, such as ["think", "answer"].
-        nothing_else: Whether only blank space may stand outside of them.
+        nothing_else: Whether only whitespace may be outside of them.
 
     Returns:
         The grade, with what is inside the last tag.

@@ -76,11 +76,10 @@ def grader(
     """Mark a function as a ready-made grader.
 
     Args:
-        version: Goes up with every change of what the grader extracts or holds equal: reports of
-            two versions are not compared by accident, while a change that changes no verdict keeps
-            reports comparable.
-        check: A function of the grader's options, as far as they are known, that raises for those
-            with which no answer could be graded.
+        version: Raise it with every change in what the grader extracts or treats as equal: reports
+            of different versions are not compared. Other changes keep reports comparable.
+        check: Gets the options that are known when the rubric is made, and raises if they are
+            invalid.
     """
 
     def mark(function: F) -> F:
@@ -93,7 +92,7 @@ def grader(
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Refuse a grader's options before anything is paid for, by its own check."""
+    """Run a grader's own check of its options, before anything runs."""
     check = getattr(function, _CHECK, None)
     if check is not None:
         check(**options)

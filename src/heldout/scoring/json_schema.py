@@ -43,7 +43,7 @@ class Schema:
             return False
 
     def problem(self, value: Any) -> str | None:
-        """Say what is wrong first, and where; None for nothing."""
+        """Describe the first violation and where it is; None if the value is valid."""
         try:
             self._validator.validate(value)
         except self._invalid as error:
@@ -63,7 +63,7 @@ def compiled(schema: Mapping[str, Any] | bool) -> Schema:
     """Compile a schema; the same content is compiled once.
 
     Raises:
-        InvalidInput: It is no schema, or refers to something outside.
+        InvalidInput: It is not a schema, or refers to something outside it.
     """
     try:
         content = msgspec.json.encode(schema)
@@ -104,9 +104,9 @@ def _check(*, schema: Mapping[str, Any] | bool | Schema | None = None) -> None:
 
 @grader(version=1, check=_check)
 def grade_json(answer: str | None, *, schema: Mapping[str, Any] | bool | Schema) -> Grade:
-    """Grade 1 where the answer is JSON that the schema accepts.
+    """Grade 1 if the answer is JSON that is valid under the schema.
 
-    The whole answer is read, or else its last code block, which has to close.
+    Reads the whole answer, or else its last code block, which must be closed.
 
     Args:
         answer: The reply; its reasoning is not read.

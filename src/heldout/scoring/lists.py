@@ -1,4 +1,4 @@
-"""Lists against lists: in order, as sets, or span by span as DROP has it."""
+"""Graders that compare lists: in order, as sets, or as DROP compares spans."""
 
 from __future__ import annotations
 
@@ -98,20 +98,20 @@ def _texts(target: Any) -> list[str]:
 
 @grader(version=6)
 def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
-    """Grade a list whose items have to be the target's, in the same order.
+    """Grade 1 if the answer lists the target's items, in the same order.
 
-    It reads the stated answer, or the whole text where none is stated, as JSON, lines with bullets
-    or numbers, or items separated by commas and `and`. Items are compared as `grade_match` compares
-    texts. Where `and` may join two items or be part of one, and where `100,200` may be one number
-    or two, the reading that suits the target counts. `[]` is the empty list.
+    Reads the stated answer, or the whole reply if it states none: JSON, lines with bullets or
+    numbers, or items separated by commas and `and`. Items are compared as in `grade_match`. If
+    `and` could join two items or be part of one, or `100,200` could be one number or two, the
+    reading that matches the target counts. `[]` is the empty list.
 
     Args:
         answer: The reply.
         target: The items.
-        partial: Whether to give the F1 of the longest common subsequence of items instead.
+        partial: Grade by the F1 of the longest common subsequence of items instead.
 
     Returns:
-        1.0 where the lists are the same, else 0.0; `extracted` has the items.
+        1.0 if the lists are equal, else 0.0; `extracted` has the items.
 
     Raises:
         InvalidInput: The target is not a list of texts or numbers.
@@ -121,17 +121,17 @@ def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> G
 
 @grader(version=6)
 def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
-    """Grade a list whose items have to be the target's, in any order and however often.
+    """Grade 1 if the answer lists the target's items, in any order; repeated items count once.
 
-    It reads items as `grade_list` does.
+    Items are read as in `grade_list`.
 
     Args:
         answer: The reply.
         target: The items.
-        partial: Whether to give the F1 of the two sets instead.
+        partial: Grade by the F1 of the two sets instead.
 
     Returns:
-        1.0 where the sets are the same, else 0.0; `extracted` has the items.
+        1.0 if the sets are equal, else 0.0; `extracted` has the items.
 
     Raises:
         InvalidInput: The target is not a list of texts or numbers.
@@ -170,17 +170,17 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 def grade_spans(
     answer: str | None, target: Spans | Sequence[Spans], *, exact: bool = False
 ) -> Grade:
-    """Grade spans as DROP's script does: F1 under the best one-to-one alignment.
+    """Grade spans as DROP's evaluation script does: F1 under the best one-to-one alignment.
 
-    It reads spans as `grade_list` reads items. The spans are normalised, aligned and compared as
-    in DROP's script, whose F1 this is before it is rounded to two decimals: spans with different
-    numbers do not match at all, and the sum is divided by the longer list.
+    Spans are read as `grade_list` reads items, then normalised, aligned and compared as in DROP's
+    script, but the F1 is not rounded to two decimals. Spans with different numbers do not match,
+    and the sum is divided by the length of the longer list.
 
     Args:
         answer: The reply.
-        target: The spans, or several such lists that are all right, of which the best counts.
-        exact: Whether to give DROP's exact match instead: 1.0 where both have the same normalised
-            spans, and as many.
+        target: The correct spans, or several such lists: the best score counts.
+        exact: Grade by DROP's exact match instead: 1.0 if both have the same normalised spans, and
+            equally many.
 
     Returns:
         The F1; `extracted` has the spans.

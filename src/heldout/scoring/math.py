@@ -81,26 +81,26 @@ async def grade_math(
     strict: bool = True,
     pool: Pool | None = None,
 ) -> Grade:
-    r"""Grade 1 where the answer equals the target, an expression in LaTeX or a number.
+    r"""Grade 1 if the answer is mathematically equal to the target, a number or LaTeX expression.
 
     The stated answer counts: a box, a tag, a key, `####`, else `Answer: …`, else a sentence; boxes
-    joined by a comma, "and" or "or" are one answer. Statements of that kind that are not equal are
-    ambiguous, unless one corrects those before it. Without a statement, a text that is nothing but
-    an expression is read, and with `last` the last expression of any text. What is written like the
-    target is equal, whatever it is. Else the expression that a statement begins with, or its last
-    one, is compared by math-verify, and a statement without a readable one is passed over. `x = 5`
-    equals 5, equations agree up to a factor, 50% equals 0.5 and 50, and units and degrees are not
-    compared. An equation that is not solved is no value, and neither is a sum, product, integral,
-    derivative, limit, rounding or maximum that is not carried out (`\sum_{k=1}^{9} k`), unless the
-    target has one.
+    joined by a comma, "and" or "or" are one answer. Statements of one kind that differ are
+    ambiguous and graded 0, unless a later one corrects the earlier ones. If the reply states
+    nothing, it counts if it is just an expression; with `last`, the last expression of any text
+    counts. An answer written exactly like the target is equal. Otherwise math-verify compares the
+    expression that a statement begins with, or its last one; statements without a readable
+    expression are ignored. `x = 5` equals 5, equations are equal up to a factor, 50% equals 0.5 and
+    50, and units and degrees are ignored. An unsolved equation is no value, and neither is an
+    unevaluated sum, product, integral, derivative, limit, rounding or maximum (`\sum_{k=1}^{9}
+    k`), unless the target has one.
 
     Args:
         answer: The reply; its reasoning is not read.
         target: The correct answer.
-        last: Read the last expression where nothing is stated, for models that do not box.
-        seconds: Time limit of the comparison. An answer that takes longer is a 0 with a note.
-        decimals: Decimal places to which numbers agree.
-        strict: Whether names of variables matter, and a tuple differs from a set.
+        last: Read the last expression if nothing is stated, for models that do not box answers.
+        seconds: Time limit of the comparison. An answer that takes longer is graded 0, with a note.
+        decimals: Decimal places to which numbers are compared.
+        strict: Whether variable names matter, and a tuple differs from a set.
         pool: Worker processes; by default those that all calls share.
 
     Returns:
@@ -108,7 +108,7 @@ async def grade_math(
 
     Raises:
         InvalidInput: The target is empty, a sentence, or its braces do not close.
-        WorkerError: The target cannot be compared in time, or no worker process can be had.
+        WorkerError: The target cannot be compared in time, or no worker process can be started.
     """
     workers, options = pool or math_pool(), _Options(decimals, strict)
 

@@ -250,33 +250,33 @@ def grade_number(
     last: bool = True,
     decimal: Decimal = ".",
 ) -> Grade:
-    """Grade the number that an answer states: 1.0 where it is the target, else 0.0.
+    """Grade 1 if the number that the answer states is the target.
 
-    It reads the stated answers (box, tag, key, `#### 7`, `Answer: 7`, `the answer is 7`) that are a
-    number, with a unit or a remark; in a sentence at most one word stands before it. One without
-    any number is passed over, and those that differ are ambiguous, unless one corrects those before
-    it. Of an equation, what stands behind the last `=` counts. Where no box, tag, key, hashes or
-    label is found, the last number of the text counts, unless it is one of several (`5, 6 or 7`).
-    Two different numbers in one statement are two answers: a 0. So is an expression (`2x`, `3 +
-    4`), a time, a date, or a number behind `not`, `if`, `wrong` or `<`.
+    Reads stated answers (box, tag, key, `#### 7`, `Answer: 7`, `the answer is 7`) that consist of a
+    number, with a unit or a remark; in a sentence, at most one word may precede it. Statements
+    without a number are ignored. Different numbers are ambiguous and graded 0, unless a later one
+    corrects the earlier ones. In an equation, the right-hand side of the last `=` counts. If there
+    is no box, tag, key, `####` or label, the last number of the text counts, unless it is one of
+    several (`5, 6 or 7`). Graded 0: two different numbers in one statement, an expression (`2x`, `3
+    + 4`), a time, a date, or a number after `not`, `if`, `wrong` or `<`.
 
-    `50%` is 50 and also 0.5; a tolerance holds for both. A float with decimals as the target
-    carries rounding and is met to nine digits.
+    `50%` equals 50 and also 0.5; tolerances apply to both. A float target with decimals is compared
+    to nine digits, as floats are rounded.
 
     Args:
         answer: The reply.
         target: A number, or a text that is one or states one (`… #### 7`).
-        absolute: How far the number may be from the target.
-        relative: The same, as a share of the target.
-        last: Whether the last number counts where none is stated.
-        decimal: The decimal mark of answer and target: `,` makes `3,5` three and a half and
-            `1.234` more than a thousand.
+        absolute: Absolute tolerance.
+        relative: Relative tolerance, as a share of the target.
+        last: Whether the last number counts if none is stated.
+        decimal: Decimal separator of answer and target: with `,`, `3,5` is three and a half and
+            `1.234` is more than a thousand.
 
     Returns:
-        The grade; `extracted` is the number in plain characters.
+        The grade; `extracted` is the number in ASCII.
 
     Raises:
-        InvalidInput: The target is not a number, or an option makes no sense.
+        InvalidInput: The target is not a number, or an option is invalid.
     """
     if absolute or relative or decimal != ".":
         _check(absolute=absolute, relative=relative, decimal=decimal)

@@ -37,21 +37,21 @@ def _check(*, pattern: str | None = None, ignore_case: bool = False, **_: object
 def grade_pattern(
     answer: str | None, *, pattern: str, whole: bool = False, ignore_case: bool = False
 ) -> Grade:
-    """Grade 1 where the pattern is found in the answer.
+    """Grade 1 if the pattern matches somewhere in the answer.
 
-    What is extracted is the last match: its first group, where the pattern has one.
+    `extracted` is the last match: its first group, if the pattern has one.
 
     Args:
         answer: The reply; its reasoning is not searched.
         pattern: A pattern in RE2's syntax.
-        whole: Whether the pattern has to match all of the answer.
-        ignore_case: Whether upper and lower case are the same.
+        whole: Whether the pattern must match the whole answer.
+        ignore_case: Whether to ignore case.
 
     Returns:
         The grade, with what the pattern matched.
 
     Raises:
-        InvalidInput: The pattern is none, or takes too long on this answer.
+        InvalidInput: The pattern is invalid, or takes too long on this answer.
     """
     expression = _compiled(pattern, ignore_case)
     text = answer_text(answer)
@@ -74,22 +74,22 @@ def grade_pattern(
 def grade_captured(
     answer: str | None, target: str | float, *, pattern: str, ignore_case: bool = False
 ) -> Grade:
-    """Grade 1 where what the pattern extracts is the target.
+    """Grade 1 if what the pattern extracts equals the target.
 
-    The first group of the last match counts, or all of it where the pattern has no group. Blank
-    space around it and around the target does not count.
+    The pattern extracts the first group of its last match, or the whole match if it has no group.
+    Surrounding whitespace is ignored, in the target too.
 
     Args:
         answer: The reply; its reasoning is not searched.
-        target: What is to be extracted.
+        target: The text that should be extracted.
         pattern: A pattern in RE2's syntax.
-        ignore_case: Whether upper and lower case are the same, in the target as well.
+        ignore_case: Whether to ignore case, in the target too.
 
     Returns:
         The grade, with what the pattern extracted.
 
     Raises:
-        InvalidInput: The pattern is none, takes too long, or the target is empty.
+        InvalidInput: The pattern is invalid or takes too long, or the target is empty.
     """
     is_text = isinstance(target, str | int | float) and not isinstance(target, bool)
     if not is_text or not str(target).strip():

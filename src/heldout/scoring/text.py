@@ -1,4 +1,4 @@
-r"""Text against text: exact, match, includes, SQuAD's F1 and ROUGE-L.
+r"""Graders that compare texts: exact, match, includes, SQuAD's F1 and ROUGE-L.
 
 `grade_match` and `grade_includes` compare normalised words (`tokens`): case, Unicode forms,
 punctuation, articles and spaces are folded, and no more than that. `-5` does not become 5, `3.5`
@@ -85,7 +85,7 @@ def tokens(text: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _canonical(word: str) -> str:
-    """Write a number by its value, and initials without points."""
+    """Normalise a number to its value, and initials to letters without full stops."""
     number = re.sub("[$€£¥%]", "", word)
     if number[-1:].isdigit() and number.isascii():
         if len(number) <= _MAX_NUMBER and _NUMBER.fullmatch(number):
@@ -95,7 +95,7 @@ def _canonical(word: str) -> str:
 
 
 def nfkc(text: str) -> str:
-    """Bring a text into Unicode's NFKC form, in pieces: a run of marks takes its square."""
+    """Normalise a text to NFKC, in pieces: long runs of marks take quadratic time."""
     pieces = re.findall(r"\S{1,500}\s*|\s+", text)
     return "".join(unicodedata.normalize("NFKC", piece) for piece in pieces)
 
@@ -118,23 +118,23 @@ def _check(
 
 @grader(version=6, check=_check)
 def grade_exact(answer: str | None, target: Targets, *, read: AnswerScope = "stated") -> Grade:
-    """Grade an answer that has to be the target, character for character.
+    """Grade 1 if the answer equals the target, character for character.
 
-    The stated answer counts (a box, tag, key or `####`, else a label, else a sentence `the answer
-    is …`), without the markup and full stop around it; where none is stated, the whole text without
-    the space around it. A statement that breaks off is no answer, and neither are several that
-    differ, unless one corrects those before it.
+    The stated answer is compared (a box, tag, key or `####`, else a label, else a sentence `the
+    answer is …`), without surrounding markup and full stop. If the reply states none, the whole
+    reply is compared, without surrounding whitespace. A statement that is cut off is no answer.
+    Nor are several that differ, unless a later one corrects the earlier ones.
 
     Args:
         answer: The reply.
-        target: The text, or several that are all right. A whole number is its digits.
-        read: `whole` grades the whole text even where an answer is stated.
+        target: The correct text, or a list of correct texts. An integer is compared as its digits.
+        read: `whole` compares the whole reply even if it states an answer.
 
     Returns:
-        1.0 where they are the same, else 0.0; `extracted` is what was compared.
+        1.0 if they are equal, else 0.0; `extracted` is what was compared.
 
     Raises:
-        InvalidInput: The target is empty or no text.
+        InvalidInput: The target is empty or not a text.
     """
     return _best(answer, target, read, _is_same)
 
@@ -147,25 +147,24 @@ def _is_same(text: str, target: str) -> float:
 def grade_match(
     answer: str | None, target: Targets, *, location: Location = "end", read: AnswerScope = "stated"
 ) -> Grade:
-    """Grade an answer that has to end with the target, as whole normalised words.
+    """Grade 1 if the answer ends with the target, compared word by word.
 
-    It reads the stated answer, or the whole text where none is stated. Case, punctuation, articles,
-    spaces and Unicode forms are folded and numbers compared by value before the words are compared.
-    A target that is denied (`It is not Paris`) is wrong, and so is the last of several candidates
-    (`Oslo or Paris`).
+    Reads the stated answer, or the whole reply if it states none. Case, punctuation, articles,
+    whitespace and Unicode forms are ignored, and numbers are compared by value. A target that is
+    denied (`It is not Paris`) is wrong, and so is the last of several candidates (`Oslo or Paris`).
 
     Args:
         answer: The reply.
-        target: The text, or several that are all right. A whole number is its digits.
-        location: Where the target has to stand: at the `end` or `begin`ning, `any`where, or
-            `exact` for an answer that is the target and nothing else.
-        read: `whole` grades the whole text even where an answer is stated.
+        target: The correct text, or a list of correct texts. An integer is compared as its digits.
+        location: Where the target must be: at the `end`, at the `begin`ning, `any`where, or
+            `exact`: the answer is the target and nothing else.
+        read: `whole` compares the whole reply even if it states an answer.
 
     Returns:
-        1.0 where the target stands there, else 0.0; `extracted` is what was compared.
+        1.0 if the target is there, else 0.0; `extracted` is what was compared.
 
     Raises:
-        InvalidInput: The target is empty or no text, or `location` is unknown.
+        InvalidInput: The target is empty or not a text, or `location` is unknown.
     """
     _check(location=location)
 
@@ -220,23 +219,23 @@ def _matches(text: str, target: str, location: str) -> float:
 def grade_includes(
     answer: str | None, target: Targets, *, read: AnswerScope = "whole", at_most: int | None = None
 ) -> Grade:
-    """Grade an answer in which the target has to stand somewhere, as whole normalised words.
+    """Grade 1 if the target occurs anywhere in the reply, compared word by word.
 
-    It reads the whole text. In scripts that write no spaces, any part of it counts. Without a bound
-    an answer that lists everything is right, which a model in training learns at once: this is no
-    reward.
+    Reads the whole reply, and ignores what `grade_match` ignores. In scripts without spaces the
+    target may be part of a longer word. Do not train on this without `at_most`: a reply that lists
+    every candidate is right, and a model learns that at once.
 
     Args:
         answer: The reply.
-        target: The text, or several that are all right. A whole number is its digits.
-        read: `stated` reads the stated answer only.
-        at_most: The most words that an answer may have; a longer one is a 0.
+        target: The correct text, or a list of correct texts. An integer is compared as its digits.
+        read: `stated` reads only the stated answer.
+        at_most: Maximum number of words; a longer reply is graded 0.
 
     Returns:
-        1.0 where the target stands in it, else 0.0; `extracted` is what was searched.
+        1.0 if the target occurs, else 0.0; `extracted` is what was searched.
 
     Raises:
-        InvalidInput: The target is empty or no text, or `at_most` is no count.
+        InvalidInput: The target is empty or not a text, or `at_most` is not a count.
     """
     _check(read=read, at_most=at_most)
     if at_most is not None:
@@ -286,22 +285,23 @@ def _rouge_words(text: str) -> list[str]:
 
 @grader(version=6, check=_check)
 def grade_f1(answer: str | None, target: Targets, *, read: AnswerScope = "stated") -> Grade:
-    """Grade the words that answer and target share: the F1 of SQuAD's script, on every pair.
+    """Grade word overlap with the target: the F1 of SQuAD's evaluation script.
 
-    Words are lower-cased, without ASCII punctuation and the articles a, an and the. Two texts
-    without any word left are the same. It reads the stated answer, or the whole text where none is
-    stated.
+    Words are lower-cased; ASCII punctuation and the articles a, an and the are removed. If no words
+    are left in either text, they are equal. Reads the stated answer, or the whole reply if it
+    states none.
 
     Args:
         answer: The reply.
-        target: The text, or several, of which the best counts. A whole number is its digits.
-        read: `whole` grades the whole text even where an answer is stated.
+        target: The reference text, or several: the best score counts. An integer is compared as
+            its digits.
+        read: `whole` compares the whole reply even if it states an answer.
 
     Returns:
         The F1; `extracted` is what was compared.
 
     Raises:
-        InvalidInput: The target is empty or no text.
+        InvalidInput: The target is empty or not a text.
     """
     return _best(answer, target, read, _squad_f1)
 
@@ -322,21 +322,22 @@ def _f1(common: int, prediction: int, reference: int) -> float:
 
 @grader(version=6, check=_check)
 def grade_rouge_l(answer: str | None, target: Targets, *, read: AnswerScope = "whole") -> Grade:
-    """Grade the words that answer and target share in order: rouge-score's ROUGE-L F-measure.
+    """Grade the longest common subsequence of words: rouge-score's ROUGE-L F-measure.
 
     Words are runs of a to z and 0 to 9 in lower case, without stemming, as in the rouge-score
-    package: other scripts have none, which the note says. It reads the whole text.
+    package. Text in other scripts has no words; the note says so. Reads the whole reply.
 
     Args:
         answer: The reply.
-        target: The text, or several, of which the best counts. A whole number is its digits.
-        read: `stated` reads the stated answer only.
+        target: The reference text, or several: the best score counts. An integer is compared as
+            its digits.
+        read: `stated` reads only the stated answer.
 
     Returns:
         The F-measure of the longest common subsequence; `extracted` is what was compared.
 
     Raises:
-        InvalidInput: The target is empty or no text.
+        InvalidInput: The target is empty or not a text.
     """
     references = _targets(target)
     text, problem = _read(answer, read)
@@ -374,7 +375,7 @@ def common_length(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
 def _best(
     answer: str | None, target: Targets, read: AnswerScope, compare: Callable[[str, str], float]
 ) -> Grade:
-    """Grade with the target that suits best."""
+    """Grade against each target, and return the best grade."""
     references = _targets(target)
     text, problem = _read(answer, read)
     if text is None:
@@ -395,7 +396,7 @@ def _targets(target: Any) -> list[str]:
 
 
 def _read(answer: str | None, read: AnswerScope) -> tuple[str | None, str]:
-    """Return what is graded, or why there is nothing."""
+    """Return the text to grade, or None and the reason."""
     _check(read=read)
     text = visible_answer(answer)
     if text is None:

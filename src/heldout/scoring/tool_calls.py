@@ -1,4 +1,4 @@
-"""Tool calls: whether a response calls tools when it should, the right ones, and validly.
+"""Tool calls: whether a response calls the right tools, when it should, with valid arguments.
 
     read_calls      which tools a response calls, and whether every call validates
     grade_calls     compare the last turn with a target, score_calls validate it
@@ -87,7 +87,7 @@ def read_calls(completion: Completion, tools: Sequence[ToolSpec]) -> ResponseCal
         Its calls, and what is wrong with them.
 
     Raises:
-        InvalidInput: Two different tools have one name, or a schema is none.
+        InvalidInput: Two different tools share a name, or a schema is invalid.
     """
     schemas: dict[str, dict[str, Any]] = {}
     for tool in tools:
@@ -116,7 +116,7 @@ def _find_problem(call: ToolCall, parameters: dict[str, Any] | None) -> str | No
 
 
 def same_calls(ours: Sequence[ToolCall], theirs: Sequence[ToolCall]) -> bool:
-    """Return whether the same tools are called with equal arguments, as often, in any order.
+    """Return whether both make the same calls with equal arguments, in any order.
 
     Arguments are equal as JSON values: the order of keys does not count, 1 is 1.0, and true is
     not 1. Arguments that are not JSON equal nothing, not even themselves.
@@ -187,10 +187,10 @@ def score_calls(trajectory: Trajectory, sample: Sample) -> Score:
     """Score the answer to a whole request, which is the sample's input.
 
     calls   its finish reason is `tool_calls`
-    valid   every call validates; only of responses that call, so that its mean over those that
-            report it is the schema accuracy
-    sound   nothing is wrong with what it calls: it calls nothing, or every call validates. This
-            is the reward, since it is the one that every response has
+    valid   every call validates; reported only if the response calls tools, so its mean is the
+            schema accuracy
+    sound   it calls nothing, or every call validates. This is the reward, since every response
+            has it
 
     Args:
         trajectory: The trajectory.
@@ -219,15 +219,15 @@ def score_calls(trajectory: Trajectory, sample: Sample) -> Score:
 def grade_calls(
     trajectory: Trajectory, target: Any, *, ordered: bool = False, ignore_case: bool = False
 ) -> Grade:
-    """Grade 1 where the last model turn calls what the target calls, as often, and nothing else.
+    """Grade 1 if the last model turn makes exactly the target's calls.
 
-    The target is a list of calls, or a message with `tool_calls`; an empty list: the turn must not
-    call. A call is written as chat APIs have it ({"function": {"name", "arguments"}}) or shorter
-    ({"name", "arguments"}), with arguments as JSON text or as the value itself, and compared as
-    JSON values. Where several values are right, it is written as in BFCL: {"weather": {"city":
-    ["Oslo", "Oslo, Norway"], "days": [1, ""]}} lists the values that each argument may have. "" is
-    for an argument that may be left out; an object among the values holds such lists in turn, or
-    plain values. An argument that the target does not name is wrong.
+    The target is a list of calls, or a message with `tool_calls`; an empty list means that the turn
+    must not call a tool. A call has the form of chat APIs ({"function": {"name", "arguments"}}) or
+    a short one ({"name", "arguments"}), with arguments as JSON text or as values; they are compared
+    as JSON values. If several values are correct, use BFCL's form: {"weather": {"city": ["Oslo",
+    "Oslo, Norway"], "days": [1, ""]}} lists the values that each argument may have. "" marks an
+    argument that may be left out; an object among the values holds such lists in turn, or plain
+    values. An argument that the target does not name is wrong.
 
     Args:
         trajectory: The trajectory.
@@ -404,7 +404,7 @@ class TriggerAgreement:
 def compare_calls(
     ours: Mapping[str, ResponseCalls], theirs: Mapping[str, ResponseCalls]
 ) -> TriggerAgreement:
-    """Compare a set of responses with a reference. A request that errored is left out, and no 0.
+    """Compare responses with a reference. Requests that errored are left out, not counted as 0.
 
     Args:
         ours: Responses by request id.

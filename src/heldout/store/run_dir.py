@@ -414,6 +414,13 @@ class RunDir:
         self, info: RunInfo, config: dict[str, Any], functions: dict[str, Any]
     ) -> None:
         """Refuse to resume a run whose results would not be comparable with new ones."""
+        imported = info.config.get("imported")
+        if isinstance(imported, dict):
+            raise ResumeMismatch(
+                f"{self.path} cannot be resumed: it was imported from {imported.get('file')}, and "
+                "another package ran its items",
+                remedy="",
+            )
         described: list[Any] = [info.functions, functions]
         if "parent" not in config:  # else nobody is asked
             described += [info.config.get("endpoint"), config.get("endpoint")]

@@ -102,7 +102,6 @@ class BackgroundEvals:
         """
         worker = self._measurer.worker
         pool = self._find_pool() if worker is None else worker
-        take = self._find_pool().try_take if worker is None else worker.try_snapshot
         try:
             handle = dispatcher.schedule_on(
                 curve.file,
@@ -110,7 +109,7 @@ class BackgroundEvals:
                 pending_point(
                     self._label, step, curve.session, saved_at=saved_at, follows=curve.follows
                 ),
-                snapshot=partial(take, model, step=step),
+                snapshot=partial(pool.try_snapshot, model, step=step),
                 pool=pool,
                 deadline=deadline,
             )

@@ -141,7 +141,7 @@ class PeriodicEval:
             check_same_eval(samples, runner_builder)
         if across == "all" and worker is not None:
             raise InvalidInput("across='all' does not work with an EvalWorker")
-        if snapshots is not None and not hasattr(snapshots, "try_take"):
+        if snapshots is not None and not hasattr(snapshots, "try_snapshot"):
             raise InvalidInput(f"snapshots is a SnapshotPool, got {snapshots!r:.100}")
         if modules_of(model_getter):
             raise InvalidInput("model_getter is a function: `lambda: model`, not the model itself")

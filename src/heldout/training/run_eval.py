@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from heldout._aio import Abandoned, CallerThread, run_in_loop_thread
+from heldout._aio import CallerThread, CancelTimeout, run_in_loop_thread
 from heldout.config import EvalConfig
 from heldout.datasets import distinct
 from heldout.engine import Evaluation
@@ -509,7 +509,7 @@ def _evaluate(
 
     try:
         ended = run_in_loop_thread(main, keep_going=may_still_score, every=0.1, grace=GRACE_SECONDS)
-    except Abandoned as problem:
+    except CancelTimeout as problem:
         log.error(
             "eval at step %s: %s. It goes on in its thread, and may draw random numbers that "
             "training would have drawn",

@@ -1,7 +1,7 @@
 """Snapshots of the weights at a step, for evals that run while training goes on.
 
     pool = SnapshotPool()
-    snapshot = pool.try_take(model, step=40)        # in the trainer's thread, after the optimizer
+    snapshot = pool.try_snapshot(model, step=40)    # in the trainer's thread, after the optimizer
     …
     with snapshot.in_use():                         # in the thread that evaluates
         point = measure(snapshot.model)
@@ -157,7 +157,7 @@ class SnapshotPool:
         with self._lock:
             return self.size - self._taken
 
-    def try_take(self, model: Any, *, step: int) -> WeightSnapshot | None:
+    def try_snapshot(self, model: Any, *, step: int) -> WeightSnapshot | None:
         """Take a snapshot of the current weights.
 
         Call it in the trainer's thread (and stream, on a GPU), between two writes to the weights.

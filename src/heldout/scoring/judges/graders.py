@@ -170,7 +170,7 @@ class JudgeGrader:
 
 
 async def grade_equality(grader: JudgeGrader, case: Case) -> list[Metric]:
-    """Grade 1 where the answer means the same as the target."""
+    """Grade 1 if the answer means the same as the target."""
     verdicts = await grader.ask(case, target=_target_text(case.target))
     is_equal = any(verdict.value == "equal" for verdict in verdicts)
     return [Metric(grader.name, is_equal, 1.0, grader.describe(verdicts))]
@@ -198,7 +198,7 @@ async def grade_three_way(grader: JudgeGrader, case: Case) -> list[Metric]:
 async def grade_criteria(
     grader: JudgeGrader, case: Case, *, criteria: Criteria, show_target: bool, track: bool
 ) -> list[Metric]:
-    """Grade the weight of the criteria that are met; of several turns the mean, and the worst."""
+    """Grade the weight of the criteria met; for several turns, the mean and the minimum."""
     listed = criteria(case.sample) if callable(criteria) else criteria
     check_criteria(listed)
     target = _target_text(case.target) if show_target else None
@@ -234,7 +234,7 @@ def criteria_score(criteria: Sequence[Criterion], met: Mapping[str, bool]) -> fl
 
 
 async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | None) -> list[Metric]:
-    """Grade 1 where the answer wins in both orders, 0 where it loses in both, else 0.5."""
+    """Grade 1 if the answer wins in both orders, 0 if it loses in both, else 0.5."""
     other = _target_text(case.target if target is None else _call(target, case.sample))
     if not case.answer.strip():
         return [Metric(grader.name, 0.0, 1.0, grader.describe([]), rate=True)]
@@ -256,7 +256,7 @@ async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | No
 
 
 async def ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[JudgeVerdict[V]]:
-    """Ask at the same time; where one fails, the others' requests would be paid for nothing."""
+    """Ask concurrently; if one fails, cancel the others, whose cost would be wasted."""
     verdicts: dict[int, JudgeVerdict[V]] = {}
 
     async def ask(index: int) -> None:

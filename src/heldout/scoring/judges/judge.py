@@ -1,11 +1,11 @@
 """`Judge`: a model that gives verdicts, through any endpoint.
 
-A reply that is no verdict is asked for again, with what was wrong with it; after `attempts` replies
-the question has no verdict, which is an error and never a 0. Equal questions are asked once and
-cached. The key of a verdict is all that decides it: the endpoint's description, the sampling, the
-words of the prompt, the messages, and which draw it is. The weights of a model in this process are
-part of its description, and may change between two questions: it is made anew for each. Failures
-are not cached. A judge from which nothing ever came stops the run: no other question could do
+If a reply is not a verdict, the judge is asked again and told what was wrong; after `attempts`
+replies the question has no verdict, which is an error and never a 0. Equal questions are asked once
+and cached. A verdict's key is everything it depends on: the endpoint's description, the sampling,
+the text of the prompt, the messages, and the number of the draw. The description of a model in this
+process includes its weights, which may change between two questions, so it is made for each one.
+Failures are not cached. A judge that has never replied stops the run: no other question could do
 better.
 """
 
@@ -122,8 +122,8 @@ class Judge:
         Args:
             endpoint: What `EvalConfig.endpoint` takes.
             sampling: How the judge samples.
-            attempts: How often one question is asked until the reply is a verdict.
-            retries: How often one request is tried again after a transient failure.
+            attempts: Maximum number of times a question is asked until a reply is a verdict.
+            retries: Maximum number of retries of a request after a transient failure.
             cache: An SQLite file for verdicts; in memory by default.
             max_concurrent: Requests in flight at once, in one event loop.
             timeout: Seconds for one request; more is a transient failure. None for no limit.
@@ -238,7 +238,7 @@ class Judge:
 
         Args:
             question: The question.
-            draw: Another number is another opinion of the same judge, with a seed of its own where
+            draw: Another number is another draw from the same judge, with its own seed if
                 `sampling` has one.
 
         Raises:
@@ -345,10 +345,10 @@ class Judge:
         name: str = "correct",
         scope: Scope = "answer",
     ) -> JudgeGrader:
-        """Grade 1 where the answer means the same as the sample's ground truth, else 0.
+        """Grade 1 if the answer means the same as the sample's ground truth, else 0.
 
         Args:
-            question: Says what was asked; by default the sample's own messages.
+            question: Returns the question as text; by default it is the sample's own messages.
             name: The name of the metric.
             scope: What is judged: the last "answer", or the whole "trajectory".
 
@@ -367,7 +367,7 @@ class Judge:
         """Grade correct, incorrect or not attempted, by the sample's ground truth.
 
         Args:
-            question: Says what was asked; by default the sample's own messages.
+            question: Returns the question as text; by default it is the sample's own messages.
             name: The name of the metric, and what the others begin with.
             scope: What is judged: the last "answer", or the whole "trajectory".
 
@@ -386,11 +386,11 @@ class Judge:
         show_target: bool = False,
         track: bool = False,
     ) -> JudgeGrader:
-        """Grade the weight of the criteria that are met, of what could be gained, from 0 to 1.
+        """Grade the weight of the criteria met, as a share of the maximum, from 0 to 1.
 
         Args:
             criteria: The criteria, or a function of the sample that returns them.
-            question: Says what was asked; by default the sample's own messages.
+            question: Returns the question as text; by default it is the sample's own messages.
             name: The name of the metric.
             scope: What is judged: the last "answer", the whole "trajectory", or each "turn" of the
                 model by itself, of which the metric is the mean.
@@ -415,7 +415,7 @@ class Judge:
         """Grade whether the answer is better than another one, in both orders.
 
         Args:
-            question: Says what was asked; by default the sample's own messages.
+            question: Returns the question as text; by default it is the sample's own messages.
             target: Returns the other answer; by default the sample's ground truth.
             name: The name of the metric.
 

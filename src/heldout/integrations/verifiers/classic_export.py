@@ -1,4 +1,4 @@
-"""A heldout eval as a verifiers environment."""
+"""A heldout eval as a classic verifiers environment (0.3)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from heldout.chat.messages import messages_of
 from heldout.datasets import distinct
 from heldout.environment import Environment, HasOutcome, Reply
 from heldout.errors import InvalidInput
-from heldout.integrations.verifiers.load import (
+from heldout.integrations.verifiers.classic import (
     error_chain,
-    import_verifiers,
     to_heldout_messages,
     to_verifiers_messages,
 )
@@ -36,7 +35,7 @@ from heldout.scoring.grades import as_score
 from heldout.types import Message, Sample, Stop, Trajectory, Usage
 
 
-def to_verifiers(
+def to_classic(
     samples: Iterable[Sample] | EvalDefinition,
     score_fn: ScoreFn | None = None,
     *,
@@ -64,7 +63,7 @@ def to_verifiers(
     Raises:
         InvalidInput: The eval cannot be made an environment; the message says why.
     """
-    vf = import_verifiers()
+    vf: Any = import_module("verifiers")
     definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
     max_turns = turn_limit(max_turns, definition)
     if threading.current_thread() is not threading.main_thread():
@@ -72,7 +71,7 @@ def to_verifiers(
             "verifiers sets signal handlers when an environment is made, which only the main "
             "thread may do; call to_verifiers there"
         )
-    prepare = partial(_prepare, prepare_messages=definition.prepare_messages)
+    prepare = partial(plain_prompt, prepare_messages=definition.prepare_messages)
     by_id = {s.id: s for s in distinct(definition.samples, wanted="to_verifiers takes Samples")}
     if not by_id:
         raise InvalidInput("there are no samples to make an environment of")
@@ -90,7 +89,8 @@ def to_verifiers(
     return env
 
 
-def _prepare(sample: Sample, prepare_messages: PrepareMessages | None) -> list[Message]:
+def plain_prompt(sample: Sample, prepare_messages: PrepareMessages | None) -> list[Message]:
+    """Make a sample's opening messages outside an event loop."""
     if prepare_messages is None:
         return messages_of(sample.input, f"sample {sample.id!r}: input")
     messages = prepare_messages(sample)

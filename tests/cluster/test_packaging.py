@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heldout.cluster.travel import (
+from heldout.cluster.packaging import (
     ImportPath,
     list_files,
     load_reference,
@@ -26,12 +26,12 @@ rubric = Rubric(grade_exact)
     ("function", "file", "name"),
     [
         (evals.exact, "evals.py", "exact"),
-        (rubric, "test_travel.py", "rubric"),  # an object
+        (rubric, "test_packaging.py", "rubric"),  # an object
         (evals.definition.prepare_messages, "evals.py", "definition.prepare_messages"),
         (evals.anonymous, "evals.py", "anonymous"),  # that a function returned
     ],
 )
-def test_what_travels_is_the_name_it_is_assigned_to(function: Any, file: str, name: str) -> None:
+def test_what_is_sent_is_the_name_it_is_assigned_to(function: Any, file: str, name: str) -> None:
     packed = pack_functions({"score_fn": function, "prepare_messages": None})
     assert packed.references == {"score_fn": ImportPath(file, name)}
     assert packed.folder == FOLDER
@@ -41,9 +41,9 @@ def test_a_function_without_a_name_is_refused_by_what_it_is() -> None:
     def score(trajectory: object, sample: object) -> float:
         return 1.0
 
-    with pytest.raises(InvalidInput, match="score_fn .*locals.*score.* cannot travel.*top level"):
+    with pytest.raises(InvalidInput, match="score_fn .*locals.*score.* cannot be sent.*top level"):
         pack_functions({"score_fn": score})
-    with pytest.raises(InvalidInput, match=r"endpoint \(a Rubric\) cannot travel"):
+    with pytest.raises(InvalidInput, match=r"endpoint \(a Rubric\) cannot be sent"):
         pack_functions({"endpoint": Rubric(grade_exact)})
 
 
@@ -71,7 +71,7 @@ def test_a_reference_is_loaded_from_the_folder(tmp_path: Path) -> None:
         load_reference(ImportPath("no_such_module", "B"), tmp_path)
 
 
-def test_outputs_hidden_files_and_environments_stay_at_home(tmp_path: Path) -> None:
+def test_outputs_hidden_files_and_environments_are_not_sent(tmp_path: Path) -> None:
     for name in ("eval.py", "data/rows.jsonl", "outputs/x", ".git/x", ".key", "env/pyvenv.cfg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
@@ -89,7 +89,7 @@ def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
 def test_a_folder_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.cluster.travel.MAX_BYTES", 100)
+    monkeypatch.setattr("heldout.cluster.packaging.MAX_BYTES", 100)
     (tmp_path / "eval.py").write_text("x = 1\n")
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "big.bin").write_bytes(bytes(200))

@@ -1,6 +1,6 @@
-"""Which code goes to the workers, and how it is loaded there.
+"""Which code is sent to the workers, and how it is loaded there.
 
-Functions travel by name, never as pickled closures: the folder of the file that defines them goes
+Functions are sent by name, never as pickled closures: the folder of the file that defines them goes
 as a zip through Ray's object store, and the worker loads the file as `heldout run` does. (Ray's own
 `working_dir` is fixed when a process connects, so a second eval file could not have its own.) What
 has no name that a worker could look up is refused before anything starts.
@@ -64,17 +64,17 @@ def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> Pac
         InvalidInput: One of them has no name at the top level of a file, or is outside of the
             folder.
     """
-    homes = {
+    found_at = {
         role: (value, *_find_definition(role, value))
         for role, value in functions.items()
         if value is not None
     }
     if folder is None:
-        files = [_own_file(module) for _, module, _ in homes.values()]
+        files = [_own_file(module) for _, module, _ in found_at.values()]
         folder = next((file.parent for file in files if file is not None), None)
     references = {
         role: ImportPath(_source_of(role, module, folder), name)
-        for role, (_, module, name) in homes.items()
+        for role, (_, module, name) in found_at.items()
     }
     return PackedFunctions(references, folder)
 
@@ -95,7 +95,7 @@ def _find_definition(role: str, value: Any) -> tuple[ModuleType, str]:
         return module, f"{name}.{value.__name__}"
     described = getattr(value, "__qualname__", None) or f"a {type(value).__qualname__}"
     raise InvalidInput(
-        f"{role} ({described}) cannot travel to the workers of a cluster: they load the file and "
+        f"{role} ({described}) cannot be sent to the workers of a cluster: they load the file and "
         "look the function up by its name. Define it at the top level of the eval file, or assign "
         f"it to a name there ({role} = …)"
     )
@@ -148,7 +148,7 @@ def _source_of(role: str, module: ModuleType, folder: Path | None) -> str:
         if module.__name__ == "__main__" or module.__name__.startswith(PREFIX):
             raise InvalidInput(
                 f"{role} is defined in {file}, outside of {folder}, which is the folder that "
-                "travels to the workers (working_dir)"
+                "is sent to the workers (working_dir)"
             )
         return module.__name__  # the workers may have it installed
     inside = file.relative_to(folder.resolve())
@@ -201,14 +201,14 @@ def list_files(folder: Path) -> Iterator[Path]:
         The files.
     """
     for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not _stays_home(Path(root, name))]
+        folders[:] = [name for name in folders if not _is_skipped(Path(root, name))]
         for name in names:
             path = Path(root, name)
             if not name.startswith(".") and path.is_file():
                 yield path
 
 
-def _stays_home(folder: Path) -> bool:
+def _is_skipped(folder: Path) -> bool:
     name = folder.name
     return name in SKIPPED_FOLDERS or name.startswith(".") or (folder / "pyvenv.cfg").exists()
 

@@ -1,4 +1,4 @@
-"""A verifiers environment as a heldout eval.
+"""A classic verifiers environment (0.3) as a heldout eval.
 
 `VerifiersEnvironment` makes the calls of `MultiTurnEnv.rollout` from outside and in its order, with
 heldout's policy in place of the client. The reward is what the environment's own rubric gives. What
@@ -12,7 +12,6 @@ import asyncio
 import functools
 import hashlib
 import json
-import math
 import time
 import traceback
 from collections import Counter
@@ -21,7 +20,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from importlib import import_module
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -32,38 +30,24 @@ from heldout.chat.finish_reasons import LENGTH, STOP, TOOL_CALLS
 from heldout.chat.messages import message_of, to_chat_api
 from heldout.environment import Reply
 from heldout.errors import EnvironmentFailed, InvalidInput
-from heldout.integrations.versions import check_version
+from heldout.integrations.verifiers.scores import finite, number_names, score_outcome
 from heldout.rollout import EvalDefinition
 from heldout.types import (
-    METRIC_SUFFIXES,
     Completion,
     Message,
-    Metric,
     Sample,
-    Score,
     ToolSpec,
-    Trajectory,
 )
 
-SUPPORTED = ">=0.3,<0.4"
-REWARD = "reward"
-"""The metric that carries the rubric's weighted sum."""
 
-
-def import_verifiers() -> Any:
-    """Import verifiers, checking its version."""
-    why = "0.4 removed the classic environments and rubrics"
-    check_version("verifiers", SUPPORTED, why=why)
-    return import_module("verifiers")
-
-
-def from_verifiers(
-    vf_env: Any,
+def from_classic(
+    source: Any,
     *,
     split: Literal["eval", "train"] = "eval",
     metadata: Sequence[str] = (),
     client: Any = None,
     model: str = "heldout",
+    **parameters: Any,
 ) -> EvalDefinition:
     """Make an eval of a verifiers environment: single-turn, multi-turn, with tools, or a group.
 
@@ -72,12 +56,13 @@ def from_verifiers(
     environment opens the conversation itself, system prompt included.
 
     Args:
-        vf_env: The environment, as `vf.load_environment(…)` returns it.
+        source: The environment, as `vf.load_environment(…)` returns it, or its name.
         split: The dataset to take the samples from. An environment without it is refused.
         metadata: Columns of the dataset to slice results by.
         client: What the environment's own code finds as the client in its state, for one that
             calls a model by itself. The policy is never called through it.
         model: The model's name that goes with the client.
+        **parameters: Parameters of the environment, where it is loaded by name.
 
     Returns:
         The eval. Its `max_turns` is the environment's own limit, the largest one of a group, or
@@ -86,7 +71,8 @@ def from_verifiers(
     Raises:
         InvalidInput: The environment cannot be adapted; the message says why.
     """
-    vf = import_verifiers()
+    vf = import_module("verifiers")
+    vf_env = _load(vf, source, parameters)
     members = list(_group_members(vf, vf_env))
     for env in members:
         _check_adaptable(vf, env)
@@ -116,12 +102,28 @@ def from_verifiers(
 # --- The environment and its dataset ------------------------------------------------------------
 
 
+def _load(vf: Any, source: Any, parameters: dict[str, Any]) -> Any:
+    if isinstance(source, str):
+        try:
+            return vf.load_environment(source, **parameters)
+        except (ValueError, RuntimeError) as problem:
+            raise InvalidInput(
+                f"verifiers: {problem} If it is a taskset of verifiers.v1: "
+                "pip install 'verifiers>=0.4'"
+            ) from problem
+    if parameters:
+        raise InvalidInput(
+            f"from_verifiers has no argument {min(parameters)!r} for an environment object"
+        )
+    return source
+
+
 def _group_members(vf: Any, env: Any) -> Iterator[Any]:
     """Yield the environments that run rollouts: the environment itself, or those of a group."""
     if not isinstance(env, vf.Environment):
         raise InvalidInput(
-            f"from_verifiers takes an environment such as vf.load_environment(…) gives, of the "
-            f"classic stack of verifiers {SUPPORTED}; got {env!r:.200}"
+            "from_verifiers takes an environment such as vf.load_environment(…) gives; tasksets "
+            f"of verifiers.v1 need verifiers 0.4. Got {env!r:.200}"
         )
     if isinstance(env, vf.EnvGroup):
         for child in env.envs:
@@ -482,21 +484,6 @@ class VerifiersEnvironment:
 # --- Scoring ------------------------------------------------------------------------------------
 
 
-def score_outcome(trajectory: Trajectory, sample: Sample, *, rubric: str) -> Score:
-    """Return the rubric's result, which the environment left in the trajectory's outcome."""
-    outcome = trajectory.outcome
-    if outcome is None or not {"reward", "metrics", "weights"} <= set(outcome):
-        raise InvalidInput(
-            "this trajectory holds no result of a verifiers rubric; run it with "
-            "environment_factory=ev.environment_factory"
-        )
-    tracked = (
-        Metric(name, value, metadata={"weight": outcome["weights"][name]})
-        for name, value in outcome["metrics"].items()
-    )
-    return Score((Metric(REWARD, outcome["reward"], weight=1.0), *tracked))
-
-
 class _RewardCall(NamedTuple):
     name: str
     value: Any
@@ -564,39 +551,12 @@ def _rubric_result(state: Any, calls: list[_RewardCall]) -> dict[str, Any]:
             metrics += same
         else:
             metrics.append(_RewardCall(name, value, same[0].weight if same else None))
-    names = _number_names([metric.name for metric in metrics])
+    names = number_names([metric.name for metric in metrics])
     return {
-        "reward": _finite("reward", state.get("reward")),
-        "metrics": {n: _finite(m.name, m.value) for n, m in zip(names, metrics, strict=True)},
+        "reward": finite("reward", state.get("reward")),
+        "metrics": {n: finite(m.name, m.value) for n, m in zip(names, metrics, strict=True)},
         "weights": {n: m.weight for n, m in zip(names, metrics, strict=True)},
     }
-
-
-def _finite(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise EnvironmentFailed(f"the rubric's {name!r} is {value!r:.100}, which is no score")
-    return number
-
-
-def _number_names(names: Sequence[str]) -> list[str]:
-    """Number the names that are taken, or that a summary would misread."""
-    taken: list[str] = [REWARD]
-
-    def is_free(name: str) -> bool:
-        others = {*taken, *names} - {name}
-        misread = any(name.endswith(s) and name.removesuffix(s) in others for s in METRIC_SUFFIXES)
-        return name not in taken and not misread
-
-    for name in names:
-        numbered = (f"{name}_{n}" for n in count(2))
-        taken.append(
-            name if is_free(name) else next(n for n in numbered if is_free(n) and n not in names)
-        )
-    return taken[1:]
 
 
 def _function_name(function: Any) -> str:

@@ -1,0 +1,545 @@
+"""Against the real Inspect: its results where it reports right, errors where it would not."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from inspect_ai import Task
+from inspect_ai.dataset import FieldSpec, example_dataset
+from inspect_ai.dataset import Sample as InspectSample
+from inspect_ai.model import GenerateConfig, get_model
+from inspect_ai.scorer import (
+    Score,
+    accuracy,
+    bootstrap_stderr,
+    choice,
+    includes,
+    match,
+    model_graded_fact,
+    model_graded_qa,
+    scorer,
+    value_to_float,
+)
+from inspect_ai.solver import (
+    Generate,
+    TaskState,
+    generate,
+    multiple_choice,
+    self_critique,
+    solver,
+    system_message,
+    use_tools,
+)
+from inspect_ai.tool import tool
+from inspect_ai.util import registry_create
+
+from heldout import Completion, Message
+from heldout.errors import EvalFailed, InvalidInput
+from heldout.integrations.inspect import from_inspect
+from heldout.integrations.tasks import list_tasks, load_task
+from heldout.store.report import EvalReport
+from tests.integration.evals.inspect_peer import (
+    as_grader,
+    own_name,
+    run_here,
+    run_theirs,
+)
+from tests.test_docs import blocks
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # packages that inspect_evals imports use deprecated things
+    import_module("inspect_evals._registry")
+
+pytestmark = [
+    pytest.mark.anyio,
+    # Of tenacity, as Inspect calls it.
+    pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning"),
+    # It does not close the stream of a sample's events.
+    pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <function Memory:pytest.PytestUnraisableExceptionWarning"
+    ),
+]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def streams_collected_here() -> Iterator[None]:
+    """Not later, where a test of something else would be blamed for them."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+QUESTIONS = [InspectSample(id=i, input=f"Question {i}?", target="ANSWER: A") for i in range(6)]
+
+
+@tool
+def add():  # type: ignore[no-untyped-def]
+    async def execute(x: int, y: int) -> int:
+        """Add two numbers.
+
+        Args:
+            x: First.
+            y: Second.
+        """
+        return x + y
+
+    return execute
+
+
+# --- The same results as Inspect ----------------------------------------------------------------
+
+GRADES = ("GRADE: C", "GRADE: I")
+
+
+FIELDS = {
+    "popularity": FieldSpec(input="question", target="answer_matching_behavior"),
+    "biology_qa": FieldSpec(input="question", target="answer"),
+}
+
+
+def example(name: str, how: Any = None, by: Any = None) -> Callable[[], Task]:
+    def make() -> Task:
+        return Task(
+            example_dataset(name, FIELDS.get(name))[:8],
+            solver=how or generate(),
+            scorer=by or model_graded_fact(),
+        )
+
+    return make
+
+
+def of_inspect_evals(name: str, **parameters: Any) -> Callable[[], Task]:
+    def make() -> Task:
+        given = {key: value() for key, value in parameters.items()}
+        return registry_create("task", f"inspect_evals/{name}", **given)  # type: ignore[no-any-return]
+
+    return make
+
+
+JUDGE = {"grader": tuple(f'{{"reasoning": "r", "score": {n}, "rating": {n}}}' for n in (1, 2, 3))}
+TASKS = {
+    "theory_of_mind": (example("theory_of_mind", [system_message("Hm."), generate()]), GRADES),
+    "popularity": (example("popularity", by=match(location="any")), None),
+    "security_guide": (example("security_guide", by=[includes(), model_graded_qa()]), GRADES),
+    "bias_detection": (example("bias_detection", by=includes()), None),
+    "biology_qa": (
+        example("biology_qa", by=model_graded_qa(partial_credit=True)),
+        (*GRADES, "GRADE: P"),
+    ),
+    "choices": (
+        lambda: Task(
+            [
+                InspectSample(id=i, input=f"{i}?", choices=["1", "2", "3"], target="B")
+                for i in range(8)
+            ],
+            solver=multiple_choice(),
+            scorer=choice(),
+        ),
+        None,
+    ),
+    "tools": (
+        lambda: Task(QUESTIONS, solver=[use_tools(add()), generate()], scorer=includes()),
+        None,
+    ),
+    "agent_threat_bench_memory_poison": (
+        of_inspect_evals("agent_threat_bench_memory_poison"),
+        None,
+    ),
+    "agent_threat_bench_autonomy_hijack": (
+        of_inspect_evals("agent_threat_bench_autonomy_hijack"),
+        None,
+    ),
+    "agent_threat_bench_data_exfil": (of_inspect_evals("agent_threat_bench_data_exfil"), None),
+    "agentic_misalignment": (
+        of_inspect_evals(
+            "agentic_misalignment", grader_model=lambda: as_grader("<answer>yes</answer>")
+        ),
+        None,
+    ),
+    "persistbench_cross_domain": (of_inspect_evals("persistbench_cross_domain"), JUDGE),
+    "persistbench_sycophancy": (of_inspect_evals("persistbench_sycophancy"), JUDGE),
+    "persistbench_beneficial_memory": (of_inspect_evals("persistbench_beneficial_memory"), JUDGE),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+async def test_scores_are_those_of_inspects_own_runner(name: str, tmp_path: Path) -> None:
+    make, grading = TASKS[name]
+    roles = grading if isinstance(grading, dict) else {"grader": grading} if grading else {}
+    models = {role: as_grader(*verdicts) for role, verdicts in roles.items()}
+    inspect_task, limit = make(), 8
+    report = await run_here(
+        from_inspect(inspect_task, model_roles=models), tmp_path, max_samples=limit, max_turns=30
+    )
+    log = await run_theirs(inspect_task, tmp_path, limit, model_roles=models, epochs=1)
+    theirs = {str(sample.id): sample for sample in log.samples}
+    assert len(report.results) == len(theirs) > 0
+    for result in report.results:
+        sample = theirs[result.sample_id]
+        assert (result.error, sample.error) == (None, None)
+        given = result.trajectory.outcome["scores"]
+        assert {key: score["value"] for key, score in given.items()} == {
+            key: score.value for key, score in sample.scores.items()
+        }
+        assert [m.text for m in result.trajectory.messages if m.role != "assistant"] == [
+            own_name(m.text) for m in sample.messages if m.role != "assistant"
+        ] or name in ("choices",)
+        for key, score in sample.scores.items():
+            if not isinstance(score.value, dict):
+                assert result.score[key] == value_to_float()(score.value)
+
+
+# --- What Inspect would report wrong ------------------------------------------------------------
+
+
+def scoring(give: Callable[[TaskState], Any], name: str = "given") -> Any:
+    @scorer(metrics=[accuracy(), bootstrap_stderr()], name=name)
+    def make() -> Any:
+        async def score(state: TaskState, target: Any) -> Any:
+            given = give(state)
+            return await given if asyncio.iscoroutine(given) else given
+
+        return score
+
+    return make()
+
+
+def solving(code: Callable[[TaskState, Generate], Any]) -> Any:
+    @solver
+    def coded() -> Any:
+        async def solve(state: TaskState, generate: Generate) -> TaskState:
+            return await code(state, generate) or state
+
+        return solve
+
+    return coded()
+
+
+async def times_out(state: TaskState, generate: Generate) -> None:
+    await generate(state)
+    raise TimeoutError("a server of its own")
+
+
+async def raises(state: TaskState, generate: Generate) -> None:
+    raise KeyError("column")
+
+
+async def asks_twice(state: TaskState, generate: Generate) -> None:
+    await asyncio.gather(generate(state), generate(state), return_exceptions=True)
+
+
+async def asks_itself(state: TaskState) -> Score:
+    try:
+        await get_model(role="grader").generate("Is it right?")
+    except Exception:
+        return Score(value="I")
+    raise AssertionError
+
+
+async def goes_on(state: TaskState, generate: Generate) -> TaskState:
+    while True:
+        state = await generate(state)
+        state.messages.append(state.user_prompt.model_copy(update={"id": None, "content": "On."}))
+
+
+def task_of(how: Any = None, by: Any = None, **settings: Any) -> Task:
+    return Task(QUESTIONS[:2], solver=how or generate(), scorer=by or includes(), **settings)
+
+
+def gives(value: Any) -> Task:
+    return task_of(by=scoring(lambda state: value))
+
+
+WRONG = [
+    (
+        gives(Score(value="maybe")),
+        "the score is 'maybe', which is no number",
+    ),
+    (gives(Score(value=[1, 0])), "there is no score"),
+    (gives(Score(value=float("inf"))), "the score is inf, which is no number"),
+    (gives(None), "scorer given gave no score"),
+    (gives(Score.unscored()), "unscored: the scorer gives no reason"),
+    (gives(Score.unscored(reason="grader_failed")), "unscored: grader_failed"),
+    (gives(Score(value={"a": 1, "b": 0})), "no score 'given' to be the reward; there are given.a"),
+    (task_of(by=scoring(lambda state: 1 / 0)), "ZeroDivisionError"),
+    (task_of(by=scoring(asks_itself)), "a scorer asks the evaluated model"),
+    (task_of(solving(times_out)), "let a TimeoutError out: a server of its own"),
+    (task_of(solving(raises)), "KeyError('column')"),
+    (task_of(solving(asks_twice)), " conversation"),
+    (task_of([generate(), self_critique()]), "has rewritten message 0"),
+    (task_of(config=GenerateConfig(num_choices=2)), "several choices"),
+    (task_of(token_limit=1000), "does not say how many it used"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "reason"), WRONG, ids=[reason for _, reason in WRONG])
+async def test_what_inspect_would_report_wrong_is_an_error(
+    wrong: Task, reason: str, tmp_path: Path
+) -> None:
+    async def silent(messages: list[Message], **_: Any) -> str:
+        return "ANSWER: A"
+
+    with pytest.raises(EvalFailed):
+        await run_here(from_inspect(wrong), tmp_path, endpoint=silent)
+    (folder,) = (tmp_path / "heldout").iterdir()
+    for result in EvalReport.load(folder).results:
+        assert reason in str(result.error)
+
+
+async def test_a_policy_that_fails_is_an_error_though_the_solver_takes_everything(
+    tmp_path: Path,
+) -> None:
+    async def careless(state: TaskState, generate: Generate) -> None:
+        try:
+            await generate(state)
+        except Exception:
+            state.output.completion = "ANSWER: A"
+
+    async def broken(messages: list[Message], **_: Any) -> str:
+        if "Question 0" in messages[-1].text:
+            raise RuntimeError("no GPU")
+        return "ANSWER: A"
+
+    definition = from_inspect(task_of(solving(careless)))
+    report = await run_here(definition, tmp_path, endpoint=broken)
+    assert [result.error_stage for result in report.results] == ["endpoint", None]
+    assert report.results[1].score.reward == 1.0
+
+
+async def says(messages: list[Message], **_: Any) -> Completion:
+    return Completion(Message("assistant", "ANSWER: A. And then ANSWER: B"), "stop")
+
+
+async def test_limits_end_the_solver_and_what_there_is_is_scored(tmp_path: Path) -> None:
+    theirs = from_inspect(task_of(solving(goes_on), message_limit=5))
+    (result, _) = (await run_here(theirs, tmp_path / "1", max_turns=None)).results
+    assert result.trajectory.outcome["limit"] == {"type": "message", "limit": 5.0}
+    assert (result.trajectory.stop.ended_by, result.error) == ("environment", None)
+    ours = from_inspect(task_of(solving(goes_on)))
+    (result, _) = (await run_here(ours, tmp_path / "2", max_turns=3, endpoint=says)).results
+    assert result.trajectory.outcome["limit"]["type"] == "custom"
+    assert (result.trajectory.stop.limit, result.score.reward) == ("max_turns", 1.0)
+
+
+async def test_what_a_task_asks_of_sampling_is_recorded_and_stop_sequences_are_cut(
+    tmp_path: Path,
+) -> None:
+    asked = GenerateConfig(temperature=0.5, max_tokens=7, stop_seqs=[" And"])
+    definition = from_inspect(task_of(config=asked, by=[match(location="end"), includes()]))
+    (result, _) = (await run_here(definition, tmp_path, endpoint=says)).results
+    assert result.trajectory.outcome["ignored_settings"] == {"max_tokens": 7, "temperature": 0.5}
+    assert (result.score["match"], result.trajectory.answer[-1]) == (1.0, "B")
+
+
+async def test_a_turn_never_comes_from_inspects_cache(tmp_path: Path) -> None:
+    asked = []
+
+    async def counting(messages: list[Message], **_: Any) -> str:
+        asked.append(messages)
+        return "ANSWER: A"
+
+    for number in range(2):
+        definition = from_inspect(task_of(generate(cache=True)))
+        await run_here(definition, tmp_path / str(number), endpoint=counting)
+    assert len(asked) == 4
+
+
+async def test_no_answer_and_a_refusal_are_counted_and_several_values_are_metrics(
+    tmp_path: Path,
+) -> None:
+    def by(state: TaskState) -> Score:
+        return Score(value="N") if state.sample_id == 0 else Score.unscored(reason="refusal")
+
+    parts = scoring(lambda state: Score(value={"right": True, "words": 3, "n/a": None}), "parts")
+    both = from_inspect(task_of(by=[scoring(by), parts]), reward="parts.words")
+    report = await run_here(both, tmp_path)
+    for result in report.results:
+        values = {metric.name: metric.value for metric in result.score.metrics}
+        assert values == {
+            "given": 0.0,
+            "given.noanswer": 1.0,
+            "parts.right": 1.0,
+            "parts.words": 3.0,
+            "parts.noanswer": 0.0,
+        }
+        assert result.score.reward == 3.0
+
+
+# --- What is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"task": "inspect_evals/gsm9k"}, "has no task 'inspect_evals/gsm9k'"),
+        ({"task": 3}, "takes a Task"),
+        ({"task": task_of(), "n": 3}, "takes no n"),
+        ({"task": task_of(by=model_graded_qa())}, "grades itself; name it: model_roles="),
+        ({"task": Task(QUESTIONS)}, "has no scorer"),
+        ({"task": task_of(), "reward": "match"}, "one of includes; got 'match'"),
+        ({"task": task_of(sandbox="docker")}, "there is no docker that runs here"),
+        ({"task": task_of(sandbox="local")}, "ask for it by name"),
+        ({"task": task_of(cost_limit=1.0)}, "cost limit"),
+        ({"task": "inspect_evals/agentic_misalignment", "shuffel": True}, "shuffel"),
+    ],
+)
+def test_what_cannot_be_an_eval_is_refused_before_anything_runs(
+    arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InvalidInput, match=message):
+        from_inspect(**arguments)
+
+
+async def test_a_local_sandbox_runs_where_it_is_asked_for(tmp_path: Path) -> None:
+    from inspect_ai.util import sandbox
+
+    async def writes(state: TaskState, generate: Generate) -> None:
+        await generate(state)
+        await sandbox().write_file("answer", "ANSWER: A")
+        state.output.completion = await sandbox().read_file("answer")
+
+    definition = from_inspect(task_of(solving(writes), sandbox="docker"), sandbox="local")
+    assert (await run_here(definition, tmp_path)).summary["mean"] == 1.0
+
+
+# --- Beside other things ------------------------------------------------------------------------
+
+
+async def test_an_item_that_takes_too_long_ends_with_its_solver(tmp_path: Path) -> None:
+    ended = []
+
+    async def sleeps(state: TaskState, generate: Generate) -> None:
+        await generate(state)
+        try:
+            await asyncio.sleep(3600 if state.sample_id == 0 else 0)
+        finally:
+            ended.append(state.sample_id)
+
+    report = await run_here(from_inspect(task_of(solving(sleeps))), tmp_path, timeout=2.0)
+    assert [str(result.error)[:7] for result in report.results] == ["timeout", "None"]
+    assert sorted(ended) == [0, 1]
+
+
+async def test_two_tasks_at_once_wait_for_one_another(tmp_path: Path) -> None:
+    runs = [run_here(from_inspect(task_of()), tmp_path / str(n)) for n in range(2)]
+    reports = await asyncio.gather(*runs)
+    assert [report.errors for report in reports] == [[], []]
+
+
+async def test_a_run_leaves_random_numbers_and_logging_as_they_were(tmp_path: Path) -> None:
+    root = logging.getLogger()
+    before = random.getstate(), np.random.get_state()[1].tolist(), root.level, [*root.handlers]
+    await run_here(from_inspect(gives(Score(value="C"))), tmp_path)
+    after = random.getstate(), np.random.get_state()[1].tolist(), root.level, [*root.handlers]
+    assert before == after
+
+
+def test_training_with_an_inspect_task_held_out_ends_in_the_same_weights(tmp_path: Path) -> None:
+    import torch
+
+    from heldout.testing.neutral import assert_neutral
+    from heldout.training import PeriodicEval, live_model
+    from tests.tiny_model import tiny_model
+
+    rows = [InspectSample(input=f"w{i} w{i + 1}", target=f"w{i}") for i in range(5)]
+    held_out = from_inspect(Task(rows, scorer=scoring(lambda state: Score(value=state.epoch))))
+    curves = []
+
+    def train(evaluating: bool) -> Any:
+        torch.manual_seed(3)
+        random.seed(3)
+        model, tokenizer = tiny_model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        curve = PeriodicEval(
+            held_out,
+            live_model(tokenizer, held_out, max_new=4, rows=2),
+            every_steps=2,
+            label="held_out",
+            run_dir=tmp_path / str(len(curves)),
+            at_start=True,
+        )
+        curves.append(curve)
+        losses = []
+        for step in range(5):
+            if step > 0:
+                ids = torch.randint(8, 40, (4, 8)) + random.randrange(8)
+                loss = model(input_ids=ids, labels=ids).loss
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append({"loss": loss.item()})
+            if evaluating:
+                curve.maybe_run(step, model)
+        return model, losses
+
+    assert_neutral(train)
+    points = [point for curve in curves for point in curve.history]
+    assert [(point.step, point.n, point.skipped) for point in points] == [
+        *((step, 5, None) for step in (0, 2, 4))
+    ]
+
+
+def test_a_fingerprint_changes_with_the_code_and_not_with_the_object() -> None:
+    def of(how: Any, **settings: Any) -> Any:
+        return from_inspect(task_of(how, **settings)).environment_factory.identity()
+
+    one = of([use_tools(add()), generate()])
+    assert one == of([use_tools(add()), generate()])
+    others = [of(generate()), of(solving(raises)), of(solving(times_out)), of(None, time_limit=9)]
+    assert len({str(each) for each in [one, *others]}) == 5
+
+
+def test_tasks_are_listed_with_what_they_need_and_run_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    tasks = {task.name.partition("/")[2]: task.refused for task in list_tasks("inspect")}
+    assert tasks["tau2_airline"] is None
+    assert "no docker" in str(tasks["swe_bench"])
+    assert "openai/gsm8k from the hub" in str(tasks["gsm8k"])
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from inspect_ai import Task, task\n"
+        "from inspect_ai.dataset import json_dataset\n"
+        "from inspect_ai.scorer import match\n"
+        "@task\n"
+        "def mine(rows='rows.jsonl'): return Task(json_dataset(rows), scorer=match())\n"
+    )
+    (tmp_path / "rows.jsonl").write_text('{"input": "1 + 1?", "target": "2"}\n')
+    (sample,) = load_task(f"inspect:{file}@mine", rows="rows.jsonl").samples
+    assert (sample.id, sample.input, sample.ground_truth) == ("1", {"question": "1 + 1?"}, "2")
+    with pytest.raises(InvalidInput, match=r"it has mine.py@mine"):
+        load_task(f"inspect:{file}@yours")
+    with pytest.raises(InvalidInput, match="its parameters are rows"):
+        load_task(f"inspect:{file}", row=1)
+
+
+def test_the_code_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__docs__"}
+    kinds = []
+    for kind, code in blocks("docs/inspect.md"):
+        kinds.append(kind)
+        if kind == "python":
+            exec(compile(code, "docs/inspect.md", "exec"), namespace)
+    assert kinds == ["sh", "python"]
