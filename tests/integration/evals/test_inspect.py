@@ -173,6 +173,13 @@ TASKS = {
         ),
         None,
     ),
+    "writingbench": (
+        of_inspect_evals(
+            "writingbench",
+            judge_model=lambda: as_grader(*(f'{{"score": {n}}}' for n in (3, 7, 10))),
+        ),
+        None,
+    ),
     "persistbench_cross_domain": (of_inspect_evals("persistbench_cross_domain"), JUDGE),
     "persistbench_sycophancy": (of_inspect_evals("persistbench_sycophancy"), JUDGE),
     "persistbench_beneficial_memory": (of_inspect_evals("persistbench_beneficial_memory"), JUDGE),
