@@ -504,6 +504,34 @@ def test_training_with_an_inspect_task_held_out_ends_in_the_same_weights(tmp_pat
     ]
 
 
+def test_training_rollouts_of_an_inspect_task_have_tokens_and_rewards() -> None:
+    from heldout.training.rollouts import rollout_batch
+    from tests.toy import engine, parse, plain, render
+
+    definition = from_inspect(Task([InspectSample(input="1?", target="1")] * 2, scorer=includes()))
+    for said, reward in (("1", 1.0), ("2", 0.0)):
+        rollouts = rollout_batch(
+            definition, None, render, engine(lambda *_, said=said: said), 3, 30, decode=plain, parse=parse
+        )  # fmt: skip
+        assert [(rollout.error, rollout.reward) for rollout in rollouts] == [(None, reward)] * 2
+
+
+def test_an_inspect_task_is_evaluated_in_the_background(tmp_path: Path) -> None:
+    from heldout.training import AsyncEvalDispatcher, PeriodicEval, live_model
+    from tests.tiny_model import tiny_model
+
+    model, tokenizer = tiny_model()
+    rows = [InspectSample(input=f"w{i} w{i + 1}", target=f"w{i}") for i in range(5)]
+    held_out = from_inspect(Task(rows, scorer=includes()))
+    builder = live_model(tokenizer, held_out, max_new=4, rows=2)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher:
+        curve = PeriodicEval(held_out, builder, every_steps=1, run_dir=tmp_path)
+        for step in (1, 2):
+            curve.maybe_run(step, model)
+        dispatcher.drain()
+    assert [(point.step, point.skipped) for point in curve.history] == [(1, None), (2, None)]
+
+
 def test_a_fingerprint_changes_with_the_code_and_not_with_the_object() -> None:
     def of(how: Any, **settings: Any) -> Any:
         return from_inspect(task_of(how, **settings)).environment_factory.identity()
