@@ -511,8 +511,15 @@ def test_training_rollouts_of_an_inspect_task_have_tokens_and_rewards() -> None:
     definition = from_inspect(Task([InspectSample(input="1?", target="1")] * 2, scorer=includes()))
     for said, reward in (("1", 1.0), ("2", 0.0)):
         rollouts = rollout_batch(
-            definition, None, render, engine(lambda *_, said=said: said), 3, 30, decode=plain, parse=parse
-        )  # fmt: skip
+            definition,
+            None,
+            render,
+            engine(lambda *_, said=said: said),
+            3,
+            30,
+            decode=plain,
+            parse=parse,
+        )
         assert [(rollout.error, rollout.reward) for rollout in rollouts] == [(None, reward)] * 2
 
 
