@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from heldout import EvalReport
 from heldout.cli.main import run_cli
@@ -24,8 +25,6 @@ from heldout.errors import HeldoutError, InvalidInput, ScoringFailed
 from heldout.integrations.inspect.values import to_number
 from heldout.integrations.logs import archive, export_inspect, find_logs, import_log
 from heldout.store.run_dir import RunDir
-
-zstandard = pytest.importorskip("zstandard")
 
 SPEC = {
     "task": "pkg/quiz",

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import warnings
 
 import pytest
 
-# `inspect_ai.eval` leaves its event loop open, with its sockets. They are collected at any time
-# later, so in any of these tests.
-LEFT_OPEN = pytest.mark.filterwarnings(
-    *(
-        f"ignore:Exception ignored in. <{kind}:pytest.PytestUnraisableExceptionWarning"
-        for kind in ("socket.socket", "function BaseEventLoop.__del__")
-    )
-)
+# Inspect leaves its event loop, sockets and streams open. They are collected at any time later: in
+# any of these tests, or after the last one.
+LEFT_OPEN = [
+    f"Exception ignored in. <{kind}"
+    for kind in ("socket.socket", "function BaseEventLoop.__del__", "function MemoryObject")
+]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(LEFT_OPEN)
+def pytest_configure(config: pytest.Config) -> None:
+    for message in LEFT_OPEN:
+        line = f"ignore:{message}:pytest.PytestUnraisableExceptionWarning"
+        config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    for message in LEFT_OPEN:
+        warnings.filterwarnings("ignore", message, pytest.PytestUnraisableExceptionWarning)

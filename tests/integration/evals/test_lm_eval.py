@@ -381,17 +381,14 @@ def test_a_forgetting_curve_beside_the_reward_does_not_change_training(
 
 
 def test_smollm2_is_rated_as_lm_eval_rates_it(make: Make, tmp_path: Path) -> None:
-    from heldout.models import demo
-
-    try:
-        folder = demo.weights_folder()
-    except Exception as missing:
-        pytest.skip(f"the model is not here: {missing}")
     import torch
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from heldout.models import demo
+
+    folder = demo.weights_folder()
     rows = [
         {"question": "The capital of France is", "choices": ["Paris", "Lyon", "a small village"]},
         {"question": "Two plus two is ", "choices": ["four", "five hundred", "green, I think"]},

@@ -430,7 +430,7 @@ def test_an_imported_log_is_exported_with_inspects_own_values(
 
 @pytest.fixture(scope="module")
 def lm_eval_logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    lm_eval = pytest.importorskip("lm_eval")
+    import lm_eval
     from lm_eval.api.model import LM
     from lm_eval.loggers import EvaluationTracker
     from lm_eval.tasks import TaskManager
