@@ -164,7 +164,7 @@ function HowItWent({ sample }) {
     }
     ${
       sample.tools.length
-        ? html`<details class="tools"><summary>Tools, ${sample.tools.length}</summary>
+        ? html`<details><summary>Tools (${sample.tools.length})</summary>
             ${sample.tools.map(
               ({ name, description, parameters }) => html`<h3>${visible(name)}</h3>
                 ${description ? html`<p>${visible(description)}</p>` : null}
