@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import cache, cached_property, lru_cache
+from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
@@ -352,8 +353,7 @@ class RunTable:
         read = 0
         with open_to_read(self.run.journal) as file:
             for item in first.tolist():
-                file.seek(int(self.offsets[item]))
-                line = read_line(file)
+                line = self._read_line(file, item)
                 read += len(line)
                 result = decode_result(self.run.journal, item + 2, line)
                 if all(_holds(term, result) != term.negated for term in texts):
@@ -394,18 +394,44 @@ class RunTable:
         if found is None:
             found = _decode_lines(self.run.journal, self.repeats)
         # While the run is written, the journal has more items by now than the columns.
-        items = self._read("index", 0) * self.repeats + self.item_repeats
+        items = self._indexes * self.repeats + self.item_repeats
         places = np.minimum(np.searchsorted(found.items, items), len(found.items) - 1)
         if not np.array_equal(found.items[places], items):
             raise RunChanged(f"{self.run.path} was changed while it was read; try again")
         return found.offsets[places]
 
+    @cached_property
+    def _indexes(self) -> ItemNumbers:
+        return self._read("index", 0)
+
+    @cached_property
+    def _early_offsets(self) -> dict[int, int]:
+        """Where the lines of a journal's first piece begin, by index; empty where items repeat.
+
+        The first rows are there: to find all lines of a million takes half a second.
+        """
+        if self.repeats > 1:
+            return {}
+        with open_to_read(self.run.journal) as file:
+            starts, indexes = _read_heads(file.fileno(), 0)
+        return dict(zip(indexes[:-1].tolist(), starts[:-1].tolist(), strict=True))
+
+    def _read_line(self, file: BufferedReader, item: int) -> bytes:
+        early = self._early_offsets.get(int(self._indexes[item]))
+        if early is not None:
+            file.seek(early)
+            line = read_line(file)
+            if JOURNAL.decode(self.run.journal, item + 2, line, RecordKey).error is None:
+                return line
+            # An item that errored may have been run again, further down.
+        file.seek(int(self.offsets[item]))
+        return read_line(file)
+
     def read(self, items: Iterable[int]) -> Iterator[EvalResult]:
         """Read some results whole."""
         with open_to_read(self.run.journal) as file:
             for item in items:
-                file.seek(int(self.offsets[item]))
-                yield decode_result(self.run.journal, item + 2, read_line(file))
+                yield decode_result(self.run.journal, item + 2, self._read_line(file, item))
 
     def _search_journal(self, text: str) -> Mask:
         """Find the items whose question, conversation, target or error contains a text."""
