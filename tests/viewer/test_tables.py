@@ -66,9 +66,7 @@ def test_a_field_of_the_samples_is_an_input_and_no_other(
     assert RunTable(tmp_path / "run").is_input(field) is is_input
 
 
-def test_each_items_last_line_is_read_in_dataset_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_items_last_line_is_read_in_dataset_order(tmp_path: Path) -> None:
     order = list(range(150))
     random.Random(0).shuffle(order)
     lines = [(i, result(i, error="no" if i % 10 == 0 else None)) for i in order]
@@ -77,15 +75,24 @@ def test_each_items_last_line_is_read_in_dataset_order(
     found = find_item_lines(run.journal)
     assert found is not None
     assert found.offsets.tolist() == Results(run)._line_places()[1].tolist()
-    # Those of the first lines are read without a look at the others, unless they errored.
-    monkeypatch.setattr(tables, "PIECE", run.journal.stat().st_size * 9 // 10)
     table = RunTable(run.path)
-    early = [item for item in order[:100] if item % 10]
-    assert [r.sample_id for r in table.read(early)] == [f"q{item}" for item in early]
-    assert "offsets" not in vars(table)
     assert next(table.read([20])).trajectory.answer == "again"
-    assert "offsets" in vars(table)
     assert [r.sample_id for r in table.read(range(150))] == [f"q{i}" for i in range(150)]
+
+
+def test_a_line_is_found_without_a_look_at_all_of_them_unless_its_item_errored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [(i, result(i, text="long " * (i // 30), error="no" if i == 7 else None))
+             for i in range(150)]  # fmt: skip
+    run = write_journal(tmp_path / "run", [*lines, (7, result(7, text="again"))])
+    monkeypatch.setattr(tables, "PROBE", 4_000)
+    table = RunTable(run.path)
+    items = [i for i in range(150) if i != 7]
+    assert [r.sample_id for r in table.read(items)] == [f"q{i}" for i in items]
+    assert "offsets" not in vars(table)
+    assert next(table.read([7])).trajectory.answer == "again"
+    assert "offsets" in vars(table)
 
 
 def test_the_half_line_of_a_killed_run_is_left_out(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ ItemNumbers = NDArray[np.int64]
 """Numbers of items, in dataset order from 0."""
 PIECE = 1 << 22
 """Bytes of a journal that are looked at at once."""
+PROBE, MOST_PROBES = 1 << 18, 8
+"""Bytes that are looked at for one line, and how often."""
 COMPUTED = ("id", "reward", *OUTCOMES)
 """Fields of a filter that are no column of the file, or another one than it has."""
 GRADED = ("ground_truth", "extracted")
@@ -148,6 +150,7 @@ class RunTable:
         self._order = lru_cache(8)(self._compute_order)
         self._search = lru_cache(8)(self._search_journal)
         self._search_answers = lru_cache(8)(self._find_answers)
+        self._probe = lru_cache(256)(self._read_probe)
         self._resources = ExitStack()
         weakref.finalize(self, self._resources.close)
 
@@ -404,24 +407,35 @@ class RunTable:
     def _indexes(self) -> ItemNumbers:
         return self._read("index", 0)
 
-    @cached_property
-    def _early_offsets(self) -> dict[int, int]:
-        """Where the lines of a journal's first piece begin, by index; empty where items repeat.
+    def _read_probe(self, number: int) -> dict[int, int]:
+        """Find where the lines begin that a small piece of the journal has, by index."""
+        with open_to_read(self.run.journal) as file:
+            starts, indexes = _read_heads(file.fileno(), number * PROBE, PROBE)
+        found = zip(indexes.tolist(), starts.tolist(), strict=True)
+        return {index: start for index, start in found if index >= 0}
 
-        The first rows are there: to find all lines of a million takes half a second.
+    def _guess_offset(self, item: int) -> int | None:
+        """Find the line of an item where it is if items ended in order and lines are alike.
+
+        To find all lines of a million takes half a second, and a page needs a hundred.
         """
         if self.repeats > 1:
-            return {}
-        with open_to_read(self.run.journal) as file:
-            starts, indexes = _read_heads(file.fileno(), 0)
-        return dict(zip(indexes[:-1].tolist(), starts[:-1].tolist(), strict=True))
+            return None
+        index, size = int(self._indexes[item]), self.run.journal.stat().st_size
+        number = size * index // (int(self._indexes[-1]) + 1) // PROBE
+        for _ in range(MOST_PROBES):
+            found = self._probe(number) if 0 <= number <= size // PROBE else {}
+            if index in found or not found:
+                return found.get(index)
+            number += (index - next(iter(found))) // len(found) or 1
+        return None
 
     def _read_line(self, file: BufferedReader, item: int) -> bytes:
-        early = self._early_offsets.get(int(self._indexes[item]))
-        if early is not None:
-            file.seek(early)
+        if "offsets" not in vars(self) and (guessed := self._guess_offset(item)) is not None:
+            file.seek(guessed)
             line = read_line(file)
-            if JOURNAL.decode(self.run.journal, item + 2, line, RecordKey).error is None:
+            is_whole = line.endswith(b"\n")
+            if is_whole and JOURNAL.decode(self.run.journal, 0, line, RecordKey).error is None:
                 return line
             # An item that errored may have been run again, further down.
         file.seek(int(self.offsets[item]))
@@ -538,18 +552,18 @@ def find_item_lines(journal: Path) -> ItemLines | None:
     """
     with open_to_read(journal) as file, ThreadPoolExecutor(THREADS) as pool:
         number, size = file.fileno(), os.fstat(file.fileno()).st_size
-        parts = [*pool.map(lambda start: _read_heads(number, start), range(0, size, PIECE))]
+        parts = [*pool.map(lambda start: _read_heads(number, start, PIECE), range(0, size, PIECE))]
     # Behind the last line end is no whole line.
     starts, indexes = (np.concatenate(part)[:-1] for part in zip(*parts, strict=True))
     return _last_lines(indexes, starts) if len(starts) and (indexes >= 0).all() else None
 
 
-def _read_heads(file: int, start: int) -> tuple[ItemNumbers, ItemNumbers]:
+def _read_heads(file: int, start: int, size: int) -> tuple[ItemNumbers, ItemNumbers]:
     """Find the lines behind the line ends of a piece, and their indexes: -1 where one has none."""
     width = len(LINE_START)
-    data = np.zeros(PIECE + width + DIGITS, dtype=np.uint8)
+    data = np.zeros(size + width + DIGITS, dtype=np.uint8)
     os.preadv(file, [data.data], start)
-    begins = np.flatnonzero(data[:PIECE] == ord("\n")) + 1
+    begins = np.flatnonzero(data[:size] == ord("\n")) + 1
     heads = np.lib.stride_tricks.sliding_window_view(data, width + DIGITS)[begins]
     is_ours = (heads[:, :width] == np.frombuffer(LINE_START, dtype=np.uint8)).all(axis=1)
     index = np.zeros(len(begins), dtype=np.int64)

@@ -53,8 +53,8 @@ export function Views({ name, view }) {
         <button class="plain" aria-label="delete ${visible(title)}"
           onClick=${() => remove(title)}>×</button></span>`;
     })}
-    <span><input type="text" aria-label="name of this view" placeholder="name of this view" maxlength="60" value=${typed}
-        onInput=${(event) => setTyped(event.target.value)}
+    <span><input type="text" aria-label="name of this view" placeholder="name of this view"
+        maxlength="60" value=${typed} onInput=${(event) => setTyped(event.target.value)}
         onKeyDown=${(event) => event.key === "Enter" && save()} />
       <button disabled=${!typed.trim()} onClick=${save}>save</button></span>
     <span class="soft" role="status">${said}</span></div></details>`;
