@@ -41,7 +41,7 @@ class StoredTools:
         if hash in self._known:
             return hash
         size = self._path.stat().st_size if self._path.exists() else 0
-        if size + len(line) > LARGEST:
+        if size + len(TOOLS.header) + len(line) >= LARGEST:
             return tools
         with closing(LineWriter(self._path, TOOLS)) as writer:
             writer.append_line(line + b"\n")
