@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heldout.errors import SandboxError
+from heldout.sandbox.pool import SandboxPool
 from heldout.sandbox.sandbox import Sandbox, SandboxProcess, open_sandbox
 from heldout.sandbox.values import ProgramOutcome, SandboxLimits, SandboxTree, TreeEntry
 
@@ -11,6 +12,7 @@ __all__ = [
     "Sandbox",
     "SandboxError",
     "SandboxLimits",
+    "SandboxPool",
     "SandboxProcess",
     "SandboxTree",
     "TreeEntry",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def find_bubblewrap() -> str | None:
     return shutil.which("bwrap")
 
 
+@cache
 def find_interpreter() -> tuple[str, str]:
     """Return the folder of the Python that heldout runs on, without its venv, and its binary.
 
@@ -102,6 +104,11 @@ def make_settings(
         "etc": {n: text for n, text in (etc or FILES).items() if n not in given},
         "etc_binds": [str(path) for path in etc_binds],
     }
+
+
+def make_unsafe_settings(limits: SandboxLimits) -> dict[str, Any]:
+    """Return what a supervisor without namespaces has to know."""
+    return {"backend": "unsafe", "filter": "", "disk": limits.disk, "files": limits.files}
 
 
 def default_environment() -> dict[str, str]:

@@ -112,6 +112,10 @@ class Supervisor:
         finally:
             channel.close()
 
+    def end(self) -> None:
+        """End it, and with it everything in it; do not wait."""
+        _shut_down(self._control)
+
     async def close(self) -> None:
         """End it, and with it everything in it."""
         with anyio.CancelScope(shield=True):
@@ -119,9 +123,10 @@ class Supervisor:
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
-    control.close()
     if os.getpid() != owner:
+        control.close()
         return
+    _shut_down(control)
     try:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
@@ -137,10 +142,9 @@ class Channel:
 
     async def send(self, request: dict[str, Any], blob: bytes = b"") -> None:
         """Send a request."""
-        text = json.dumps(request).encode()
         if len(blob) >= 1 << 32:
             raise InvalidInput("a sandbox takes less than 4 GiB at a time")
-        message = memoryview(HEADER.pack(len(text), len(blob)) + text + blob)
+        message = memoryview(_encode(request, blob))
         while message:
             try:
                 message = message[self._connection.send(message) :]
@@ -148,6 +152,13 @@ class Channel:
                 await anyio.wait_writable(self._connection)
             except OSError as problem:
                 raise SandboxError(f"the sandbox is gone: {problem}") from None
+
+    def post(self, request: dict[str, Any]) -> None:
+        """Send a short request at once: nothing else is on its way."""
+        try:
+            self._connection.send(_encode(request))
+        except OSError as problem:
+            raise SandboxError(f"the sandbox is gone: {problem}") from None
 
     async def receive(self) -> tuple[dict[str, Any], bytes]:
         """Wait for the reply.
@@ -178,7 +189,19 @@ class Channel:
 
     def close(self) -> None:
         """Close it; a program that still runs is killed."""
-        self._connection.close()
+        _shut_down(self._connection)
+
+
+def _encode(request: dict[str, Any], blob: bytes = b"") -> bytes:
+    text = json.dumps(request).encode()
+    return HEADER.pack(len(text), len(blob)) + text + blob
+
+
+def _shut_down(connection: socket.socket) -> None:
+    """End a connection, even if a forked process has it open, too."""
+    with suppress(OSError):  # the other side is gone
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 async def write_pipe(descriptor: int, data: bytes) -> None:

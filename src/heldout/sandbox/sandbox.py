@@ -1,11 +1,11 @@
-"""A sandbox: a fresh root with a folder /work, in which programs run that nobody trusts.
+r"""A sandbox: a fresh root with a folder /work, in which programs run that nobody trusts.
 
     async with open_sandbox() as sandbox:
         outcome = await sandbox.run(["python", "-c", "print(6 * 7)"])
-        outcome.exit, outcome.stdout, outcome.reason     # 0, b"42\\n", None
+        outcome.exit, outcome.stdout, outcome.reason     # 0, b"42\n", None
 
-What a program does is its outcome. What the sandbox fails to do raises SandboxError, so that an eval
-records an error and no score.
+What a program does is its outcome. What the sandbox fails to do raises SandboxError, so that an
+eval records an error and no score.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +27,7 @@ from heldout.sandbox.bubblewrap import (
     find_bubblewrap,
     find_interpreter,
     make_settings,
+    make_unsafe_settings,
 )
 from heldout.sandbox.client import Channel, Supervisor, close_pipe, read_pipe, write_pipe
 from heldout.sandbox.values import MIB, ProgramOutcome, SandboxLimits, SandboxTree, TreeEntry
@@ -60,7 +61,7 @@ class Sandbox:
         limited, and what they start is killed with them. Paths below /work are in that folder, in
         which programs start; to them it has another name.
         """
-        return OpeningSandbox("unsafe", network=True, limits=limits, readable=())
+        return open_sandbox("unsafe", limits=limits)
 
     @property
     def python(self) -> str:
@@ -92,8 +93,8 @@ class Sandbox:
             environment: Variables beside PATH, HOME, LANG, TMPDIR and USER; none are the host's.
 
         Raises:
-            SandboxError: The sandbox failed: the program is not there or could not be started; or its
-                time was up, but not even a trivial program ran in time.
+            SandboxError: The sandbox failed: the program is not there, or could not be started; or
+                its time was up, but not even a trivial program ran in time.
             InvalidInput: An argument is not valid.
         """
         for path, data in (files or {}).items():
@@ -117,8 +118,8 @@ class Sandbox:
         outcome = await self._run(self._make_request(TRIVIAL, None, timeout=limit))
         if outcome.reason is not None or outcome.exit != 0:
             raise SandboxError(
-                f"a program did not end in {seconds:g} s, nor did `true` in {limit:g} s: the host is "
-                "overloaded, and the program may not be to blame"
+                f"a program did not end in {seconds:g} s, nor did `true` in {limit:g} s: the host "
+                "is overloaded, and the program may not be to blame"
             )
 
     async def start(
@@ -358,7 +359,7 @@ class SandboxProcess:
         """Read a line, with its newline; without one, it ended or the line is longer than `limit`.
 
         Raises:
-            TimeoutError: There was no line in `timeout` seconds. What came is kept for the next call.
+            TimeoutError: There was no line in `timeout` seconds; what came is kept.
         """
         with anyio.fail_after(timeout):
             while (end := self._buffer.find(b"\n", 0, limit) + 1) == 0:
@@ -409,35 +410,34 @@ class SandboxProcess:
         self._channel.close()
 
 
+@dataclass(frozen=True)
+class SandboxSettings:
+    """How a sandbox is opened."""
+
+    backend: str | None
+    network: bool
+    limits: SandboxLimits
+    readable: tuple[str | Path, ...]
+
+    def choose(self) -> tuple[str, dict[str, Any]]:
+        """Return the backend, and what its supervisor has to know."""
+        backend = choose_backend(self.backend)
+        if backend == "unsafe":
+            return backend, make_unsafe_settings(self.limits)
+        readable = [str(Path(path).absolute()) for path in self.readable]
+        return backend, make_settings(self.limits, network=self.network, readable=readable)
+
+
 class OpeningSandbox:
     """A sandbox that is not open yet: `await` it, or `async with` it, which closes it, too."""
 
-    def __init__(
-        self,
-        backend: str | None,
-        *,
-        network: bool,
-        limits: SandboxLimits | None,
-        readable: Sequence[str | Path],
-    ) -> None:
-        self._backend, self._network = backend, network
-        self._limits = limits or SandboxLimits()
-        self._readable = [str(Path(path).absolute()) for path in readable]
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
         self._sandbox: Sandbox | None = None
 
     async def _open(self) -> Sandbox:
-        backend = choose_backend(self._backend)
-        if backend == "unsafe":
-            settings = {
-                "backend": backend,
-                "filter": "",
-                "disk": self._limits.disk,
-                "files": self._limits.files,
-            }
-        else:
-            settings = make_settings(self._limits, network=self._network, readable=self._readable)
-        supervisor = await Supervisor.start(settings)
-        return Sandbox(supervisor, backend, self._limits)
+        backend, settings = self._settings.choose()
+        return Sandbox(await Supervisor.start(settings), backend, self._settings.limits)
 
     def __await__(self) -> Generator[Any, None, Sandbox]:
         return self._open().__await__()
@@ -479,7 +479,7 @@ def open_sandbox(
     limits: SandboxLimits | None = None,
     readable: Sequence[str | Path] = (),
 ) -> OpeningSandbox:
-    """Open a sandbox: `sandbox = await open_sandbox()`, or `async with open_sandbox() as sandbox`.
+    """Open a sandbox, with `await` or with `async with`, which closes it, too.
 
     Args:
         backend: bubblewrap, docker or podman; by default the one that is there.
@@ -490,4 +490,5 @@ def open_sandbox(
     Raises:
         SandboxError: There is no backend, or it does not work here.
     """
-    return OpeningSandbox(backend, network=network, limits=limits, readable=readable)
+    settings = SandboxSettings(backend, network, limits or SandboxLimits(), (*readable,))
+    return OpeningSandbox(settings)
