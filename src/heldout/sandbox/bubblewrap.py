@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -91,7 +92,7 @@ def make_settings(
         "disk": limits.disk,
         "files": limits.files,
         "filter": build_filter().hex(),
-        "system": [("/usr", "/usr"), *((f"/{n}", f"/{n}") for n in TOP if _is_folder(n))],
+        "system": ["/usr", *(f"/{n}" for n in TOP if _is_folder(n))],
         "links": [(str(Path(f"/{n}").readlink()), f"/{n}") for n in TOP if _is_link(n)],
         "hidden": [path for path in ("/usr/local", "/usr/src") if Path(path).is_dir()]
         + [str(path) for path in Path("/usr/lib").glob("python3*/dist-packages")],
@@ -108,7 +109,12 @@ def make_settings(
 
 def make_unsafe_settings(limits: SandboxLimits) -> dict[str, Any]:
     """Return what a supervisor without namespaces has to know."""
-    return {"backend": "unsafe", "filter": "", "disk": limits.disk, "files": limits.files}
+    return {
+        "backend": "unsafe",
+        "filter": "",
+        "disk": limits.disk,
+        "folder": tempfile.gettempdir(),
+    }
 
 
 def default_environment() -> dict[str, str]:

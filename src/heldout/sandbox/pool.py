@@ -18,7 +18,7 @@ from typing import Any
 from heldout._aio import wait_for
 from heldout._memory import available_cores
 from heldout.errors import InvalidInput, SandboxError
-from heldout.sandbox.client import Channel, Supervisor
+from heldout.sandbox.client import RequestChannel, RunningSupervisor
 from heldout.sandbox.sandbox import Sandbox, SandboxSettings
 from heldout.sandbox.values import SandboxLimits
 
@@ -156,11 +156,11 @@ class _Slot:
     """A supervisor, if it has been started, and the renewal that it was asked for."""
 
     def __init__(self) -> None:
-        self._supervisor: Supervisor | None = None
-        self._renewal: Channel | None = None
+        self._supervisor: RunningSupervisor | None = None
+        self._renewal: RequestChannel | None = None
         self.backend = ""
 
-    async def ready(self, settings: SandboxSettings) -> Supervisor:
+    async def ready(self, settings: SandboxSettings) -> RunningSupervisor:
         """Wait until its root is fresh; a supervisor that cannot make one is replaced."""
         if self._renewal is not None and self._supervisor is not None:
             renewal, self._renewal = self._renewal, None
@@ -174,7 +174,7 @@ class _Slot:
                 return self._supervisor
             await self._supervisor.close()
         self.backend, started = settings.choose()
-        self._supervisor = await Supervisor.start(started)
+        self._supervisor = await RunningSupervisor.start(started)
         return self._supervisor
 
     def renew(self) -> bool:

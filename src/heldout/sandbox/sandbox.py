@@ -29,7 +29,13 @@ from heldout.sandbox.bubblewrap import (
     make_settings,
     make_unsafe_settings,
 )
-from heldout.sandbox.client import Channel, Supervisor, close_pipe, read_pipe, write_pipe
+from heldout.sandbox.client import (
+    RequestChannel,
+    RunningSupervisor,
+    close_pipe,
+    read_pipe,
+    write_pipe,
+)
 from heldout.sandbox.values import MIB, ProgramOutcome, SandboxLimits, SandboxTree, TreeEntry
 
 TRIVIAL = ("/bin/true",)
@@ -45,7 +51,7 @@ BACKENDS = ("bubblewrap", "docker", "podman", "unsafe")
 class Sandbox:
     """One fresh root with a folder /work; open one with `open_sandbox`, or take one of a pool."""
 
-    def __init__(self, supervisor: Supervisor, backend: str, limits: SandboxLimits) -> None:
+    def __init__(self, supervisor: RunningSupervisor, backend: str, limits: SandboxLimits) -> None:
         self.backend = backend
         """bubblewrap, docker, podman; or unsafe, which isolates nothing."""
         self.limits = limits
@@ -320,7 +326,7 @@ def _make_outcome(reply: dict[str, Any], blob: bytes) -> ProgramOutcome:
 class SandboxProcess:
     """A program that stays: it is written to and read from until it ends or is killed."""
 
-    def __init__(self, sandbox: Sandbox, channel: Channel, stdin: int, stdout: int) -> None:
+    def __init__(self, sandbox: Sandbox, channel: RequestChannel, stdin: int, stdout: int) -> None:
         self._sandbox, self._channel = sandbox, channel
         self._stdin, self._stdout = stdin, stdout
         self._buffer = bytearray()
@@ -437,7 +443,7 @@ class OpeningSandbox:
 
     async def _open(self) -> Sandbox:
         backend, settings = self._settings.choose()
-        return Sandbox(await Supervisor.start(settings), backend, self._settings.limits)
+        return Sandbox(await RunningSupervisor.start(settings), backend, self._settings.limits)
 
     def __await__(self) -> Generator[Any, None, Sandbox]:
         return self._open().__await__()
