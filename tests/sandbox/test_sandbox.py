@@ -16,7 +16,7 @@ import pytest
 import heldout.sandbox.sandbox as module
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.sandbox import Sandbox, SandboxError, SandboxLimits, SandboxPool, open_sandbox
-from heldout.sandbox.seccomp import EXIT_ARCHITECTURES, build_filter
+from heldout.sandbox.seccomp import ARCHITECTURES, build_filter
 from tests.sandbox.conftest import Use
 
 pytestmark = pytest.mark.integration
@@ -97,13 +97,14 @@ def test_a_timeout_is_the_programs_only_if_a_trivial_program_ran_in_time(
 
 def test_python_has_no_packages_unless_they_are_made_readable(use: Use) -> None:
     show = "import sys; sys.path.insert(0, sys.argv[1]); import anyio; print('found')"
-    packages = str(Path(anyio.__file__).parents[1])
+    packages = "/packages"
+    source = Path(anyio.__file__).parents[1]
 
     async def run(sandbox: Sandbox) -> None:
         for option in (["-c", "import pip"], ["-c", show, packages]):
             outcome = await sandbox.run([sandbox.python, *option])
             assert b"ModuleNotFoundError" in outcome.stderr
-        async with open_sandbox(readable=[packages]) as other:
+        async with open_sandbox(readable={packages: source}) as other:
             outcome = await other.run([sandbox.python, "-c", show, packages])
             assert outcome.stdout == b"found\n", outcome.stderr
 
@@ -211,6 +212,9 @@ def test_what_is_wrong_is_refused_before_anything_runs(use: Use) -> None:
     use(run)
     with pytest.raises(InvalidInput, match="no sandbox backend 'chroot'"):
         anyio.run(open_and_close, "chroot")
+    for readable in ("/opt", ["/no/such/path"], {"/work/x": "/usr"}, {"x": "/usr"}, ["/tmp"]):
+        with pytest.raises(InvalidInput, match="readable"):
+            open_sandbox(readable=readable)  # type: ignore[arg-type]
 
 
 async def open_and_close(backend: str | None) -> None:
@@ -261,7 +265,7 @@ def test_unsafe_is_had_only_by_name_limits_time_and_leaves_nothing(tmp_path: Pat
             assert (await sandbox.run(["bash", "-c", "kill -9 $$"])).exit == 137
             left = "setsid sleep 1000 >&- 2>&- & echo $!"
             pid = int((await sandbox.run(["bash", "-c", left])).stdout)
-            assert not Path(f"/proc/{pid}").exists() or is_zombie(pid)
+            wait_until_gone([pid])
             bomb = "a = []\nwhile True: a.append(bytearray(1 << 20))"
             assert (await sandbox.run([sys.executable, "-c", bomb])).reason == "memory"
             assert (await sandbox.run(["yes"])).reason == "output"
@@ -273,8 +277,18 @@ def test_unsafe_is_had_only_by_name_limits_time_and_leaves_nothing(tmp_path: Pat
     anyio.run(main)
 
 
-def is_zombie(pid: int) -> bool:
-    return ") Z" in Path(f"/proc/{pid}/stat").read_text()
+def wait_until_gone(pids: list[int]) -> None:
+    until = time.monotonic() + 20
+    while alive := [pid for pid in pids if is_alive(pid)]:
+        assert time.monotonic() < until, alive
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
 
 SCRIPT = """
@@ -308,10 +322,7 @@ def test_nothing_is_left_of_a_host_process_that_was_killed(
     host.send_signal(number)
     host.wait()
     host.stdout.close()
-    until = time.monotonic() + 20
-    while alive := [pid for pid in tree if Path(f"/proc/{pid}").exists() and not is_zombie(pid)]:
-        assert time.monotonic() < until, alive
-        time.sleep(0.01)
+    wait_until_gone(tree)
     assert backend == "bubblewrap" or not Path(folder).exists()
     assert "heldout" not in Path("/proc/mounts").read_text()
 
@@ -326,7 +337,7 @@ def find_tree(root: int) -> list[int]:
 
 
 def test_the_filter_is_a_program_for_each_machine() -> None:
-    for machine in EXIT_ARCHITECTURES:
+    for machine in ARCHITECTURES:
         program = build_filter(machine)
         assert len(program) % 8 == 0
         assert len(program) < 65536

@@ -1,8 +1,8 @@
-"""The process between heldout and the programs of a sandbox: stdlib alone, and a process of its own.
+"""The process between heldout and the programs of a sandbox. It needs the stdlib alone.
 
 It gives itself user, mount, pid and network namespaces, with a tmpfs of limited size that becomes
-/work and /tmp of the sandbox (`stage.py`). It starts every program in a bubblewrap of its own, feeds
-and reads it (`program.py`), watches time, memory and processes of its whole tree (`loop.py`,
+/work and /tmp of the sandbox (`stage.py`). It starts every program in a bubblewrap of its own,
+feeds and reads it (`program.py`), watches time, memory and processes of its whole tree (`loop.py`,
 `processes.py`), kills that tree, and reads and writes files for the host (`files.py`).
 
 So files never touch the host's disk; nothing is left over, whatever happens to the host's process,

@@ -73,22 +73,26 @@ class SandboxFiles:
 
     def _write(self, request: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         path, mode = request["path"], request["mode"]
-        with self._open_parent(path, make=True) as (folder, name):
-            with open(os.open(name, WRITE, mode, dir_fd=folder), "wb") as file:
-                _require_file(file.fileno(), path)
-                os.ftruncate(file.fileno(), 0)
-                os.fchmod(file.fileno(), mode)
-                file.write(blob)
+        with (
+            self._open_parent(path, make=True) as (folder, name),
+            open(os.open(name, WRITE, mode, dir_fd=folder), "wb") as file,
+        ):
+            _require_file(file.fileno())
+            os.ftruncate(file.fileno(), 0)
+            os.fchmod(file.fileno(), mode)
+            file.write(blob)
         return {}, b""
 
     def _read(self, request: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         path, limit = request["path"], request["limit"]
-        with self._open_parent(path) as (folder, name):
-            with open(os.open(name, READ, dir_fd=folder), "rb") as file:
-                size = _require_file(file.fileno(), path)
-                if size > limit:
-                    raise Refused(f"it has {size:,} bytes, and the limit is {limit:,}", "path")
-                return {}, file.read(limit)
+        with (
+            self._open_parent(path) as (folder, name),
+            open(os.open(name, READ, dir_fd=folder), "rb") as file,
+        ):
+            size = _require_file(file.fileno())
+            if size > limit:
+                raise Refused(f"it has {size:,} bytes, and the limit is {limit:,}", "path")
+            return {}, file.read(limit)
 
     # --- Paths ---
 
@@ -284,7 +288,7 @@ def _read_link(name: str, folder: int) -> str | None:
         return None
 
 
-def _require_file(descriptor: int, path: str) -> int:
+def _require_file(descriptor: int) -> int:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         raise Refused("it is no file", "path")

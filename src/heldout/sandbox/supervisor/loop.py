@@ -1,6 +1,6 @@
 """The loop of the supervisor: requests come in, programs run and are watched.
 
-The host's process sends one byte and descriptors for each request, over the socket that this process
+For each request the host's process sends one byte and descriptors over the socket that this process
 was started with: a channel, and the standard streams of a program that stays. Request and reply go
 over the channel. A channel that is closed early has its program killed.
 """

@@ -1,4 +1,4 @@
-"""Where programs run: namespaces of the supervisor's own; or, without isolation, a folder on disk."""
+"""Where programs run: in namespaces; or, without isolation, in a folder on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 PLACES = ("/mnt", "/srv", "/media", "/opt", "/tmp")
-"""Folders that every system has, and one of which no program needs: a tmpfs hides it, for us alone."""
+"""Folders that every system has. One that no program needs is hidden by a tmpfs, for us alone."""
 UID = 1000
 """The user that programs run as, seen from inside."""
 NOBODY = 65534
@@ -59,9 +59,7 @@ class SandboxStage:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
-        self.binds: list[tuple[str, str]] = [
-            (source, target) for source, target in settings["binds"]
-        ]
+        self.binds: list[tuple[str, str]] = [*settings["binds"], *settings["readable"]]
         needed = [source for source, _ in self.binds]
         self.path = next(
             folder
@@ -157,8 +155,10 @@ class SandboxStage:
             words += ["--setenv", name, value]
         binds = [(path, path) for path in settings["system"]]
         binds += [(f"{self.path}/empty", target) for target in settings["hidden"]]
-        binds += self.binds
+        python = len(settings["binds"])
+        binds += self.binds[:python]
         binds += [(f"{self.path}/empty", target) for target in settings["hidden_in_binds"]]
+        binds += self.binds[python:]
         binds += [(f"{self.path}/etc", "/etc")]
         binds += [(path, f"/etc/{os.path.basename(path)}") for path in settings["etc_binds"]]
         for source, target in binds:
