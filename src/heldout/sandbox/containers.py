@@ -49,8 +49,10 @@ def describe_missing_engine(engine: str) -> str | None:
         answer = subprocess.run([client, "version"], capture_output=True, timeout=ENGINE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as problem:
         return f"{engine} does not answer: {problem}"
-    lines = answer.stderr.decode(errors="replace").strip().splitlines()
-    return f"{engine} does not answer: {lines[-1:]}" if answer.returncode else None
+    if answer.returncode == 0:
+        return None
+    lines = answer.stderr.decode(errors="replace").strip().splitlines() or ["it gives no reason"]
+    return f"{engine} does not answer: {lines[-1]}"
 
 
 def make_run_command(engine: str, name: str, image: str, settings: SandboxSettings) -> list[str]:

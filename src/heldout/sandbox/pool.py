@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any
 
+from anyio.to_thread import run_sync
+
 from heldout._aio import wait_for
 from heldout._memory import available_cores
 from heldout.errors import InvalidInput, SandboxError
@@ -60,6 +62,7 @@ class SandboxPool:
         self.settings = SandboxSettings(
             backend, network, limits or SandboxLimits(), check_readable(readable)
         )
+        self._backend: str | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -82,7 +85,9 @@ class SandboxPool:
         """
         slot = await self._take()
         try:
-            sandbox = await slot.open(self.settings)
+            if self._backend is None:
+                self._backend = await run_sync(choose_backend, self.settings.backend)
+            sandbox = await slot.open(self.settings, self._backend)
         except BaseException:
             self._drop(slot)
             raise
@@ -169,9 +174,8 @@ class _Slot:
         self._supervisor: RunningSupervisor | None = None
         self._renewal: RequestChannel | None = None
 
-    async def open(self, settings: SandboxSettings) -> Sandbox:
+    async def open(self, settings: SandboxSettings, backend: str) -> Sandbox:
         """Return a sandbox with a fresh root; a supervisor that cannot make one is replaced."""
-        backend = choose_backend(settings.backend)
         if is_container(backend):
             return await ContainerSandbox.open(settings, backend)
         return Sandbox(await self._ready(settings, backend), backend, settings.limits)

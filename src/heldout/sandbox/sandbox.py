@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 import anyio
+from anyio.to_thread import run_sync
 
 from heldout.errors import InvalidInput, SandboxError
 from heldout.sandbox.bubblewrap import (
@@ -452,7 +453,7 @@ class OpeningSandbox:
 
     async def _open(self) -> Sandbox:
         settings = self._settings
-        backend = choose_backend(settings.backend)
+        backend = await run_sync(choose_backend, settings.backend)
         if is_container(backend):
             from heldout.sandbox.containers import ContainerSandbox
 
