@@ -75,7 +75,7 @@ class RunningSupervisor:
                     [sys.executable, "-I", "-S", "-c", code],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
+                    stderr=None,
                     pass_fds=[theirs.fileno()],
                     env={"PATH": os.defpath},
                     cwd="/",
