@@ -4,8 +4,8 @@
     python bench/sandbox.py --table     the same as a table
 
 Every way starts the same program, as many at a time as there are cores. Rounds alternate, and the
-median of each counts. A sandbox is taken fresh from a pool for every program. Peak memory is that of a
-process that runs a thousand programs, with its supervisors.
+median of each counts. A sandbox is taken fresh from a pool for every program. Peak memory is that
+of a process that runs a thousand programs, and of the largest process below it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from heldout.sandbox import SandboxPool
 from heldout.sandbox.containers import describe_missing_engine, split_backend
 
 TRUE = ["/bin/true"]
-PYTHON = "print(sum(range(1000)))"
+PYTHON = ["-I", "-S", "-c", "print(sum(range(1000)))"]
 BUBBLEWRAP = "bwrap --ro-bind /usr /usr --symlink usr/lib /lib --symlink usr/bin /bin --proc /proc"
 BUBBLEWRAP += " --dev /dev --tmpfs /tmp --unshare-all --die-with-parent --new-session"
 
@@ -66,7 +66,7 @@ def run_pool(command: list[str], n: int) -> float:
 
 def measure_memory(n: int) -> None:
     """A child process: run programs, and print what it took."""
-    milliseconds = run_pool(["python", "-I", "-S", "-c", PYTHON], n)
+    milliseconds = run_pool(["python", *PYTHON], n)
     line = {"milliseconds": milliseconds}
     for name in ("SELF", "CHILDREN"):
         usage = resource.getrusage(getattr(resource, f"RUSAGE_{name}"))
@@ -99,11 +99,7 @@ def compare(*, quick: bool) -> None:
     cores = available_cores()
     for name, inside, outside in (
         ("`true`", TRUE, TRUE),
-        (
-            "Python",
-            ["python", "-I", "-S", "-c", PYTHON],
-            [sys.executable, "-I", "-S", "-c", PYTHON],
-        ),
+        ("Python", ["python", *PYTHON], [sys.executable, *PYTHON]),
     ):
         ways = {
             "sandbox of a pool": lambda inside=inside: run_pool(inside, n),
@@ -129,11 +125,8 @@ def compare(*, quick: bool) -> None:
         emit(f"{name}: starts a second and core", 1000 / own / cores, "")
     programs = 50 if quick else 1000
     line = child(sys.executable, HERE / Path(__file__).name, "--memory", str(programs))
-    emit(
-        f"{programs:,} Python programs, {cores} cores, wall",
-        line["milliseconds"] * programs / 1000,
-        "s",
-    )
+    seconds = line["milliseconds"] * programs / 1000
+    emit(f"{programs:,} Python programs, {cores} cores, wall", seconds, "s")
     emit("the same, peak memory of the process", line["SELF"], "MiB")
     emit("the same, peak memory of a supervisor or program", line["CHILDREN"], "MiB")
 
