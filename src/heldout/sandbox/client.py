@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -122,7 +123,7 @@ class RunningSupervisor:
 
     def end(self) -> None:
         """End it, and with it everything in it; do not wait."""
-        _shut_down(self._control)
+        threading.Thread(target=self._finalize, name="heldout-sandbox-end", daemon=True).start()
 
     async def close(self) -> None:
         """End it, and with it everything in it."""

@@ -43,6 +43,7 @@ class Program:
         self.is_dead = False
         self._status = 0
         self._problem = b""
+        self._is_captured = False
         self._peak, self._cpu = 0, 0.0
         self._said = bytearray()  # by bubblewrap: the exit code, if the program could be started
         self._stdout, self._stderr = bytearray(), bytearray()
@@ -80,6 +81,7 @@ class Program:
             for descriptor in theirs:
                 os.close(descriptor)
         self.loop.programs[self.pid] = self
+        self._is_captured = bool(mine)
         if mine:
             self._stdin, self._input = mine[0], memoryview(stdin)
             os.set_blocking(self._stdin, False)
@@ -341,9 +343,9 @@ class Program:
         path = os.path.normpath(f"/work/{name}" if "/" in name and name[0] != "/" else name)
         if not path.startswith(("/work/", "/tmp/")):
             return None
-        is_start = self._problem or f"execvp {name}: " in text
-        missing = os.strerror(2) in text
-        return (NOT_FOUND if missing else NOT_EXECUTABLE) if is_start else None
+        if self._is_captured and not self._problem and f"execvp {name}: " not in text:
+            return None
+        return NOT_EXECUTABLE if os.path.lexists(f"{self.loop.stage.box}{path}") else NOT_FOUND
 
     def _end(self) -> None:
         self._close_stdin()
