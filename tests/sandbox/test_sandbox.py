@@ -193,6 +193,9 @@ def test_what_is_wrong_is_refused_before_anything_runs(use: Use) -> None:
         for argv in ("true", [], ["true", "a\0b"], ["true", "x" * 200_000], ["true", 5]):
             with pytest.raises(InvalidInput):
                 await sandbox.run(argv)  # type: ignore[arg-type]
+        for environment in ({"": "x"}, {"A=B": "x"}, {"A": "x\0"}):
+            with pytest.raises(InvalidInput):
+                await sandbox.run(["true"], environment=environment)
         for limits in (
             {"timeout": 0},
             {"memory": -1},
