@@ -21,11 +21,12 @@ from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenize
 
 from heldout import Sample
 from heldout.config import Sampling
-from heldout.decoding import Decoder, Prompt, graphs
+from heldout.decoding import Decoder, Prompt, placing
+from heldout.decoding.likelihood import LikelihoodModel
 from heldout.isolation import NeedsTrainerThread, background_thread
 from heldout.models.local import LocalEndpoint
 from heldout.training import PeriodicEval, live_model
-from heldout.types import Message
+from heldout.types import Continuation, Message, Rating
 
 
 def on_gpu(family: str, **settings: Any) -> Any:
@@ -119,7 +120,7 @@ def test_a_batch_in_half_precision_says_the_same_with_and_without_kernels_up_to_
     with_kernels = Decoder(model, tokenizer(), rows=4)
     found = ids_of(with_kernels.decode(PROMPTS))
     assert "why_no_kernels" not in with_kernels.describe()
-    monkeypatch.setattr(graphs, "why_no_triton", lambda device: "not now")
+    monkeypatch.setattr(placing, "why_no_triton", lambda device: "not now")
     without = Decoder(model, tokenizer(), rows=4)
     same = [a == b for a, b in zip(ids_of(without.decode(PROMPTS)), found, strict=True)]
     assert without.describe()["why_no_kernels"] == "not now"
@@ -330,3 +331,21 @@ def test_beside_a_training_graphs_are_replayed_and_nothing_else() -> None:
     assert seen[0] == found
     assert seen[1] == flags
     assert seen[2] == sampled
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT2", "Mistral"])
+def test_likelihoods_are_those_of_the_cpu(family: str) -> None:
+    texts = [
+        [Continuation(" ".join(f"w{i}" for i in range(3 + n)), f" w{9 + k} w{n}") for k in range(4)]
+        for n in range(5)
+    ]
+    found = [
+        LikelihoodModel(model_of(family).to(device), tokenizer(), "it").rate(texts)
+        for device in ("cpu", "cuda")
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        assert isinstance(ours, Rating), ours
+        assert isinstance(theirs, Rating), theirs
+        assert [one.logprob for one in ours.likelihoods] == pytest.approx(
+            [one.logprob for one in theirs.likelihoods], abs=1e-3
+        )
