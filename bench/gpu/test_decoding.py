@@ -127,6 +127,19 @@ def test_a_batch_in_half_precision_says_the_same_with_and_without_kernels_up_to_
     assert sum(same) >= len(same) / 2  # near-ties of random weights fall either way
 
 
+def test_a_longer_batch_serves_shorter_turns_and_they_say_the_same() -> None:
+    sizes = {"head_dim": 16, "hidden_size": 64, "max_position_embeddings": 4096}
+    model = on_gpu("Qwen3", intermediate_size=128, **sizes).bfloat16()
+    short = [replace(prompt, max_new=200) for prompt in PROMPTS]
+    decoder = Decoder(model, tokenizer(), rows=4)
+    found = decoder.decode(short)
+    assert decoder.describe()["length"] == 256
+    decoder.decode([replace(prompt, max_new=3000) for prompt in PROMPTS])
+    assert decoder.decode(short) == found
+    assert decoder.describe()["length"] == 3072
+    assert decoder.describe()["prepared_seconds"] == 0
+
+
 def test_a_capture_that_fails_falls_back_and_leaves_the_gpu_usable(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

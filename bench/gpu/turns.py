@@ -14,6 +14,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,9 @@ def measure_turns(model: Any, turns: int, rows: int) -> dict[str, Any]:
     line: dict[str, Any] = {"turns": turns, "conversations": rows}
     for name, keep in (("kept", True), ("computed anew", False)):
         decoder = Decoder(model, Numbers(), rows=rows, graphs=True)
-        fresh = timed(lambda: converse(decoder, first, replies, keep))[0]
-        seconds, (made, known) = timed(lambda: converse(decoder, first, replies, keep))
+        work = partial(converse, decoder, first, replies, keep)
+        fresh = timed(work)[0]
+        seconds, (made, known) = timed(work)
         line[name] = {
             "tokens per second": made / seconds,
             "seconds": seconds,
@@ -128,8 +130,8 @@ def measure_beginning(model: Any) -> dict[str, Any]:
     for name, worth in (("once", usual // SCALE**2), ("in every row", 1 << 40)):
         placing.WORTH_SHARING = worth
         decoder = Decoder(model, Numbers(), rows=64, graphs=True)
-        fresh = timed(lambda: decoder.decode(asked))[0]
-        seconds, _ = timed(lambda: decoder.decode(asked))
+        work = partial(decoder.decode, asked)
+        fresh, seconds = timed(work)[0], timed(work)[0]
         known = decoder.describe().get("known_tokens", 0)
         line[name] = {"seconds": seconds, "with captures": fresh, "known tokens": known}
         decoder.release()

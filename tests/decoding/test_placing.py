@@ -56,7 +56,7 @@ def test_prompts_longer_than_a_pass_are_read_in_several() -> None:
 
 
 def test_a_conversation_goes_on_from_what_its_row_holds() -> None:
-    model, decoder = small_model(), None
+    model = small_model()
     decoder = decoder_of(model)
     asked = [prompt_of(i, 20 + 30 * i) for i in range(4)]
     for turn in range(4):

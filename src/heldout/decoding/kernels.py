@@ -88,8 +88,7 @@ def attend(
     )  # fmt: skip
     _add_parts[(rows * heads,)](
         sums, scales, out, sinks if sinks is not None else scales, parts,
-        HEADS=heads, SIZE=size, PADDED=padded, PARTS=triton.next_power_of_2(parts),
-        SINKS=sinks is not None, num_warps=1 if padded * parts <= 2048 else 4,
+        HEADS=heads, SIZE=size, PADDED=padded, SINKS=sinks is not None, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -162,27 +161,37 @@ def _tanh(x):
 @triton.jit
 def _add_parts(
     sums, scales, out, sinks, parts,
-    HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr,
-    SINKS: tl.constexpr,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     flat = tl.program_id(0)
-    part = tl.arange(0, PARTS)
     dims = tl.arange(0, PADDED)
-    spots = flat * parts + part
-    total = tl.load(scales + spots * 2 + 1, mask=part < parts, other=0.0)
-    filled = total > 0  # a part that read nothing has no numbers
-    best = tl.load(scales + spots * 2, mask=filled, other=float("-inf"))
-    highest = tl.max(best, 0)
+    highest = float("-inf")
     if SINKS:
         sink = tl.load(sinks + flat % HEADS).to(tl.float32)
-        highest = tl.maximum(highest, sink)
-    shares = tl.where(filled, tl.exp(best - highest), 0.0)
-    weight = tl.sum(shares * total, 0)
+        highest = sink
+    # Four at a time, so that the order of sums does not depend on how long rows may become.
+    for begin in range(0, parts, 4):
+        part = begin + tl.arange(0, 4)
+        spots = flat * parts + part
+        filled = tl.load(scales + spots * 2 + 1, mask=part < parts, other=0.0) > 0
+        best = tl.load(scales + spots * 2, mask=filled, other=float("-inf"))
+        highest = tl.maximum(highest, tl.max(best, 0))
+    weight = 0.0
     if SINKS:
-        weight += tl.exp(sink - highest)
-    places = spots[:, None] * SIZE + dims[None, :]
-    values = tl.load(sums + places, mask=filled[:, None] & (dims[None, :] < SIZE), other=0.0)
-    result = tl.sum(values * shares[:, None], 0) / tl.where(weight > 0, weight, 1.0)
+        weight = tl.exp(sink - highest)
+    result = tl.zeros([PADDED], tl.float32)
+    for begin in range(0, parts, 4):
+        part = begin + tl.arange(0, 4)
+        spots = flat * parts + part
+        total = tl.load(scales + spots * 2 + 1, mask=part < parts, other=0.0)
+        filled = total > 0  # a part that read nothing has no numbers
+        best = tl.load(scales + spots * 2, mask=filled, other=float("-inf"))
+        shares = tl.where(filled, tl.exp(best - highest), 0.0)
+        weight += tl.sum(shares * total, 0)
+        places = spots[:, None] * SIZE + dims[None, :]
+        values = tl.load(sums + places, mask=filled[:, None] & (dims[None, :] < SIZE), other=0.0)
+        result += tl.sum(values * shares[:, None], 0)
+    result = result / tl.where(weight > 0, weight, 1.0)
     tl.store(out + flat * SIZE + dims, result.to(out.dtype.element_ty), mask=dims < SIZE)
 
 

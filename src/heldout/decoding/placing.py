@@ -131,6 +131,7 @@ class BatchCache:
             self._batches.remove(batch)
         self._batches.append(batch)
         placed = self._place(turns, batch, known)
+        self._drop_outgrown(batch)
         placement = Placement(batch, placed, Passes.over(placed, rows), choosing_of(turns))
         self._capture(model, placement)
         return placement
@@ -194,26 +195,42 @@ class BatchCache:
     ) -> list[Placed]:
         """Give each turn a row: the one that knows it, or one that its beginning is copied to."""
         found: dict[int, Placed] = {}
-        for number, turn in enumerate(turns):
-            taken = {place.row for place in found.values()}
+        taken: set[int] = set()
+        for number in sorted(range(len(turns)), key=lambda n: -known.best(n, batch, set())[1]):
             row, count = known.best(number, batch, taken)
-            if count >= WORTH_KEEPING:
-                found[number] = Placed(turn, row, count)
-        taken = {place.row for place in found.values()}
+            # A row that has only its beginning in common is another conversation's.
+            if count >= WORTH_KEEPING and 2 * count >= len(batch.held[row]):
+                found[number] = Placed(turns[number], row, count)
+                taken.add(row)
         free = sorted(set(range(batch.shape.rows)) - taken, key=lambda row: len(batch.held[row]))
         overwritten = set(free[: len(turns) - len(found)])
+        moved: list[tuple[StaticBatch, int]] = []
         for number, turn in enumerate(turns):
             if number in found:
                 continue
             row, count = free.pop(0), 0
-            for source in self._all():
-                here = overwritten if source is batch else set()
-                source_row, there = known.best(number, source, here)
-                if there >= WORTH_KEEPING and there > count:
-                    count = there
-                    batch.copy_row(row, source, source_row, count)
-            found[number] = Placed(turn, row, count)
+            for other in self._all():
+                there = known.best(number, other, overwritten if other is batch else set())
+                if there[1] > count:
+                    source, (source_row, count) = other, there
+            if count >= WORTH_KEEPING:
+                batch.copy_row(row, source, source_row, count)
+                if count == len(source.held[source_row]) and source is not self._beginning:
+                    moved.append((source, source_row))
+            found[number] = Placed(turn, row, count if count >= WORTH_KEEPING else 0)
+        for source, source_row in moved:
+            source.held[source_row] = ()
         return [found[number] for number in range(len(turns))]
+
+    def _drop_outgrown(self, batch: StaticBatch) -> None:
+        """Free shorter batches whose conversations went on in this one."""
+        rows, length = batch.shape
+        self._batches = [
+            other
+            for other in self._batches
+            if any(other.held) or other.shape.rows != rows or other.shape.length >= length
+            or not batch.kernels
+        ]  # fmt: skip
 
     # --- A common beginning ---
 
@@ -258,7 +275,7 @@ class _KnownTokens:
         counts = np.zeros((len(self._turns), len(lengths)), int)
         for number, turn in enumerate(self._turns):
             # The last token is always computed: what follows it is asked for.
-            ids = np.array(turn.prompt.ids[:-1] + (-2,))[: held.shape[1]]
+            ids = np.array((*turn.prompt.ids[:-1], -2))[: held.shape[1]]
             counts[number] = (held[:, : len(ids)] != ids).argmax(1)
         return counts
 
