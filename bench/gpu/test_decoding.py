@@ -21,7 +21,7 @@ from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenize
 
 from heldout import Sample
 from heldout.config import Sampling
-from heldout.decoding import Decoder, Prompt, placing
+from heldout.decoding import Decoder, Prompt, graphs, placing
 from heldout.decoding.likelihood import LikelihoodModel
 from heldout.isolation import NeedsTrainerThread, background_thread
 from heldout.models.local import LocalEndpoint
@@ -206,6 +206,20 @@ def test_memory_that_does_not_suffice_for_a_batch_halves_it() -> None:
         decoder.release()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_what_was_released_is_captured_again_without_a_check() -> None:
+    model = on_gpu("Llama")
+    asked = [Prompt(tuple(range(3, 63)), max_new=4) for _ in range(3)]  # fills its columns
+    decoder = Decoder(model, tokenizer(), rows=4)
+    found = decoder.decode(asked)
+    assert decoder.describe()["length"] == 64
+    decoder.release()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs.StaticBatch, "check", None)
+        assert decoder.decode(asked) == found
+    assert decoder.describe()["prepared_seconds"] > 0
+    assert ids_of(found) == generated(model, asked)
 
 
 def test_release_gives_the_memory_back() -> None:

@@ -307,6 +307,7 @@ class StaticBatch:
             with _on_stream(stream):
                 if not self._layers[0].kept:
                     read()  # makes the caches
+                    self._left.fill_(passes.chunk)  # no pass may begin behind the prompts
                 with _refuse_synchronization():
                     read()
                     step()

@@ -88,7 +88,8 @@ def attend(
     )  # fmt: skip
     _add_parts[(rows * heads,)](
         sums, scales, out, sinks if sinks is not None else scales, parts,
-        HEADS=heads, SIZE=size, PADDED=padded, SINKS=sinks is not None, num_warps=1,
+        HEADS=heads, SIZE=size, PADDED=padded, SINKS=sinks is not None, AT_ONCE=16,
+        num_warps=1 if padded <= 128 else 4,
     )  # fmt: skip
     return out
 
@@ -162,6 +163,7 @@ def _tanh(x):
 def _add_parts(
     sums, scales, out, sinks, parts,
     HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, SINKS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     flat = tl.program_id(0)
     dims = tl.arange(0, PADDED)
@@ -169,9 +171,9 @@ def _add_parts(
     if SINKS:
         sink = tl.load(sinks + flat % HEADS).to(tl.float32)
         highest = sink
-    # Four at a time, so that the order of sums does not depend on how long rows may become.
-    for begin in range(0, parts, 4):
-        part = begin + tl.arange(0, 4)
+    # Always as many at a time: the order of sums must not depend on how long rows may become.
+    for begin in range(0, parts, AT_ONCE):
+        part = begin + tl.arange(0, AT_ONCE)
         spots = flat * parts + part
         filled = tl.load(scales + spots * 2 + 1, mask=part < parts, other=0.0) > 0
         best = tl.load(scales + spots * 2, mask=filled, other=float("-inf"))
@@ -180,8 +182,8 @@ def _add_parts(
     if SINKS:
         weight = tl.exp(sink - highest)
     result = tl.zeros([PADDED], tl.float32)
-    for begin in range(0, parts, 4):
-        part = begin + tl.arange(0, 4)
+    for begin in range(0, parts, AT_ONCE):
+        part = begin + tl.arange(0, AT_ONCE)
         spots = flat * parts + part
         total = tl.load(scales + spots * 2 + 1, mask=part < parts, other=0.0)
         filled = total > 0  # a part that read nothing has no numbers
