@@ -70,14 +70,14 @@ class Passes(NamedTuple):
     """How the unknown part of prompts is computed: passes over a chunk of each row."""
 
     chunk: int
-    count: int
+    number: int
 
     @classmethod
     def over(cls, placed: Sequence[Placed], rows: int) -> Passes:
         """Return as few passes as `MOST_PER_PASS` allows."""
         new = max(len(place.turn.prompt.ids) - place.known for place in placed)
-        count = -(-new // max(SIZE_STEP, MOST_PER_PASS // rows))
-        return cls(round_up(-(-new // count)), count)
+        number = -(-new // max(SIZE_STEP, MOST_PER_PASS // rows))
+        return cls(round_up(-(-new // number)), number)
 
 
 class StaticBatch:
@@ -239,7 +239,7 @@ class StaticBatch:
 
         self._load(placed, passes)
         with _on_stream(stream), self._fused():
-            logits = [self._read_chunk(passes.chunk, "greedy") for _ in range(passes.count)][-1:]
+            logits = [self._read_chunk(passes.chunk, "greedy") for _ in range(passes.number)][-1:]
             tokens = self._token.clone()
             logits.append(self._step("greedy"))
         longest = max(len(place.turn.prompt.ids) for place in placed)
@@ -324,7 +324,7 @@ class StaticBatch:
         self._load(placed, passes)
         graph = self._graphs[passes.chunk, choosing]
         with nullcontext() if graph else self._fused():
-            for _ in range(passes.count):
+            for _ in range(passes.number):
                 graph.replay() if graph else self._read_chunk(passes.chunk, choosing)
         for turn, row, _ in placed:
             self.held[row] = turn.prompt.ids
@@ -396,7 +396,7 @@ class StaticBatch:
         self._ids.copy_(ids)
         self._lengths.copy_(torch.tensor(lengths))
         self._places.known.copy_(torch.tensor(known))
-        self._left.fill_(passes.chunk * passes.count)
+        self._left.fill_(passes.chunk * passes.number)
         if not self.kernels:
             # A diverged model leaves NaNs, and a masked NaN is still a NaN.
             for _, row, known_tokens in placed:

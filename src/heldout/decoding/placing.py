@@ -275,8 +275,8 @@ class _KnownTokens:
         counts = np.zeros((len(self._turns), len(lengths)), int)
         for number, turn in enumerate(self._turns):
             # The last token is always computed: what follows it is asked for.
-            ids = np.array((*turn.prompt.ids[:-1], -2))[: held.shape[1]]
-            counts[number] = (held[:, : len(ids)] != ids).argmax(1)
+            wanted = np.array((*turn.prompt.ids[:-1], -2))[: held.shape[1]]
+            counts[number] = (held[:, : len(wanted)] != wanted).argmax(1)
         return counts
 
     def best(self, number: int, batch: StaticBatch, exclude: Set[int]) -> tuple[int, int]:
