@@ -21,11 +21,12 @@ from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenize
 
 from heldout import Sample
 from heldout.config import Sampling
-from heldout.decoding import Decoder, Prompt, graphs
+from heldout.decoding import Decoder, Prompt, graphs, placing
+from heldout.decoding.likelihood import LikelihoodModel
 from heldout.isolation import NeedsTrainerThread, background_thread
 from heldout.models.local import LocalEndpoint
 from heldout.training import PeriodicEval, live_model
-from heldout.types import Message
+from heldout.types import Continuation, Message, Rating
 
 
 def on_gpu(family: str, **settings: Any) -> Any:
@@ -119,11 +120,24 @@ def test_a_batch_in_half_precision_says_the_same_with_and_without_kernels_up_to_
     with_kernels = Decoder(model, tokenizer(), rows=4)
     found = ids_of(with_kernels.decode(PROMPTS))
     assert "why_no_kernels" not in with_kernels.describe()
-    monkeypatch.setattr(graphs, "why_no_triton", lambda device: "not now")
+    monkeypatch.setattr(placing, "why_no_triton", lambda device: "not now")
     without = Decoder(model, tokenizer(), rows=4)
     same = [a == b for a, b in zip(ids_of(without.decode(PROMPTS)), found, strict=True)]
     assert without.describe()["why_no_kernels"] == "not now"
     assert sum(same) >= len(same) / 2  # near-ties of random weights fall either way
+
+
+def test_a_longer_batch_serves_shorter_turns_and_they_say_the_same() -> None:
+    sizes = {"head_dim": 16, "hidden_size": 64, "max_position_embeddings": 4096}
+    model = on_gpu("Qwen3", intermediate_size=128, **sizes).bfloat16()
+    short = [replace(prompt, max_new=200) for prompt in PROMPTS]
+    decoder = Decoder(model, tokenizer(), rows=4)
+    found = decoder.decode(short)
+    assert decoder.describe()["length"] == 256
+    decoder.decode([replace(prompt, max_new=3000) for prompt in PROMPTS])
+    assert decoder.decode(short) == found
+    assert decoder.describe()["length"] == 3072
+    assert decoder.describe()["prepared_seconds"] == 0
 
 
 def test_a_capture_that_fails_falls_back_and_leaves_the_gpu_usable(
@@ -192,6 +206,20 @@ def test_memory_that_does_not_suffice_for_a_batch_halves_it() -> None:
         decoder.release()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_what_was_released_is_captured_again_without_a_check() -> None:
+    model = on_gpu("Llama")
+    asked = [Prompt(tuple(range(3, 63)), max_new=4) for _ in range(3)]  # fills its columns
+    decoder = Decoder(model, tokenizer(), rows=4)
+    found = decoder.decode(asked)
+    assert decoder.describe()["length"] == 64
+    decoder.release()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs.StaticBatch, "check", None)
+        assert decoder.decode(asked) == found
+    assert decoder.describe()["prepared_seconds"] > 0
+    assert ids_of(found) == generated(model, asked)
 
 
 def test_release_gives_the_memory_back() -> None:
@@ -330,3 +358,21 @@ def test_beside_a_training_graphs_are_replayed_and_nothing_else() -> None:
     assert seen[0] == found
     assert seen[1] == flags
     assert seen[2] == sampled
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT2", "Mistral"])
+def test_likelihoods_are_those_of_the_cpu(family: str) -> None:
+    texts = [
+        [Continuation(" ".join(f"w{i}" for i in range(3 + n)), f" w{9 + k} w{n}") for k in range(4)]
+        for n in range(5)
+    ]
+    found = [
+        LikelihoodModel(model_of(family).to(device), tokenizer(), "it").rate(texts)
+        for device in ("cpu", "cuda")
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        assert isinstance(ours, Rating), ours
+        assert isinstance(theirs, Rating), theirs
+        assert [one.logprob for one in ours.likelihoods] == pytest.approx(
+            [one.logprob for one in theirs.likelihoods], abs=1e-3
+        )

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from heldout.decoding import Decoder, Prompt, fusing, graphs
-from heldout.decoding.graphs import MAX_SHAPES, _round_up
+from heldout.decoding.graphs import round_up
 from heldout.decoding.model import why_not_capturable
+from heldout.decoding.placing import MAX_BATCHES
 from heldout.isolation import NeedsTrainerThread, background_thread
 from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
 
@@ -66,10 +67,10 @@ def test_a_table_of_positions_is_not_left_by_rows_that_go_on_unheeded() -> None:
 
 
 def test_shapes_come_in_few_sizes() -> None:
-    assert [_round_up(n) for n in (1, 64, 65, 256, 257, 600, 1100, 5000)] == [
+    assert [round_up(n) for n in (1, 64, 65, 256, 257, 600, 1100, 5000)] == [
         64, 64, 128, 256, 320, 640, 1280, 5120,
     ]  # fmt: skip
-    assert len({_round_up(n) for n in range(1, 4097)}) == 20
+    assert len({round_up(n) for n in range(1, 4097)}) == 20
 
 
 def test_the_shape_is_on_record() -> None:
@@ -78,7 +79,7 @@ def test_the_shape_is_on_record() -> None:
     found = decoder.describe()
     assert found.pop("prepared_seconds") > 0
     assert found == {
-        "way": "static", "rows": 6, "width": 64, "length": 192, "attention": "sdpa",
+        "way": "static", "rows": 6, "width": 64, "length": 128, "attention": "sdpa",
         "dtype": "float32", "splits": 0,
     }  # fmt: skip
 
@@ -110,19 +111,19 @@ def test_only_the_latest_shapes_are_kept_and_released_without_a_collection() -> 
     model = model_of("Llama", max_position_embeddings=4096)
     decoder = Decoder(model, tokenizer(), rows=1, graphs=True)
     made: list[weakref.ref[Any]] = []
-    usual = graphs.StaticBatch.prepare
+    usual = graphs.StaticBatch.capture
 
-    def prepare(self: Any, *args: Any) -> Any:
+    def capture(self: Any, *args: Any) -> Any:
         made.append(weakref.ref(self))
         return usual(self, *args)
 
     gc.disable()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(graphs.StaticBatch, "prepare", prepare)
+            patch.setattr(graphs.StaticBatch, "capture", capture)
             for width in (1, 2, 3, 4, 5, 1):
                 decoder.decode([Prompt((9,) * 64 * width, max_new=2)])
-        assert [shape() is not None for shape in made] == [False] * 2 + [True] * MAX_SHAPES
+        assert [shape() is not None for shape in made] == [False] * 2 + [True] * MAX_BATCHES
         decoder.release()
         assert [shape() for shape in made] == [None] * 6
     finally:

@@ -3,8 +3,8 @@
     decoder = Decoder(model, tokenizer)
     generations = decoder.decode([Prompt(ids, max_new=128) for ids in prompts])
 
-Greedy decoding on a GPU replays captured CUDA graphs; everything else is a loop over the model's
-forward pass. Neither changes the model, and both give the same tokens for the same weights and
+Decoding on a GPU replays captured CUDA graphs; everything else is a loop over the model's forward
+pass. Neither changes the model, and both give the same tokens for the same weights and
 prompts every time.
 """
 

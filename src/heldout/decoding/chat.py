@@ -46,11 +46,13 @@ def answer_all(
     *,
     keep_going: Callable[[], bool],
     wanted: Callable[[int], bool] = lambda index: True,
+    same_weights: bool = False,
 ) -> None:
     """Decode the next turns of several conversations together.
 
     `on_answer` is called with a request's index and its turn as soon as it is complete, or with the
     reason why there is none; not for what was dropped (`wanted`) or stopped (`keep_going`).
+    `same_weights` says that the weights are those of the call before, as in `Decoder.decode`.
     """
     indices: list[int] = []
     prompts: list[Prompt] = []
@@ -71,7 +73,11 @@ def answer_all(
         on_answer(indices[place], answer)
 
     results = decoder.decode(
-        prompts, keep_going=keep_going, on_done=done, wanted=lambda place: wanted(indices[place])
+        prompts,
+        keep_going=keep_going,
+        on_done=done,
+        wanted=lambda place: wanted(indices[place]),
+        same_weights=same_weights,
     )
     for index, result in zip(indices, results, strict=True):
         if isinstance(result, Exception):
@@ -108,6 +114,7 @@ class ChatModel:
             temperature=sampling.temperature or 0.0,
             top_p=sampling.top_p,
             seed=sampling.seed,
+            continued=any(message.role == "assistant" for message in request.messages),
         )
 
     def completion(

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from heldout.decoding import eager
 from heldout.decoding.fusing import why_no_triton
-from heldout.decoding.graphs import GraphCache
 from heldout.decoding.model import (
     CaptureError,
     describe_attention,
@@ -26,6 +24,7 @@ from heldout.decoding.model import (
     unwrap,
     why_not_capturable,
 )
+from heldout.decoding.placing import BatchCache
 from heldout.decoding.turn import Callbacks, Generation, Prompt, Turn, end_tokens
 from heldout.errors import EndpointError, InvalidInput
 from heldout.isolation import NeedsTrainerThread, is_background_thread
@@ -57,6 +56,7 @@ class _DecodeCall:
     splits: int = 0
     fitted: int = 0
     prepared_seconds: float = 0.0
+    known: int = 0
 
     def record_batch(self, way: str, rows: int, width: int, length: int) -> None:
         self.ways.add(way)
@@ -77,6 +77,8 @@ class _DecodeCall:
             "splits": self.splits,
             "prepared_seconds": self.prepared_seconds,
         }
+        if self.known:
+            described["known_tokens"] = self.known
         if self.why_eager is not None:
             described["why_eager"] = self.why_eager
         elif self.why_no_kernels is not None:
@@ -105,7 +107,7 @@ class Decoder:
             raise InvalidInput(f"rows must be at least 1, got {rows}")
         self._model, self._tokenizer = model, tokenizer
         self._rows, self._graphs = rows, graphs
-        self._cache = GraphCache()
+        self._cache = BatchCache()
         self._refused: str | None = None
         self._last: dict[str, Any] = {}
 
@@ -116,6 +118,7 @@ class Decoder:
         keep_going: Callable[[], bool] = _always,
         on_done: Callable[[int, Generation], None] | None = None,
         wanted: Callable[[int], bool] = _always,
+        same_weights: bool = False,
     ) -> list[DecodeResult]:
         """Generate a continuation of each prompt.
 
@@ -124,6 +127,8 @@ class Decoder:
             keep_going: Polled at every step, every few on a GPU; False stops decoding.
             on_done: Called with a prompt's index and its generation as soon as it is complete.
             wanted: Called with a prompt's index; False drops it.
+            same_weights: Whether the weights are those of the call before. Then what is known of
+                conversations that go on, and of a common beginning, is not computed again.
 
         Returns:
             A result for each prompt, in their order: its generation, None if it was dropped or
@@ -139,6 +144,8 @@ class Decoder:
             if not prompt.ids or prompt.max_new < 1:
                 raise InvalidInput("a prompt needs at least one token, and room for one")
         model = unwrap(self._model)
+        if not same_weights:
+            self._cache.forget()
         results: list[DecodeResult] = [None] * len(prompts)
 
         def done(index: int, generation: Generation) -> None:
@@ -228,27 +235,25 @@ class Decoder:
 
     def _decode_static(self, call: _DecodeCall, turns: list[Turn], rows: int) -> bool:
         """Decode with fixed shapes; False if that turns out to be impossible for the model."""
-        batch = self._cache.find(call.model, turns, rows)
         if any(turn.sampled for turn in turns) and self._cache.why_no_kernels is not None:
             return False
-        if is_background_thread() and (batch is None or batch.way != "captured"):
-            raise NeedsTrainerThread("steps of this shape are not captured yet")
-        if batch is None:
-            began = time.perf_counter()
-            try:
-                batch = self._cache.prepare(call.model, turns, rows)
-            except CaptureError as error:
-                self._refused = call.why_eager = str(error)
-                self.release()
-                logger.warning("steps are not captured, so decoding is slower: %s", error)
-                return False
-            call.prepared_seconds += time.perf_counter() - began
-            if batch is None:
-                return False
+        before = self._cache.prepared_seconds
+        try:
+            placement = self._cache.prepare(call.model, turns, rows)
+        except CaptureError as error:
+            self._refused = call.why_eager = str(error)
+            self.release()
+            logger.warning("steps are not captured, so decoding is slower: %s", error)
+            return False
+        call.prepared_seconds += self._cache.prepared_seconds - before
+        if placement is None:
+            return False
+        batch, placed, passes, choosing = placement
         if batch.way == "captured":
             call.why_no_kernels = self._cache.why_no_kernels
-        batch.decode(turns, call.callbacks)
-        call.record_batch(batch.way, *batch.shape)
+        batch.decode(placed, passes, choosing, call.callbacks)
+        call.record_batch(batch.way, batch.shape.rows, passes.chunk, batch.shape.length)
+        call.known += sum(place.known for place in placed)
         return True
 
     def _free_memory(self, model: Any) -> None:

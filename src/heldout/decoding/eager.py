@@ -76,10 +76,11 @@ def decode(model: Any, turns: list[Turn], callbacks: Callbacks) -> None:
         positions = positions[:, -1:] + 1
 
 
-def common_prefix(prompts: Sequence[Sequence[int]]) -> int:
+def common_prefix(prompts: Sequence[tuple[int, ...]]) -> int:
     """Count the tokens that all prompts begin with, leaving each at least one of its own."""
+    first, last = min(prompts), max(prompts)  # what these two share, all share
     longest = min(map(len, prompts)) - 1
     for position in range(longest):
-        if len({prompt[position] for prompt in prompts}) > 1:
+        if first[position] != last[position]:
             return position
     return longest

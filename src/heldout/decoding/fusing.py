@@ -14,24 +14,28 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 ATTENTION = "heldout_decoding"
 """The name under which attention of a step is registered with transformers."""
 
 
-class LiveRows(NamedTuple):
-    """Which positions of a batch's rows hold something: buffers that the kernels read."""
+@dataclass(eq=False, slots=True)
+class RowPlaces:
+    """Where the rows of a batch stand: buffers that the kernels read, and what a pass sets."""
 
-    first: Any
-    """[rows]: the first position; those before are padding."""
-    end: Any
-    """[rows]: the position at which a row has ended."""
+    known: Any
+    """[rows]: how many columns of the cache hold what they should, before prompts are read."""
     position: Any
-    """[1]: that of the new token, in all rows."""
-    caches: Sequence[Any]
-    """By layer: `kept` are its keys and values, [rows, key heads, length, size]."""
+    """[rows]: the column of the new token in a decode step."""
+    end: Any
+    """[rows]: the column at which a row has ended."""
+    begin: Any = None
+    """[rows]: the column of the first token of a pass over prompts."""
+    columns: Any = None
+    """[rows, new]: where keys and values of a pass are written."""
 
 
 def why_no_triton(device: Any) -> str | None:
@@ -42,18 +46,21 @@ def why_no_triton(device: Any) -> str | None:
 
 
 @contextmanager
-def fused_kernels(model: Any, live: LiveRows | None = None) -> Iterator[None]:
+def fused_kernels(
+    model: Any, places: RowPlaces | None = None, caches: Sequence[Any] = ()
+) -> Iterator[None]:
     """Compute the same forward pass in fewer kernels, for models with masks as made in `graphs.py`.
 
     Args:
         model: A model of transformers.
-        live: For the kernels of Triton; None does without them.
+        places: For the kernels of Triton; None does without them.
+        caches: By layer: `kept` are its keys and values, [rows, key heads, columns, size].
     """
     from transformers import AttentionInterface
 
     config = model.config
     usual = config._attn_implementation
-    attention = _attention if live is None else _live_attention(live, usual)
+    attention = _attention if places is None else _live_attention(places)
     with ExitStack() as undo:
         # What is registered stays, and must not keep a batch in memory.
         undo.callback(AttentionInterface.register, ATTENTION, _attention)
@@ -62,8 +69,8 @@ def fused_kernels(model: Any, live: LiveRows | None = None) -> Iterator[None]:
         config._attn_implementation = ATTENTION
         _fuse_norms(model, undo)
         _fuse_rotations(model, undo)
-        if live is not None:
-            _fuse_layers(model, live, undo)
+        if places is not None:
+            _fuse_layers(model, places, caches, undo)
         yield
 
 
@@ -215,8 +222,8 @@ def _is_close(a: Any, b: Any) -> bool:
 # --- With Triton --------------------------------------------------------------------------------
 
 
-def _live_attention(live: LiveRows, usual: str) -> Callable[..., tuple[Any, Any]]:
-    """Return attention that reads only the positions a row has; prompts have the usual one."""
+def _live_attention(places: RowPlaces) -> Callable[..., tuple[Any, Any]]:
+    """Return attention that reads only the columns that a row has filled."""
     from heldout.decoding import kernels
 
     def attention(
@@ -228,21 +235,14 @@ def _live_attention(live: LiveRows, usual: str) -> Callable[..., tuple[Any, Any]
         scaling: float | None = None,
         **kwargs: Any,
     ) -> tuple[Any, Any]:
-        if query.shape[2] > 1:
-            own = _attention
-            if usual == "eager":
-                own = sys.modules[type(module).__module__].eager_attention_forward
-            kwargs["dropout"] = 0.0
-            return own(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         if kwargs.get("position_bias") is not None:
             raise NotImplementedError("attention with position_bias")
-        return kernels.attend(
+        attend = kernels.attend if query.shape[2] == 1 else kernels.attend_in_prompt
+        return attend(
             query,
             key,
             value,
-            live.first,
-            live.end,
-            live.position,
+            places,
             scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
             window=kwargs.get("sliding_window"),
             softcap=kwargs.get("softcap"),
@@ -256,7 +256,7 @@ PLAIN_FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 """Whose attention, gated MLP and decoder layer are those that are written out below."""
 
 
-def _fuse_layers(model: Any, live: LiveRows, undo: ExitStack) -> None:
+def _fuse_layers(model: Any, places: RowPlaces, caches: Sequence[Any], undo: ExitStack) -> None:
     ways = {"Attention": _fused_attention, "MLP": _fused_mlp, "DecoderLayer": _fused_layer}
     makers = {family + part: make for part, make in ways.items() for family in PLAIN_FAMILIES}
     for module in model.modules():
@@ -265,7 +265,7 @@ def _fuse_layers(model: Any, live: LiveRows, undo: ExitStack) -> None:
         known = kind.__module__.startswith("transformers.models.")
         if make is None or not known or "forward" in vars(module):
             continue
-        forward = make(module, live)
+        forward = make(module, places, caches)
         if forward is not None:
             module.forward = forward
             undo.callback(delattr, module, "forward")
@@ -278,7 +278,9 @@ def _is_new_token(hidden: Any) -> bool:
     return hidden.shape[1] == 1 and not torch.is_autocast_enabled(hidden.device.type)
 
 
-def _fused_attention(module: Any, live: LiveRows) -> Callable[..., Any] | None:
+def _fused_attention(
+    module: Any, places: RowPlaces, caches: Sequence[Any]
+) -> Callable[..., Any] | None:
     from heldout.decoding import kernels
 
     original, linears = module.forward, (module.q_proj, module.k_proj, module.v_proj)
@@ -303,7 +305,7 @@ def _fused_attention(module: Any, live: LiveRows) -> Callable[..., Any] | None:
             bias = None if biases[0] is None else biases
             query, key, value = kernels.project(hidden, weights, bias).split(sizes, -1)
         cos, sin = (part[:, 0] for part in kwargs["position_embeddings"])
-        keys, values = live.caches[module.layer_idx].kept
+        keys, values = caches[module.layer_idx].kept
         query = kernels.rotate_and_cache(
             query,
             key,
@@ -312,21 +314,12 @@ def _fused_attention(module: Any, live: LiveRows) -> Callable[..., Any] | None:
             sin,
             keys,
             values,
-            live.position,
+            places.columns,
             query_norm=query_norm,
             key_norm=key_norm,
             eps=eps,
         )
-        out = kernels.attend(
-            query,
-            keys,
-            values,
-            live.first,
-            live.end,
-            live.position,
-            scaling=module.scaling,
-            window=window,
-        )
+        out = kernels.attend(query, keys, values, places, scaling=module.scaling, window=window)
         return module.o_proj(out.flatten(2)), None
 
     return forward
@@ -346,7 +339,7 @@ def _plain_weights(linears: Sequence[Any]) -> list[Any] | None:
     return weights if kernels.can_project(weights) else None
 
 
-def _fused_mlp(module: Any, live: LiveRows) -> Callable[..., Any] | None:
+def _fused_mlp(module: Any, places: RowPlaces, caches: Sequence[Any]) -> Callable[..., Any] | None:
     from heldout.decoding import kernels
 
     original = module.forward
@@ -363,7 +356,9 @@ def _fused_mlp(module: Any, live: LiveRows) -> Callable[..., Any] | None:
     return forward
 
 
-def _fused_layer(module: Any, live: LiveRows) -> Callable[..., Any] | None:
+def _fused_layer(
+    module: Any, places: RowPlaces, caches: Sequence[Any]
+) -> Callable[..., Any] | None:
     from heldout.decoding import kernels
 
     original, norm = module.forward, module.post_attention_layernorm

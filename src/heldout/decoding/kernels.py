@@ -1,4 +1,4 @@
-"""Triton kernels of a decode step: one new token in every row, on buffers that stay in place.
+"""Triton kernels of a decode step and of prompts, on buffers that stay in place.
 
 A step of a small batch is bound by what it reads and by the number of its kernels. Attention here
 reads only the positions that a row has, and none for rows that have ended. Products with the same
@@ -17,9 +17,22 @@ import torch
 import triton
 import triton.language as tl
 
+from heldout.decoding.fusing import RowPlaces
+
 KEYS_PER_PART = 256
 """Keys that one program reads: a long row is read by several at once."""
 KEYS_PER_BLOCK = 64
+LARGE_SHARED_MEMORY = 160_000
+"""Bytes per processor: those of datacenters have as much, others 100,000."""
+
+
+def _count_stages(device: Any) -> int:
+    """Return how many blocks of keys and values fit into shared memory at a time."""
+    if device.type != "cuda":
+        return 1
+    properties = torch.cuda.get_device_properties(device)
+    size = getattr(properties, "shared_memory_per_block_optin", 0)
+    return 3 if size >= LARGE_SHARED_MEMORY else 2
 
 
 # --- Attention over the positions a row has ------------------------------------------------------
@@ -29,9 +42,7 @@ def attend(
     query: Any,
     keys: Any,
     values: Any,
-    first: Any,
-    end: Any,
-    position: Any,
+    places: RowPlaces,
     *,
     scaling: float,
     window: int | None = None,
@@ -44,10 +55,8 @@ def attend(
         query: [rows, heads, 1, size].
         keys: [rows, key heads, length, size], with the new token's already in it.
         values: Likewise.
-        first: [rows], the first position of each row; those before are padding.
-        end: [rows], the position at which a row has ended. From there on nothing is read for it,
-            and the result is 0.
-        position: [1], that of the new token, the same in all rows.
+        places: Where the new tokens are. For a row that has ended nothing is read, and the result
+            is 0.
         scaling: What scores are multiplied by.
         window: The number of positions that are attended to, the new one included; None is all.
         softcap: Scores are softcap * tanh(score / softcap); None leaves them alone.
@@ -66,28 +75,29 @@ def attend(
     scales = query.new_empty((rows * heads, parts, 2), dtype=torch.float32)
     padded = max(16, triton.next_power_of_2(size))  # the least that a product of blocks takes
     _attend_to_part[(rows * shared, parts)](
-        query, keys, values, first, end, position, sums, scales,
-        scaling, window or 0, softcap or 0.0, length, parts,
+        query, keys, values, places.end, places.position, sums, scales,
+        scaling, window or 0, softcap or 0.0, parts,
         query.stride(0), query.stride(1),
         keys.stride(0), keys.stride(1), keys.stride(2),
         values.stride(0), values.stride(1), values.stride(2),
         SHARED=shared, GROUP=group, ROWS=max(16, triton.next_power_of_2(group)),
-        SIZE=size, PADDED=padded, PART=KEYS_PER_PART, BLOCK=KEYS_PER_BLOCK,
+        SIZE=size, PADDED=padded, PART=KEYS_PER_PART,
+        BLOCK=KEYS_PER_BLOCK if padded * query.element_size() <= 512 else KEYS_PER_BLOCK // 2,
         WINDOW=window is not None, CAP=softcap is not None,
-        num_warps=4,
+        num_warps=4, num_stages=_count_stages(query.device),
     )  # fmt: skip
     _add_parts[(rows * heads,)](
         sums, scales, out, sinks if sinks is not None else scales, parts,
-        HEADS=heads, SIZE=size, PADDED=padded, PARTS=triton.next_power_of_2(parts),
-        SINKS=sinks is not None, num_warps=1 if padded <= 128 else 4,
+        HEADS=heads, SIZE=size, PADDED=padded, SINKS=sinks is not None, AT_ONCE=16,
+        num_warps=1 if padded <= 128 else 4,
     )  # fmt: skip
     return out
 
 
 @triton.jit
 def _attend_to_part(
-    query, keys, values, firsts, ends, position, sums, scales,
-    scaling, window, softcap, length, parts,
+    query, keys, values, ends, position, sums, scales,
+    scaling, window, softcap, parts,
     q_row, q_head, k_row, k_head, k_position, v_row, v_head, v_position,
     SHARED: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
     SIZE: tl.constexpr, PADDED: tl.constexpr, PART: tl.constexpr, BLOCK: tl.constexpr,
@@ -96,11 +106,10 @@ def _attend_to_part(
     row = tl.program_id(0) // SHARED
     head = tl.program_id(0) % SHARED
     part = tl.program_id(1)
-    last = tl.load(position).to(tl.int32)
-    low = tl.load(firsts + row).to(tl.int32)
+    last = tl.load(position + row).to(tl.int32)
+    low = part * PART
     if WINDOW:
-        low = tl.maximum(low, last + 1 - window)
-    low += part * PART
+        low += tl.maximum(last + 1 - window, 0)
     high = tl.minimum(low + PART, last + 1)
     high = tl.where(last >= tl.load(ends + row), low, high)
 
@@ -153,28 +162,192 @@ def _tanh(x):
 @triton.jit
 def _add_parts(
     sums, scales, out, sinks, parts,
-    HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr,
-    SINKS: tl.constexpr,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, SINKS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     flat = tl.program_id(0)
-    part = tl.arange(0, PARTS)
     dims = tl.arange(0, PADDED)
-    spots = flat * parts + part
-    total = tl.load(scales + spots * 2 + 1, mask=part < parts, other=0.0)
-    filled = total > 0  # a part that read nothing has no numbers
-    best = tl.load(scales + spots * 2, mask=filled, other=float("-inf"))
-    highest = tl.max(best, 0)
+    highest = float("-inf")
     if SINKS:
         sink = tl.load(sinks + flat % HEADS).to(tl.float32)
-        highest = tl.maximum(highest, sink)
-    shares = tl.where(filled, tl.exp(best - highest), 0.0)
-    weight = tl.sum(shares * total, 0)
+        highest = sink
+    # Always as many at a time: the order of sums must not depend on how long rows may become.
+    for begin in range(0, parts, AT_ONCE):
+        part = begin + tl.arange(0, AT_ONCE)
+        spots = flat * parts + part
+        filled = tl.load(scales + spots * 2 + 1, mask=part < parts, other=0.0) > 0
+        best = tl.load(scales + spots * 2, mask=filled, other=float("-inf"))
+        highest = tl.maximum(highest, tl.max(best, 0))
+    weight = 0.0
     if SINKS:
-        weight += tl.exp(sink - highest)
-    places = spots[:, None] * SIZE + dims[None, :]
-    values = tl.load(sums + places, mask=filled[:, None] & (dims[None, :] < SIZE), other=0.0)
-    result = tl.sum(values * shares[:, None], 0) / tl.where(weight > 0, weight, 1.0)
+        weight = tl.exp(sink - highest)
+    result = tl.zeros([PADDED], tl.float32)
+    for begin in range(0, parts, AT_ONCE):
+        part = begin + tl.arange(0, AT_ONCE)
+        spots = flat * parts + part
+        total = tl.load(scales + spots * 2 + 1, mask=part < parts, other=0.0)
+        filled = total > 0  # a part that read nothing has no numbers
+        best = tl.load(scales + spots * 2, mask=filled, other=float("-inf"))
+        shares = tl.where(filled, tl.exp(best - highest), 0.0)
+        weight += tl.sum(shares * total, 0)
+        places = spots[:, None] * SIZE + dims[None, :]
+        values = tl.load(sums + places, mask=filled[:, None] & (dims[None, :] < SIZE), other=0.0)
+        result += tl.sum(values * shares[:, None], 0)
+    result = result / tl.where(weight > 0, weight, 1.0)
     tl.store(out + flat * SIZE + dims, result.to(out.dtype.element_ty), mask=dims < SIZE)
+
+
+# --- Attention in prompts ------------------------------------------------------------------------
+
+
+def attend_in_prompt(
+    query: Any,
+    keys: Any,
+    values: Any,
+    places: RowPlaces,
+    *,
+    scaling: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Any = None,
+) -> Any:
+    """Attend from a chunk of each row's prompt to what the row has cached up to there.
+
+    Args:
+        query: [rows, heads, chunk, size].
+        keys: [rows, key heads, length, size], with the chunk's already in it.
+        values: Likewise.
+        places: Where the chunks begin, and what is known. For tokens that are known nothing is
+            read, and the result is 0.
+        scaling: As in `attend`, like what follows.
+        window: Of positions.
+        softcap: Of scores.
+        sinks: Of heads.
+
+    Returns:
+        [rows, chunk, heads, size].
+    """
+    rows, heads, chunk, size = query.shape
+    padded = max(16, triton.next_power_of_2(size))
+    out = query.new_empty((rows, chunk, heads, size))
+    stages = _count_stages(query.device)
+    small = padded * query.element_size() <= 256
+    tokens, block = (128 if stages == 3 else 64, 64) if small else (32, 32)
+    _attend_in_prompt[(triton.cdiv(chunk, tokens), rows * heads)](
+        query, keys, values, places.begin, places.known, out,
+        sinks if sinks is not None else query, scaling, window or 0, softcap or 0.0, chunk,
+        query.stride(0), query.stride(1), query.stride(2),
+        keys.stride(0), keys.stride(1), keys.stride(2),
+        values.stride(0), values.stride(1), values.stride(2),
+        HEADS=heads, GROUP=heads // keys.shape[1], SIZE=size, PADDED=padded,
+        TOKENS=tokens, BLOCK=block, WINDOW=window is not None, CAP=softcap is not None,
+        SINKS=sinks is not None, num_warps=8 if tokens == 128 else 4, num_stages=stages,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _attend_in_prompt(
+    query, keys, values, begins, knowns, out, sinks, scaling, window, softcap, chunk,
+    q_row, q_head, q_token, k_row, k_head, k_position, v_row, v_head, v_position,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
+    TOKENS: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr,
+    SINKS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(1) // HEADS
+    head = tl.program_id(1) % HEADS
+    first = tl.program_id(0) * TOKENS
+    tokens = first + tl.arange(0, TOKENS)
+    dims = tl.arange(0, PADDED)
+    real = (tokens[:, None] < chunk) & (dims[None, :] < SIZE)
+    begin = tl.load(begins + row).to(tl.int32)
+    known = tl.load(knowns + row).to(tl.int32)
+    position = begin + tokens
+    high = begin + tl.minimum(first + TOKENS, chunk)
+    low = 0
+    if WINDOW:
+        # Blocks of keys begin where they begin for every chunk, so that sums have one order.
+        low = tl.maximum(tl.maximum(begin + first, known) + 1 - window, 0) // BLOCK * BLOCK
+    low = tl.where(high <= known, high, low)
+    row = row.to(tl.int64)
+    q_places = row * q_row + head * q_head + tokens[:, None] * q_token + dims[None, :]
+    q = tl.load(query + q_places, mask=real, other=0.0)
+    best = tl.full([TOKENS], float("-inf"), tl.float32)
+    total = tl.zeros([TOKENS], tl.float32)
+    result = tl.zeros([TOKENS, PADDED], tl.float32)
+    k_base = keys + row * k_row + (head // GROUP) * k_head
+    v_base = values + row * v_row + (head // GROUP) * v_head
+    for start in range(low, high, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        live = at < high
+        k = tl.load(
+            k_base + at[None, :] * k_position + dims[:, None],
+            mask=live[None, :] & (dims[:, None] < SIZE), other=0.0,
+        )  # fmt: skip
+        scores = tl.dot(q, k, input_precision="ieee") * scaling
+        if CAP:
+            scores = softcap * _tanh(scores / softcap)
+        visible = at[None, :] <= position[:, None]
+        if WINDOW:
+            visible = visible & (at[None, :] > position[:, None] - window)
+        scores = tl.where(visible, scores, float("-inf"))
+        new_best = tl.maximum(best, tl.max(scores, 1))
+        # A token may see nothing of a block.
+        base = tl.where(new_best == float("-inf"), 0.0, new_best)
+        weights = tl.exp(scores - base[:, None])
+        shrink = tl.exp(best - base)
+        v = tl.load(
+            v_base + at[:, None] * v_position + dims[None, :],
+            mask=live[:, None] & (dims[None, :] < SIZE), other=0.0,
+        )  # fmt: skip
+        total = total * shrink + tl.sum(weights, 1)
+        result = result * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        best = new_best
+    if SINKS:
+        sink = tl.load(sinks + head).to(tl.float32)
+        base = tl.where(best == float("-inf"), sink, best)
+        total += tl.exp(sink - base)
+    result = result / tl.where(total > 0, total, 1.0)[:, None]
+    o_places = (row * chunk + tokens[:, None]) * HEADS * SIZE + head * SIZE + dims[None, :]
+    tl.store(out + o_places, result.to(out.dtype.element_ty), mask=real)
+
+
+# --- Keys and values of a pass into the cache ----------------------------------------------------
+
+
+def cache(keys: Any, values: Any, kept_keys: Any, kept_values: Any, columns: Any) -> None:
+    """Write new keys and values into columns of the cache.
+
+    Args:
+        keys: [rows, key heads, new, size].
+        values: Likewise, of a size that may be another.
+        kept_keys: The cache, [rows, key heads, length, size].
+        kept_values: Likewise.
+        columns: [rows, new], where to write.
+    """
+    rows, heads, new, _ = keys.shape
+    for states, kept in ((keys, kept_keys), (values, kept_values)):
+        size = states.shape[-1]
+        _cache[(rows * heads, new)](
+            states, kept, columns, new, kept.shape[2],
+            states.stride(0), states.stride(1), states.stride(2),
+            HEADS=heads, SIZE=size, PADDED=triton.next_power_of_2(size), num_warps=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def _cache(
+    states, kept, columns, new, length, s_row, s_head, s_token,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) // HEADS
+    head = tl.program_id(0) % HEADS
+    token = tl.program_id(1)
+    dims = tl.arange(0, PADDED)
+    column = tl.load(columns + row * new + token)
+    source = states + row.to(tl.int64) * s_row + head * s_head + token * s_token + dims
+    target = kept + (tl.program_id(0).to(tl.int64) * length + column) * SIZE + dims
+    tl.store(target, tl.load(source, mask=dims < SIZE), mask=dims < SIZE)
 
 
 # --- New queries, keys and values: normalised, rotated, cached -----------------------------------
@@ -188,7 +361,7 @@ def rotate_and_cache(
     sin: Any,
     keys: Any,
     values: Any,
-    position: Any,
+    columns: Any,
     *,
     query_norm: Any = None,
     key_norm: Any = None,
@@ -204,7 +377,7 @@ def rotate_and_cache(
         sin: Likewise.
         keys: The cache, [rows, key heads, length, size].
         values: Likewise.
-        position: [1], where to write.
+        columns: [rows, 1], where to write.
         query_norm: [size], the weight of an RMS norm; None for a model that has none.
         key_norm: Likewise.
         eps: Of those norms.
@@ -217,7 +390,7 @@ def rotate_and_cache(
     out = query.new_empty((rows, heads, 1, size))
     normed = query_norm is not None
     _rotate_and_cache[(rows, heads + 2 * shared)](
-        query, key, value, cos, sin, keys, values, position, out,
+        query, key, value, cos, sin, keys, values, columns, out,
         query_norm if normed else cos, key_norm if normed else cos, eps,
         query.stride(0), key.stride(0), value.stride(0), length,
         HEADS=heads, SHARED=shared, SIZE=size, HALF=size // 2,
@@ -228,7 +401,7 @@ def rotate_and_cache(
 
 @triton.jit
 def _rotate_and_cache(
-    query, key, value, cos, sin, keys, values, position, out, query_norm, key_norm, eps,
+    query, key, value, cos, sin, keys, values, columns, out, query_norm, key_norm, eps,
     q_row, k_row, v_row, length,
     HEADS: tl.constexpr, SHARED: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
     PADDED: tl.constexpr, NORMED: tl.constexpr,
@@ -237,7 +410,7 @@ def _rotate_and_cache(
     head = tl.program_id(1)
     dims = tl.arange(0, PADDED)
     real = dims < HALF
-    last = tl.load(position).to(tl.int64)
+    last = tl.load(columns + row).to(tl.int64)
     if head >= HEADS + SHARED:
         own = head - HEADS - SHARED
         source = value + row * v_row + own * SIZE + dims
@@ -413,9 +586,7 @@ HALVINGS = 24
 """Of the interval in which the least likely token of a nucleus is looked for."""
 
 
-def choose(
-    logits: Any, temperatures: Any, seeds: Any, position: Any, begin: int, least: Any = None
-) -> Any:
+def choose(logits: Any, temperatures: Any, seeds: Any, made: Any, least: Any = None) -> Any:
     """Choose the next token of each row: the likeliest, or by chance.
 
     By chance is the maximum of scores with Gumbel noise. The noise of a token depends on the row's
@@ -425,8 +596,7 @@ def choose(
         logits: [rows, vocabulary].
         temperatures: [rows] in float32; 0 takes the likeliest.
         seeds: [rows], int64.
-        position: [1], that of this token.
-        begin: The position of an answer's first token.
+        made: [1], how many tokens of an answer there are.
         least: [rows], the lowest logit that may be chosen; None is no limit.
 
     Returns:
@@ -438,7 +608,7 @@ def choose(
     found = logits.new_empty((rows, blocks), dtype=torch.int32)
     tokens = logits.new_empty((rows,), dtype=torch.long)
     _choose_in_block[(rows, blocks)](
-        logits, temperatures, seeds, position, begin,
+        logits, temperatures, seeds, made,
         least if least is not None else temperatures, best, found, vocabulary,
         logits.stride(0), blocks,
         BLOCK=TOKENS_PER_BLOCK, LIMITED=least is not None, num_warps=8,
@@ -451,7 +621,7 @@ def choose(
 
 @triton.jit
 def _choose_in_block(
-    logits, temperatures, seeds, position, begin, least, best, found, vocabulary, stride, blocks,
+    logits, temperatures, seeds, made, least, best, found, vocabulary, stride, blocks,
     BLOCK: tl.constexpr, LIMITED: tl.constexpr,
 ):  # fmt: skip
     row, block = tl.program_id(0), tl.program_id(1)
@@ -464,7 +634,7 @@ def _choose_in_block(
         if LIMITED:
             scores = tl.where(scores >= tl.load(least + row), scores, float("-inf"))
         zero = token * 0
-        count = zero + tl.load(position).to(tl.int32) - begin
+        count = zero + tl.load(made).to(tl.int32)
         random, _, _, _ = tl.philox(tl.load(seeds + row), token, count, zero, zero, 7)
         chance = (random.to(tl.uint32, bitcast=True).to(tl.float32) + 0.5) * 2.3283064e-10
         chance = tl.minimum(chance, 0.99999994)

@@ -33,6 +33,8 @@ class Prompt:
     top_p: float | None = None
     seed: int | None = None
     """Seed of this prompt's own random stream; None draws one."""
+    continued: bool = False
+    """Whether it goes on with a conversation of which turns have been generated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class Turn:
     ) -> None:
         self.index, self.prompt = index, prompt
         self._tokenizer, self._end_tokens = tokenizer, end_tokens
-        self._ids: list[int] = []
+        self.ids: list[int] = []
+        """The tokens so far."""
         self._window = max(map(len, prompt.stops), default=0) + WINDOW_MARGIN
         self._next_full_search, self._searched = FIRST_FULL_SEARCH, 0
         self.sampled = prompt.temperature > 0
@@ -89,15 +92,15 @@ class Turn:
 
     def add(self, token: int) -> Generation | None:
         """Append a token; return the generation if it was the last one."""
-        self._ids.append(token)
-        count = len(self._ids)
+        self.ids.append(token)
+        count = len(self.ids)
         if token in self._end_tokens:
             return self._finish("stop")
         if self.prompt.stops:
-            if self._has_stop(self._ids[-self._window :]) and self._has_stop(self._ids):
+            if self._has_stop(self.ids[-self._window :]) and self._has_stop(self.ids):
                 return self._finish("stop")
             if count >= self._next_full_search:
-                if self._has_stop(self._ids):
+                if self._has_stop(self.ids):
                     return self._finish("stop")
                 self._searched, self._next_full_search = count, 2 * count
         return self._finish("length") if count >= self.prompt.max_new else None
@@ -107,7 +110,7 @@ class Turn:
         return any(stop in text for stop in self.prompt.stops)
 
     def _finish(self, finish: Literal["stop", "length"]) -> Generation:
-        ids = self._ids
+        ids = self.ids
         if self.prompt.stops and self._has_stop(ids):
             # Usually complete with the last token; earlier if the window did not show it.
             lengths = range(self._searched + 1, len(ids))
