@@ -21,11 +21,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from heldout._format import cut
 from heldout.errors import EvalFailed, InvalidInput
 
 END_SECONDS = 20.0
 """How long a process may take to end after SIGTERM."""
 TAIL_BYTES = 2000
+TAIL_LINES = 3
 """How much of what a failed command printed is shown."""
 LONGEST_REPLY = 1_000_000
 
@@ -70,7 +72,7 @@ def convert(words: Sequence[str], log: Path, environment: Mapping[str, str] | No
     with _process(words, log, environment) as process:
         code = process.wait()
     if code != 0:
-        raise EvalFailed(f"{words[0]} ended with exit code {code}: {_tail(log)}")
+        raise EvalFailed(f"{_shorten(words)} ended with exit code {code}: {_tail(log)}")
 
 
 @contextmanager
@@ -127,7 +129,7 @@ def _process(
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
         except OSError as problem:
-            raise EvalFailed(f"{words[0]} cannot be started: {problem.strerror}") from None
+            raise EvalFailed(f"{_shorten(words)} cannot be started: {problem.strerror}") from None
     try:
         yield process
     finally:
@@ -163,10 +165,15 @@ def _first_model(address: str) -> str | None:
         return None
 
 
+def _shorten(words: Sequence[str]) -> str:
+    return cut(shlex.join(words), 80)
+
+
 def _tail(log: Path) -> str:
-    """Return the end of what a command has printed, on one line."""
+    """Return the last lines that a command has printed, and where all of them are."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_BYTES))
-        text = file.read().decode("utf-8", "replace")
-    return " ".join(text.split()) or "it printed nothing"
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    last = [line.strip() for line in lines if line.strip()][-TAIL_LINES:]
+    return f"{' / '.join(last)} ({log})" if last else "it printed nothing"

@@ -12,6 +12,7 @@ import json
 import pickle
 import shutil
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -214,11 +215,13 @@ def _convert_distributed(weights: Weights, out: Path, base: str | None) -> None:
                 f"{weights.path}: {prefix + name} has the shape {list(tensor.shape)}, and that of "
                 f"{weights.config or base} {list(tensors[name].shape)}"
             )
-    distributed.load(
-        {prefix + name: tensor for name, tensor in wanted.items()},
-        storage_reader=reader,
-        no_dist=True,
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it is meant to be
+        distributed.load(
+            {prefix + name: tensor for name, tensor in wanted.items()},
+            storage_reader=reader,
+            no_dist=True,
+        )
     model.load_state_dict(wanted, strict=False, assign=True)
     model.tie_weights()
     model.save_pretrained(out)

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from heldout._aio import CallerThread, run_in_loop_thread
+from heldout._aio import CallerThread, ContainedExit, run_in_loop_thread
 from heldout._fingerprint import describe_tokenizer
 from heldout.config import EvalConfig, base_config, check_endpoint
 from heldout.datasets import ordered_by_id
@@ -290,7 +290,11 @@ class CheckpointModel:
             finally:
                 await endpoint.close()
 
-        report = run_in_loop_thread(main)
+        try:
+            report = run_in_loop_thread(main)
+        except ContainedExit as exit:  # the user's code ends the process, as Ctrl-C does
+            assert exit.__cause__ is not None
+            raise exit.__cause__ from None
         assert report is not None  # None is for what was cancelled
         return report
 
@@ -487,6 +491,11 @@ class CheckpointCurve:
 
     # --- One checkpoint ---
 
+    def check_first(self, checkpoint: Checkpoint, weights: Weights) -> None:
+        """Raise UnreadableCheckpoint if a checkpoint cannot be read, and none has been so far."""
+        if not self._has_read:
+            self.model.check_readable(checkpoint, weights)
+
     def evaluate(self, checkpoint: Checkpoint, weights: Weights, state: FolderState) -> None:
         """Evaluate a checkpoint that is whole, unless its step has a result on these weights.
 
@@ -649,10 +658,11 @@ class Follower:
         while True:
             is_done = self._done_file.exists()
             ready = self._look()
-            for watched, _ in ready:
-                self._curve.expect(watched.checkpoint)
             if ready:
                 watched, weights = ready[0]
+                self._curve.check_first(watched.checkpoint, weights)
+                for other, _ in ready:
+                    self._curve.expect(other.checkpoint)
                 assert watched.state is not None
                 self._curve.evaluate(watched.checkpoint, weights, watched.state)
                 busy_at = self._clock()
