@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from heldout._format import printable
+from heldout._format import count, printable
 from heldout.cli._cluster import ClusterOptions, executor_options
 from heldout.cli._options import count_option
 from heldout.cli._tables import print_json
@@ -174,7 +174,7 @@ def _announce(folder: Path, run_dir: Path, pattern: str | None) -> None:
 
     patterns = PATTERNS if pattern is None else (check_pattern(pattern),)
     found = find_checkpoints(folder, patterns) if folder.is_dir() else []
-    here = f"{len(found)} checkpoints there now" if found else "no checkpoint there yet"
+    here = f"{count(len(found), 'checkpoint')} there now" if found else "no checkpoint there yet"
     if not found and folder.is_dir() and (names := sorted(p.name for p in folder.iterdir())[:5]):
         here += f" by the names {', '.join(patterns)} (there is {', '.join(names)}; --pattern)"
     click.echo(printable(f"Following {folder}, {here}. The curve is in {run_dir}."), err=True)
@@ -184,4 +184,8 @@ def _print_end(run_dir: Path) -> None:
     from heldout.cli._tables import print_report
     from heldout.reporting.blocks import Report
 
-    print_report(Report([describe_status(read_curve(run_dir))]))
+    curve = read_curve(run_dir)
+    if not curve.points:
+        click.echo("No checkpoint was evaluated.")
+    else:
+        print_report(Report([describe_status(curve)]))

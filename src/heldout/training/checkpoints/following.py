@@ -575,7 +575,12 @@ class CheckpointCurve:
         tokenizer = describe_tokenizer(AutoTokenizer.from_pretrained(folder))
         self.history.admit({**self._functions, **tokenizer})
         assert pending.run is not None
-        about = {"kind": "checkpoint", "model": self.model.name, "version": pending.weights}
+        about = {
+            "kind": "checkpoint",
+            "model": checkpoint.name,
+            "loaded_by": self.model.name,
+            "version": pending.weights,
+        }
         config = replace(
             self._config,
             experiment_name=Path(pending.run).name,
