@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from heldout import EvalReport, Sample, evaluate
+from heldout import EvalReport, Sample, Sampling, evaluate
 from heldout.config import EvalConfig
 from heldout.errors import InvalidInput, ResumeMismatch, RunBusy
 from heldout.rollout import EvalDefinition
@@ -171,14 +171,30 @@ def test_what_is_not_whole_at_the_end_is_a_skip_with_its_reason(folder: Folder) 
 def test_a_checkpoint_that_disappears_is_a_skip_with_its_reason(folder: Folder) -> None:
     folder.save(10)
     folder.save(20)
-    folder.score = lambda trajectory, sample: shutil.rmtree(
-        folder.path / "checkpoint-20", ignore_errors=True
-    ) or saved.score_fn(trajectory, sample)
+    folder.score = lambda trajectory, sample: (
+        shutil.rmtree(folder.path / "checkpoint-20", ignore_errors=True)
+        or saved.score_fn(trajectory, sample)
+    )
     points = folder.follow()
     assert results(points) == [(10, hash_of(10))]
     assert skips(points) == {20: "checkpoint-20 was removed before it could be evaluated"}
     folder.remove(10)
     assert results(folder.follow()) == [(10, hash_of(10))]
+
+
+def test_an_empty_folder_that_is_left_of_a_checkpoint_is_a_removed_one(folder: Folder) -> None:
+    for step in (10, 20):
+        saved.save_verl(folder.path / f"global_step_{step}", step)
+
+    def clean_up(trajectory: Trajectory, sample: Sample) -> float:
+        for path in folder.path.glob("*/actor"):
+            shutil.rmtree(path)
+        return saved.score_fn(trajectory, sample)
+
+    folder.score = clean_up
+    points = folder.follow()
+    assert results(points) == [(10, hash_of(10))]
+    assert skips(points) == {20: "global_step_20 was removed before it could be evaluated"}
 
 
 def test_a_killed_eval_goes_on_where_it_was(folder: Folder) -> None:
@@ -230,7 +246,7 @@ def test_one_that_does_not_load_is_a_skip_and_the_next_is_evaluated(folder: Fold
     points = folder.follow()
     assert [step for step, _ in results(points)] == [10, 30]
     assert "martian" in str(skips(points)[20])
-    folder.evals  # noqa: B018
+    folder.evals
     folder.save(20)
     assert [step for step, _ in results(folder.follow())] == [10, 20, 30]
     assert folder.evals == 1
@@ -271,9 +287,7 @@ def test_what_cannot_be_read_is_refused_at_the_start(folder: Folder) -> None:
         ({"label": "a b"}, "label is letters"),
     ],
 )
-def test_wrong_arguments_are_refused(
-    options: dict[str, Any], reason: str, folder: Folder
-) -> None:
+def test_wrong_arguments_are_refused(options: dict[str, Any], reason: str, folder: Folder) -> None:
     with pytest.raises(InvalidInput, match=reason):
         folder.follow(**options)
     assert not folder.run_dir.exists()
@@ -288,7 +302,7 @@ def test_a_curve_is_of_one_folder_one_model_and_one_process(folder: Folder, tmp_
     with pytest.raises(ResumeMismatch, match="another model"):
         folder.follow(model="hf:{path}/")
     with pytest.raises(ResumeMismatch, match="max_tokens"):
-        folder.follow(config=replace(saved.CONFIG, sampling=replace(saved.CONFIG.sampling, max_tokens=2)))
+        folder.follow(config=replace(saved.CONFIG, sampling=Sampling(max_tokens=2)))
     saved.edit_json(folder.save(20) / "tokenizer_config.json", eos_token="w3")
     assert "another tokenizer" in str(skips(folder.follow())[20])
 
@@ -325,12 +339,15 @@ def test_the_stop_file_is_written_when_the_monitor_says_so(folder: Folder) -> No
 
 
 def test_a_command_converts_a_checkpoint(folder: Folder) -> None:
-    source = saved.save(folder.path / "step_10" / "inner", 4)
-    points = folder.follow(convert="cp -r {path}/inner/. {out}")
-    assert results(points) == [(10, hash_of(4))]
-    assert source.exists()
-    saved.save(folder.path / "step_20" / "elsewhere", 4)
-    assert "ended with exit code 1" in str(skips(folder.follow(convert="cp -r {path}/inner/. {out}"))[20])
+    base = saved.save(folder.path / "base", 99)
+    saved.save_shards(folder.path / "step_10" / "inner", 4)  # no config: as torchtitan's has none
+    how = {"convert": "cp -r {path}/inner/. {out}", "base": str(base)}
+    assert results(folder.follow(**how)) == [(10, hash_of(4))]
+    (folder.path / "step_20").mkdir()
+    (folder.path / "step_30" / "inner").mkdir(parents=True)
+    reasons = skips(folder.follow(**how))
+    assert "ended with exit code 1" in str(reasons[20])
+    assert reasons[30] == "what cp has written for step_30 has no weights"
 
 
 def test_a_command_serves_a_checkpoint_and_is_ended_with_its_group(
@@ -342,7 +359,9 @@ def test_a_command_serves_a_checkpoint_and_is_ended_with_its_group(
     points = folder.follow(serve=serve)
     assert [(point.step, point.reward) for point in points] == [(10, 1.0)]
     for pid in pids.read_text().split():
-        assert not Path(f"/proc/{pid}/stat").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text()
+        assert (
+            not Path(f"/proc/{pid}/stat").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text()
+        )
     folder.save(20)
     shutil.copy(SERVER, tmp_path / "kept.py")
     folder.follow(serve=serve)

@@ -1,8 +1,8 @@
 """A checkpoint as a folder that transformers loads, and the hash of its weights.
 
 Conversions are those of torch, transformers, peft and verl. No pickle is trusted: tensors are read
-with torch's `weights_only`, and the metadata of a torch.distributed checkpoint, which is a pickle of
-a few plain classes, by an unpickler that knows these and nothing else.
+with torch's `weights_only`, and the metadata of a torch.distributed checkpoint, which is a pickle
+of a few plain classes, by an unpickler that knows these and nothing else.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _merge_verl(weights: Weights, out: Path) -> None:
     """Run verl's own merger, with torch told to load nothing but weights."""
     words = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
     words += ["--local_dir", str(weights.path), "--target_dir", str(out)]
-    log = out.with_suffix(".log")
+    log = out.parent.with_suffix(".log")
     convert(words, log, {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"})
 
 
@@ -144,8 +144,8 @@ class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name not in _METADATA_CLASSES.get(module, ()):
             raise UnreadableCheckpoint(
-                f".metadata holds a {module}.{name}, which no metadata of torch.distributed.checkpoint "
-                "has; it is not loaded, since it could run code"
+                f".metadata holds a {module}.{name}, which no such checkpoint has; it is not "
+                "loaded, since it could run code"
             )
         return super().find_class(module, name)
 
@@ -236,17 +236,15 @@ def _find_prefix(
     for name, tensor in tensors.items():
         tied.setdefault(id(tensor), []).append(name)
     first = next(iter(names.values()))
-    prefixes = sorted(
-        {name.removesuffix(first) for name in held if name.endswith(first)}, key=len
-    )
+    prefixes = sorted({name.removesuffix(first) for name in held if name.endswith(first)}, key=len)
     for prefix in prefixes:
         if all(any(prefix + name in held for name in group) for group in tied.values()):
             return prefix
     example = next((name for name in sorted(held) if name.endswith("weight")), "none")
     raise UnreadableCheckpoint(
-        f"{weights.path} has other tensors than {weights.config or base}, such as {example}. If the "
-        "trainer has its own names (torchtitan), convert its checkpoints: --convert 'CMD {path} "
-        "{out}'"
+        f"{weights.path} has other tensors than {weights.config or base}, such as {example}. If "
+        "the trainer has its own names (torchtitan), convert its checkpoints: --convert 'CMD "
+        "{path} {out}'"
     )
 
 
@@ -257,8 +255,8 @@ def hash_weights(weights: Weights, folder: Path, base: str | None) -> str:
     """Hash the weights of a checkpoint.
 
     Of a whole model it is the hash that the model has in memory (`heldout.weights.fingerprint`),
-    where it was saved in the types it is trained in. Of an adapter it covers the adapter, its config
-    and its base.
+    where it was saved in the types it is trained in. Of an adapter it covers the adapter, its
+    config and its base.
 
     Args:
         weights: The weights.

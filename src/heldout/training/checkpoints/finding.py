@@ -24,7 +24,7 @@ PATTERNS = (
     "step-{step}",
     "iter_{step}",
 )
-"""The names of transformers' Trainer, verl, DeepSpeed, prime-rl and NeMo-RL, torchtitan, Megatron."""
+"""Those of transformers' Trainer, verl, DeepSpeed, prime-rl and NeMo-RL, torchtitan, Megatron."""
 
 STEP = "{step}"
 LATEST = "latest_checkpointed_iteration.txt"
@@ -100,25 +100,29 @@ class FolderState:
     """A hash of them."""
     changed: float
     """When the newest was written, by the clock of its file system."""
-    names: tuple[str, ...]
+    files: dict[str, tuple[int, int]]
+    """Size and time of each, by its path in the checkpoint."""
+
+    def is_overwritten(self, now: FolderState) -> bool:
+        """Whether a file has been written to since; one that was removed or added does not count."""
+        return any(now.files.get(name, file) != file for name, file in self.files.items())
 
 
 def read_state(path: Path) -> FolderState | None:
     """Read what a checkpoint's files look like from outside; None if it is gone."""
-    files: list[tuple[str, int, int]] = []
+    files: dict[str, tuple[int, int]] = {}
     try:
         newest = path.stat().st_mtime
         for folder, _, names in os.walk(path):
             for name in names:
                 file = Path(folder) / name
                 stat = file.stat()
-                files.append((str(file.relative_to(path)), stat.st_size, stat.st_mtime_ns))
+                files[str(file.relative_to(path))] = stat.st_size, stat.st_mtime_ns
                 newest = max(newest, stat.st_mtime)
     except FileNotFoundError:  # removed, or renamed, while it was read
         return None
-    files.sort()
-    signature = hashlib.blake2b(repr(files).encode("utf-8", "replace"), digest_size=16)
-    return FolderState(signature.hexdigest(), newest, tuple(name for name, _, _ in files))
+    listed = repr(sorted(files.items())).encode("utf-8", "replace")
+    return FolderState(hashlib.blake2b(listed, digest_size=16).hexdigest(), newest, files)
 
 
 _UNFINISHED = re.compile(r"(^|[/.])(tmp|temp)([._-]|$)|\.(tmp|temp|part|partial|incomplete)$")
@@ -126,7 +130,7 @@ _UNFINISHED = re.compile(r"(^|[/.])(tmp|temp)([._-]|$)|\.(tmp|temp|part|partial|
 
 def explain_unfinished(checkpoint: Checkpoint, state: FolderState, folder: Path) -> str | None:
     """Say by what names show that a checkpoint is still being written; None if none does."""
-    for name in state.names:
+    for name in state.files:
         if _UNFINISHED.search(name):
             return f"{name} is a temporary file"
     try:

@@ -2,12 +2,12 @@
 
     follow_checkpoints("runs/ckpt", definition, model="hf:{path}", run_dir="outputs/evals/run1")
 
-Each checkpoint is evaluated once, when it is whole, as an ordinary run (`heldout.evaluate`), and its
+Each checkpoint is evaluated once, when it is whole, as an ordinary run (`heldout.evaluate`). Its
 result is an ordinary point: judged, logged and appended by `PointPublisher`. A checkpoint has a
 write-ahead line from when it is found whole, so a process that is killed leaves nothing unsaid: the
 next one continues the eval where it was, or says that the checkpoint is gone.
 
-The attempt of a point (`CurvePoint.session`) is an attempt of the training run, not of this process.
+The attempt of a point (`CurvePoint.session`) is one of the training run, not of this process.
 Another one begins where a step that has a result is overwritten with other weights.
 """
 
@@ -31,9 +31,7 @@ from heldout.datasets import ordered_by_id
 from heldout.engine import Executor, evaluate
 from heldout.errors import (
     EvalFailed,
-    HeldoutError,
     InvalidInput,
-    ResumeMismatch,
     SystemicFailure,
 )
 from heldout.models import Endpoint, open_endpoint
@@ -71,6 +69,7 @@ OLD_SECONDS = 60.0
 SERVE_SECONDS = 1800.0
 """How long a server may take to load a checkpoint."""
 STATE_NAME = "checkpoints.json"
+REMOVED = "was removed before it could be evaluated"
 
 
 def follow_checkpoints(
@@ -114,8 +113,8 @@ def follow_checkpoints(
         pattern: Names of checkpoints: a path below `folder`, with `{step}`.
         base: The model that was trained, for checkpoints without a config or a tokenizer, and for
             adapters.
-        convert: A command that converts a checkpoint, `{path}`, to a folder that transformers loads,
-            `{out}`.
+        convert: A command that converts a checkpoint, `{path}`, to a folder `{out}` in a format
+            that is known.
         once: Whether to evaluate what is there now, and return.
         poll_seconds: Seconds between looks at the folder. A checkpoint is taken once nothing has
             changed in it for so long.
@@ -171,10 +170,9 @@ def follow_checkpoints(
         done_file=Path(done_file).absolute() if done_file else folder / "done",
         stop_after=stop_after,
     )
-    with AsyncEvalDispatcher(loggers=loggers) if loggers else nullcontext():
-        with curve:
-            follower.run()
-            return curve.history.points
+    with AsyncEvalDispatcher(loggers=loggers) if loggers else nullcontext(), curve:
+        follower.run()
+        return curve.history.points
 
 
 # --- The model of a checkpoint -------------------------------------------------------------------
@@ -242,19 +240,33 @@ class CheckpointModel:
             formats.check_readable(checkpoint.name, weights, self.base)
 
     @contextmanager
-    def loadable(self, checkpoint: Checkpoint, weights: Weights, out: Path) -> Iterator[Path]:
-        """Make a folder that the model is loaded from, for as long as it is needed."""
+    def loadable(
+        self, checkpoint: Checkpoint, weights: Weights, out: Path
+    ) -> Iterator[tuple[Weights, Path]]:
+        """Make a folder that the model is loaded from, for as long as it is needed.
+
+        Yields:
+            The weights, which a converter may have written anew, and the folder.
+        """
         with empty_folder(out) as empty:
             if self._convert is not None:
-                words = commands.fill_in(self._convert, path=checkpoint.path, out=empty)
-                commands.convert(words, out.with_suffix(".log"))
-                converted = formats.locate_weights(empty)
-                if converted is None or converted.format != "transformers":
-                    raise EvalFailed(f"{words[0]} wrote no model that transformers loads to {empty}")
-                yield empty
-            else:
-                merge = not self.name.startswith("hf:")
-                yield make_loadable(weights, empty, base=self.base, merge=merge)
+                weights = self._run_converter(checkpoint, empty)
+            loadable = empty / "loadable"
+            loadable.mkdir()
+            merge = not self.name.startswith("hf:")
+            yield weights, make_loadable(weights, loadable, base=self.base, merge=merge)
+
+    def _run_converter(self, checkpoint: Checkpoint, out: Path) -> Weights:
+        assert self._convert is not None
+        (out / "converted").mkdir()
+        words = commands.fill_in(self._convert, path=checkpoint.path, out=out / "converted")
+        commands.convert(words, out.with_suffix(".log"))
+        weights = formats.locate_weights(out / "converted")
+        reason = "no weights" if weights is None else formats.explain_incomplete(weights)
+        if weights is None or reason is not None:
+            raise EvalFailed(f"what {words[0]} has written for {checkpoint.name} has {reason}")
+        formats.check_readable(checkpoint.name, weights, self.base)
+        return weights
 
     @contextmanager
     def served(self, folder: Path, log_path: Path) -> Iterator[str]:
@@ -292,9 +304,8 @@ class CheckpointModel:
 
         try:
             report = run_in_loop_thread(main)
-        except ContainedExit as exit:  # the user's code ends the process, as Ctrl-C does
-            assert exit.__cause__ is not None
-            raise exit.__cause__ from None
+        except ContainedExit as wrapped:  # the user's code ends the process, as Ctrl-C does
+            raise wrapped.__cause__ or wrapped from None
         assert report is not None  # None is for what was cancelled
         return report
 
@@ -448,6 +459,10 @@ class CheckpointCurve:
         if self.result_at(checkpoint.step) is None and self._pending(checkpoint.step) is None:
             self._write_ahead(checkpoint)
 
+    def is_known(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint of this step has been whole before."""
+        return any(point.step == checkpoint.step for point in self.history.points)
+
     def _pending(self, step: int) -> CurvePoint | None:
         return next((point for point in self.unfinished() if point.step == step), None)
 
@@ -469,8 +484,8 @@ class CheckpointCurve:
         """Publish a skip for a checkpoint that cannot be evaluated any more."""
         pending = self._pending(checkpoint.step)
         if pending is None:
-            if self.result_at(checkpoint.step) is not None:
-                return  # overwritten, and removed: the earlier result stands
+            if self.is_known(checkpoint):
+                return  # it has a result, or was skipped for another reason
             pending = self._write_ahead(checkpoint)
         self._publish(skip_of(pending, f"{checkpoint.name} {reason}"))
 
@@ -507,7 +522,8 @@ class CheckpointCurve:
             self.model.check_readable(checkpoint, weights)
             with ExitStack() as stack:
                 out = self.run_dir / "converted"
-                folder = stack.enter_context(self.model.loadable(checkpoint, weights, out))
+                loadable = self.model.loadable(checkpoint, weights, out)
+                weights, folder = stack.enter_context(loadable)
                 hashed = hash_weights(weights, folder, self.model.base)
                 self._has_read = True
                 known = self.result_at(checkpoint.step)
@@ -518,7 +534,8 @@ class CheckpointCurve:
                     self._begin_attempt(checkpoint.step)
                 pending = self._begin_eval(checkpoint, hashed)
                 point = self._measure(stack, checkpoint, folder, pending, began)
-                if self._signature(checkpoint, state) != state.signature:
+                now = finding.read_state(checkpoint.path)
+                if now is not None and state.is_overwritten(now):
                     point = skip_of(
                         pending, f"{checkpoint.name} was overwritten while it was evaluated"
                     )
@@ -535,11 +552,6 @@ class CheckpointCurve:
         else:
             self._publish(point)
             self._finish(checkpoint, state.signature, point.weights if point.has_result else None)
-
-    def _signature(self, checkpoint: Checkpoint, state: FolderState) -> str:
-        """Read the signature of a checkpoint again; that of one that is gone is what it was."""
-        now = finding.read_state(checkpoint.path)
-        return state.signature if now is None else now.signature
 
     def _fail(self, checkpoint: Checkpoint, state: FolderState, reason: str, began: float) -> None:
         self._finish(checkpoint, state.signature, None)
@@ -696,7 +708,7 @@ class Follower:
         steps = {checkpoint.step for checkpoint in found}
         for step in sorted(self._watched.keys() - steps):
             watched = self._watched.pop(step)
-            self._curve.give_up(watched.checkpoint, "was removed before it could be evaluated")
+            self._curve.give_up(watched.checkpoint, REMOVED)
         ready: list[tuple[_Watched, Weights]] = []
         for checkpoint in found:
             state = finding.read_state(checkpoint.path)
@@ -728,6 +740,12 @@ class Follower:
         weights = None
         if reason is None:
             weights = model.locate(checkpoint)
+            if weights is None and self._curve.is_known(checkpoint):
+                # Some trainers leave the folder of a checkpoint that they remove (verl).
+                del self._watched[checkpoint.step]
+                self._curve.finished[checkpoint.step] = state.signature
+                self._curve.give_up(checkpoint, REMOVED)
+                return None
             if weights is None:
                 reason = "it holds no weights in a format that is known"
             else:

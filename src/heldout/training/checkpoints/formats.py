@@ -130,7 +130,9 @@ def explain_incomplete(weights: Weights) -> str | None:
                 _read_json(folder / name)
         if weights.format == "adapter":
             _read_json(folder / "adapter_config.json")
-            return _check_files(folder, ["adapter_model.safetensors", "adapter_model.bin"], one=True)
+            return _check_files(
+                folder, ["adapter_model.safetensors", "adapter_model.bin"], one=True
+            )
         if weights.format in ("transformers", "shards"):
             return _check_model(folder)
         if weights.format == "distributed" and not (folder / ".metadata").exists():
@@ -277,7 +279,9 @@ def check_readable(name: str, weights: Weights, base: str | None) -> None:
     if format == "adapter" and base is None:
         raise UnreadableCheckpoint(f"{name} is a PEFT adapter that does not name its base: --base")
     if format in ("shards", "distributed") and weights.config is None and base is None:
-        what = "weights without a config" if format == "shards" else "a torch.distributed checkpoint"
+        what = (
+            "weights without a config" if format == "shards" else "a torch.distributed checkpoint"
+        )
         raise UnreadableCheckpoint(
             f"{name} holds {what}; --base names the model that it was trained from, for its config "
             "and tokenizer"
@@ -287,7 +291,10 @@ def check_readable(name: str, weights: Weights, base: str | None) -> None:
             f"{name} has no tokenizer; --base names the model that has it, or have the trainer "
             "save it (processing_class=tokenizer)"
         )
-    if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("torch") is None:
+    if (
+        importlib.util.find_spec("transformers") is None
+        or importlib.util.find_spec("torch") is None
+    ):
         raise UnreadableCheckpoint(
             f"reading {name} needs torch and transformers: {install_hint('local')}"
         )
