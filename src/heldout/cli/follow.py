@@ -142,7 +142,7 @@ def command(
 
     def print_point(point: CurvePoint) -> None:
         if as_json:
-            print_json(point_as_dict(point), "curve watch")
+            print_json(point_as_dict(point), "curve follow")
         else:
             click.echo(format_point(point, labelled=False))
 

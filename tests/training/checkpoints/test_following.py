@@ -274,6 +274,24 @@ def test_what_cannot_be_read_is_refused_at_the_start(folder: Folder) -> None:
     assert results(folder.follow(base=str(base))) == [(10, hash_of(1))]
 
 
+def test_metadata_that_is_cut_is_waited_for_and_that_could_run_code_is_a_skip(
+    folder: Folder,
+) -> None:
+    base = saved.save(folder.path / "base", 99)
+    for step in (10, 20, 30):
+        saved.save_fsdp(folder.path / f"checkpoint-{step}", step)
+    metadata = [
+        folder.path / f"checkpoint-{step}" / "pytorch_model_fsdp_0" / ".metadata"
+        for step in (20, 30)
+    ]
+    metadata[0].write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    metadata[1].write_bytes(metadata[1].read_bytes()[:-40])
+    points = folder.follow(base=str(base))
+    assert results(points) == [(10, hash_of(10))]
+    assert "os.system" in str(skips(points)[20])
+    assert [point.step for point in points] == [10, 20]
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

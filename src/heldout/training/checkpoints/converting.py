@@ -158,7 +158,7 @@ def open_distributed(folder: Path) -> Any:
     if not (folder / ".metadata").exists():
         return HuggingFaceStorageReader(str(folder))
 
-    class SafeReader(FileSystemReader):
+    class SafeReader(FileSystemReader):  # type: ignore[misc]
         def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
             with (folder / ".metadata").open("rb") as file:
                 metadata = _MetadataUnpickler(file).load()

@@ -104,7 +104,7 @@ class FolderState:
     """Size and time of each, by its path in the checkpoint."""
 
     def is_overwritten(self, now: FolderState) -> bool:
-        """Whether a file has been written to since; one that was removed or added does not count."""
+        """Whether a file was written to since; that others were removed or added does not count."""
         return any(now.files.get(name, file) != file for name, file in self.files.items())
 
 

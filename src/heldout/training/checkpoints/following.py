@@ -17,7 +17,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -223,15 +223,22 @@ class CheckpointModel:
         """Find the weights of a checkpoint; None where there are none yet."""
         if self._convert is not None:
             return Weights("transformers", checkpoint.path)
-        return formats.locate_weights(checkpoint.path)
+        with suppress(FileNotFoundError):  # it is being removed
+            return formats.locate_weights(checkpoint.path)
+        return None
 
     def explain_incomplete(self, weights: Weights) -> str | None:
         """Say what is missing of a checkpoint; None if it is whole."""
         if self._convert is not None:
             return None  # its files are the converter's
         reason = formats.explain_incomplete(weights)
-        if reason is None and weights.format == "distributed":
-            reason = explain_cut(weights.path)
+        try:
+            if reason is None and weights.format == "distributed":
+                reason = explain_cut(weights.path)
+        except UnreadableCheckpoint:
+            return None  # which is said when it is read
+        except Exception as problem:  # noqa: BLE001 - a pickle that is cut can raise anything
+            return describe(problem)
         return reason
 
     def check_readable(self, checkpoint: Checkpoint, weights: Weights) -> None:
@@ -707,8 +714,7 @@ class Follower:
         found = finding.find_checkpoints(self._curve.folder, self._patterns)
         steps = {checkpoint.step for checkpoint in found}
         for step in sorted(self._watched.keys() - steps):
-            watched = self._watched.pop(step)
-            self._curve.give_up(watched.checkpoint, REMOVED)
+            self._curve.give_up(self._watched.pop(step).checkpoint, REMOVED)
         ready: list[tuple[_Watched, Weights]] = []
         for checkpoint in found:
             state = finding.read_state(checkpoint.path)
