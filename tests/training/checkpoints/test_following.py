@@ -239,6 +239,22 @@ def test_an_attempt_that_was_killed_before_its_first_result_is_continued(folder:
     assert len({point.session for point in folder.lines()}) == 2
 
 
+def test_an_eval_that_was_changed_before_its_first_result_begins_anew(folder: Folder) -> None:
+    folder.save(10)
+
+    def interrupt(trajectory: Trajectory, sample: Sample) -> float:
+        if len(folder.scored) == 3:
+            raise KeyboardInterrupt
+        return 0.0
+
+    folder.score = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        folder.follow(config=replace(saved.CONFIG, max_concurrent=1))
+    folder.scored, folder.score = [], saved.score_fn
+    [point] = folder.follow(config=replace(saved.CONFIG, sampling=Sampling(max_tokens=2)))
+    assert (point.has_result, point.run, folder.evals) == (True, "steps/00000010-2", 1)
+
+
 def test_one_that_does_not_load_is_a_skip_and_the_next_is_evaluated(folder: Folder) -> None:
     folder.save(10)
     saved.edit_json(folder.save(20) / "config.json", model_type="martian")
@@ -263,6 +279,9 @@ def test_one_that_is_overwritten_while_it_is_evaluated_is_evaluated_again(folder
     folder.score = overwrite
     assert results(folder.follow()) == [(10, hash_of(11))]
     assert folder.evals == 2
+    assert [point.skipped for point in folder.lines()] == [
+        *["checkpoint-10 was overwritten while it was evaluated", None]
+    ]
 
 
 def test_what_cannot_be_read_is_refused_at_the_start(folder: Folder) -> None:

@@ -32,6 +32,7 @@ from heldout.engine import Executor, evaluate
 from heldout.errors import (
     EvalFailed,
     InvalidInput,
+    ResumeMismatch,
     SystemicFailure,
 )
 from heldout.models import Endpoint, open_endpoint
@@ -610,7 +611,15 @@ class CheckpointCurve:
         server_log = self.run_dir / "server.log"
         name = stack.enter_context(self.model.served(folder, server_log))
         try:
-            report = self.model.evaluate(self._definition, config, name, about)
+            try:
+                report = self.model.evaluate(self._definition, config, name, about)
+            except ResumeMismatch:  # it was begun before the eval was changed
+                fresh = reserve_name(self.run_dir / "steps", f"{checkpoint.step:08d}")
+                pending = self._write_ahead(
+                    checkpoint, weights=pending.weights, run=f"steps/{fresh}"
+                )
+                config = replace(config, experiment_name=fresh)
+                report = self.model.evaluate(self._definition, config, name, about)
         except SystemicFailure as problem:
             return skip_of(pending, _explain_failure(problem, config), time.monotonic() - began)
         return point_of(report, pending, time.monotonic() - began, self.run_dir)
