@@ -61,9 +61,9 @@ class ClusterOptions:
     gpus_per_worker: float | None
     cpus_per_worker: float | None
     resources: tuple[str, ...]
-    remote: str | None
-    gpu_id: str | None
-    copy_to: str | None
+    remote: str | None = None
+    gpu_id: str | None = None
+    copy_to: str | None = None
 
     @property
     def executor(self) -> RayExecutor | None:
@@ -117,6 +117,13 @@ class ClusterOptions:
 def cluster_options(command: Command) -> Command:
     """Add the options, which are the fields of `ClusterOptions`."""
     for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def executor_options(command: Command) -> Command:
+    """Add only the options that say on which cluster items run."""
+    for option in reversed(OPTIONS[:5]):
         command = option(command)
     return command
 

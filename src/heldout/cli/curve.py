@@ -19,6 +19,7 @@ from heldout._plotting import format_of
 from heldout.cli._braille import COLOURS, Dot, Series, draw_curves
 from heldout.cli._options import count_option, json_option
 from heldout.cli._tables import as_line, make_console, pick, print_json, print_report, render_line
+from heldout.cli.follow import command as follow_command
 from heldout.cli.show import command as show_command
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.reporting.blocks import Block, Line, Report, name
@@ -58,6 +59,7 @@ def command() -> None:
 
 
 command.add_command(show_command, "show")
+command.add_command(follow_command, "follow")
 
 
 # --- Watch --------------------------------------------------------------------------------------

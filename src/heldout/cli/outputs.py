@@ -305,6 +305,10 @@ class CurveWatchEndOutput(msgspec.Struct):
     training: TrainingOutput
 
 
+class CurveFollowOutput(CurvePoint, frozen=True):
+    """One object per line and point."""
+
+
 class CurveFlipsOutput(msgspec.Struct):
     """One object."""
 
@@ -475,6 +479,7 @@ OUTPUTS: dict[str, Any] = {
     "aggregate": AggregateOutput,
     "curve watch": CurveWatchOutput,
     "curve watch-end": CurveWatchEndOutput,
+    "curve follow": CurveFollowOutput,
     "curve flips": CurveFlipsOutput,
     "curve plot": CurvePlotOutput,
     "curve stop": CurveStopOutput,

@@ -27,6 +27,7 @@ sigterm          evals in flight are recorded before SIGTERM ends the process
 results          what an evaluator returned, as a point
 snapshot         SnapshotPool: copies of the weights
 worker           EvalWorker: a process that evaluates
+checkpoints      follow_checkpoints: the curve of a trainer that only saves checkpoints
 loggers          wandb, trackio, TensorBoard, MLflow, functions
 """
 
@@ -39,6 +40,7 @@ from heldout._lazy import lazy
 if TYPE_CHECKING:
     from heldout._fingerprint import set_version as set_version
     from heldout.overlap import check_no_overlap as check_no_overlap
+    from heldout.training.checkpoints import follow_checkpoints as follow_checkpoints
     from heldout.training.curve import CurvePoint as CurvePoint
     from heldout.training.curve import current_points as current_points
     from heldout.training.curve import read_points as read_points

@@ -391,6 +391,25 @@ class EvalHistory:
         """Add a point, of this attempt or of an earlier one."""
         (self.attempt if point.session == self.session else self.earlier).append(point)
 
+    def continue_attempt(self) -> None:
+        """Continue the last attempt on the curve: this process follows training from outside."""
+        if not self.earlier:
+            return
+        self.session = self.file.session = self.earlier[-1].session
+        self.attempt += [point for point in self.earlier if point.session == self.session]
+        self.earlier = [point for point in self.earlier if point.session != self.session]
+        self.follows = next((point.follows for point in reversed(self.attempt)), None)
+
+    def replace_pending(self, pending: CurvePoint) -> None:
+        """Add a write-ahead line of this attempt, in place of an earlier one of the same eval."""
+        self.drop_pending(pending.key)
+        self.add(pending)
+
+    def drop_pending(self, key: tuple[str, str, int]) -> None:
+        """Drop the write-ahead line of an eval that has ended."""
+        for points in (self.attempt, self.earlier):
+            points[:] = [point for point in points if not (point.pending and point.key == key)]
+
     def begin_attempt(self) -> None:
         """Begin another attempt, because the step counter went back."""
         self.earlier += self.attempt

@@ -1,0 +1,774 @@
+"""follow_checkpoints: the curve of a folder of checkpoints.
+
+    follow_checkpoints("runs/ckpt", definition, model="hf:{path}", run_dir="outputs/evals/run1")
+
+Each checkpoint is evaluated once, when it is whole, as an ordinary run (`heldout.evaluate`). Its
+result is an ordinary point: judged, logged and appended by `PointPublisher`. A checkpoint has a
+write-ahead line from when it is found whole, so a process that is killed leaves nothing unsaid: the
+next one continues the eval where it was, or says that the checkpoint is gone.
+
+The attempt of a point (`CurvePoint.session`) is one of the training run, not of this process.
+Another one begins where a step that has a result is overwritten with other weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from heldout._aio import CallerThread, ContainedExit, run_in_loop_thread
+from heldout._fingerprint import describe_tokenizer
+from heldout.config import EvalConfig, base_config, check_endpoint
+from heldout.datasets import ordered_by_id
+from heldout.engine import Executor, evaluate
+from heldout.errors import (
+    EvalFailed,
+    InvalidInput,
+    ResumeMismatch,
+    SystemicFailure,
+)
+from heldout.models import Endpoint, open_endpoint
+from heldout.rollout import EvalDefinition, ScoreFn, own_sampling, turn_limit
+from heldout.store.error_counts import count_errors, explain_no_mean
+from heldout.store.report import EvalReport
+from heldout.store.run_dir import RunDir, replace_file
+from heldout.training.checkpoints import commands, finding, formats
+from heldout.training.checkpoints.converting import (
+    empty_folder,
+    explain_cut,
+    hash_weights,
+    make_loadable,
+)
+from heldout.training.checkpoints.finding import Checkpoint, FolderState
+from heldout.training.checkpoints.formats import UnreadableCheckpoint, Weights
+from heldout.training.curve import CurvePoint, pending_points, stop_requested
+from heldout.training.curve_file import EvalHistory, leave_curve_file
+from heldout.training.dispatcher import AsyncEvalDispatcher
+from heldout.training.judging import Monitor
+from heldout.training.loggers import Logger
+from heldout.training.metrics import Heartbeat
+from heldout.training.publishing import PointPublisher
+from heldout.training.results import pending_point, point_of, skip_of
+from heldout.training.run_eval import check_samples, describe, hash_samples, reserve_name
+from heldout.training.runner import Runner, describe_runner, no_model
+from heldout.training.settings import EvalSettings
+from heldout.types import Sample
+
+log = logging.getLogger("heldout")
+
+PATH = "{path}"
+OLD_SECONDS = 60.0
+"""A checkpoint that was last written to longer ago than this is not watched before it is taken."""
+SERVE_SECONDS = 1800.0
+"""How long a server may take to load a checkpoint."""
+STATE_NAME = "checkpoints.json"
+REMOVED = "was removed before it could be evaluated"
+
+
+def follow_checkpoints(
+    folder: str | Path,
+    samples: Iterable[Sample] | EvalDefinition,
+    score_fn: ScoreFn | None = None,
+    *,
+    model: str | None = None,
+    serve: str | None = None,
+    config: EvalConfig = base_config,
+    run_dir: str | Path | None = None,
+    label: str = "checkpoints",
+    pattern: str | None = None,
+    base: str | None = None,
+    convert: str | None = None,
+    once: bool = False,
+    poll_seconds: float = 10.0,
+    done_file: str | Path | None = None,
+    stop_after: float | None = None,
+    stop_file: str | Path | None = None,
+    monitor: Monitor | None = None,
+    heartbeat_fn: Heartbeat | None = None,
+    on_point: Callable[[CurvePoint], object] | None = None,
+    loggers: Sequence[Logger] = (),
+    executor: Executor | None = None,
+) -> list[CurvePoint]:
+    """Evaluate each checkpoint in a folder once, as they come, and append them to a curve.
+
+    Args:
+        folder: Where a trainer saves its checkpoints. It may not exist yet.
+        samples: The held-out samples, or an `EvalDefinition`.
+        score_fn: Scores a trajectory, where `samples` are samples.
+        model: The model of a checkpoint, with `{path}` for its folder: `hf:{path}` (the default),
+            `vllm:{path}`.
+        serve: In place of `model`, a command that serves a checkpoint as an OpenAI-compatible
+            server, with `{path}` and `{port}`.
+        config: How to run the samples; its endpoint, name and folder are not used.
+        run_dir: Directory of the curve, which is continued if it has one; by default
+            `outputs/evals/<label>`.
+        label: The eval's name on the curve.
+        pattern: Names of checkpoints: a path below `folder`, with `{step}`.
+        base: The model that was trained, for checkpoints without a config or a tokenizer, and for
+            adapters.
+        convert: A command that converts a checkpoint, `{path}`, to a folder `{out}` in a format
+            that is known.
+        once: Whether to evaluate what is there now, and return.
+        poll_seconds: Seconds between looks at the folder. A checkpoint is taken once nothing has
+            changed in it for so long.
+        done_file: A file that says that training has ended; by default `done` in `folder`. What is
+            there is still evaluated.
+        stop_after: Seconds without a new checkpoint after which to return.
+        stop_file: A file to write when the monitor asks training to stop, with its reason.
+        monitor: As for `PeriodicEval`.
+        heartbeat_fn: As for `PeriodicEval`.
+        on_point: Called with each point.
+        loggers: Loggers that get each point.
+        executor: Runs the samples elsewhere, as `heldout.cluster.RayExecutor` does, where the path
+            of a checkpoint has to be the same.
+
+    Returns:
+        The current points of the curve.
+
+    Raises:
+        InvalidInput: An argument is invalid, or the first checkpoint is in a format that cannot be
+            read.
+        RunDirectoryError: The run directory cannot be used: it has another eval's curve, or another
+            process writes it.
+    """
+    definition = EvalDefinition.of(samples, score_fn)
+    config = replace(
+        config,
+        max_turns=turn_limit(config.max_turns, definition),
+        sampling=own_sampling(config.sampling, definition),
+    )
+    asking = CheckpointModel(model, serve, executor, base=base, convert=convert)
+    folder = Path(folder).absolute()
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{folder} is not a folder")
+    if not poll_seconds > 0 or (stop_after is not None and not stop_after >= 0):
+        raise InvalidInput("poll_seconds is above 0 seconds, and stop_after 0 or more")
+    patterns = finding.PATTERNS if pattern is None else (finding.check_pattern(pattern),)
+    curve = CheckpointCurve(
+        folder,
+        definition,
+        config,
+        asking,
+        run_dir=Path(run_dir or Path("outputs/evals") / label).absolute(),
+        label=label,
+        publisher=PointPublisher(label, monitor, heartbeat_fn),
+        on_point=on_point or (lambda point: None),
+        stop_file=None if stop_file is None else Path(stop_file).absolute(),
+    )
+    follower = Follower(
+        curve,
+        patterns,
+        once=once,
+        poll_seconds=poll_seconds,
+        done_file=Path(done_file).absolute() if done_file else folder / "done",
+        stop_after=stop_after,
+    )
+    with AsyncEvalDispatcher(loggers=loggers) if loggers else nullcontext(), curve:
+        follower.run()
+        return curve.history.points
+
+
+# --- The model of a checkpoint -------------------------------------------------------------------
+
+
+class CheckpointModel:
+    """How checkpoints are loaded and asked.
+
+    Args:
+        model: As for `follow_checkpoints`, and so are the others.
+        serve: A command that serves a checkpoint.
+        executor: Runs the samples elsewhere.
+        base: The model that was trained.
+        convert: A command that converts a checkpoint.
+
+    Raises:
+        InvalidInput: One of them is invalid.
+    """
+
+    def __init__(
+        self,
+        model: str | None,
+        serve: str | None,
+        executor: Executor | None,
+        *,
+        base: str | None,
+        convert: str | None,
+    ) -> None:
+        if serve is not None and (model is not None or executor is not None):
+            other = "model" if model is not None else "executor"
+            raise InvalidInput(f"a server is started on this machine: serve goes without {other}")
+        self.name = serve or model or f"hf:{PATH}"
+        if PATH not in self.name:
+            raise InvalidInput(
+                f"the model of a checkpoint has {PATH} for its folder, as in hf:{PATH}; got "
+                f"{self.name!r}, which would be the same at each step"
+            )
+        self._serve, self._convert = None, None
+        if serve is not None:
+            self._serve = commands.split_command(serve, "serve", PATH, "{port}")
+        else:
+            check_endpoint(self.name)
+        if convert is not None:
+            self._convert = commands.split_command(convert, "convert", PATH, "{out}")
+        self._executor, self.base = executor, base
+
+    def locate(self, checkpoint: Checkpoint) -> Weights | None:
+        """Find the weights of a checkpoint; None where there are none yet."""
+        if self._convert is not None:
+            return Weights("transformers", checkpoint.path)
+        with suppress(FileNotFoundError):  # it is being removed
+            return formats.locate_weights(checkpoint.path)
+        return None
+
+    def explain_incomplete(self, weights: Weights) -> str | None:
+        """Say what is missing of a checkpoint; None if it is whole."""
+        if self._convert is not None:
+            return None  # its files are the converter's
+        reason = formats.explain_incomplete(weights)
+        try:
+            if reason is None and weights.format == "distributed":
+                reason = explain_cut(weights.path)
+        except UnreadableCheckpoint:
+            return None  # which is said when it is read
+        except Exception as problem:  # noqa: BLE001 - a pickle that is cut can raise anything
+            return describe(problem)
+        return reason
+
+    def check_readable(self, checkpoint: Checkpoint, weights: Weights) -> None:
+        """Raise UnreadableCheckpoint if the format cannot be read."""
+        if self._convert is None:
+            formats.check_readable(checkpoint.name, weights, self.base)
+
+    @contextmanager
+    def loadable(
+        self, checkpoint: Checkpoint, weights: Weights, out: Path
+    ) -> Iterator[tuple[Weights, Path]]:
+        """Make a folder that the model is loaded from, for as long as it is needed.
+
+        Yields:
+            The weights, which a converter may have written anew, and the folder.
+        """
+        with empty_folder(out) as empty:
+            if self._convert is not None:
+                weights = self._run_converter(checkpoint, empty)
+            loadable = empty / "loadable"
+            loadable.mkdir()
+            merge = not self.name.startswith("hf:")
+            yield weights, make_loadable(weights, loadable, base=self.base, merge=merge)
+
+    def _run_converter(self, checkpoint: Checkpoint, out: Path) -> Weights:
+        assert self._convert is not None
+        (out / "converted").mkdir()
+        words = commands.fill_in(self._convert, path=checkpoint.path, out=out / "converted")
+        commands.convert(words, out.with_suffix(".log"))
+        weights = formats.locate_weights(out / "converted")
+        reason = "no weights" if weights is None else formats.explain_incomplete(weights)
+        if weights is None or reason is not None:
+            raise EvalFailed(f"what {words[0]} has written for {checkpoint.name} has {reason}")
+        formats.check_readable(checkpoint.name, weights, self.base)
+        return weights
+
+    @contextmanager
+    def served(self, folder: Path, log_path: Path) -> Iterator[str]:
+        """Give the name of the model in a folder, served if it has to be."""
+        if self._serve is None:
+            yield self.name.replace(PATH, str(folder))
+            return
+        port = commands.free_port()
+        words = commands.fill_in(self._serve, path=folder, port=port)
+        with commands.serve(words, port, log_path, SERVE_SECONDS) as name:
+            yield name
+
+    def evaluate(
+        self, definition: EvalDefinition, config: EvalConfig, name: str, about: dict[str, Any]
+    ) -> EvalReport:
+        """Run the samples on a model, and return the report.
+
+        Args:
+            definition: The eval.
+            config: How to run it.
+            name: The model, as `served` gives it.
+            about: What the report says of the model: no path, which may be another after a restart.
+        """
+
+        async def main(caller_thread: CallerThread) -> EvalReport:
+            if self._executor is not None:
+                given = replace(config, endpoint=name)
+                return await evaluate(definition, given, executor=self._executor)
+            endpoint = open_endpoint(name, max_concurrent=config.max_concurrent)
+            described = _DescribedEndpoint(endpoint, about)
+            try:
+                return await evaluate(definition, replace(config, endpoint=described))
+            finally:
+                await endpoint.close()
+
+        try:
+            report = run_in_loop_thread(main)
+        except ContainedExit as wrapped:  # the user's code ends the process, as Ctrl-C does
+            raise wrapped.__cause__ or wrapped from None
+        assert report is not None  # None is for what was cancelled
+        return report
+
+
+class _DescribedEndpoint:
+    """An endpoint that is described by its checkpoint."""
+
+    def __init__(self, endpoint: Endpoint, about: dict[str, Any]) -> None:
+        self._endpoint, self._about = endpoint, about
+
+    def describe(self) -> dict[str, Any]:
+        return self._about
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._endpoint, name)
+
+
+# --- The curve of a folder -----------------------------------------------------------------------
+
+
+class FollowedFolder(msgspec.Struct):
+    """checkpoints.json: which checkpoints have a result, so that a restart reads none of them."""
+
+    folder: str
+    finished: dict[str, tuple[str, str]] = {}
+    """By step: the signature of its files, and the hash of its weights."""
+
+
+class CheckpointCurve:
+    """Evaluates checkpoints of one folder, and puts their points on its curve.
+
+    Entering it continues the curve in its run directory, or begins one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        definition: EvalDefinition,
+        config: EvalConfig,
+        model: CheckpointModel,
+        *,
+        run_dir: Path,
+        label: str,
+        publisher: PointPublisher,
+        on_point: Callable[[CurvePoint], object],
+        stop_file: Path | None,
+    ) -> None:
+        EvalSettings(label=label)  # checks the label
+        held_out = ordered_by_id(check_samples(definition), 0)[: config.max_samples]
+        self._definition = replace(definition, samples=held_out)
+        self._config, self.model = config, model
+        self.folder, self.run_dir, self.label = folder, run_dir, label
+        self._publisher, self._on_point, self._stop_file = publisher, on_point, stop_file
+        self.finished: dict[int, str] = {}
+        """Signatures of checkpoints that need no eval, by step."""
+        self._state = FollowedFolder(str(folder))
+        self._has_read = False
+        self.history: EvalHistory
+
+    def __enter__(self) -> CheckpointCurve:
+        self._read_state()
+        samples = self._definition.samples
+        assert isinstance(samples, list)
+        config = {
+            "kind": "midrun",
+            "label": self.label,
+            "n": len(samples),
+            "samples": hash_samples(samples),
+            "seed": 0,
+            "pass_threshold": self._config.pass_threshold,
+            "monitor": self._publisher.settings,
+        }
+        self._functions = self._describe()
+        self.history = EvalHistory(self, self.run_dir, config, self._functions, resume=True)
+        self.history.continue_attempt()
+        results = {
+            (point.step, point.weights)
+            for point in (*self.history.earlier, *self.history.attempt)
+            if point.has_result
+        }
+        for step, (signature, weights) in self._state.finished.items():
+            if (int(step), weights) in results:
+                self.finished[int(step)] = signature
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if problem[0] is None:
+            self.history.mark_complete()
+        else:
+            self.history.file.close()
+        leave_curve_file(self.history.file, self)
+
+    def _describe(self) -> dict[str, Any]:
+        """Describe what determines the results, as `PeriodicEval` does."""
+        given, config = self._definition, self._config
+        runner = Runner(
+            no_model,
+            given.score_fn,
+            given.prepare_messages,
+            given.environment_factory,
+            answer_filter=None,
+            sampling=config.sampling,
+            repeats=config.repeats,
+            max_turns=config.max_turns or 1,
+            token_budget=config.token_budget,
+            identity={"model": self.model.name},
+            rates=True,
+        )
+        return describe_runner(runner)
+
+    # --- Which checkpoints are done ---
+
+    def _read_state(self) -> None:
+        path = self.run_dir / STATE_NAME
+        if not path.exists():
+            return
+        try:
+            state = msgspec.json.decode(path.read_bytes(), type=FollowedFolder)
+        except (OSError, msgspec.MsgspecError) as problem:
+            log.warning("%s is not read (%s): checkpoints are hashed again", path, problem)
+            return
+        if state.folder != str(self.folder):
+            raise InvalidInput(
+                f"{self.run_dir} has the curve of the checkpoints in {state.folder}, not of those "
+                f"in {self.folder}. Use another name for this one; or, if the folder was moved, "
+                f"remove {path}"
+            )
+        self._state = state
+
+    def _finish(self, checkpoint: Checkpoint, signature: str, weights: str | None) -> None:
+        """Note that a checkpoint needs no eval any more; with weights, beyond this process."""
+        self.finished[checkpoint.step] = signature
+        if weights is not None:
+            self._state.finished[str(checkpoint.step)] = (signature, weights)
+            replace_file(self.run_dir / STATE_NAME, msgspec.json.encode(self._state))
+
+    def unfinished(self) -> list[CurvePoint]:
+        """List evals that an earlier process began, or had found, and did not finish."""
+        points = [*self.history.earlier, *self.history.attempt]
+        return [point for point in pending_points(points) if point.label == self.label]
+
+    def result_at(self, step: int) -> CurvePoint | None:
+        """Return the current result of a step, if it has one."""
+        points = (point for point in self.history.points if point.step == step)
+        return next((point for point in points if point.has_result), None)
+
+    # --- Points ---
+
+    def expect(self, checkpoint: Checkpoint) -> None:
+        """Write that a checkpoint is to be evaluated, unless its step has a result."""
+        if self.result_at(checkpoint.step) is None and self._pending(checkpoint.step) is None:
+            self._write_ahead(checkpoint)
+
+    def is_known(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint of this step has been whole before."""
+        return any(point.step == checkpoint.step for point in self.history.points)
+
+    def _pending(self, step: int) -> CurvePoint | None:
+        return next((point for point in self.unfinished() if point.step == step), None)
+
+    def _write_ahead(self, checkpoint: Checkpoint, **known: Any) -> CurvePoint:
+        history = self.history
+        pending = pending_point(
+            self.label,
+            checkpoint.step,
+            history.session,
+            saved_at=os.fsencode(checkpoint.path).decode("utf-8", "replace"),
+            follows=history.follows,
+        )
+        pending = msgspec.structs.replace(pending, **known)
+        history.file.append(pending)
+        history.replace_pending(pending)
+        return pending
+
+    def give_up(self, checkpoint: Checkpoint, reason: str) -> None:
+        """Publish a skip for a checkpoint that cannot be evaluated any more."""
+        pending = self._pending(checkpoint.step)
+        if pending is None:
+            if self.is_known(checkpoint):
+                return  # it has a result, or was skipped for another reason
+            pending = self._write_ahead(checkpoint)
+        self._publish(skip_of(pending, f"{checkpoint.name} {reason}"))
+
+    def _publish(self, point: CurvePoint) -> None:
+        self.history.drop_pending(point.key)
+        self._on_point(self._publisher.publish(point, self.history))
+        self.write_stop_file()
+
+    def write_stop_file(self) -> str | None:
+        """Write the stop file if the monitor, or `heldout curve stop`, asks to stop; say why."""
+        if self._publisher.stop is None:
+            self._publisher.stop = stop_requested(self.run_dir)
+        reason = self._publisher.stop
+        if reason is not None and self._stop_file is not None and not self._stop_file.exists():
+            self._stop_file.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._stop_file, f"{reason}\n".encode())
+        return reason
+
+    # --- One checkpoint ---
+
+    def check_first(self, checkpoint: Checkpoint, weights: Weights) -> None:
+        """Raise UnreadableCheckpoint if a checkpoint cannot be read, and none has been so far."""
+        if not self._has_read:
+            self.model.check_readable(checkpoint, weights)
+
+    def evaluate(self, checkpoint: Checkpoint, weights: Weights, state: FolderState) -> None:
+        """Evaluate a checkpoint that is whole, unless its step has a result on these weights.
+
+        Raises:
+            UnreadableCheckpoint: It cannot be read, and none has been so far.
+        """
+        began = time.monotonic()
+        try:
+            self.model.check_readable(checkpoint, weights)
+            with ExitStack() as stack:
+                out = self.run_dir / "converted"
+                loadable = self.model.loadable(checkpoint, weights, out)
+                weights, folder = stack.enter_context(loadable)
+                hashed = hash_weights(weights, folder, self.model.base)
+                self._has_read = True
+                known = self.result_at(checkpoint.step)
+                if known is not None and known.weights == hashed:
+                    self._finish(checkpoint, state.signature, hashed)
+                    return
+                if known is not None and known.session == self.history.session:
+                    self._begin_attempt(checkpoint.step)
+                pending = self._begin_eval(checkpoint, hashed)
+                point = self._measure(stack, checkpoint, folder, pending, began)
+                now = finding.read_state(checkpoint.path)
+                if now is not None and state.is_overwritten(now):
+                    point = skip_of(
+                        pending, f"{checkpoint.name} was overwritten while it was evaluated"
+                    )
+        except UnreadableCheckpoint as problem:
+            if not self._has_read:
+                raise
+            self._fail(checkpoint, state, describe(problem), began)
+        except Exception as problem:
+            log.debug("%s", checkpoint.path, exc_info=problem)
+            reason = describe(problem)
+            if not checkpoint.path.exists():
+                reason = f"{checkpoint.name} was removed while it was read ({reason})"
+            self._fail(checkpoint, state, reason, began)
+        else:
+            self._publish(point)
+            self._finish(checkpoint, state.signature, point.weights if point.has_result else None)
+
+    def _fail(self, checkpoint: Checkpoint, state: FolderState, reason: str, began: float) -> None:
+        self._finish(checkpoint, state.signature, None)
+        pending = self._pending(checkpoint.step) or self._write_ahead(checkpoint)
+        self._publish(skip_of(pending, reason, time.monotonic() - began))
+
+    def _begin_attempt(self, step: int) -> None:
+        """Begin another attempt of the training run, which has overwritten this step."""
+        before = [p.step for p in self.history.points if p.has_result and p.step < step]
+        self.history.begin_attempt()
+        if before:
+            self.history.follow(max(before))
+
+    def _begin_eval(self, checkpoint: Checkpoint, hashed: str) -> CurvePoint:
+        """Write ahead which weights are evaluated, and where their conversations are saved."""
+        earlier = self._pending(checkpoint.step)
+        if earlier is not None and earlier.weights == hashed and earlier.run is not None:
+            return earlier
+        name = reserve_name(self.run_dir / "steps", f"{checkpoint.step:08d}")
+        return self._write_ahead(checkpoint, weights=hashed, run=f"steps/{name}")
+
+    def _measure(
+        self,
+        stack: ExitStack,
+        checkpoint: Checkpoint,
+        folder: Path,
+        pending: CurvePoint,
+        began: float,
+    ) -> CurvePoint:
+        """Run the samples, and make the point of the report."""
+        from transformers import AutoTokenizer
+
+        tokenizer = describe_tokenizer(AutoTokenizer.from_pretrained(folder))
+        self.history.admit({**self._functions, **tokenizer})
+        assert pending.run is not None
+        about = {
+            "kind": "checkpoint",
+            "model": checkpoint.name,
+            "loaded_by": self.model.name,
+            "version": pending.weights,
+        }
+        config = replace(
+            self._config,
+            experiment_name=Path(pending.run).name,
+            output_dir=str(self.run_dir / "steps"),
+            max_samples=None,
+            resume=True,
+        )
+        server_log = self.run_dir / "server.log"
+        name = stack.enter_context(self.model.served(folder, server_log))
+        try:
+            try:
+                report = self.model.evaluate(self._definition, config, name, about)
+            except ResumeMismatch:  # it was begun before the eval was changed
+                fresh = reserve_name(self.run_dir / "steps", f"{checkpoint.step:08d}")
+                pending = self._write_ahead(
+                    checkpoint, weights=pending.weights, run=f"steps/{fresh}"
+                )
+                config = replace(config, experiment_name=fresh)
+                report = self.model.evaluate(self._definition, config, name, about)
+        except SystemicFailure as problem:
+            return skip_of(pending, _explain_failure(problem, config), time.monotonic() - began)
+        return point_of(report, pending, time.monotonic() - began, self.run_dir)
+
+
+def _explain_failure(problem: SystemicFailure, config: EvalConfig) -> str:
+    """Say why a run has no mean, without what `heldout run` would do about it."""
+    if problem.run_dir is None or not RunDir(problem.run_dir).exists():
+        return describe(problem)
+    report = EvalReport.load(problem.run_dir)
+    errors = [result.error for result in report.results if not result.ok]
+    if not errors:
+        return describe(problem)
+    counts = count_errors(errors)
+    return explain_no_mean(len(report.results), len(errors), counts, config.max_error_rate)[:2000]
+
+
+# --- Watching ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A checkpoint that is in the folder, and has no result yet."""
+
+    checkpoint: Checkpoint
+    state: FolderState | None
+    since: float
+    """When it was first seen as it is."""
+    waits_for: str = "is still being written"
+
+
+class Follower:
+    """Watches a folder, and has each checkpoint evaluated once it is whole.
+
+    Args:
+        curve: Evaluates them.
+        patterns: Their names.
+        once: As for `follow_checkpoints`, and so are the others.
+        poll_seconds: Seconds between looks.
+        done_file: Says that training has ended.
+        stop_after: Seconds without a new checkpoint after which to end.
+    """
+
+    _clock = staticmethod(time.monotonic)
+    _sleep = staticmethod(time.sleep)
+
+    def __init__(
+        self,
+        curve: CheckpointCurve,
+        patterns: Sequence[str],
+        *,
+        once: bool,
+        poll_seconds: float,
+        done_file: Path,
+        stop_after: float | None,
+    ) -> None:
+        self._curve, self._patterns, self._once = curve, patterns, once
+        self._poll_seconds, self._done_file = poll_seconds, done_file
+        self._stop_after = stop_after
+        self._watched: dict[int, _Watched] = {}
+        self._told: set[tuple[int, str]] = set()
+
+    def run(self) -> None:
+        """Evaluate what comes, until there is a reason to end."""
+        for point in self._curve.unfinished():
+            checkpoint = Checkpoint(point.step, Path(point.saved_at or f"checkpoint-{point.step}"))
+            self._watched[point.step] = _Watched(checkpoint, None, self._clock())
+        busy_at = self._clock()
+        while True:
+            is_done = self._done_file.exists()
+            ready = self._look()
+            if ready:
+                watched, weights = ready[0]
+                self._curve.check_first(watched.checkpoint, weights)
+                for other, _ in ready:
+                    self._curve.expect(other.checkpoint)
+                assert watched.state is not None
+                self._curve.evaluate(watched.checkpoint, weights, watched.state)
+                busy_at = self._clock()
+                continue
+            if self._is_over(is_done=is_done, idle=self._clock() - busy_at):
+                return
+            self._sleep(self._poll_seconds)
+
+    def _is_over(self, *, is_done: bool, idle: float) -> bool:
+        settling = [w for w in self._watched.values() if not self._is_settled(w)]
+        if (self._once or is_done) and not settling:
+            for watched in self._watched.values():
+                if is_done:
+                    self._curve.give_up(watched.checkpoint, f"is not whole: {watched.waits_for}")
+                else:
+                    log.warning("%s: %s", watched.checkpoint.path, watched.waits_for)
+            return True
+        if stop_requested(self._curve.run_dir) is not None:
+            self._curve.write_stop_file()
+            return True
+        return self._stop_after is not None and idle >= self._stop_after
+
+    def _look(self) -> list[tuple[_Watched, Weights]]:
+        """Look at the folder once; return the checkpoints that can be evaluated, by step."""
+        found = finding.find_checkpoints(self._curve.folder, self._patterns)
+        steps = {checkpoint.step for checkpoint in found}
+        for step in sorted(self._watched.keys() - steps):
+            self._curve.give_up(self._watched.pop(step).checkpoint, REMOVED)
+        ready: list[tuple[_Watched, Weights]] = []
+        for checkpoint in found:
+            state = finding.read_state(checkpoint.path)
+            if state is None:
+                continue  # it is being removed, or renamed
+            if self._curve.finished.get(checkpoint.step) == state.signature:
+                self._watched.pop(checkpoint.step, None)
+                continue
+            watched = self._watched.get(checkpoint.step)
+            if watched is None or watched.state is None or watched.state != state:
+                watched = _Watched(checkpoint, state, self._clock())
+                self._watched[checkpoint.step] = watched
+            if (weights := self._check(watched, state)) is not None:
+                ready.append((watched, weights))
+        return ready
+
+    def _is_settled(self, watched: _Watched) -> bool:
+        """Whether nothing has changed in it for as long as is waited."""
+        if watched.state is not None and time.time() - watched.state.changed > OLD_SECONDS:
+            return True
+        return self._clock() - watched.since >= self._poll_seconds
+
+    def _check(self, watched: _Watched, state: FolderState) -> Weights | None:
+        """Return the weights of a checkpoint that is whole; note what the others wait for."""
+        if not self._is_settled(watched):
+            return None
+        checkpoint, model = watched.checkpoint, self._curve.model
+        reason = finding.explain_unfinished(checkpoint, state, self._curve.folder)
+        weights = None
+        if reason is None:
+            weights = model.locate(checkpoint)
+            if weights is None and self._curve.is_known(checkpoint):
+                # Some trainers leave the folder of a checkpoint that they remove (verl).
+                del self._watched[checkpoint.step]
+                self._curve.finished[checkpoint.step] = state.signature
+                self._curve.give_up(checkpoint, REMOVED)
+                return None
+            if weights is None:
+                reason = "it holds no weights in a format that is known"
+            else:
+                reason = model.explain_incomplete(weights)
+        if reason is None:
+            return weights
+        watched.waits_for = reason
+        if (checkpoint.step, reason) not in self._told:
+            self._told.add((checkpoint.step, reason))
+            log.warning("%s is not whole yet: %s", checkpoint.path, reason)
+        return None
