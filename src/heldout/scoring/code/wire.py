@@ -1,0 +1,217 @@
+"""Values as JSON, between a program, the tests and the grader. Standard library alone.
+
+This file is sent into sandboxes with `program_side.py` and `tests_side.py`, and is imported by the
+grader. What is data (numbers, texts, containers of them) crosses as data, and arrives as exactly the
+built-in type: a subclass of `int` or `str` is its value, and methods stay behind. What is not data
+is left to `other`, which makes a reference of it or refuses it.
+
+A list is a JSON list, and plain values are themselves; everything else is `{"t": tag, "v": content}`.
+"""
+
+import collections
+import datetime
+import decimal
+import fractions
+import json
+import os
+
+DEPTH = 200
+"""How deeply values may be nested."""
+
+
+class NotData(Exception):
+    """A value cannot cross."""
+
+
+class BadMessage(Exception):
+    """What arrived is no message of this protocol."""
+
+
+def encode(value, other, depth=0):
+    """Make JSON values of a value.
+
+    Args:
+        value: Anything.
+        other: Makes JSON values of what is not data, or raises NotData.
+        depth: How deeply it is nested.
+    """
+    if depth > DEPTH:
+        raise NotData(f"a value that is nested more than {DEPTH} deep")
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    for base, write in _WRITERS:
+        if isinstance(value, base):
+            return write(value, lambda inner: encode(inner, other, depth + 1))
+    if (
+        kind.__module__ == "numpy"
+        and getattr(value, "shape", None) == ()
+        and hasattr(value, "item")
+    ):
+        return encode(value.item(), other, depth + 1)
+    return other(value)
+
+
+def _write_int(value, _):
+    number = int.__int__(value)
+    return number if -(2**53) < number < 2**53 else {"t": "int", "v": hex(number)}
+
+
+def _write_float(value, _):
+    number = float.__pos__(value)
+    if number - number == 0.0:
+        return number
+    return {"t": "float", "v": float.__repr__(number)}
+
+
+def _write_dict(tag):
+    def write(value, inner):
+        return {"t": tag, "v": [[inner(k), inner(v)] for k, v in dict.items(value)]}
+
+    return write
+
+
+def _write_many(tag, iterate):
+    def write(value, inner):
+        items = [inner(item) for item in iterate(value)]
+        return items if tag == "list" else {"t": tag, "v": items}
+
+    return write
+
+
+def _write_text(tag, text):
+    return lambda value, _: {"t": tag, "v": text(value)}
+
+
+_WRITERS = (
+    (int, _write_int),
+    (float, _write_float),
+    (str, lambda value, _: str.__str__(value)),
+    (list, _write_many("list", list.__iter__)),
+    (tuple, _write_many("tuple", tuple.__iter__)),
+    (collections.Counter, _write_dict("Counter")),
+    (collections.OrderedDict, _write_dict("OrderedDict")),
+    (collections.defaultdict, _write_dict("defaultdict")),
+    (dict, _write_dict("dict")),
+    (set, _write_many("set", set.__iter__)),
+    (frozenset, _write_many("frozenset", frozenset.__iter__)),
+    (collections.deque, _write_many("deque", collections.deque.__iter__)),
+    (bytes, _write_text("bytes", bytes.hex)),
+    (bytearray, _write_text("bytearray", bytearray.hex)),
+    (complex, lambda value, inner: {"t": "complex", "v": [inner(value.real), inner(value.imag)]}),
+    (range, lambda value, inner: {"t": "range", "v": [value.start, value.stop, value.step]}),
+    (decimal.Decimal, _write_text("Decimal", decimal.Decimal.__str__)),
+    (fractions.Fraction, _write_text("Fraction", fractions.Fraction.__str__)),
+    (datetime.datetime, _write_text("datetime", datetime.datetime.isoformat)),
+    (datetime.date, _write_text("date", datetime.date.isoformat)),
+    (datetime.time, _write_text("time", datetime.time.isoformat)),
+    (datetime.timedelta, lambda v, _: {"t": "timedelta", "v": [v.days, v.seconds, v.microseconds]}),
+)
+
+
+def decode(value, other):
+    """Make the value of JSON values; its types are built-in ones and those of this module alone.
+
+    Args:
+        value: What `encode` made, or what somebody pretends it made.
+        other: Gets tag and content of what is not data.
+
+    Raises:
+        BadMessage: It is none.
+    """
+    try:
+        return _decode(value, other)
+    except (TypeError, ValueError, ArithmeticError, KeyError, RecursionError) as problem:
+        raise BadMessage(f"{type(problem).__name__}: {problem}") from None
+
+
+def _decode(value, other):
+    if isinstance(value, list):
+        return [_decode(item, other) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tag, content = value["t"], value["v"]
+    if tag in _READ_ITEMS:
+        return _READ_ITEMS[tag](_decode(item, other) for item in content)
+    if tag in _READ_PAIRS:
+        pairs = [(_decode(key, other), _decode(inner, other)) for key, inner in content]
+        return _READ_PAIRS[tag](pairs)
+    if tag in _READ_CONTENT:
+        return _READ_CONTENT[tag](content)
+    return other(tag, content)
+
+
+_READ_ITEMS = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": collections.deque,
+    "complex": lambda items: complex(*items),
+}
+_READ_PAIRS = {
+    "dict": dict,
+    "Counter": lambda pairs: collections.Counter(dict(pairs)),
+    "OrderedDict": collections.OrderedDict,
+    "defaultdict": lambda pairs: collections.defaultdict(None, pairs),
+}
+_READ_CONTENT = {
+    "int": lambda content: int(content, 16),
+    "float": float,
+    "bytes": bytes.fromhex,
+    "bytearray": bytearray.fromhex,
+    "range": lambda content: range(*content),
+    "Decimal": decimal.Decimal,
+    "Fraction": fractions.Fraction,
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "timedelta": lambda content: datetime.timedelta(*content),
+}
+
+
+def dump(message):
+    """Write a message as one line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def load(line):
+    """Read a message, which is an object.
+
+    Raises:
+        BadMessage: The line is none.
+    """
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise BadMessage(f"{type(problem).__name__}: {problem}") from None
+    if not isinstance(message, dict):
+        raise BadMessage(f"a message is an object, got {type(message).__name__}")
+    return message
+
+
+class Channel:
+    """The other side, at the standard input and output with which this process was started.
+
+    Afterwards both are /dev/null: what is printed does not get between messages.
+    """
+
+    def __init__(self):
+        self._in = os.fdopen(os.dup(0), "rb")
+        self._out = os.fdopen(os.dup(1), "wb")
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nothing, standard)
+        os.close(nothing)
+        self.send({"ready": True})
+
+    def send(self, message):
+        """Send a message."""
+        self._out.write(dump(message))
+        self._out.flush()
+
+    def receive(self):
+        """Wait for a message; raises EOFError where the other side is gone."""
+        line = self._in.readline()
+        if not line:
+            raise EOFError("the other side is gone")
+        return load(line)
