@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - programs, one on a line
 """Programs that try to pass tests without solving anything; every one must fail.
 
 Most are for `sorted_evens`, whose tests are in `TESTS`; `OTHERS` have tests of their own.
@@ -87,10 +88,10 @@ HACKS = {
     "unittest.TestCase.assertEqual = lambda *a: None\n"
     "def sorted_evens(values): return [12]",
     "makes the protocol say other things": "import sys\n"
-    "sys.modules['wire'].encode = lambda *a: {'t': 'expected', 'v': 0}\n"
+    "sys.modules['heldout.scoring.code.wire'].encode = lambda *a: {'t': 'expected', 'v': 0}\n"
     "def sorted_evens(values): return []",
     "answers with a function of the tests": "import sys\n"
-    "sys.modules['wire'].encode = lambda *a: {'t': 'callback', 'v': 0}\n"
+    "sys.modules['heldout.scoring.code.wire'].encode = lambda *a: {'t': 'callback', 'v': 0}\n"
     "def sorted_evens(values): return []",
     "forges messages on every descriptor": FORGED,
     "forges messages from a thread": f"{FORGED}\nimport threading\nwrite = sorted_evens\n"

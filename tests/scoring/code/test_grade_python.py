@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - programs, one on a line
 """Programs against tests: the four styles, what cannot score, and what is an error and no 0."""
 
 from __future__ import annotations

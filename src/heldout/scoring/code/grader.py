@@ -198,8 +198,8 @@ class _Peer:
             ready = await self.process.readline(timeout=max(timeout, LEAST_START))
         except TimeoutError:
             raise SandboxError(
-                f"Python had not started in the sandbox after {timeout:g} s: the host is overloaded, "
-                "and no program is to blame"
+                f"Python had not started in the sandbox after {timeout:g} s: the host is "
+                "overloaded, and no program is to blame"
             ) from None
         if not ready:
             end = _describe_end(await self.process.wait())
@@ -250,9 +250,12 @@ def _side(whose: str) -> str:
     protocol, side = (
         (folder / name).read_text(encoding="utf-8") for name in ("wire.py", f"{whose}_side.py")
     )
+    package = __package__ or ""
+    parents = [package.rsplit(".", depth)[0] for depth in range(package.count(".") + 1)]
     return (
         "import sys, types\n"
-        "wire = sys.modules['wire'] = types.ModuleType('wire')\n"
+        f"for name in {[*parents, f'{package}.wire']}: sys.modules[name] = types.ModuleType(name)\n"
+        f"wire = sys.modules[{package!r}].wire = sys.modules[{package!r} + '.wire']\n"
         f"exec(compile({protocol!r}, 'wire.py', 'exec'), vars(wire))\n"
         f"exec(compile({side!r}, '{whose}_side.py', 'exec'))\n"
     )

@@ -5,14 +5,18 @@ expect are in it. The program may change whatever it likes in here, this code in
 that leaves the process is data: what a function returned, or the name of what it raised.
 """
 
+from __future__ import annotations
+
 import builtins
 import io
 import linecache
 import os
 import sys
 import types
+from collections.abc import Callable
+from typing import Any, NoReturn
 
-import wire
+from heldout.scoring.code import wire
 
 PRINTED = 65_536
 """Characters printed during a call that the tests get to see."""
@@ -21,12 +25,12 @@ PRINTED = 65_536
 class Server:
     """Answers what the tests ask of the program."""
 
-    def __init__(self, channel):
+    def __init__(self, channel: wire.Channel) -> None:
         self.channel = channel
-        self.objects = {}
+        self.objects: dict[int, Any] = {}
         self.module = types.ModuleType("program")
 
-    def serve(self):
+    def serve(self) -> NoReturn:
         """Answer until the other side is gone."""
         while True:
             try:
@@ -35,27 +39,27 @@ class Server:
                 os._exit(0)
             self.channel.send(self.answer(request))
 
-    def answer(self, request):
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what a request says; the answer has a value, or what was raised."""
         printed = sys.stdout = io.StringIO()
         try:
-            reply = getattr(self, "do_" + request["do"])(request)
-        except BaseException as problem:
+            reply: dict[str, Any] = getattr(self, "do_" + request["do"])(request)
+        except BaseException as problem:  # noqa: BLE001 - sent to the tests, which raise it
             reply = {"raised": self.describe(problem)}
         text = printed.getvalue()
         return {**reply, "printed": text[:PRINTED]} if text else reply
 
-    def do_load(self, request):
+    def do_load(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run the program's top level."""
         source = request["program"]
         if request["files"]:
-            sys.path.insert(0, os.getcwd())
+            sys.path.insert(0, os.getcwd())  # noqa: PTH109 - of an untrusted process
         linecache.cache["program.py"] = (len(source), None, source.splitlines(True), "program.py")
         sys.modules["program"] = self.module
         exec(compile(source, "program.py", "exec"), vars(self.module))
         return {"value": None}
 
-    def do_find(self, request):
+    def do_find(self, request: dict[str, Any]) -> dict[str, Any]:
         """Find a name of the program, or the method of a class `Solution`."""
         first, *rest = request["name"].split(".")
         scope = vars(self.module)
@@ -70,7 +74,7 @@ class Server:
             value = getattr(value, name)
         return {"value": self.encode(value)}
 
-    def do_call(self, request):
+    def do_call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call an object; where it returns None, arguments that it has changed come back."""
         function = self.objects[request["object"]]
         args = [self.decode(value) for value in request["args"]]
@@ -82,17 +86,17 @@ class Server:
         if result is None:
             reply["changed"] = [
                 [index, changed]
-                for index, (value, sent) in enumerate(zip(args, request["args"]))
+                for index, (value, sent) in enumerate(zip(args, request["args"], strict=True))
                 if isinstance(value, (list, dict, set, bytearray))
                 if (changed := self.encode(value)) != sent
             ]
         return reply
 
-    def do_method(self, request):
+    def do_method(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call one of the methods behind Python's operators and functions."""
         target = self.objects[request["object"]]
         args = [self.decode(value) for value in request["args"]]
-        operation = {
+        operations: dict[str, Callable[..., Any]] = {
             "getattr": getattr,
             "setattr": setattr,
             "iter": iter,
@@ -108,25 +112,25 @@ class Server:
             "delitem": lambda value, key: value.__delitem__(key),
             "enter": lambda value: value.__enter__(),
             "exit": lambda value: value.__exit__(None, None, None),
-        }[request["method"]]
-        return {"value": self.encode(operation(target, *args))}
+        }
+        return {"value": self.encode(operations[request["method"]](target, *args))}
 
-    def encode(self, value):
+    def encode(self, value: Any) -> Any:
+        """Make JSON values of a value."""
         return wire.encode(value, self.refer)
 
-    def refer(self, value):
+    def refer(self, value: Any) -> Any:
         """Make a reference to an object that is not data."""
         self.objects[id(value)] = value
         if isinstance(value, type) and issubclass(value, BaseException):
             return {"t": "exception", "v": self.lineage(value)}
-        name = getattr(value, "__qualname__", None)
-        said = name if isinstance(name, str) else type(value).__qualname__
-        return {"t": "object", "v": [id(value), type(value).__qualname__[:100], said[:100]]}
+        return {"t": "object", "v": [id(value), type(value).__qualname__[:100]]}
 
-    def decode(self, value):
+    def decode(self, value: Any) -> Any:
+        """Make the value of JSON values."""
         return wire.decode(value, self.find)
 
-    def find(self, tag, content):
+    def find(self, tag: Any, content: Any) -> Any:
         """Find what a reference of the tests means."""
         if tag == "object":
             return self.objects[content]
@@ -136,19 +140,19 @@ class Server:
             return Callback(self, content)
         raise wire.BadMessage(f"no tag {tag!r}")
 
-    def describe(self, problem):
+    def describe(self, problem: BaseException) -> dict[str, Any]:
         """Describe an exception: its class, and what it was given."""
         try:
             arguments = [wire.encode(argument, repr) for argument in problem.args]
-        except Exception:
+        except Exception:  # noqa: BLE001 - of the program's own class
             arguments = []
         try:
             text = str(problem)[:2000]
-        except Exception:
+        except Exception:  # noqa: BLE001 - of the program's own class
             text = ""
         return {"class": self.lineage(type(problem)), "args": arguments, "text": text}
 
-    def lineage(self, kind):
+    def lineage(self, kind: type[BaseException]) -> list[Any]:
         """List an exception's class and those it is derived from, up to the first built-in one."""
         line = []
         for base in kind.__mro__:
@@ -162,10 +166,11 @@ class Server:
 class Callback:
     """A function of the tests, which the program may call and nothing else."""
 
-    def __init__(self, server, number):
+    def __init__(self, server: Server, number: int) -> None:
         self._server, self._number = server, number
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Have the tests call it."""
         server = self._server
         server.channel.send(
             {

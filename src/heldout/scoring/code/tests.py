@@ -1,4 +1,4 @@
-"""The tests of a Python program as plain data, and those of four datasets.
+r"""The tests of a Python program as plain data, and those of four datasets.
 
     PythonTests(code=["assert add(1, 2) == 3"])                          one test, one process
     PythonTests(calls=[CallTest([1, 2], 3)], entry_point="add")          data in, data out
@@ -60,7 +60,7 @@ class PythonTests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     setup: str = ""
     """Code that runs before each of `code`, without the program: imports and helpers."""
     prompt: str = ""
-    """The beginning of every program, such as imports and the signature that was to be completed."""
+    """The beginning of every program, such as imports and a signature to be completed."""
     files: dict[str, str] = {}
     """Files beside the program, by path."""
     tolerance: float = 1e-6

@@ -1,12 +1,14 @@
 """Values as JSON, between a program, the tests and the grader. Standard library alone.
 
-This file is sent into sandboxes with `program_side.py` and `tests_side.py`, and is imported by the
-grader. What is data (numbers, texts, containers of them) crosses as data, and arrives as exactly the
-built-in type: a subclass of `int` or `str` is its value, and methods stay behind. What is not data
-is left to `other`, which makes a reference of it or refuses it.
+This file is sent into sandboxes with `program_side.py` and `tests_side.py`, and is imported by
+the grader. What is data (numbers, texts, containers of them) crosses as data, and arrives as
+exactly the built-in type: a subclass of `int` or `str` is its value, and methods stay behind. What
+is not data is left to `other`, which makes a reference of it or refuses it.
 
-A list is a JSON list, and plain values are themselves; everything else is `{"t": tag, "v": content}`.
+A list is a JSON list, and plain values are themselves; all else is `{"t": tag, "v": content}`.
 """
+
+from __future__ import annotations
 
 import collections
 import datetime
@@ -14,6 +16,11 @@ import decimal
 import fractions
 import json
 import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+Inner = Callable[[Any], Any]
+Writer = Callable[[Any, Inner], Any]
 
 DEPTH = 200
 """How deeply values may be nested."""
@@ -27,7 +34,7 @@ class BadMessage(Exception):
     """What arrived is no message of this protocol."""
 
 
-def encode(value, other, depth=0):
+def encode(value: Any, other: Callable[[Any], Any], depth: int = 0) -> Any:
     """Make JSON values of a value.
 
     Args:
@@ -52,38 +59,38 @@ def encode(value, other, depth=0):
     return other(value)
 
 
-def _write_int(value, _):
+def _write_int(value: int, _: Inner) -> Any:
     number = int.__int__(value)
     return number if -(2**53) < number < 2**53 else {"t": "int", "v": hex(number)}
 
 
-def _write_float(value, _):
+def _write_float(value: float, _: Inner) -> Any:
     number = float.__pos__(value)
     if number - number == 0.0:
         return number
     return {"t": "float", "v": float.__repr__(number)}
 
 
-def _write_dict(tag):
-    def write(value, inner):
+def _write_dict(tag: str) -> Writer:
+    def write(value: dict[Any, Any], inner: Inner) -> Any:
         return {"t": tag, "v": [[inner(k), inner(v)] for k, v in dict.items(value)]}
 
     return write
 
 
-def _write_many(tag, iterate):
-    def write(value, inner):
+def _write_many(tag: str, iterate: Callable[[Any], Iterator[Any]]) -> Writer:
+    def write(value: Any, inner: Inner) -> Any:
         items = [inner(item) for item in iterate(value)]
         return items if tag == "list" else {"t": tag, "v": items}
 
     return write
 
 
-def _write_text(tag, text):
+def _write_text(tag: str, text: Callable[[Any], str]) -> Writer:
     return lambda value, _: {"t": tag, "v": text(value)}
 
 
-_WRITERS = (
+_WRITERS: tuple[tuple[type, Writer], ...] = (
     (int, _write_int),
     (float, _write_float),
     (str, lambda value, _: str.__str__(value)),
@@ -109,7 +116,7 @@ _WRITERS = (
 )
 
 
-def decode(value, other):
+def decode(value: Any, other: Callable[[Any, Any], Any]) -> Any:
     """Make the value of JSON values; its types are built-in ones and those of this module alone.
 
     Args:
@@ -125,7 +132,7 @@ def decode(value, other):
         raise BadMessage(f"{type(problem).__name__}: {problem}") from None
 
 
-def _decode(value, other):
+def _decode(value: Any, other: Callable[[Any, Any], Any]) -> Any:
     if isinstance(value, list):
         return [_decode(item, other) for item in value]
     if not isinstance(value, dict):
@@ -141,20 +148,20 @@ def _decode(value, other):
     return other(tag, content)
 
 
-_READ_ITEMS = {
+_READ_ITEMS: dict[str, Callable[[Iterable[Any]], Any]] = {
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
     "deque": collections.deque,
     "complex": lambda items: complex(*items),
 }
-_READ_PAIRS = {
+_READ_PAIRS: dict[str, Callable[[list[tuple[Any, Any]]], Any]] = {
     "dict": dict,
     "Counter": lambda pairs: collections.Counter(dict(pairs)),
     "OrderedDict": collections.OrderedDict,
     "defaultdict": lambda pairs: collections.defaultdict(None, pairs),
 }
-_READ_CONTENT = {
+_READ_CONTENT: dict[str, Callable[[Any], Any]] = {
     "int": lambda content: int(content, 16),
     "float": float,
     "bytes": bytes.fromhex,
@@ -169,12 +176,12 @@ _READ_CONTENT = {
 }
 
 
-def dump(message):
+def dump(message: Any) -> bytes:
     """Write a message as one line."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def load(line):
+def load(line: bytes) -> dict[str, Any]:
     """Read a message, which is an object.
 
     Raises:
@@ -195,7 +202,7 @@ class Channel:
     Afterwards both are /dev/null: what is printed does not get between messages.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._in = os.fdopen(os.dup(0), "rb")
         self._out = os.fdopen(os.dup(1), "wb")
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -204,12 +211,12 @@ class Channel:
         os.close(nothing)
         self.send({"ready": True})
 
-    def send(self, message):
+    def send(self, message: dict[str, Any]) -> None:
         """Send a message."""
         self._out.write(dump(message))
         self._out.flush()
 
-    def receive(self):
+    def receive(self) -> dict[str, Any]:
         """Wait for a message; raises EOFError where the other side is gone."""
         line = self._in.readline()
         if not line:
