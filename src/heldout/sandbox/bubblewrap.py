@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from heldout.errors import SandboxError
+from heldout.errors import InvalidInput, SandboxError
 from heldout.sandbox.seccomp import build_filter
 from heldout.sandbox.values import SandboxLimits
 
@@ -21,6 +22,8 @@ TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders of a system that are links into /usr today."""
 ETC = ("alternatives", "ld.so.cache", "localtime")
 ETC_NETWORK = ("resolv.conf", "hosts", "ssl", "ca-certificates", "nsswitch.conf", "services")
+OWN = ("/work", "/tmp", "/proc", "/dev", "/etc", "/sys")
+"""Folders of the sandbox itself."""
 FILES = {
     "passwd": "root:x:0:0::/root:/usr/sbin/nologin\nuser:x:1000:1000::/work:/bin/bash\n",
     "group": "root:x:0:\nuser:x:1000:\n",
@@ -38,7 +41,7 @@ def find_bubblewrap() -> str | None:
 
 @cache
 def find_interpreter() -> tuple[str, str]:
-    """Return the folder of the Python that heldout runs on, without its venv, and its binary.
+    """Return the folder of the Python that heldout runs on, not its venv's, and its binary's name.
 
     Raises:
         SandboxError: There is none where Python says.
@@ -46,44 +49,43 @@ def find_interpreter() -> tuple[str, str]:
     prefix = Path(sys.base_prefix)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for name in (version, "python3", "python"):
-        binary = prefix / "bin" / name
-        if binary.is_file():
-            return str(prefix), str(binary)
+        if (prefix / "bin" / name).is_file():
+            return str(prefix), name
     raise SandboxError(
         f"there is no Python for programs in the sandbox: {prefix}/bin has no {version}",
         hint="run heldout with a Python that is installed as usual (python.org, apt, uv, pyenv)",
     )
 
 
+def interpreter_folder() -> str:
+    """Return where programs find that Python: where it is, or where it hides no files of theirs."""
+    prefix, _ = find_interpreter()
+    return "/python" if _is_taken(prefix) else prefix
+
+
 def make_settings(
-    limits: SandboxLimits, *, network: bool, readable: Sequence[str]
+    limits: SandboxLimits, *, network: bool, readable: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
     """Return what the supervisor has to know.
 
     Args:
         limits: Of the sandbox.
         network: Whether programs may use the host's network.
-        readable: More paths of the host that programs may read.
+        readable: More paths of the host that programs may read, each with its path in the sandbox.
 
     Raises:
-        SandboxError: Bubblewrap is missing, or Python, or a path.
+        SandboxError: Bubblewrap is missing, or Python.
     """
     binary = find_bubblewrap()
     if binary is None:
         raise SandboxError("bubblewrap is not installed", hint=INSTALL)
     prefix, _ = find_interpreter()
-    for path in readable:
-        if not Path(path).exists():
-            raise SandboxError(f"{path} was to be readable in the sandbox, and is not there")
-    etc = {} if network else FILES
-    etc_binds = [
-        path
-        for path in (Path("/etc") / name for name in (*ETC, *(ETC_NETWORK if network else ())))
-        if path.exists()
-    ]
-    given = {path.name for path in etc_binds}
-    binds = [] if _is_in(prefix, "/usr") and not _is_in(prefix, "/usr/local") else [prefix]
-    binds += [path for path in readable if path not in binds]
+    is_system = _is_in(prefix, "/usr") and not _is_in(prefix, "/usr/local")
+    binds = [] if is_system else [(prefix, interpreter_folder())]
+    packages = [] if is_system else _find_packages(prefix)
+    names = (*ETC, *(ETC_NETWORK if network else ()))
+    etc_binds = [f"/etc/{name}" for name in names if Path(f"/etc/{name}").exists()]
+    hidden = [path for path in ("/usr/local", "/usr/src") if Path(path).is_dir()]
     return {
         "backend": "bubblewrap",
         "bubblewrap": binary,
@@ -91,31 +93,56 @@ def make_settings(
         "disk": limits.disk,
         "files": limits.files,
         "filter": build_filter().hex(),
-        "system": [("/usr", "/usr"), *((f"/{n}", f"/{n}") for n in TOP if _is_folder(n))],
-        "links": [(str(Path(f"/{n}").readlink()), f"/{n}") for n in TOP if _is_link(n)],
-        "hidden": [path for path in ("/usr/local", "/usr/src") if Path(path).is_dir()]
-        + [str(path) for path in Path("/usr/lib").glob("python3*/dist-packages")],
-        "binds": [(path, path) for path in binds],
-        "hidden_in_binds": [
-            str(path)
-            for path in Path(prefix).glob("lib*/python3*/*-packages")
-            if path.name in ("site-packages", "dist-packages") and binds and binds[0] == prefix
-        ],
-        "etc": {n: text for n, text in (etc or FILES).items() if n not in given},
-        "etc_binds": [str(path) for path in etc_binds],
+        "system": ["/usr", *(f"/{name}" for name in TOP if _is_folder(name))],
+        "links": [(str(Path(f"/{name}").readlink()), f"/{name}") for name in TOP if _is_link(name)],
+        "hidden": [*hidden, *_find_packages("/usr")],
+        "binds": binds,
+        "hidden_in_binds": [path.replace(prefix, binds[0][1], 1) for path in packages],
+        "readable": [*readable],
+        "etc": {name: text for name, text in FILES.items() if f"/etc/{name}" not in etc_binds},
+        "etc_binds": etc_binds,
     }
+
+
+def check_readable(
+    readable: Sequence[str | Path] | Mapping[str, str | Path],
+) -> tuple[tuple[str, str], ...]:
+    """Return paths of the host with their paths in the sandbox.
+
+    Raises:
+        InvalidInput: One is not there, or would hide what the sandbox needs.
+    """
+    if isinstance(readable, str | Path):
+        raise InvalidInput(f"readable is a list of paths, not {readable!r}")
+    if isinstance(readable, Mapping):
+        pairs = [(str(Path(source).absolute()), target) for target, source in readable.items()]
+    else:
+        pairs = [(str(Path(path).absolute()),) * 2 for path in readable]
+    for source, target in pairs:
+        if not Path(source).exists():
+            raise InvalidInput(f"{source} was to be readable in the sandbox, and is not there")
+        if not target.startswith("/") or target == "/" or ".." in target or _is_taken(target):
+            raise InvalidInput(
+                f"{source} cannot be {target} in the sandbox, whose own files are there",
+                hint='give it another path: readable={"/packages": SOURCE}',
+            )
+    return tuple(pairs)
 
 
 def make_unsafe_settings(limits: SandboxLimits) -> dict[str, Any]:
     """Return what a supervisor without namespaces has to know."""
-    return {"backend": "unsafe", "filter": "", "disk": limits.disk, "files": limits.files}
+    return {
+        "backend": "unsafe",
+        "filter": "",
+        "disk": limits.disk,
+        "folder": tempfile.gettempdir(),
+    }
 
 
 def default_environment() -> dict[str, str]:
     """Return the environment that programs have: nothing of the host's."""
-    prefix, _ = find_interpreter()
     return {
-        "PATH": f"{prefix}/bin:{PATH}",
+        "PATH": f"{interpreter_folder()}/bin:{PATH}",
         "HOME": "/work",
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",
@@ -125,6 +152,16 @@ def default_environment() -> dict[str, str]:
 
 def _is_in(path: str, folder: str) -> bool:
     return Path(path).is_relative_to(folder)
+
+
+def _is_taken(path: str) -> bool:
+    return any(_is_in(path, folder) for folder in OWN)
+
+
+def _find_packages(prefix: str) -> list[str]:
+    """Return the folders of packages that were installed for a Python."""
+    found = Path(prefix).glob("lib*/python3*/*-packages")
+    return [str(path) for path in found if path.name in ("site-packages", "dist-packages")]
 
 
 def _is_link(name: str) -> bool:

@@ -25,10 +25,11 @@ CHUNK = 1 << 18
 START_SECONDS = 60.0
 END_SECONDS = 15.0
 """Time for a supervisor to end, once its socket is closed."""
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
+CODE = "import sys; sys.path.append({!r}); from supervisor.loop import main; main({})"
+"""A supervisor is imported from its folder: without heldout, and compiled before."""
 
 
-class Supervisor:
+class RunningSupervisor:
     """A running supervisor; one sandbox at a time is its."""
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
@@ -38,7 +39,7 @@ class Supervisor:
         self._finalize = weakref.finalize(self, _end, process, control, self._owner)
 
     @classmethod
-    async def start(cls, settings: dict[str, Any]) -> Supervisor:
+    async def start(cls, settings: dict[str, Any]) -> RunningSupervisor:
         """Start one and wait until it is ready.
 
         Raises:
@@ -56,7 +57,7 @@ class Supervisor:
             await supervisor.close()
             raise
         ready = json.loads(answer or b"{}")
-        if "box" not in ready:
+        if "ready" not in ready:
             await supervisor.close()
             raise SandboxError(
                 f"the sandbox could not be made: {ready.get('error', 'its process ended')}",
@@ -65,13 +66,14 @@ class Supervisor:
         return supervisor
 
     @classmethod
-    def _launch(cls, settings: dict[str, Any]) -> Supervisor:
+    def _launch(cls, settings: dict[str, Any]) -> RunningSupervisor:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             mine.setblocking(False)
             with theirs:
+                code = CODE.format(str(Path(__file__).parent), theirs.fileno())
                 process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(SUPERVISOR), str(theirs.fileno())],
+                    [sys.executable, "-I", "-S", "-c", code],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -87,7 +89,7 @@ class Supervisor:
             raise SandboxError(f"the sandbox could not be started: {problem}") from None
         return supervisor
 
-    def connect(self, *streams: int) -> Channel:
+    def connect(self, *streams: int) -> RequestChannel:
         """Open a channel for one request; `streams` are for its program."""
         if os.getpid() != self._owner:
             raise SandboxError("a sandbox cannot be used in a forked process; open one there")
@@ -101,7 +103,7 @@ class Supervisor:
             except OSError as problem:
                 mine.close()
                 raise SandboxError(f"the sandbox is gone: {problem}") from None
-        return Channel(mine)
+        return RequestChannel(mine)
 
     async def ask(self, request: dict[str, Any], blob: bytes = b"") -> tuple[dict[str, Any], bytes]:
         """Send a request and wait for the reply; if the wait is cancelled, so is the request."""
@@ -134,7 +136,7 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -
         process.wait()
 
 
-class Channel:
+class RequestChannel:
     """One request and its reply."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -190,6 +192,9 @@ class Channel:
     def close(self) -> None:
         """Close it; a program that still runs is killed."""
         _shut_down(self._connection)
+
+    def __del__(self) -> None:
+        self._connection.close()  # of a pool that nobody closed
 
 
 def _encode(request: dict[str, Any], blob: bytes = b"") -> bytes:

@@ -1,7 +1,7 @@
 """Sandboxes that are started ahead: as many as there are cores, whatever the number of samples.
 
-A sandbox goes back empty: the supervisor kills what runs, and mounts a fresh file system, while the
-caller goes on. So taking one costs no start of a process, and nothing of the sandbox before is in it.
+A sandbox goes back empty: the supervisor kills what runs and mounts a fresh file system, while the
+caller goes on. So to take one costs no start of a process, and nothing is left of the one before.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from heldout._aio import wait_for
 from heldout._memory import available_cores
 from heldout.errors import InvalidInput, SandboxError
-from heldout.sandbox.client import Channel, Supervisor
-from heldout.sandbox.sandbox import Sandbox, SandboxSettings
+from heldout.sandbox.bubblewrap import check_readable
+from heldout.sandbox.client import RequestChannel, RunningSupervisor
+from heldout.sandbox.sandbox import Readable, Sandbox, SandboxSettings
 from heldout.sandbox.values import SandboxLimits
 
 
@@ -36,7 +36,7 @@ class SandboxPool:
         backend: str | None = None,
         network: bool = False,
         limits: SandboxLimits | None = None,
-        readable: Sequence[str | Path] = (),
+        readable: Readable = (),
     ) -> None:
         """Make a pool. Nothing is started yet.
 
@@ -50,7 +50,9 @@ class SandboxPool:
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise InvalidInput(f"the size of a sandbox pool is a positive number, not {size!r}")
         self.size = size or available_cores()
-        self.settings = SandboxSettings(backend, network, limits or SandboxLimits(), (*readable,))
+        self.settings = SandboxSettings(
+            backend, network, limits or SandboxLimits(), check_readable(readable)
+        )
         self._forget()
 
     def _forget(self) -> None:
@@ -148,7 +150,7 @@ def _remake(size: int, settings: SandboxSettings) -> SandboxPool:
         backend=settings.backend,
         network=settings.network,
         limits=settings.limits,
-        readable=settings.readable,
+        readable={target: source for source, target in settings.readable},
     )
 
 
@@ -156,11 +158,11 @@ class _Slot:
     """A supervisor, if it has been started, and the renewal that it was asked for."""
 
     def __init__(self) -> None:
-        self._supervisor: Supervisor | None = None
-        self._renewal: Channel | None = None
+        self._supervisor: RunningSupervisor | None = None
+        self._renewal: RequestChannel | None = None
         self.backend = ""
 
-    async def ready(self, settings: SandboxSettings) -> Supervisor:
+    async def ready(self, settings: SandboxSettings) -> RunningSupervisor:
         """Wait until its root is fresh; a supervisor that cannot make one is replaced."""
         if self._renewal is not None and self._supervisor is not None:
             renewal, self._renewal = self._renewal, None
@@ -174,7 +176,7 @@ class _Slot:
                 return self._supervisor
             await self._supervisor.close()
         self.backend, started = settings.choose()
-        self._supervisor = await Supervisor.start(started)
+        self._supervisor = await RunningSupervisor.start(started)
         return self._supervisor
 
     def renew(self) -> bool:

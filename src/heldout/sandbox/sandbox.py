@@ -11,6 +11,7 @@ eval records an error and no score.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -23,13 +24,21 @@ import anyio
 from heldout.errors import InvalidInput, SandboxError
 from heldout.sandbox.bubblewrap import (
     INSTALL,
+    check_readable,
     default_environment,
     find_bubblewrap,
     find_interpreter,
+    interpreter_folder,
     make_settings,
     make_unsafe_settings,
 )
-from heldout.sandbox.client import Channel, Supervisor, close_pipe, read_pipe, write_pipe
+from heldout.sandbox.client import (
+    RequestChannel,
+    RunningSupervisor,
+    close_pipe,
+    read_pipe,
+    write_pipe,
+)
 from heldout.sandbox.values import MIB, ProgramOutcome, SandboxLimits, SandboxTree, TreeEntry
 
 TRIVIAL = ("/bin/true",)
@@ -39,13 +48,14 @@ TRIVIAL_SECONDS = (2.0, 30.0)
 READ_LIMIT = 16 * MIB
 LINE_LIMIT = MIB
 TREE_FILES, TREE_BYTES = 20_000, 64 * MIB
+Readable = Sequence[str | Path] | Mapping[str, str | Path]
 BACKENDS = ("bubblewrap", "docker", "podman", "unsafe")
 
 
 class Sandbox:
     """One fresh root with a folder /work; open one with `open_sandbox`, or take one of a pool."""
 
-    def __init__(self, supervisor: Supervisor, backend: str, limits: SandboxLimits) -> None:
+    def __init__(self, supervisor: RunningSupervisor, backend: str, limits: SandboxLimits) -> None:
         self.backend = backend
         """bubblewrap, docker, podman; or unsafe, which isolates nothing."""
         self.limits = limits
@@ -66,7 +76,9 @@ class Sandbox:
     @property
     def python(self) -> str:
         """The path of a Python in the sandbox: that of heldout, without site-packages."""
-        return find_interpreter()[1]
+        if self.backend == "unsafe":
+            return sys.executable
+        return f"{interpreter_folder()}/bin/{find_interpreter()[1]}"
 
     async def run(
         self,
@@ -320,7 +332,7 @@ def _make_outcome(reply: dict[str, Any], blob: bytes) -> ProgramOutcome:
 class SandboxProcess:
     """A program that stays: it is written to and read from until it ends or is killed."""
 
-    def __init__(self, sandbox: Sandbox, channel: Channel, stdin: int, stdout: int) -> None:
+    def __init__(self, sandbox: Sandbox, channel: RequestChannel, stdin: int, stdout: int) -> None:
         self._sandbox, self._channel = sandbox, channel
         self._stdin, self._stdout = stdin, stdout
         self._buffer = bytearray()
@@ -417,15 +429,15 @@ class SandboxSettings:
     backend: str | None
     network: bool
     limits: SandboxLimits
-    readable: tuple[str | Path, ...]
+    readable: tuple[tuple[str, str], ...]
+    """Paths of the host, with their paths in the sandbox."""
 
     def choose(self) -> tuple[str, dict[str, Any]]:
         """Return the backend, and what its supervisor has to know."""
         backend = choose_backend(self.backend)
         if backend == "unsafe":
             return backend, make_unsafe_settings(self.limits)
-        readable = [str(Path(path).absolute()) for path in self.readable]
-        return backend, make_settings(self.limits, network=self.network, readable=readable)
+        return backend, make_settings(self.limits, network=self.network, readable=self.readable)
 
 
 class OpeningSandbox:
@@ -437,7 +449,7 @@ class OpeningSandbox:
 
     async def _open(self) -> Sandbox:
         backend, settings = self._settings.choose()
-        return Sandbox(await Supervisor.start(settings), backend, self._settings.limits)
+        return Sandbox(await RunningSupervisor.start(settings), backend, self._settings.limits)
 
     def __await__(self) -> Generator[Any, None, Sandbox]:
         return self._open().__await__()
@@ -477,7 +489,7 @@ def open_sandbox(
     *,
     network: bool = False,
     limits: SandboxLimits | None = None,
-    readable: Sequence[str | Path] = (),
+    readable: Readable = (),
 ) -> OpeningSandbox:
     """Open a sandbox, with `await` or with `async with`, which closes it, too.
 
@@ -485,10 +497,13 @@ def open_sandbox(
         backend: bubblewrap, docker or podman; by default the one that is there.
         network: Whether programs may use the network of the host.
         limits: What they may use.
-        readable: Files and folders of the host that they may read, at the same paths.
+        readable: Files and folders of the host that they may read, at the same paths; or by the
+            paths that they have in the sandbox: {"/packages": "venv/lib/python3.12/site-packages"}.
 
     Raises:
         SandboxError: There is no backend, or it does not work here.
     """
-    settings = SandboxSettings(backend, network, limits or SandboxLimits(), (*readable,))
+    settings = SandboxSettings(
+        backend, network, limits or SandboxLimits(), check_readable(readable)
+    )
     return OpeningSandbox(settings)

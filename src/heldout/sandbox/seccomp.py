@@ -1,10 +1,10 @@
 """The system calls that programs are refused, as a filter for the kernel (classic BPF).
 
-No program that an eval runs needs them, and most of what was found in the kernel in the last years
-came through them: tracing, mounting, new user namespaces, keys, BPF, io_uring. Memory that belongs to
-no process (System V shared memory, memfd) would not count as anybody's. Sockets are those of the
-internet and of the file system: AF_VSOCK would reach the host of a virtual machine, whatever network
-namespace it is in.
+No program that an eval runs needs them, and most holes that were found in the kernel in the last
+years were in them: tracing, mounting, new user namespaces, keys, BPF, io_uring. Memory that belongs
+to no process (System V shared memory, memfd) would count as nobody's. Sockets are those of the
+internet and of the file system: AF_VSOCK would reach the host of a virtual machine, whatever
+network namespace it is in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import errno
 import platform
 import struct
 
-EXIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """What the kernel calls them: AUDIT_ARCH_*."""
 
 # name: (x86_64, aarch64); None where there is none
@@ -107,13 +107,13 @@ def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 def build_filter(machine: str | None = None) -> bytes:
     """Return the filter for a machine, this one by default; empty where its numbers are unknown."""
     machine = machine or platform.machine()
-    if machine not in EXIT_ARCHITECTURES:
+    if machine not in ARCHITECTURES:
         return b""
-    column = [*EXIT_ARCHITECTURES].index(machine)
+    column = [*ARCHITECTURES].index(machine)
     refuse = _step(_RETURN, _ERRNO | errno.EPERM)
     steps = [
         _step(_LOAD, _ARCHITECTURE),
-        _step(_EQUAL, EXIT_ARCHITECTURES[machine], 1, 0),
+        _step(_EQUAL, ARCHITECTURES[machine], 1, 0),
         _step(_RETURN, _KILL),  # 32-bit calls have other numbers
         _step(_LOAD, _NUMBER),
     ]

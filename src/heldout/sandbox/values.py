@@ -63,7 +63,10 @@ class ProgramOutcome:
     seconds: float
     """From its start to its end, by the clock."""
     peak_memory: int | None
-    """Bytes: of all its processes together as seen every 20 ms, or of the largest if that is more."""
+    """Bytes of all its processes, as seen every 20 ms, or of the largest if that is more.
+
+    None if it ended before it was seen, and was small.
+    """
 
 
 @dataclass(frozen=True)
