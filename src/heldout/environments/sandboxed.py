@@ -121,7 +121,7 @@ class SandboxSession:
             if line.endswith(b"\n"):
                 return msgspec.json.decode(line, type=kind)
             outcome = await self._process.kill()
-            if outcome.reason is not None:
+            if outcome.reason not in (None, "killed"):
                 problem = f"everything in it was stopped for its {outcome.reason}"
         except (TimeoutError, BrokenPipeError, *UNREADABLE):
             pass  # what runs in the sandbox has stopped, ended or faked the session

@@ -8,11 +8,13 @@ import json
 import pickle
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+import heldout
 from heldout import Message, Sample, Score, Trajectory
 from heldout._aio import settle
 from heldout.errors import InvalidInput, SandboxError, ScoringFailed
@@ -31,6 +33,8 @@ from heldout.scoring import (
 )
 from heldout.scoring.grades import Grade
 from tests.scoring.code.hacks import HACKS, OTHERS, RIGHT, ROW, TESTS
+from tests.scoring.examples import wrong_rows
+from tests.scoring.examples.code import EXAMPLES
 
 Given = Mapping[str, tuple[str, PythonTests]]
 
@@ -231,6 +235,13 @@ def test_right_programs_pass_tests_of_every_style() -> None:
     assert wrong == {}
 
 
+def test_examples_come_out_as_the_docs_say() -> None:
+    def grade_example(answer: str, target: Any) -> Grade:
+        return anyio.run(lambda: grade_python(answer, answer, sample_of(target)))
+
+    assert wrong_rows(EXAMPLES, grade_example, noted=True) == []
+
+
 # --- What does not ------------------------------------------------------------------------------
 
 
@@ -329,6 +340,49 @@ def test_a_reply_without_a_program_is_a_0() -> None:
         found = grade(reply, TESTS)
         assert (found.value, found.extracted, found.note) == (0.0, None, "no answer")
         assert found.tracked[0].value == 0.0
+
+
+def test_rescoring_runs_only_what_has_not_been_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [
+        Sample("double", {"question": "Double it."}, ["assert f(2) == 4"]),
+        Sample("square", {"question": "Square it."}, ["assert f(2) == 4", "assert f(3) == 9"]),
+    ]
+    report = heldout.run(
+        samples,
+        Rubric(part(grade_python, name="correct")),
+        endpoint=lambda messages: "def f(x): return 2 * x",
+        experiment_name="programs",
+        output_dir=str(tmp_path),
+    )
+    taken = []
+    take = SandboxPool.sandbox
+
+    def count(pool: SandboxPool) -> Any:
+        taken.append(pool)
+        return take(pool)
+
+    monkeypatch.setattr(SandboxPool, "sandbox", count)
+
+    def only_share(answer: str, text: str, sample: Sample) -> Any:
+        return grade_python(answer, text, sample)
+
+    def rescore(name: str, *parts: Any) -> Any:
+        config = heldout.EvalConfig(experiment_name=name, output_dir=str(tmp_path))
+        return anyio.run(lambda: heldout.rescore(report, Rubric(*parts), config))
+
+    again = rescore("again", part(only_share, name="share", weight=0.5), always)
+    assert taken == []
+    assert [r.score["share"] for r in again.results] == [1.0, 0.0]
+    assert [r.score["share_tests_passed"] for r in again.results] == [1.0, 0.5]
+    assert again.results[1].score.metrics[0].metadata == report.results[1].score.metrics[0].metadata
+    rescore("other", part(grade_python, name="correct", timeout=9.0))
+    assert taken != []  # another time limit may have another outcome
+
+
+def always(answer: str) -> float:
+    return 1.0
 
 
 # --- What is an error, and no 0 -----------------------------------------------------------------
