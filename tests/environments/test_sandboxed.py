@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import anyio
 import pytest
 
 import heldout
-from heldout import Message, Sample, ToolCall
+from heldout import Message, Metric, Sample, Score, ToolCall, Trajectory
 from heldout.environments import PythonEnvironment, ShellEnvironment
 from heldout.environments.sandboxed import SandboxEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput, SandboxError
 from heldout.sandbox import SandboxLimits
+from heldout.scoring import PythonTests, grade_python
 from heldout.testing import check_environment
+from heldout.training.rollouts import rollout_batch
+from tests.toy import engine, parse, plain, render
 
 SHELL, PYTHON = "bash", "python"
 
@@ -120,8 +124,8 @@ def test_a_session_that_is_killed_or_stopped_is_started_again() -> None:
         "echo usable",
     )
     assert shown[0] == (
-        "it stopped answering\n[the shell was killed and was started again: variables, functions and "
-        "the current folder are gone, files are kept]"
+        "it stopped answering\n[the shell was killed and was started again: variables, functions "
+        "and the current folder are gone, files are kept]"
     )
     assert "MemoryError" in shown[1] or "memory" in shown[1]
     assert shown[2] == "usable\n"
@@ -137,8 +141,8 @@ CHECK = "grep -qx 42 answer.txt && grep -q secret /tmp/check/key.txt"
         ("echo 41 > answer.txt", False),
         ("true", False),
         # The check runs where the model never was: what it left running or changed is not there.
-        ("mkdir -p bin; printf '#!/bin/sh\\nexit 0' > bin/grep; chmod +x bin/grep; "
-         "export PATH=/work/bin:$PATH; echo 'exit 0' > .bashrc; export BASH_ENV=/work/.bashrc", False),
+        ("mkdir -p bin; printf '#!/bin/sh\\nexit 0' > bin/grep; chmod +x bin/grep; echo 'exit 0' > "
+         ".bashrc; export PATH=/work/bin:$PATH BASH_ENV=/work/.bashrc", False),
         ("(while [ ! -e /tmp/check ]; do sleep 0.01; done; echo 42 > answer.txt) & disown", False),
         ("mkfifo answer.txt", False),
         ("ln -s /proc/self/environ answer.txt", False),
@@ -298,3 +302,75 @@ def test_nothing_is_left_on_any_way_out(how: str, tmp_path: Path) -> None:
     assert error in (report.results[0].error or "")
     assert report.summary["n_errors"] == (how != "limit")
     assert children() <= before
+
+
+def test_training_rollouts_run_in_shells_and_are_rewarded_by_programs() -> None:
+    def say(prompt: str, turn: int) -> str:
+        number = 7 if "<user>right" in prompt else 6
+        program = f"def f(): return {number}"
+        return f'!bash {{"command": "echo {number} > n"}}' if turn == 1 else program
+
+    async def score(trajectory: Trajectory, sample: Sample) -> Score:
+        tests = PythonTests(code=("assert f() == 7",))
+        grade = await grade_python(trajectory.answer, trajectory.answer, sample, tests=tests)
+        checked = Metric("checked", trajectory.outcome["check"]["passed"], 1.0)
+        return Score((*grade.metrics("program", 1.0), checked))
+
+    rollouts = rollout_batch(
+        [Sample(name, {"prompt": name}) for name in ("right", "wrong")],
+        lambda sample: ShellEnvironment(check="grep -q 7 n"),
+        render,
+        engine(say),
+        3,
+        per_turn_max_tokens=60,
+        decode=plain,
+        parse=parse,
+        score_fn=score,
+    )
+    assert [(r.error, r.reward) for r in rollouts] == [(None, 1.0), (None, 0.0)]
+
+
+def test_a_shell_that_was_stopped_goes_on_in_a_resumed_run(tmp_path: Path) -> None:
+    commands = ["cd /tmp; x=1", "x=$((x + 1)); echo $x > /work/x", "echo $x$PWD >> /work/x"]
+
+    reached = tmp_path / "reached"
+
+    async def policy(messages: list[Message]) -> Message | str:
+        turns = sum(m.role == "assistant" for m in messages)
+        if turns == 2 and not reached.exists():
+            reached.touch()
+            await anyio.sleep_forever()
+        return call(SHELL, commands[turns]) if turns < len(commands) else "Done."
+
+    async def evaluate(*, resume: bool) -> Any:
+        config = heldout.EvalConfig(
+            endpoint=policy,
+            save_turns=True,
+            resume=resume,
+            experiment_name="shell",
+            output_dir=str(tmp_path),
+        )
+        samples = [Sample("a", {"prompt": "Count."})]
+        return await heldout.evaluate(samples, config, is_counted, environment_factory=make_shell)
+
+    async def main() -> Any:
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(evaluate, resume=False))
+            while not reached.exists():
+                await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
+        return await evaluate(resume=True)
+
+    report = anyio.run(main)
+    assert report.summary["mean"] == 1.0
+    timing = report.results[0].trajectory.timing
+    assert timing is not None
+    assert timing.restored_turns == 2
+
+
+def make_shell(sample: Sample) -> ShellEnvironment:
+    return ShellEnvironment()
+
+
+def is_counted(trajectory: Trajectory, sample: Sample) -> bool:
+    return bool(trajectory.outcome["files"]["x"] == "2\n2/tmp\n")

@@ -1,4 +1,4 @@
-"""Programs that attack: the host stays as it was, the outcome has its reason, the next program runs.
+"""Programs that attack: the host is unchanged, the outcome has its reason, the next program runs.
 
 A program prints ESCAPED where it got through. Bombs are bounded: limits are small, and the one on
 processes is verified with a program that could not fill the machine even if it did not hold.
@@ -277,7 +277,8 @@ REFUSED = {
     "the host's files": """
         for path in (SECRET, "/etc/shadow", "/root/.ssh", "/home", "/var", "/run", "/sys", "/boot",
                      "/mnt", "/srv", "/work/main", "/usr/local/bin", "/etc/ssh", "/etc/machine-id"):
-            expect_error(path, lambda: os.listdir(path) if not os.path.isfile(path) else open(path).read())
+            look = open if os.path.isfile(path) else os.listdir
+            expect_error(path, lambda: look(path))
         print(sorted(os.listdir("/")))
         for path, folders, files in os.walk("/root"):
             if any(name.startswith(".") and name != ".pyenv" for name in folders + files):
@@ -313,7 +314,7 @@ REFUSED = {
                      "sys/vm/overcommit_memory", "1/mem", "self/uid_map", "1/oom_score_adj"):
             expect_error(path, lambda: open(f"/proc/{path}", "r+b", buffering=0).write(b"0"))
         for path in ("kcore", "kmsg", "1/mem", "kallsyms"):
-            expect_error(path, lambda: open(f"/proc/{path}", "rb").read(20).strip(b"0 aT_texhd") or 1/0)
+            expect_error(path, lambda: open(f"/proc/{path}", "rb").read(16).strip(b"0") or 1 / 0)
         for path in ("1/root/etc/shadow", "1/root/var", "self/root/home", "1/cwd/var", "1/fd/3"):
             expect_error(path, lambda: os.stat(f"/proc/{path}"))
         """,

@@ -5,8 +5,7 @@ environment_factory = lambda sample: PythonEnvironment(files={"data.csv": sample
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from heldout.environments.sandboxed import (
@@ -17,7 +16,8 @@ from heldout.environments.sandboxed import (
 )
 from heldout.errors import EnvironmentFailed
 from heldout.sandbox import SandboxLimits, SandboxTree
-from heldout.sandbox.sandbox import SandboxSettings
+from heldout.sandbox.bubblewrap import check_readable
+from heldout.sandbox.sandbox import Readable, SandboxSettings
 from heldout.types import Message
 
 
@@ -51,7 +51,7 @@ class PythonEnvironment(SandboxEnvironment):
         backend: str | None = None,
         network: bool = False,
         limits: SandboxLimits | None = None,
-        readable: Sequence[str | Path] = (),
+        readable: Readable = (),
     ) -> None:
         """Make the interpreter of one episode; the sandbox is opened with the first code.
 
@@ -67,13 +67,13 @@ class PythonEnvironment(SandboxEnvironment):
             backend: As of `open_sandbox`, like the others.
             network: Whether code may use the host's network.
             limits: What it may use.
-            readable: Files and folders of the host that it may read, such as a folder of packages.
+            readable: Files and folders of the host that it may read, which are on the import path.
 
         Raises:
             InvalidInput: An argument is not valid.
             SandboxError: There is no sandbox here.
         """
-        settings = SandboxSettings(backend, network, limits or LIMITS, (*readable,))
+        settings = SandboxSettings(backend, network, limits or LIMITS, check_readable(readable))
         self._setup = setup
         self._cells: list[str] = []
         super().__init__(

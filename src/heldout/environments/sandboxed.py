@@ -72,7 +72,7 @@ def _check_pool(settings: SandboxSettings) -> SandboxPool:
         backend=settings.backend,
         network=settings.network,
         limits=settings.limits,
-        readable=settings.readable,
+        readable={target: source for source, target in settings.readable},
     )
 
 
@@ -83,8 +83,8 @@ class _Variables(msgspec.Struct):
 class SandboxSession:
     """An interpreter in a sandbox, as the environment sees it."""
 
-    def __init__(self, sandbox: Sandbox, kind: str) -> None:
-        self._sandbox, self._kind = sandbox, kind
+    def __init__(self, sandbox: Sandbox, kind: str, packages: str) -> None:
+        self._sandbox, self._kind, self._packages = sandbox, kind, packages
         self._process: SandboxProcess | None = None
 
     async def run(self, text: str, seconds: float, limit: int) -> SessionReply:
@@ -130,8 +130,9 @@ class SandboxSession:
 
     async def _start(self) -> SandboxProcess:
         sandbox = self._sandbox
-        argv = [sandbox.python, "-I", "-B", "-c", _session_code(), self._kind]
-        process = await sandbox.start(argv, merge_stderr=False)
+        argv = [sandbox.python, "-s", "-B", "-c", _session_code(), self._kind]
+        environment = {"PYTHONPATH": self._packages} if self._packages else {}
+        process = await sandbox.start(argv, environment=environment, merge_stderr=False)
         try:
             ready = await process.readline(timeout=2 * MARGIN)
         except TimeoutError:
@@ -153,7 +154,10 @@ class _SessionLost(Exception):
 
 @cache
 def _session_code() -> str:
-    return (resources.files(__package__ or "") / "session_side.py").read_text(encoding="utf-8")
+    code = (resources.files(__package__ or "") / "session_side.py").read_text(encoding="utf-8")
+    # Nothing that a model has written into /work is imported here.
+    start = "import sys\nsys.path[:] = [path for path in sys.path if path]\n"
+    return f"{start}exec(compile({code!r}, 'session_side.py', 'exec'))\n"
 
 
 class SandboxEnvironment(ToolEnvironment):
@@ -189,6 +193,7 @@ class SandboxEnvironment(ToolEnvironment):
         self._files, self._check, self._check_files = files or {}, check, check_files or {}
         self._timeout, self._output_limit, self._blocks = float(timeout), output_limit, blocks
         self._settings = settings
+        self._packages = ":".join(target for _, target in settings.readable)
         self._sandbox: Sandbox | None = None
         self._session: SandboxSession | None = None
 
@@ -200,7 +205,7 @@ class SandboxEnvironment(ToolEnvironment):
             self._sandbox = await OpeningSandbox(self._settings)
             for path, content in self._files.items():
                 await self._sandbox.write(path, content)
-            self._session = SandboxSession(self._sandbox, self.session_kind)
+            self._session = SandboxSession(self._sandbox, self.session_kind, self._packages)
             await self._prepare(self._session)
         return self._session
 
@@ -341,7 +346,7 @@ class SandboxEnvironment(ToolEnvironment):
         try:
             tree = _tree_from_json(state["tree"])
             self._sandbox = await OpeningSandbox(self._settings)
-            self._session = SandboxSession(self._sandbox, self.session_kind)
+            self._session = SandboxSession(self._sandbox, self.session_kind, self._packages)
             await self._restore_state(self._session, state, tree)
         except (SandboxError, InvalidInput, KeyError, TypeError, ValueError) as problem:
             raise EnvironmentFailed(f"the snapshot could not be restored: {problem}") from problem

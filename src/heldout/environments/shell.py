@@ -8,8 +8,7 @@ score_fn = lambda trajectory, sample: trajectory.outcome["check"]["passed"]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from heldout.environments.sandboxed import (
@@ -20,7 +19,8 @@ from heldout.environments.sandboxed import (
 )
 from heldout.errors import EnvironmentFailed
 from heldout.sandbox import SandboxLimits, SandboxTree
-from heldout.sandbox.sandbox import SandboxSettings
+from heldout.sandbox.bubblewrap import check_readable
+from heldout.sandbox.sandbox import Readable, SandboxSettings
 from heldout.types import Message
 
 
@@ -53,7 +53,7 @@ class ShellEnvironment(SandboxEnvironment):
         backend: str | None = None,
         network: bool = False,
         limits: SandboxLimits | None = None,
-        readable: Sequence[str | Path] = (),
+        readable: Readable = (),
     ) -> None:
         """Make the shell of one episode; the sandbox is opened with the first command.
 
@@ -77,7 +77,7 @@ class ShellEnvironment(SandboxEnvironment):
             InvalidInput: An argument is not valid.
             SandboxError: There is no sandbox here.
         """
-        settings = SandboxSettings(backend, network, limits or LIMITS, (*readable,))
+        settings = SandboxSettings(backend, network, limits or LIMITS, check_readable(readable))
         self._setup = setup
         self._folder = ""
         super().__init__(

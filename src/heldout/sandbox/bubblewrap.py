@@ -31,7 +31,9 @@ FILES = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
     "hostname": "sandbox\n",
 }
-PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+PYTHON = "/sandbox/bin/python"
+"""A link to the Python that programs have, whatever its name on the host."""
+PATH = "/sandbox/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 def find_bubblewrap() -> str | None:
@@ -79,12 +81,14 @@ def make_settings(
     binary = find_bubblewrap()
     if binary is None:
         raise SandboxError("bubblewrap is not installed", hint=INSTALL)
-    prefix, _ = find_interpreter()
+    prefix, name = find_interpreter()
     is_system = _is_in(prefix, "/usr") and not _is_in(prefix, "/usr/local")
     binds = [] if is_system else [(prefix, interpreter_folder())]
+    python = f"{interpreter_folder()}/bin/{name}"
     packages = [] if is_system else _find_packages(prefix)
     names = (*ETC, *(ETC_NETWORK if network else ()))
     etc_binds = [f"/etc/{name}" for name in names if Path(f"/etc/{name}").exists()]
+    links = [(str(Path(f"/{name}").readlink()), f"/{name}") for name in TOP if _is_link(name)]
     hidden = [path for path in ("/usr/local", "/usr/src") if Path(path).is_dir()]
     return {
         "backend": "bubblewrap",
@@ -94,7 +98,7 @@ def make_settings(
         "files": limits.files,
         "filter": build_filter().hex(),
         "system": ["/usr", *(f"/{name}" for name in TOP if _is_folder(name))],
-        "links": [(str(Path(f"/{name}").readlink()), f"/{name}") for name in TOP if _is_link(name)],
+        "links": [*links, (python, PYTHON), (python, f"{PYTHON}3")],
         "hidden": [*hidden, *_find_packages("/usr")],
         "binds": binds,
         "hidden_in_binds": [path.replace(prefix, binds[0][1], 1) for path in packages],
@@ -142,7 +146,7 @@ def make_unsafe_settings(limits: SandboxLimits) -> dict[str, Any]:
 def default_environment() -> dict[str, str]:
     """Return the environment that programs have: nothing of the host's."""
     return {
-        "PATH": f"{interpreter_folder()}/bin:{PATH}",
+        "PATH": PATH,
         "HOME": "/work",
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import socket
-import struct
 import subprocess
 import sys
 import weakref
@@ -19,8 +18,8 @@ import anyio
 from anyio.to_thread import run_sync
 
 from heldout.errors import InvalidInput, SandboxError
+from heldout.sandbox.supervisor.files import HEADER, encode
 
-HEADER = struct.Struct("!II")
 CHUNK = 1 << 18
 START_SECONDS = 60.0
 END_SECONDS = 15.0
@@ -146,7 +145,7 @@ class RequestChannel:
         """Send a request."""
         if len(blob) >= 1 << 32:
             raise InvalidInput("a sandbox takes less than 4 GiB at a time")
-        message = memoryview(_encode(request, blob))
+        message = memoryview(encode(request, blob))
         while message:
             try:
                 message = message[self._connection.send(message) :]
@@ -158,7 +157,7 @@ class RequestChannel:
     def post(self, request: dict[str, Any]) -> None:
         """Send a short request at once: nothing else is on its way."""
         try:
-            self._connection.send(_encode(request))
+            self._connection.send(encode(request))
         except OSError as problem:
             raise SandboxError(f"the sandbox is gone: {problem}") from None
 
@@ -185,9 +184,7 @@ class RequestChannel:
             data += chunk
             if end == HEADER.size and len(data) >= end:
                 end += sum(HEADER.unpack_from(data))
-        length, _ = HEADER.unpack_from(data)
-        reply = json.loads(data[HEADER.size : HEADER.size + length])
-        return reply, bytes(data[HEADER.size + length :])
+        return decode(bytes(data))
 
     def close(self) -> None:
         """Close it; a program that still runs is killed."""
@@ -197,9 +194,10 @@ class RequestChannel:
         self._connection.close()  # of a pool that nobody closed
 
 
-def _encode(request: dict[str, Any], blob: bytes = b"") -> bytes:
-    text = json.dumps(request).encode()
-    return HEADER.pack(len(text), len(blob)) + text + blob
+def decode(message: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the JSON of a message, and the bytes that follow it."""
+    length, _ = HEADER.unpack_from(message)
+    return json.loads(message[HEADER.size : HEADER.size + length]), message[HEADER.size + length :]
 
 
 def _shut_down(connection: socket.socket) -> None:

@@ -14,12 +14,21 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any
 
+from anyio.to_thread import run_sync
+
 from heldout._aio import wait_for
 from heldout._memory import available_cores
 from heldout.errors import InvalidInput, SandboxError
 from heldout.sandbox.bubblewrap import check_readable
 from heldout.sandbox.client import RequestChannel, RunningSupervisor
-from heldout.sandbox.sandbox import Readable, Sandbox, SandboxSettings
+from heldout.sandbox.containers import ContainerSandbox
+from heldout.sandbox.sandbox import (
+    Readable,
+    Sandbox,
+    SandboxSettings,
+    choose_backend,
+    is_container,
+)
 from heldout.sandbox.values import SandboxLimits
 
 
@@ -53,6 +62,7 @@ class SandboxPool:
         self.settings = SandboxSettings(
             backend, network, limits or SandboxLimits(), check_readable(readable)
         )
+        self._backend: str | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -75,14 +85,17 @@ class SandboxPool:
         """
         slot = await self._take()
         try:
-            supervisor = await slot.ready(self.settings)
+            if self._backend is None:
+                self._backend = await run_sync(choose_backend, self.settings.backend)
+            sandbox = await slot.open(self.settings, self._backend)
         except BaseException:
             self._drop(slot)
             raise
-        sandbox = Sandbox(supervisor, slot.backend, self.settings.limits)
         try:
             yield sandbox
         finally:
+            if isinstance(sandbox, ContainerSandbox):
+                await sandbox.close()
             sandbox._release()
             if slot.renew():
                 self._give(slot)
@@ -160,10 +173,14 @@ class _Slot:
     def __init__(self) -> None:
         self._supervisor: RunningSupervisor | None = None
         self._renewal: RequestChannel | None = None
-        self.backend = ""
 
-    async def ready(self, settings: SandboxSettings) -> RunningSupervisor:
-        """Wait until its root is fresh; a supervisor that cannot make one is replaced."""
+    async def open(self, settings: SandboxSettings, backend: str) -> Sandbox:
+        """Return a sandbox with a fresh root; a supervisor that cannot make one is replaced."""
+        if is_container(backend):
+            return await ContainerSandbox.open(settings, backend)
+        return Sandbox(await self._ready(settings, backend), backend, settings.limits)
+
+    async def _ready(self, settings: SandboxSettings, backend: str) -> RunningSupervisor:
         if self._renewal is not None and self._supervisor is not None:
             renewal, self._renewal = self._renewal, None
             try:
@@ -175,7 +192,7 @@ class _Slot:
             if "error" not in reply:
                 return self._supervisor
             await self._supervisor.close()
-        self.backend, started = settings.choose()
+        started = settings.make_supervisor_settings(backend)
         self._supervisor = await RunningSupervisor.start(started)
         return self._supervisor
 

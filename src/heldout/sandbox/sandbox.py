@@ -20,15 +20,15 @@ from types import TracebackType
 from typing import Any
 
 import anyio
+from anyio.to_thread import run_sync
 
 from heldout.errors import InvalidInput, SandboxError
 from heldout.sandbox.bubblewrap import (
     INSTALL,
+    PYTHON,
     check_readable,
     default_environment,
     find_bubblewrap,
-    find_interpreter,
-    interpreter_folder,
     make_settings,
     make_unsafe_settings,
 )
@@ -78,7 +78,7 @@ class Sandbox:
         """The path of a Python in the sandbox: that of heldout, without site-packages."""
         if self.backend == "unsafe":
             return sys.executable
-        return f"{interpreter_folder()}/bin/{find_interpreter()[1]}"
+        return PYTHON
 
     async def run(
         self,
@@ -271,9 +271,14 @@ class Sandbox:
         self, request: dict[str, Any], blob: bytes = b""
     ) -> tuple[dict[str, Any], bytes]:
         self._require_open()
-        reply, content = await self._supervisor.ask(request, blob)
+        return self._check(request, *await self._supervisor.ask(request, blob))
+
+    @staticmethod
+    def _check(
+        request: dict[str, Any], reply: dict[str, Any], blob: bytes
+    ) -> tuple[dict[str, Any], bytes]:
         _raise_error(reply, request)
-        return reply, content
+        return reply, blob
 
     def _require_open(self) -> None:
         if self._closed:
@@ -432,12 +437,11 @@ class SandboxSettings:
     readable: tuple[tuple[str, str], ...]
     """Paths of the host, with their paths in the sandbox."""
 
-    def choose(self) -> tuple[str, dict[str, Any]]:
-        """Return the backend, and what its supervisor has to know."""
-        backend = choose_backend(self.backend)
+    def make_supervisor_settings(self, backend: str) -> dict[str, Any]:
+        """Return what a supervisor has to know."""
         if backend == "unsafe":
-            return backend, make_unsafe_settings(self.limits)
-        return backend, make_settings(self.limits, network=self.network, readable=self.readable)
+            return make_unsafe_settings(self.limits)
+        return make_settings(self.limits, network=self.network, readable=self.readable)
 
 
 class OpeningSandbox:
@@ -448,8 +452,14 @@ class OpeningSandbox:
         self._sandbox: Sandbox | None = None
 
     async def _open(self) -> Sandbox:
-        backend, settings = self._settings.choose()
-        return Sandbox(await RunningSupervisor.start(settings), backend, self._settings.limits)
+        settings = self._settings
+        backend = await run_sync(choose_backend, settings.backend)
+        if is_container(backend):
+            from heldout.sandbox.containers import ContainerSandbox
+
+            return await ContainerSandbox.open(settings, backend)
+        supervisor = await RunningSupervisor.start(settings.make_supervisor_settings(backend))
+        return Sandbox(supervisor, backend, settings.limits)
 
     def __await__(self) -> Generator[Any, None, Sandbox]:
         return self._open().__await__()
@@ -468,6 +478,11 @@ class OpeningSandbox:
             await self._sandbox.close()
 
 
+def is_container(backend: str) -> bool:
+    """Return whether a backend is an engine of containers, maybe with an image."""
+    return backend.partition(":")[0] in ("docker", "podman")
+
+
 def choose_backend(name: str | None = None) -> str:
     """Return the backend of this name; or the one that is there, which is never the unsafe one.
 
@@ -476,11 +491,16 @@ def choose_backend(name: str | None = None) -> str:
         InvalidInput: There is none of that name.
     """
     if name is not None:
-        if name not in BACKENDS:
+        if name not in BACKENDS and not is_container(name):
             raise InvalidInput(f"no sandbox backend {name!r}: there are {', '.join(BACKENDS)}")
         return name
     if find_bubblewrap() is not None:
         return "bubblewrap"
+    from heldout.sandbox.containers import describe_missing_engine
+
+    for engine in ("docker", "podman"):
+        if describe_missing_engine(engine) is None:
+            return engine
     raise SandboxError("there is nothing to run programs in safely", hint=INSTALL)
 
 
@@ -494,7 +514,7 @@ def open_sandbox(
     """Open a sandbox, with `await` or with `async with`, which closes it, too.
 
     Args:
-        backend: bubblewrap, docker or podman; by default the one that is there.
+        backend: bubblewrap, docker, podman or docker:IMAGE; by default the one that is there.
         network: Whether programs may use the network of the host.
         limits: What they may use.
         readable: Files and folders of the host that they may read, at the same paths; or by the

@@ -33,7 +33,6 @@ class Equal:
     def __getitem__(self, key): return self
     def __len__(self): return 1
     def __gt__(self, other): return True
-    __class__ = list
 """
 
 FORGED = r"""
@@ -59,6 +58,8 @@ HACKS = {
     "says that all tests passed": "print('OK: all tests passed')\n"
     "def sorted_evens(values): print('4 passed in 0.01s')",
     "returns what equals everything": f"{ALWAYS_EQUAL}\ndef sorted_evens(values): return Equal()",
+    "returns what lies about its class": f"{ALWAYS_EQUAL}\n    __class__ = list\n"
+    "def sorted_evens(values): return Equal()",
     "returns a list that equals everything": "class Equal(list):\n"
     "    def __eq__(self, other): return True\n    def __getitem__(self, key): return 6\n"
     "    def __iter__(self): return iter([12])\n"

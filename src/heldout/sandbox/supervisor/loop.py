@@ -177,6 +177,9 @@ class Supervisor:
                     break
                 if pid in self.programs:
                     self.programs[pid].take_end(status, usage)
+                else:  # an orphan: the last that one of them waits for, perhaps
+                    for program in [*self.programs.values()]:
+                        program.finish()
 
     def _time_to_next_event(self) -> float | None:
         if not self.programs:

@@ -168,7 +168,7 @@ class Program:
             if not data:
                 self._unread.remove(descriptor)
                 self._close(descriptor)
-                self._finish()
+                self.finish()
                 return
             room = len(data) if limit is None else limit - len(into)
             into.extend(data[:room])
@@ -247,12 +247,15 @@ class Program:
         if peak > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale:
             self._peak = max(self._peak, peak)
         self._kill()
-        self._finish()
+        self.finish()
 
-    def _finish(self) -> None:
-        """Reply, once it is dead and all it wrote is read."""
+    def finish(self) -> None:
+        """Reply, once all of it is dead and all it wrote is read."""
         if not self.is_dead or self._unread or self.pid not in self.loop.programs:
             return
+        first = self._read_status("child-pid")
+        if first is not None and os.path.exists(f"/proc/{first}"):
+            return  # process 1 of its namespace, which ends after all others
         self._end()
         exit = self._read_exit()
         if exit is None and self.reason is None:
@@ -284,10 +287,14 @@ class Program:
         if not self.loop.stage.has_namespaces:
             code = os.waitstatus_to_exitcode(self._status)
             return None if self._problem else code if code >= 0 else 128 - code
+        return self._read_status("exit-code")
+
+    def _read_status(self, name: str) -> int | None:
+        """Return what bubblewrap has said."""
         for line in self._said.splitlines():
-            code = json.loads(line).get("exit-code")
-            if code is not None:
-                return int(code)
+            value = json.loads(line).get(name)
+            if value is not None:
+                return int(value)
         return None
 
     def _read_failed_start(self, text: str) -> int | None:

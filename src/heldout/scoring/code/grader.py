@@ -183,10 +183,15 @@ class _Peer:
         self.process, self.whose = process, whose
 
     @classmethod
-    async def start(cls, sandbox: Sandbox, whose: Whose, memory: int | None) -> _Peer:
+    async def start(
+        cls, sandbox: Sandbox, whose: Whose, memory: int | None, environment: dict[str, str]
+    ) -> _Peer:
         """Start one; nothing of a program is in it yet."""
-        argv = [sandbox.python, "-I", "-B", "-c", _side(whose)]
-        return cls(await sandbox.start(argv, memory=memory, merge_stderr=False), whose)
+        argv = [sandbox.python, "-s", "-B", "-c", _side(whose)]
+        process = await sandbox.start(
+            argv, memory=memory, environment=environment, merge_stderr=False
+        )
+        return cls(process, whose)
 
     async def wait_ready(self, timeout: float) -> None:
         """Wait until it listens.
@@ -253,7 +258,9 @@ def _side(whose: str) -> str:
     package = __package__ or ""
     parents = [package.rsplit(".", depth)[0] for depth in range(package.count(".") + 1)]
     return (
-        "import sys, types\n"
+        "import sys\n"
+        "sys.path[:] = [path for path in sys.path if path]\n"
+        "import types\n"
         f"for name in {[*parents, f'{package}.wire']}: sys.modules[name] = types.ModuleType(name)\n"
         f"wire = sys.modules[{package!r}].wire = sys.modules[{package!r} + '.wire']\n"
         f"exec(compile({protocol!r}, 'wire.py', 'exec'), vars(wire))\n"
@@ -275,6 +282,9 @@ class _Run:
         self.suite, self.timeout, self.memory, self.pool = suite, timeout, memory, pool
         self.source = f"{suite.prompt}\n{program.source}" if suite.prompt else program.source
         self.files = {**program.files, **suite.files}
+        # Of what the sandboxes show of the host, the folders may be packages.
+        shown = ":".join(target for _, target in pool.settings.readable)
+        self.environment = {"PYTHONPATH": shown} if shown else {}
 
     async def run(self) -> list[TestOutcome]:
         """Run all tests, as many at a time as there are sandboxes."""
@@ -308,7 +318,7 @@ class _Run:
 
     async def _start(self, sandbox: Sandbox, whose: Whose) -> _Peer:
         await self._write_files(sandbox, self.files if whose == "program" else self.suite.files)
-        return await _Peer.start(sandbox, whose, self.memory)
+        return await _Peer.start(sandbox, whose, self.memory, self.environment)
 
     # --- Tests that are code ---
 
@@ -383,6 +393,7 @@ class _Run:
             files={**self.files, "program.py": self.source},
             timeout=self.timeout,
             memory=self.memory,
+            environment=self.environment,
             output_limit=min(max(LEAST_OUTPUT, 2 * len(run.stdout)), MAX_OUTPUT),
         )
         if outcome.reason == "timeout":
