@@ -312,7 +312,7 @@ def test_training_rollouts_run_in_shells_and_are_rewarded_by_programs() -> None:
 
     async def score(trajectory: Trajectory, sample: Sample) -> Score:
         tests = PythonTests(code=("assert f() == 7",))
-        grade = await grade_python(trajectory.answer, trajectory.answer, sample, tests=tests)
+        grade = await grade_python(trajectory.answer, sample, tests=tests)
         checked = Metric("checked", trajectory.outcome["check"]["passed"], 1.0)
         return Score((*grade.metrics("program", 1.0), checked))
 

@@ -56,7 +56,7 @@ def grade_all(given: Given, **options: Any) -> dict[str, Grade | Exception]:
 
     async def grade_one(name: str, reply: str, tests: PythonTests) -> None:
         try:
-            found[name] = await grade_python(reply, reply, sample_of(), tests=tests, **options)
+            found[name] = await grade_python(reply, sample_of(), reply, tests=tests, **options)
         except Exception as problem:
             found[name] = problem
 
@@ -237,7 +237,7 @@ def test_right_programs_pass_tests_of_every_style() -> None:
 
 def test_examples_come_out_as_the_docs_say() -> None:
     def grade_example(answer: str, target: Any) -> Grade:
-        return anyio.run(lambda: grade_python(answer, answer, sample_of(target)))
+        return anyio.run(lambda: grade_python(answer, sample_of(target)))
 
     assert wrong_rows(EXAMPLES, grade_example, noted=True) == []
 
@@ -365,8 +365,8 @@ def test_rescoring_runs_only_what_has_not_been_run(
 
     monkeypatch.setattr(SandboxPool, "sandbox", count)
 
-    def only_share(answer: str, text: str, sample: Sample) -> Any:
-        return grade_python(answer, text, sample)
+    def only_share(answer: str, sample: Sample) -> Any:
+        return grade_python(answer, sample)
 
     def rescore(name: str, *parts: Any) -> Any:
         config = heldout.EvalConfig(experiment_name=name, output_dir=str(tmp_path))
@@ -458,7 +458,7 @@ def test_without_a_sandbox_the_item_is_an_error(monkeypatch: pytest.MonkeyPatch)
 )
 def test_tests_that_cannot_be_read_are_refused(given: Any, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        anyio.run(lambda: grade_python("x = 1", "x = 1", sample_of(given)))
+        anyio.run(lambda: grade_python("x = 1", sample_of(given)))
     assert message in str(refused.value)
 
 
@@ -474,7 +474,7 @@ def test_the_tests_are_found_where_the_sample_has_them() -> None:
     by_target = Sample("1", {"q": "?"}, asserts)
     by_metadata = Sample("1", {"q": "?"}, metadata={"tests": {"code": asserts}})
     for sample, tests in ((by_target, None), (by_metadata, "tests")):
-        found = anyio.run(lambda: grade_python(program, program, sample, tests=tests))  # noqa: B023
+        found = anyio.run(lambda: grade_python(program, sample, tests=tests))  # noqa: B023
         assert found.value == 1.0
 
 

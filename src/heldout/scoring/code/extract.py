@@ -89,6 +89,6 @@ def _defines(code: str, entry_points: Sequence[str]) -> bool:
 
 def _indented(answer: str, text: str) -> str:
     """Put back the indentation of the first line: the reply may be the body of a function."""
-    before = text.partition(answer)[0]
-    indentation = before.rpartition("\n")[2]
+    before, found, _ = text.partition(answer)
+    indentation = before.rpartition("\n")[2] if found else ""
     return answer if indentation.strip() else indentation + answer

@@ -42,6 +42,8 @@ from heldout.types import Metric, Sample
 VERSION = 1
 MAX_LINE = 16 << 20
 """Bytes of a message between two processes: larger arguments and results are refused."""
+MAX_NAME_LINE = 1 << 20
+"""The same where it is not the result of a call, but what a name of the program stands for."""
 LARGE_LINE = 1 << 18
 """From this size on a message is read in a thread: the event loop goes on meanwhile."""
 LEAST_OUTPUT, MAX_OUTPUT = 1 << 20, 64 << 20
@@ -85,8 +87,8 @@ def _check(
 @grader(version=VERSION, check=_check)
 async def grade_python(
     answer: str | None,
-    text: str,
     sample: Sample,
+    text: str = "",
     *,
     tests: str | PythonTests | Callable[[Sample], Any] | None = None,
     timeout: float = 10.0,
@@ -105,8 +107,8 @@ async def grade_python(
 
     Args:
         answer: The reply without its reasoning.
-        text: The reply as it was written.
         sample: The sample.
+        text: The reply as it was written, for the indentation of a function's body.
         tests: Where the tests are: a function of the sample, the name of a field of its metadata,
             or the same tests for all; by default its ground truth.
         timeout: Seconds for each test, with the program's start.
@@ -214,17 +216,17 @@ class _Peer:
         with suppress(BrokenPipeError):  # it has ended: `receive` says why
             await self.process.write(line)
 
-    async def receive(self) -> bytes:
+    async def receive(self, limit: int = MAX_LINE) -> bytes:
         """Wait for a line.
 
         Raises:
             _Failed: There is none: it ended, or the line is too long.
         """
-        line = await self.process.readline(MAX_LINE)
+        line = await self.process.readline(limit)
         if line.endswith(b"\n"):
             return line
-        if len(line) >= MAX_LINE:
-            raise _Failed(f"what it returned takes more than {MAX_LINE >> 20} MiB")
+        if len(line) >= limit:
+            raise _Failed(f"what it returned takes more than {limit >> 20} MiB")
         raise _Failed(f"its process ended: {_describe_end(await self.process.wait())}")
 
     async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -340,6 +342,7 @@ class _Run:
                     }
                 )
             if scope.cancelled_caught:
+                await self._require_time(sandbox, program)
                 self._raise_timeout(exchange)
         if "error" in outcome:
             raise ScoringFailed(outcome["error"])
@@ -360,7 +363,17 @@ class _Run:
         with anyio.move_on_after(self.timeout) as scope:
             await self._call(program, call)
         if scope.cancelled_caught:
+            await self._require_time(sandbox, program)
             raise _Failed(f"timeout: not done after {self.timeout:g} s")
+
+    async def _require_time(self, sandbox: Sandbox, program: _Peer) -> None:
+        """Kill a program whose time is up, and see that another one still gets its time.
+
+        Raises:
+            SandboxError: It does not: the host is overloaded.
+        """
+        await program.process.kill()
+        await sandbox.run(["true"], timeout=self.timeout)
 
     async def _call(self, program: _Peer, call: CallTest) -> None:
         name = self.suite.entry_points[0]
@@ -372,14 +385,7 @@ class _Run:
         entry_point = _read_value(found)
         if not isinstance(entry_point, _Reference):
             raise _Failed(f"{name} of the program is neither a function nor a class")
-        request = {
-            "do": "call",
-            "object": entry_point.number,
-            "args": [wire.encode(argument, _refuse_argument) for argument in call.args],
-            "kwargs": {},
-            "in_place": call.in_place,
-        }
-        await program.send(wire.dump(request))
+        await program.send(await anyio.to_thread.run_sync(_encode_call, call, entry_point.number))
         line = await program.receive()
         compare = partial(_compare_call, line, call, self.suite.tolerance)
         await (anyio.to_thread.run_sync(compare) if len(line) > LARGE_LINE else _now(compare))
@@ -442,7 +448,8 @@ class _Exchange:
             self.calls += line.startswith(USES)
             await self.program.send(line)
             try:
-                reply = await self.program.receive()
+                is_call = line.startswith(USES)
+                reply = await self.program.receive(MAX_LINE if is_call else MAX_NAME_LINE)
             except _Failed as problem:
                 reply = wire.dump({"gone": str(problem)})
             self.in_tests = True
@@ -490,6 +497,18 @@ def _show(value: Any) -> str:
         return cut(repr(value), 100)
     except (ValueError, RecursionError):  # an integer of too many digits, or too deep
         return f"a {type(value).__name__}"
+
+
+def _encode_call(call: CallTest, number: int) -> bytes:
+    return wire.dump(
+        {
+            "do": "call",
+            "object": number,
+            "args": [wire.encode(argument, _refuse_argument) for argument in call.args],
+            "kwargs": {},
+            "in_place": call.in_place,
+        }
+    )
 
 
 def _refuse_argument(value: Any) -> Any:

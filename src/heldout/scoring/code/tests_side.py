@@ -114,6 +114,8 @@ class Connection:
         if callable(value) and not isinstance(value, type):
             self.callbacks.append(value)
             return {"t": "callback", "v": len(self.callbacks) - 1}
+        if value is Remote or isinstance(value, BaseException):  # which only a program brings up
+            self.fail(f"the test passes the program {value!r:.100}, which is not data")
         raise TestIsWrong(
             f"the test passes the program a {type(value).__qualname__}, which is neither data nor "
             "a function"
