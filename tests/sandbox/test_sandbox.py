@@ -60,8 +60,9 @@ def test_files_of_the_sandbox_that_are_no_programs_fail_as_in_a_shell(use: Use) 
     async def run(sandbox: Sandbox) -> None:
         await sandbox.write("no_bits", "#!/bin/sh\n")
         await sandbox.write("no_ruby", "#!/usr/bin/no-ruby\n", mode=0o755)
-        for argv, exit in ((["./none"], 127), (["/work/no_bits"], 126), (["./no_ruby"], 127)):
+        for argv, exit in ((["./none"], 127), (["/work/no_bits"], 126), (["./no_ruby"], 126)):
             assert (await sandbox.run(argv)).exit == exit
+            assert (await (await sandbox.start(argv)).wait()).exit == exit
 
     use(run)
 
@@ -192,6 +193,9 @@ def test_what_is_wrong_is_refused_before_anything_runs(use: Use) -> None:
         for argv in ("true", [], ["true", "a\0b"], ["true", "x" * 200_000], ["true", 5]):
             with pytest.raises(InvalidInput):
                 await sandbox.run(argv)  # type: ignore[arg-type]
+        for environment in ({"": "x"}, {"A=B": "x"}, {"A": "x\0"}):
+            with pytest.raises(InvalidInput):
+                await sandbox.run(["true"], environment=environment)
         for limits in (
             {"timeout": 0},
             {"memory": -1},

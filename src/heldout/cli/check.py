@@ -35,7 +35,7 @@ from heldout.config import Sampling
 from heldout.errors import InvalidInput, RenderMismatch
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import Examination, examine
-from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table
+from heldout.reporting.blocks import Block, Cell, Column, Line, Report, Span, Table
 from heldout.reporting.names import load_report
 from heldout.sandbox.bubblewrap import INSTALL
 from heldout.sandbox.probes import BackendStatus, SandboxProbe, find_backends, probe_sandbox
@@ -491,12 +491,12 @@ def _build_sandbox_report(
     statuses: Sequence[BackendStatus], chosen: str | None, probes: Sequence[SandboxProbe]
 ) -> Report:
     here = {True: Span("here", "green"), False: Span("not here", "dim")}
-    rows = [[s.name, here[s.problem is None], s.problem or ""] for s in statuses]
+    rows: list[list[Cell]] = [[s.name, here[s.problem is None], s.problem or ""] for s in statuses]
     blocks: list[Block] = [Table([Column("backend"), Column(""), Column("", wrap=True)], rows)]
     if chosen is None:
         return Report([*blocks, Line(f"No sandbox: {INSTALL}.", style="bold red")])
     states = {True: Span("yes", "green"), False: Span("NO", "bold red")}
-    found = [[probe.name, states[probe.ok], probe.detail] for probe in probes]
+    found: list[list[Cell]] = [[probe.name, states[probe.ok], probe.detail] for probe in probes]
     blocks.append(Table([Column(f"in {chosen}"), Column(""), Column("", wrap=True)], found))
     failed = sum(not probe.ok for probe in probes)
     if failed:

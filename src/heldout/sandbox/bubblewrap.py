@@ -20,6 +20,8 @@ INSTALL = (
 )
 TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders of a system that are links into /usr today."""
+HIDDEN = ("/usr/local", "/usr/src")
+"""Where a machine's owner installs things."""
 ETC = ("alternatives", "ld.so.cache", "localtime")
 ETC_NETWORK = ("resolv.conf", "hosts", "ssl", "ca-certificates", "nsswitch.conf", "services")
 OWN = ("/work", "/tmp", "/proc", "/dev", "/etc", "/sys")
@@ -82,14 +84,18 @@ def make_settings(
     if binary is None:
         raise SandboxError("bubblewrap is not installed", hint=INSTALL)
     prefix, name = find_interpreter()
-    is_system = _is_in(prefix, "/usr") and not _is_in(prefix, "/usr/local")
-    binds = [] if is_system else [(prefix, interpreter_folder())]
-    python = f"{interpreter_folder()}/bin/{name}"
-    packages = [] if is_system else _find_packages(prefix)
-    names = (*ETC, *(ETC_NETWORK if network else ()))
-    etc_binds = [f"/etc/{name}" for name in names if Path(f"/etc/{name}").exists()]
+    folder = interpreter_folder()
+    python = f"{folder}/bin/{name}"
+    system = ["/usr", *(f"/{name}" for name in TOP if _is_folder(name))]
     links = [(str(Path(f"/{name}").readlink()), f"/{name}") for name in TOP if _is_link(name)]
-    hidden = [path for path in ("/usr/local", "/usr/src") if Path(path).is_dir()]
+    names = (*ETC, *(ETC_NETWORK if network else ()))
+    etc = [f"/etc/{name}" for name in names if Path(f"/etc/{name}").exists()]
+    # Later ones hide earlier ones; nothing, "", hides what is there.
+    binds = [("", path) for path in HIDDEN if Path(path).is_dir()]
+    binds += [("", path) for path in _find_packages("/usr")]
+    if not _is_in(prefix, "/usr") or _is_in(prefix, "/usr/local"):
+        binds.append((prefix, folder))
+        binds += [("", path.replace(prefix, folder, 1)) for path in _find_packages(prefix)]
     return {
         "backend": "bubblewrap",
         "bubblewrap": binary,
@@ -97,14 +103,9 @@ def make_settings(
         "disk": limits.disk,
         "files": limits.files,
         "filter": build_filter().hex(),
-        "system": ["/usr", *(f"/{name}" for name in TOP if _is_folder(name))],
+        "binds": [*((path, path) for path in (*system, *etc)), *binds, *readable],
         "links": [*links, (python, PYTHON), (python, f"{PYTHON}3")],
-        "hidden": [*hidden, *_find_packages("/usr")],
-        "binds": binds,
-        "hidden_in_binds": [path.replace(prefix, binds[0][1], 1) for path in packages],
-        "readable": [*readable],
-        "etc": {name: text for name, text in FILES.items() if f"/etc/{name}" not in etc_binds},
-        "etc_binds": etc_binds,
+        "etc": {name: text for name, text in FILES.items() if f"/etc/{name}" not in etc},
     }
 
 

@@ -9,7 +9,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -102,7 +104,13 @@ class RunningSupervisor:
             except OSError as problem:
                 mine.close()
                 raise SandboxError(f"the sandbox is gone: {problem}") from None
-        return RequestChannel(mine)
+        return RequestChannel(mine, self._read_last_words)
+
+    def _read_last_words(self) -> str:
+        """Return why it ended, as far as that is known."""
+        with suppress(OSError, ValueError):
+            return str(json.loads(self._control.recv(1 << 20))["died"])
+        return "it was killed, or the host is out of memory"
 
     async def ask(self, request: dict[str, Any], blob: bytes = b"") -> tuple[dict[str, Any], bytes]:
         """Send a request and wait for the reply; if the wait is cancelled, so is the request."""
@@ -115,7 +123,7 @@ class RunningSupervisor:
 
     def end(self) -> None:
         """End it, and with it everything in it; do not wait."""
-        _shut_down(self._control)
+        threading.Thread(target=self._finalize, name="heldout-sandbox-end", daemon=True).start()
 
     async def close(self) -> None:
         """End it, and with it everything in it."""
@@ -138,8 +146,8 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -
 class RequestChannel:
     """One request and its reply."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket.socket, last_words: Callable[[], str]) -> None:
+        self._connection, self._last_words = connection, last_words
 
     async def send(self, request: dict[str, Any], blob: bytes = b"") -> None:
         """Send a request."""
@@ -178,9 +186,7 @@ class RequestChannel:
             except OSError:
                 chunk = b""
             if not chunk:
-                raise SandboxError(
-                    "the sandbox's process ended: it was killed, or the host is out of memory"
-                )
+                raise SandboxError(f"the sandbox's process ended: {self._last_words()}")
             data += chunk
             if end == HEADER.size and len(data) >= end:
                 end += sum(HEADER.unpack_from(data))

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from heldout.errors import SandboxError
-from heldout.sandbox.client import decode, encode
+from heldout.sandbox.client import decode
 from heldout.sandbox.sandbox import Sandbox, SandboxSettings, open_sandbox
 from heldout.sandbox.supervisor import files
+from heldout.sandbox.supervisor.files import encode
 from heldout.sandbox.values import MIB, ProgramOutcome, SandboxLimits
 
 ENGINE_SECONDS = 10.0

@@ -196,6 +196,9 @@ class Sandbox:
     ) -> dict[str, Any]:
         if isinstance(argv, str) or not argv:
             raise InvalidInput(f"argv is a list of a program and its arguments, not {argv!r}")
+        for name in environment or {}:
+            if not isinstance(name, str) or not name or "=" in name:
+                raise InvalidInput(f"no name of a variable: {name!r:.80}")
         words = [*argv, *(environment or {}), *(environment or {}).values()]
         for word in words:
             if not isinstance(word, str) or "\0" in word:

@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "sysfs": (139, None),
     "_sysctl": (156, None),
 }
-ABSENT = {
+ABSENT: dict[str, tuple[int | None, int | None]] = {
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
@@ -119,13 +119,11 @@ def build_filter(machine: str | None = None) -> bytes:
     ]
     if machine == "x86_64":  # the calls of x32
         steps += [_step(_AT_LEAST, 0x40000000, 0, 1), _step(_RETURN, _KILL)]
-    for calls, number in ((REFUSED, errno.EPERM), (ABSENT, errno.ENOSYS)):
+    for calls, code in ((REFUSED, errno.EPERM), (ABSENT, errno.ENOSYS)):
         for numbers in calls.values():
-            if numbers[column] is not None:
-                steps += [
-                    _step(_EQUAL, numbers[column], 0, 1),
-                    _step(_RETURN, _ERRNO | number),
-                ]
+            number = numbers[column]
+            if number is not None:
+                steps += [_step(_EQUAL, number, 0, 1), _step(_RETURN, _ERRNO | code)]
     # By their arguments, of which the lower half is loaded (both are little-endian).
     steps += [
         _step(_EQUAL, CLONE[column], 0, 4),

@@ -191,7 +191,7 @@ class _PathWalk:
             else:
                 self.name = part
                 return None
-        raise Refused("it is a folder", "path")
+        raise Refused("it is a folder, or outside of /work and /tmp", "path")
 
     def enter(self, part: str) -> None:
         """Go on to a folder."""

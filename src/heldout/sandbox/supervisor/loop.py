@@ -185,7 +185,8 @@ class Supervisor:
         if not self.programs:
             return None
         now = time.monotonic()
-        deadlines = [p.deadline for p in self.programs.values() if p.deadline is not None]
+        programs = self.programs.values()
+        deadlines: list[float] = [p.deadline for p in programs if p.deadline is not None]
         return max(0.0, min([TICK, *(deadline - now for deadline in deadlines)]))
 
     def _accept(self) -> None:
@@ -281,4 +282,8 @@ def main(descriptor: int) -> None:
         control.send(json.dumps({"error": str(problem)}).encode())
         return
     control.send(json.dumps({"ready": True}).encode())
-    supervisor.serve()
+    try:
+        supervisor.serve()
+    except Exception as problem:
+        control.send(json.dumps({"died": f"{type(problem).__name__}: {problem}"}).encode())
+        raise

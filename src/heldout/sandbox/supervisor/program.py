@@ -16,13 +16,14 @@ from .processes import ProcessEntry, count_oom_kills, descend, measure_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
     from .loop import RequestHandler, Supervisor
 
 CHUNK = 1 << 16
-OWN_PROCESSES = 4
-"""Processes that count against the limit and are no program's: two of bubblewrap, two of ours."""
+OWN_PROCESSES = 1
+"""Processes that count against the limit and are no program's: the first of a namespace."""
 OWN_IN_TREE = 2
 """Those of bubblewrap."""
 KILL_SECONDS = 10.0
@@ -42,11 +43,12 @@ class Program:
         self.is_dead = False
         self._status = 0
         self._problem = b""
+        self._is_captured = False
         self._peak, self._cpu = 0, 0.0
         self._said = bytearray()  # by bubblewrap: the exit code, if the program could be started
         self._stdout, self._stderr = bytearray(), bytearray()
         self._unread: set[int] = set()
-        self._stdin, self._input = -1, memoryview(b"")
+        self._stdin, self._block, self._input = -1, -1, memoryview(b"")
         self._oom_kills = count_oom_kills()
         self._began, self._ended = time.monotonic(), 0.0
         self._killed_at: float | None = None
@@ -70,42 +72,81 @@ class Program:
             out, out_write = os.pipe()
             error, error_write = os.pipe()
             theirs, mine = [read, out_write, error_write], [write, out, error]
-        failed, failed_write = os.pipe()
-        status, status_write = os.pipe()
-        filter = self.loop.open_filter()
-        command, environment, inherited = self.request["argv"], self.request["environment"], []
-        if self.loop.stage.has_namespaces:
-            inherited = [filter, status_write]
-            command = self.loop.stage.make_command(self.request, *inherited)
-            environment = {}
         try:
-            self.pid = self._fork(command, environment, theirs, inherited, failed_write)
+            if self.loop.stage.has_namespaces:
+                self._spawn(theirs)
+            else:
+                self._fork(theirs)
         finally:
-            for descriptor in (*theirs, filter, failed_write, status_write):
+            for descriptor in theirs:
                 os.close(descriptor)
-        with open(failed, "rb") as report:
-            self._problem = report.read()  # nothing, once it has become another program
         self.loop.programs[self.pid] = self
-        self._collect(status, self._said, None)
+        self._is_captured = bool(mine)
         if mine:
             self._stdin, self._input = mine[0], memoryview(stdin)
             os.set_blocking(self._stdin, False)
             self.loop.watch(self._stdin, selectors.EVENT_WRITE, self._feed)
-            self._collect(mine[1], self._stdout, self.request["output_limit"])
-            self._collect(mine[2], self._stderr, self.request["output_limit"])
+            limit = self.request["output_limit"]
+            self._collect(mine[1], lambda data: self._keep(data, self._stdout, limit))
+            self._collect(mine[2], lambda data: self._keep(data, self._stderr, limit))
             self._feed()
 
-    def _fork(
-        self,
-        command: list[str],
-        environment: dict[str, str],
-        streams: list[int],
-        inherited: list[int],
-        failed: int,
-    ) -> int:
-        child = os.fork()
-        if child:
-            return child
+    def _spawn(self, streams: list[int]) -> None:
+        """Start it in bubblewrap, which waits until it has its limits (`_hear`).
+
+        Not by a fork, a copy of this process: that would cost more than all the rest.
+        """
+        status, status_write = os.pipe()
+        block, self._block = os.pipe()
+        given = {"filter": self.loop.open_filter(), "status": status_write, "block": block}
+        command = self.loop.stage.make_command(self.request, **given)
+        actions = [(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(streams)]
+        if len(streams) == 2:
+            actions.append((os.POSIX_SPAWN_DUP2, 1, 2))
+        try:
+            for descriptor in given.values():
+                os.set_inheritable(descriptor, True)
+            signals = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            self.pid = os.posix_spawn(
+                command[0], command, {}, file_actions=actions, setsigdef=signals
+            )
+        except OSError:
+            os.close(status)
+            os.close(self._block)
+            raise
+        finally:
+            for descriptor in given.values():
+                os.close(descriptor)
+        self._collect(status, self._hear)
+
+    def _hear(self, data: bytes) -> None:
+        """Take what bubblewrap says: the process that will be the program, later its exit code."""
+        self._said += data
+        pid = self._read_status("child-pid")
+        if self._block >= 0 and pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # it was killed
+                for which, value in self._limits().items():
+                    resource.prlimit(pid, which, (value, value))
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._block, b".")
+            self._close_block()
+
+    def _close_block(self) -> None:
+        if self._block >= 0:
+            os.close(self._block)
+            self._block = -1
+
+    def _fork(self, streams: list[int]) -> None:
+        """Start it without isolation."""
+        failed, failed_write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become_program(streams, failed_write)
+        os.close(failed_write)
+        with open(failed, "rb") as report:
+            self._problem = report.read()  # nothing, once it has become another program
+
+    def _become_program(self, streams: list[int], failed: int) -> NoReturn:
         try:
             os.setsid()
             # Copies above the first three, so that none overwrites another.
@@ -114,49 +155,42 @@ class Program:
                 os.dup2(copy, number)
             if len(copies) == 2:
                 os.dup2(1, 2)
-            for descriptor in inherited:
-                os.set_inheritable(descriptor, True)
             for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
-            self._set_limits()
-            if not self.loop.stage.has_namespaces:
-                os.chdir(f"{self.loop.stage.box}/work")
-            os.execvpe(command[0], command, environment)
+            for which, value in self._limits().items():
+                resource.setrlimit(which, (value, value))
+            os.chdir(f"{self.loop.stage.box}/work")
+            argv = self.request["argv"]
+            os.execvpe(argv[0], argv, self.request["environment"])
         except BaseException as problem:  # noqa: BLE001 - told to the parent, which is the same code
             os.write(failed, str(problem).encode(errors="replace") or b"it could not be started")
         finally:
             os._exit(NOT_FOUND)
 
-    def _set_limits(self) -> None:
-        request = self.request
-        memory, processes = request["memory"], request["processes"]
-        # The kernel counts all programs of a sandbox: one that has reached its limit must not keep
-        # another from being started.
-        processes *= len(self.loop.programs) + 1
+    def _limits(self) -> dict[int, int]:
+        """Return its limits on resources, none above those of this process."""
+        request, memory = self.request, self.request["memory"]
         limits = {
-            "CORE": 0,
-            "FSIZE": self.loop.settings["disk"],
-            "NOFILE": request["descriptors"],
+            resource.RLIMIT_CORE: 0,
+            resource.RLIMIT_FSIZE: self.loop.settings["disk"],
+            resource.RLIMIT_NOFILE: request["descriptors"],
             # The tree is watched; this keeps one process from outrunning that.
-            "DATA": memory + max(memory // 2, SLACK),
-            "NPROC": processes + OWN_PROCESSES,
-            "MSGQUEUE": 0,
+            resource.RLIMIT_DATA: memory + max(memory // 2, SLACK),
         }
-        if not self.loop.stage.has_namespaces:
-            del limits["NPROC"]  # it would count all processes of this user
+        if self.loop.stage.has_namespaces:  # without, it would count all processes of this user
+            limits[resource.RLIMIT_NPROC] = request["processes"] + OWN_PROCESSES
+            limits[resource.RLIMIT_MSGQUEUE] = 0
         if request["cpu"] is not None:
-            limits["CPU"] = int(request["cpu"]) + 1
-        for name, value in limits.items():
-            which = getattr(resource, f"RLIMIT_{name}", None)
-            if which is not None:
-                _, hard = resource.getrlimit(which)
-                if hard != resource.RLIM_INFINITY:
-                    value = min(value, hard)
-                resource.setrlimit(which, (value, value))
+            limits[resource.RLIMIT_CPU] = int(request["cpu"]) + 1
+        for which in limits:
+            _, most = resource.getrlimit(which)
+            if most != resource.RLIM_INFINITY:
+                limits[which] = min(limits[which], most)
+        return limits
 
     # --- Streams ---
 
-    def _collect(self, descriptor: int, into: bytearray, limit: int | None) -> None:
+    def _collect(self, descriptor: int, take: Callable[[bytes], None]) -> None:
         os.set_blocking(descriptor, False)
         self._unread.add(descriptor)
 
@@ -165,17 +199,20 @@ class Program:
                 data = os.read(descriptor, CHUNK)
             except BlockingIOError:
                 return
-            if not data:
-                self._unread.remove(descriptor)
-                self._close(descriptor)
-                self.finish()
+            if data:
+                take(data)
                 return
-            room = len(data) if limit is None else limit - len(into)
-            into.extend(data[:room])
-            if len(data) > room:
-                self.stop("output")
+            self._unread.remove(descriptor)
+            self._close(descriptor)
+            self.finish()
 
         self.loop.watch(descriptor, selectors.EVENT_READ, receive)
+
+    def _keep(self, data: bytes, kept: bytearray, limit: int) -> None:
+        room = limit - len(kept)
+        kept += data[:room]
+        if len(data) > room:
+            self.stop("output")
 
     def _feed(self) -> None:
         try:
@@ -291,7 +328,7 @@ class Program:
 
     def _read_status(self, name: str) -> int | None:
         """Return what bubblewrap has said."""
-        for line in self._said.splitlines():
+        for line in self._said.split(b"\n")[:-1]:  # it comes in pieces
             value = json.loads(line).get(name)
             if value is not None:
                 return int(value)
@@ -306,12 +343,13 @@ class Program:
         path = os.path.normpath(f"/work/{name}" if "/" in name and name[0] != "/" else name)
         if not path.startswith(("/work/", "/tmp/")):
             return None
-        is_start = self._problem or f"execvp {name}: " in text
-        missing = os.strerror(2) in text
-        return (NOT_FOUND if missing else NOT_EXECUTABLE) if is_start else None
+        if self._is_captured and not self._problem and f"execvp {name}: " not in text:
+            return None
+        return NOT_EXECUTABLE if os.path.lexists(f"{self.loop.stage.box}{path}") else NOT_FOUND
 
     def _end(self) -> None:
         self._close_stdin()
+        self._close_block()
         for descriptor in self._unread:
             self._close(descriptor)
         self._unread.clear()

@@ -59,14 +59,13 @@ class SandboxStage:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
-        self.binds: list[tuple[str, str]] = [*settings["binds"], *settings["readable"]]
-        needed = [source for source, _ in self.binds]
         self.path = next(
             folder
             for folder in PLACES
-            if os.path.isdir(folder) and not any(_is_in(path, folder) for path in needed)
+            if os.path.isdir(folder)
+            and not any(_is_in(source, folder) for source, _ in settings["binds"])
         )
-        self.box = f"{self.path}/box"
+        self.root, self.box, self.empty = (f"{self.path}/{n}" for n in ("root", "box", "empty"))
         self.parent = -1
 
     def enter(self) -> None:
@@ -76,7 +75,7 @@ class SandboxStage:
         if uid == 0:
             # What root alone may read is mounted while this is root.
             _unshare(NEW_NS)
-            self._prepare(binds=True)
+            self._prepare()
             uid = gid = NOBODY
             os.setgroups([])
             os.setresgid(gid, gid, gid)
@@ -95,30 +94,37 @@ class SandboxStage:
         _libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         _mount("none", "/", None, MS_REC | MS_PRIVATE)
         if not os.path.isdir(self.box):
-            self._prepare(binds=False)
+            self._prepare()
         _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
         self._mount_box()
 
-    def _prepare(self, *, binds: bool) -> None:
+    def _prepare(self) -> None:
+        """Build the root that programs see, out of folders of the host."""
         _mount("none", "/", None, MS_REC | MS_PRIVATE)
         _mount("heldout", self.path, "tmpfs", MS_NOSUID | MS_NODEV, "size=4m,mode=755")
-        for folder in ("box", "etc", "empty", "binds"):
-            os.mkdir(f"{self.path}/{folder}")
+        for folder in (self.root, self.box, self.empty):
+            os.mkdir(folder)
+        for folder in ("etc", "proc", "dev", "work", "tmp"):
+            os.mkdir(f"{self.root}/{folder}")
         for name, text in self.settings["etc"].items():
-            _write_file(f"{self.path}/etc/{name}", text)
-        for path in self.settings["etc_binds"]:
-            self._make_target(path, f"{self.path}/etc/{os.path.basename(path)}")
-        for index, (source, target) in enumerate(self.binds if binds else ()):
-            staged = f"{self.path}/binds/{index}"
-            self._make_target(source, staged)
-            _mount(source, staged, None, MS_BIND | MS_REC)
-            self.binds[index] = (staged, target)
+            _write_file(f"{self.root}/etc/{name}", text)
+        mounted: list[str] = []
+        for source, target in self.settings["binds"]:
+            source, path = source or self.empty, f"{self.root}{target}"
+            if not os.path.lexists(path):
+                if any(_is_in(target, other) for other in mounted):
+                    raise Refused(f"{target} is not there to be hidden or replaced")
+                self._make_target(source, path)
+            _mount(source, path, None, MS_BIND | MS_REC)
+            mounted.append(target)
+        for source, target in self.settings["links"]:
+            os.makedirs(os.path.dirname(f"{self.root}{target}"), exist_ok=True)
+            os.symlink(source, f"{self.root}{target}")
 
     @staticmethod
     def _make_target(source: str, target: str) -> None:
-        if os.path.isdir(source):
-            os.mkdir(target)
-        else:
+        os.makedirs(target if os.path.isdir(source) else os.path.dirname(target), exist_ok=True)
+        if not os.path.isdir(target):
             _write_file(target, "")
 
     def _mount_box(self) -> None:
@@ -138,43 +144,34 @@ class SandboxStage:
     def remove(self) -> None:
         """Do nothing: all of it ends with this process."""
 
-    def make_command(self, request: dict[str, Any], filter: int, status: int) -> list[str]:
+    def make_command(
+        self, request: dict[str, Any], *, filter: int, status: int, block: int
+    ) -> list[str]:
         """Return the bubblewrap command that runs a program.
 
         Args:
             request: For a program.
             filter: A descriptor from which to read the seccomp filter.
-            status: A descriptor to which to write the exit code.
+            status: A descriptor to which to write process id and exit code.
+            block: A descriptor from which to read, before the program starts.
         """
-        settings = self.settings
-        words = [settings["bubblewrap"], "--unshare-user", "--disable-userns", "--unshare-pid"]
-        words += ["--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"]
-        words += ["--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL"]
-        words += ["--die-with-parent", "--new-session", "--clearenv"]
+        words = [self.settings["bubblewrap"], "--unshare-user", "--disable-userns"]
+        words += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+        words += ["--hostname", "sandbox", "--uid", str(UID), "--gid", str(UID)]
+        words += ["--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv"]
         for name, value in request["environment"].items():
             words += ["--setenv", name, value]
-        binds = [(path, path) for path in settings["system"]]
-        binds += [(f"{self.path}/empty", target) for target in settings["hidden"]]
-        python = len(settings["binds"])
-        binds += self.binds[:python]
-        binds += [(f"{self.path}/empty", target) for target in settings["hidden_in_binds"]]
-        binds += self.binds[python:]
-        binds += [(f"{self.path}/etc", "/etc")]
-        binds += [(path, f"/etc/{os.path.basename(path)}") for path in settings["etc_binds"]]
-        for source, target in binds:
-            words += ["--ro-bind", source, target]
-        for source, target in settings["links"]:
-            words += ["--symlink", source, target]
+        words += ["--ro-bind", self.root, "/", "--dev", "/dev", "--proc", "/proc"]
         # Process 1 is bubblewrap's, reports the exit code and has no filter; through its memory a
         # program could take it over.
-        words += ["--proc", "/proc", "--ro-bind", f"{self.path}/empty", "/proc/1"]
-        words += ["--dev", "/dev", "--bind", f"{self.box}/shm", "/dev/shm"]
-        words += ["--bind", f"{self.box}/work", "/work", "--bind", f"{self.box}/tmp", "/tmp"]
-        # These two are tmpfs without a limit.
-        words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work"]
-        if settings["filter"]:
+        words += ["--ro-bind", self.empty, "/proc/1"]
+        for folder, target in (("shm", "/dev/shm"), ("work", "/work"), ("tmp", "/tmp")):
+            words += ["--bind", f"{self.box}/{folder}", target]
+        words += ["--remount-ro", "/dev", "--chdir", "/work"]  # it is a tmpfs without a limit
+        if self.settings["filter"]:
             words += ["--seccomp", str(filter)]
-        return [*words, "--json-status-fd", str(status), "--", *request["argv"]]
+        words += ["--json-status-fd", str(status), "--block-fd", str(block)]
+        return [*words, "--", *request["argv"]]
 
 
 class PlainFolder:
