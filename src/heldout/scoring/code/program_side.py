@@ -13,10 +13,13 @@ import linecache
 import os
 import sys
 import types
-from collections.abc import Callable
-from typing import Any, NoReturn
 
 from heldout.scoring.code import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 PRINTED = 65_536
 """Characters printed during a call that the tests get to see."""

@@ -12,13 +12,14 @@ import builtins
 import os
 import symtable
 import sys
-import traceback
-import unittest
-from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any, NoReturn
 
 from heldout.scoring.code import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 LONGEST = 2000
 """Characters of a reason."""
@@ -378,8 +379,9 @@ def judge(
 
 def run_functions(scope: dict[str, Any]) -> None:
     """Run what a test defines for unittest or pytest."""
+    unittest: Any = sys.modules.get("unittest")  # it takes long to import: only tests do
     for name, value in list(scope.items()):
-        if isinstance(value, type) and issubclass(value, unittest.TestCase):
+        if unittest and isinstance(value, type) and issubclass(value, unittest.TestCase):
             if value.__module__ != "tests":
                 continue
             for case in unittest.defaultTestLoader.loadTestsFromTestCase(value):
@@ -390,7 +392,7 @@ def run_functions(scope: dict[str, Any]) -> None:
 
 def run_case(case: Any) -> None:
     """Run a method of a TestCase; what it raises is raised."""
-    result: Any = unittest.TestResult()
+    result: Any = sys.modules["unittest"].TestResult()
     result.addError = result.addFailure = result.addSubTest = raise_from_case
     case.run(result)
     if result.skipped or result.expectedFailures or result.unexpectedSuccesses:
@@ -406,11 +408,13 @@ def raise_from_case(_: object, *rest: Any) -> None:
 
 def describe(problem: BaseException) -> str:
     """Describe an exception: what it says, and the line of the test it is from."""
-    lines = [
-        f"{frame.filename} line {frame.lineno}"
-        for frame in traceback.extract_tb(problem.__traceback__)
-        if frame.filename in ("test", "setup")
-    ]
+    lines = []
+    frames = problem.__traceback__
+    while frames is not None:
+        filename = frames.tb_frame.f_code.co_filename
+        if filename in ("test", "setup"):
+            lines.append(f"{filename} line {frames.tb_lineno}")
+        frames = frames.tb_next
     try:
         text = str(problem)
     except Exception:  # noqa: BLE001 - a class of the test's own

@@ -11,16 +11,17 @@ A list is a JSON list, and plain values are themselves; all else is `{"t": tag, 
 from __future__ import annotations
 
 import collections
-import datetime
-import decimal
-import fractions
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import sys
 
-Inner = Callable[[Any], Any]
-Writer = Callable[[Any, Inner], Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing`, like some others, takes longer to import than a test to run
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    Inner = Callable[[Any], Any]
+    Writer = Callable[[Any, Inner], Any]
 
 DEPTH = 200
 """How deeply values may be nested."""
@@ -49,6 +50,9 @@ def encode(value: Any, other: Callable[[Any], Any], depth: int = 0) -> Any:
         return value
     for base, write in _WRITERS:
         if isinstance(value, base):
+            return write(value, lambda inner: encode(inner, other, depth + 1))
+    for module, name, write in _LATE_WRITERS:
+        if module in sys.modules and isinstance(value, getattr(sys.modules[module], name)):
             return write(value, lambda inner: encode(inner, other, depth + 1))
     if (
         kind.__module__ == "numpy"
@@ -107,13 +111,20 @@ _WRITERS: tuple[tuple[type, Writer], ...] = (
     (bytearray, _write_text("bytearray", bytearray.hex)),
     (complex, lambda value, inner: {"t": "complex", "v": [inner(value.real), inner(value.imag)]}),
     (range, lambda value, inner: {"t": "range", "v": [value.start, value.stop, value.step]}),
-    (decimal.Decimal, _write_text("Decimal", decimal.Decimal.__str__)),
-    (fractions.Fraction, _write_text("Fraction", fractions.Fraction.__str__)),
-    (datetime.datetime, _write_text("datetime", datetime.datetime.isoformat)),
-    (datetime.date, _write_text("date", datetime.date.isoformat)),
-    (datetime.time, _write_text("time", datetime.time.isoformat)),
-    (datetime.timedelta, lambda v, _: {"t": "timedelta", "v": [v.days, v.seconds, v.microseconds]}),
 )
+_LATE_WRITERS: tuple[tuple[str, str, Writer], ...] = (
+    ("decimal", "Decimal", _write_text("Decimal", str)),
+    ("fractions", "Fraction", _write_text("Fraction", str)),
+    ("datetime", "datetime", _write_text("datetime", lambda value: str(value.isoformat()))),
+    ("datetime", "date", _write_text("date", lambda value: str(value.isoformat()))),
+    ("datetime", "time", _write_text("time", lambda value: str(value.isoformat()))),
+    (
+        "datetime",
+        "timedelta",
+        lambda v, _: {"t": "timedelta", "v": [v.days, v.seconds, v.microseconds]},
+    ),
+)
+"""Of types whose values exist only once their module is imported."""
 
 
 def decode(value: Any, other: Callable[[Any, Any], Any]) -> Any:
@@ -167,13 +178,17 @@ _READ_CONTENT: dict[str, Callable[[Any], Any]] = {
     "bytes": bytes.fromhex,
     "bytearray": bytearray.fromhex,
     "range": lambda content: range(*content),
-    "Decimal": decimal.Decimal,
-    "Fraction": fractions.Fraction,
-    "datetime": datetime.datetime.fromisoformat,
-    "date": datetime.date.fromisoformat,
-    "time": datetime.time.fromisoformat,
-    "timedelta": lambda content: datetime.timedelta(*content),
+    "Decimal": lambda content: _find_class("decimal", "Decimal")(content),
+    "Fraction": lambda content: _find_class("fractions", "Fraction")(content),
+    "datetime": lambda content: _find_class("datetime", "datetime").fromisoformat(content),
+    "date": lambda content: _find_class("datetime", "date").fromisoformat(content),
+    "time": lambda content: _find_class("datetime", "time").fromisoformat(content),
+    "timedelta": lambda content: _find_class("datetime", "timedelta")(*content),
 }
+
+
+def _find_class(module: str, name: str) -> Any:
+    return getattr(__import__(module), name)
 
 
 def dump(message: Any) -> bytes:
