@@ -131,6 +131,37 @@ def test_a_session_that_is_killed_or_stopped_is_started_again() -> None:
     assert shown[2] == "usable\n"
 
 
+@pytest.mark.parametrize(
+    ("kind", "commands"),
+    [
+        (
+            ShellEnvironment,
+            ["cat /dev/zero > /tmp/full; echo", "rm /tmp/full; exit", "echo back > b; cat b"],
+        ),
+        (
+            PythonEnvironment,
+            ["import os\ntry: open('/tmp/full', 'wb', 0).write(b'0' * 2**23)\nexcept OSError: pass",
+             "os.system('cat /dev/zero >> /tmp/full'); os._exit(1)",
+             "import os; os.remove('/tmp/full'); open('b', 'w').write('back\\n'); print('back')"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_full_disk_is_the_models_to_clear(kind: Any, commands: list[str]) -> None:
+    limits = SandboxLimits(disk=4 << 20)
+    shown, outcome = talk(kind(limits=limits, check="grep back b", timeout=20.0), *commands)
+    assert shown[2].startswith("back\n")
+    assert outcome["check"]["passed"]
+
+
+def test_a_full_disk_is_no_error_of_the_item() -> None:
+    limits = SandboxLimits(disk=4 << 20)
+    fill = "cat /dev/zero > full; cp full full2; exit"
+    environment = ShellEnvironment(limits=limits, check="cat /tmp/check/x", check_files={"x": "1"})
+    shown, outcome = talk(environment, fill, "echo usable")
+    assert "usable" in shown[1]
+    assert outcome["check"]["passed"]
+
+
 CHECK = "grep -qx 42 answer.txt && grep -q secret /tmp/check/key.txt"
 
 

@@ -13,6 +13,7 @@ import binascii
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -68,10 +69,13 @@ class SessionReply(msgspec.Struct, frozen=True):
 @cache
 def _check_pool(settings: SandboxSettings) -> SandboxPool:
     """Return the sandboxes in which check scripts of such environments run."""
+    # The files of a model whose disk is full, and those of the check, have room in it.
+    limits = settings.limits
+    roomy = replace(limits, disk=2 * limits.disk + 64 * MIB, files=2 * limits.files)
     return SandboxPool(
         backend=settings.backend,
         network=settings.network,
-        limits=settings.limits,
+        limits=roomy,
         readable={target: source for source, target in settings.readable},
     )
 
@@ -86,6 +90,7 @@ class SandboxSession:
     def __init__(self, sandbox: Sandbox, kind: str, packages: str) -> None:
         self._sandbox, self._kind, self._packages = sandbox, kind, packages
         self._process: SandboxProcess | None = None
+        self._has_started = False
 
     async def run(self, text: str, seconds: float, limit: int) -> SessionReply:
         """Run code in it; where its process is lost, there is another one afterwards."""
@@ -112,7 +117,15 @@ class SandboxSession:
 
     async def _ask(self, request: dict[str, Any], kind: type[Any], seconds: float) -> Any:
         if self._process is None:
-            self._process = await self._start()
+            try:
+                self._process = await self._start()
+            except SandboxError as failed:
+                if not self._has_started:
+                    raise
+                # It could be started before the model was here, and other programs still can.
+                await self._sandbox.run(["true"])
+                raise _SessionLost(str(failed)) from None
+            self._has_started = True
         problem = "it stopped answering"
         try:
             with anyio.fail_after(seconds):

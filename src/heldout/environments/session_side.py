@@ -11,6 +11,7 @@ the sandbox may end this process or lie to it: all it decides is what the model 
 from __future__ import annotations
 
 import ast
+import base64
 import contextlib
 import fcntl
 import json
@@ -19,6 +20,7 @@ import os
 import pty
 import secrets
 import selectors
+import shlex
 import signal
 import sys
 import tempfile
@@ -31,6 +33,8 @@ DONE = 9
 """The descriptor on which a child says that it is done."""
 GRACE = 3.0
 """Seconds between Ctrl-C and SIGKILL."""
+LONGEST_TYPED = 4000
+"""Bytes of a line that a terminal takes."""
 START = 30.0
 """Seconds for an interpreter to start."""
 VARIABLES = """
@@ -121,6 +125,12 @@ class Child:
             return f"{path} {nonce}"
         return f". {path} </dev/null; {self.report(nonce)}"
 
+    def direct_command(self, text: str, nonce: str) -> str:
+        """Return the same where no file can be written, since the disk is full."""
+        if self.kind == "python":
+            return f"={base64.b64encode(text.encode('utf-8', 'replace')).decode()} {nonce}"
+        return f"eval {shlex.quote(text)} </dev/null; {self.report(nonce)}"
+
     def report(self, nonce: str) -> str:
         """Return the line that has a shell say that it is done."""
         return f'printf "%s %d %s\\n" {nonce} "$?" "$PWD" >&{DONE}'
@@ -170,7 +180,10 @@ class Session:
             os.mkdir("/tmp/.session", 0o700)  # noqa: PTH102
             self.folder = "/tmp/.session"
         except OSError:
-            self.folder = tempfile.mkdtemp(prefix=".session-")
+            try:
+                self.folder = tempfile.mkdtemp(prefix=".session-")
+            except OSError:  # the disk is full: `pass_on` does without
+                self.folder = "/nowhere"
         self.child = self.start()
 
     def start(self) -> Child:
@@ -192,11 +205,21 @@ class Session:
             again: Whether to start another interpreter where this one has ended.
         """
         child, output = self.child, Output(limit)
-        path = f"{self.folder}/command"
-        with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
-            file.write(text + "\n")
         nonce = secrets.token_hex(8)
-        child.type(child.command(path, nonce))
+        path = f"{self.folder}/command"
+        try:
+            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+                file.write(text + "\n")
+            child.type(child.command(path, nonce))
+        except OSError as problem:
+            lines = child.direct_command(text, nonce)
+            if max(map(len, lines.encode().split(b"\n"))) > LONGEST_TYPED:
+                shown = f"[too long to be passed on: {problem}]"
+                return {
+                    **{"output": shown, "left_out": 0, "reason": None, "status": 1},
+                    **{"folder": None, "restarted": False},
+                }
+            child.type(lines)
         report = self._wait(child, output, nonce, seconds)
         reason = None
         if report is None and child.status is None:
@@ -304,8 +327,11 @@ def interpret() -> NoReturn:
             os._exit(0)
         path, nonce = line.split()
         number += 1
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
-            source = file.read()
+        if path.startswith("="):
+            source = base64.b64decode(path[1:]).decode()
+        else:
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+                source = file.read()
         succeeded = False
         try:
             try:

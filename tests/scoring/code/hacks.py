@@ -235,6 +235,11 @@ OTHERS = {
         "while True: print('3' * 10000)",
         PythonTests(runs=(RunTest("1 2\n", "3\n"),)),
     ),
+    "files that are in each other's way": (
+        "```python a.py\n1\n```\n```python a.py/b.py\n1\n```\n```python program.py/c.py\n1\n```\n"
+        "```python\nprint(3)\n```",
+        PythonTests(runs=(RunTest("", "3"),), code=(COUNT,)),
+    ),
     "a coroutine": (
         "async def count(text): return 3",
         PythonTests(code=(COUNT,), calls=(CallTest(["banana"], 3),), entry_point="count"),

@@ -12,6 +12,7 @@ from heldout.chat.reasoning import Fenced, fenced
 from heldout.errors import InvalidInput
 from heldout.scoring.code.tests import check_path
 
+_FILE = re.compile(r"[\w./-]{1,100}\.py", re.ASCII)
 LANGUAGES = ("", "python", "python3", "py", "py3")
 
 
@@ -67,7 +68,7 @@ def extract_program(answer: str, text: str, entry_points: Sequence[str] = ()) ->
 
 def _path(answer: str, block: Fenced) -> str | None:
     words = answer[block.start : block.inner].split()
-    if len(words) != 2 or not words[1].endswith(".py"):
+    if len(words) != 2 or not _FILE.fullmatch(words[1]):
         return None
     try:
         check_path(words[1])

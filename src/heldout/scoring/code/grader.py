@@ -316,7 +316,10 @@ class _Run:
 
     async def _write_files(self, sandbox: Sandbox, files: Mapping[str, str]) -> None:
         for path, content in files.items():
-            await sandbox.write(path, content)
+            try:
+                await sandbox.write(path, content)
+            except InvalidInput as problem:  # the reply has a file where another has a folder
+                raise _Failed(f"its file {path} cannot be written: {problem}") from None
 
     async def _start(self, sandbox: Sandbox, whose: Whose) -> _Peer:
         await self._write_files(sandbox, self.files if whose == "program" else self.suite.files)
@@ -393,10 +396,10 @@ class _Run:
     # --- Whole runs ---
 
     async def _run_whole(self, run: RunTest, sandbox: Sandbox) -> None:
+        await self._write_files(sandbox, {**self.files, "program.py": self.source})
         outcome = await sandbox.run(
             [sandbox.python, "-B", "program.py"],
             stdin=run.stdin.encode("utf-8", "backslashreplace"),
-            files={**self.files, "program.py": self.source},
             timeout=self.timeout,
             memory=self.memory,
             environment=self.environment,
