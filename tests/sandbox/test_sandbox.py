@@ -91,6 +91,9 @@ def test_a_timeout_is_the_programs_only_if_a_trivial_program_ran_in_time(
         monkeypatch.setattr(module, "TRIVIAL_SECONDS", (0.1, 0.2))
         with pytest.raises(SandboxError, match="did not end in 0.1 s, nor did `true` in 0.1 s"):
             await sandbox.run(["sleep", "60"], timeout=0.1)
+        process = await sandbox.start(["sleep", "60"], timeout=0.1)
+        with pytest.raises(SandboxError, match="did not end in 0.1 s, nor did `true`"):
+            await process.wait()
 
     use(run)
 
@@ -190,7 +193,14 @@ def test_a_tree_is_restored_as_it_was(use: Use) -> None:
 
 def test_what_is_wrong_is_refused_before_anything_runs(use: Use) -> None:
     async def run(sandbox: Sandbox) -> None:
-        for argv in ("true", [], ["true", "a\0b"], ["true", "x" * 200_000], ["true", 5]):
+        for argv in (
+            "true",
+            [],
+            ["true", "a\0b"],
+            ["true", "x" * 200_000],
+            ["true", 5],
+            ["\ud800"],
+        ):
             with pytest.raises(InvalidInput):
                 await sandbox.run(argv)  # type: ignore[arg-type]
         for environment in ({"": "x"}, {"A=B": "x"}, {"A": "x\0"}):
@@ -206,6 +216,11 @@ def test_what_is_wrong_is_refused_before_anything_runs(use: Use) -> None:
                 await sandbox.run(["true"], **limits)
         with pytest.raises(FileNotFoundError, match="there is no none in the sandbox"):
             await sandbox.read("none")
+        for path in ("a\0b", "\ud800"):  # the sandbox outlives what is no path
+            with pytest.raises(InvalidInput, match="it is no path"):
+                await sandbox.write(path, "x")
+        await sandbox.write("half.py", "print('\ud800')")
+        assert b"SyntaxError" in (await sandbox.run(["python", "half.py"])).stderr
         await sandbox.write("long", b"x" * 100)
         with pytest.raises(InvalidInput, match="it has 100 bytes, and the limit is 50"):
             await sandbox.read("long", 50)

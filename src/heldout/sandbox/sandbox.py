@@ -179,7 +179,7 @@ class Sandbox:
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
-        process = SandboxProcess(self, channel, write, read)
+        process = SandboxProcess(self, channel, write, read, timeout)
         self._processes.add(process)
         try:
             await channel.send(request)
@@ -201,9 +201,13 @@ class Sandbox:
                 raise InvalidInput(f"no name of a variable: {name!r:.80}")
         words = [*argv, *(environment or {}), *(environment or {}).values()]
         for word in words:
-            if not isinstance(word, str) or "\0" in word:
+            try:
+                size = len(os.fsencode(word))
+            except (TypeError, UnicodeEncodeError):
+                size = None
+            if size is None or not isinstance(word, str) or "\0" in word:
                 raise InvalidInput(f"no argument or variable of a program: {word!r:.80}")
-            if len(word.encode("utf-8", "surrogateescape")) >= 128 * 1024:
+            if size >= 128 * 1024:
                 raise InvalidInput(
                     "an argument of a program has 128 KiB or more, which the kernel does not take; "
                     "write it to a file"
@@ -240,7 +244,8 @@ class Sandbox:
             InvalidInput: The path is outside, or no file.
             SandboxError: The sandbox failed, or its disk is full.
         """
-        content = data.encode() if isinstance(data, str) else bytes(data)
+        # Half a character, which models do write, is for the program to fail on.
+        content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
         request = {"operation": "write", "path": os.fspath(path), "mode": mode}
         await self._ask(request, content)
 
@@ -340,8 +345,15 @@ def _make_outcome(reply: dict[str, Any], blob: bytes) -> ProgramOutcome:
 class SandboxProcess:
     """A program that stays: it is written to and read from until it ends or is killed."""
 
-    def __init__(self, sandbox: Sandbox, channel: RequestChannel, stdin: int, stdout: int) -> None:
-        self._sandbox, self._channel = sandbox, channel
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        channel: RequestChannel,
+        stdin: int,
+        stdout: int,
+        timeout: float | None,
+    ) -> None:
+        self._sandbox, self._channel, self._timeout = sandbox, channel, timeout
         self._stdin, self._stdout = stdin, stdout
         self._buffer = bytearray()
         self._outcome: ProgramOutcome | None = None
@@ -402,14 +414,18 @@ class SandboxProcess:
         """Wait until it has ended, with all it has started; its output is not part of the outcome.
 
         Raises:
-            SandboxError: The sandbox failed: the program could not be started.
+            SandboxError: The sandbox failed: the program could not be started; or its time was up,
+                but not even a trivial program ran in time.
         """
         if self._outcome is None:
             if self._closed:
                 raise SandboxError("the sandbox was closed")
             reply, blob = await self._channel.receive()
             _raise_error(reply, {"argv": ["the program"]})
-            self._outcome = _make_outcome(reply, blob)
+            outcome = _make_outcome(reply, blob)
+            if outcome.reason == "timeout" and self._timeout is not None:
+                await self._sandbox._require_trivial(self._timeout)
+            self._outcome = outcome
         return self._outcome
 
     async def kill(self) -> ProgramOutcome:

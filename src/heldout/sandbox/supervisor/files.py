@@ -40,10 +40,12 @@ class Refused(Exception):
         self.kind = kind
 
 
-def describe_refusal(problem: Refused | OSError) -> dict[str, str]:
+def describe_refusal(problem: Refused | OSError | ValueError) -> dict[str, str]:
     """Return the reply to a request that could not be done."""
     if isinstance(problem, Refused):
         return {"error": str(problem), "kind": problem.kind}
+    if isinstance(problem, ValueError):  # a NUL, or half of a character
+        return {"error": "it is no path", "kind": "path"}
     kinds = {errno.ENOENT: "missing", errno.ENOSPC: "full", errno.ENOMEM: "sandbox"}
     text = os.strerror(problem.errno) if problem.errno else str(problem)
     return {"error": text, "kind": kinds.get(problem.errno or 0, "path")}
@@ -302,6 +304,6 @@ def serve_once(box: str) -> None:
     start = HEADER.size + length
     try:
         reply = SandboxFiles(box).handle(json.loads(data[HEADER.size : start]), data[start:])
-    except (Refused, OSError) as problem:
+    except (Refused, OSError, ValueError) as problem:
         reply = (describe_refusal(problem), b"")
     sys.stdout.buffer.write(encode(*reply))

@@ -244,7 +244,7 @@ class Supervisor:
                 caller.reply({})
             else:
                 caller.reply(*SandboxFiles(self.stage.box).handle(request, blob))
-        except (Refused, OSError) as problem:
+        except (Refused, OSError, ValueError) as problem:
             caller.reply(describe_refusal(problem))
 
     def _run(self, caller: RequestHandler, request: dict[str, Any], blob: bytes) -> None:
@@ -264,7 +264,7 @@ class Supervisor:
                 raise Refused("a process could not be killed")
             self._turn(TICK)
         for program in [*self.programs.values()]:
-            program.abandon()
+            program.end()  # nobody waits for it
         self.stage.renew()
 
 

@@ -238,7 +238,7 @@ class Program:
     def check_time(self, now: float) -> None:
         """Stop it if its time is up, and give up on it if it does not end."""
         if self._killed_at is not None and now > self._killed_at + KILL_SECONDS:
-            self._end()
+            self.end()
             self.loop.is_broken = True
             text = f"a process was still there {KILL_SECONDS:g} s after SIGKILL"
             self.caller.reply({"error": text, "kind": "sandbox"})
@@ -293,7 +293,7 @@ class Program:
         first = self._read_status("child-pid")
         if first is not None and os.path.exists(f"/proc/{first}"):
             return  # process 1 of its namespace, which ends after all others
-        self._end()
+        self.end()
         exit = self._read_exit()
         if exit is None and self.reason is None:
             text = self._problem.decode(errors="replace") or self._stderr.decode(errors="replace")
@@ -347,15 +347,11 @@ class Program:
             return None
         return NOT_EXECUTABLE if os.path.lexists(f"{self.loop.stage.box}{path}") else NOT_FOUND
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Close what it has open, and forget it."""
         self._close_stdin()
         self._close_block()
         for descriptor in self._unread:
             self._close(descriptor)
         self._unread.clear()
         self.loop.programs.pop(self.pid, None)
-
-    def abandon(self) -> None:
-        """Drop it without a reply, once it is dead: nobody waits for it."""
-        with contextlib.suppress(KeyError):
-            self._end()
