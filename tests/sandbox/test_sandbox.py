@@ -156,6 +156,25 @@ def test_a_started_program_is_written_to_and_read_from(use: Use, backend: str) -
     use(run, backend=backend)
 
 
+def test_who_reads_from_a_program_is_told_that_its_sandbox_was_closed(bubblewrap: None) -> None:
+    async def main() -> None:
+        sandbox = await open_sandbox()
+        process = await sandbox.start(["cat"])
+
+        async def read() -> None:
+            with pytest.raises(SandboxError, match="the sandbox was closed"):
+                await process.read()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await anyio.wait_all_tasks_blocked()
+            await sandbox.close()
+        with pytest.raises(SandboxError, match="the sandbox was closed"):
+            await sandbox.run(["true"])
+
+    anyio.run(main)
+
+
 def test_one_program_that_reached_its_limits_does_not_keep_another_from_starting(use: Use) -> None:
     async def run(sandbox: Sandbox) -> None:
         hog = "import os, time\nfor _ in range(40):\n  if not os.fork(): time.sleep(60)"

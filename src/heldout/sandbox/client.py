@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import asyncio
 import json
 import os
 import socket
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -220,7 +219,7 @@ async def write_pipe(descriptor: int, data: bytes) -> None:
         try:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:
-            await anyio.wait_writable(descriptor)
+            await _wait(anyio.wait_writable, descriptor)
 
 
 async def read_pipe(descriptor: int, size: int) -> bytes:
@@ -229,12 +228,19 @@ async def read_pipe(descriptor: int, size: int) -> bytes:
         try:
             return os.read(descriptor, size)
         except BlockingIOError:
-            await anyio.wait_readable(descriptor)
+            await _wait(anyio.wait_readable, descriptor)
+
+
+async def _wait(ready: Callable[[int], Awaitable[None]], descriptor: int) -> None:
+    try:
+        await ready(descriptor)
+    except anyio.ClosedResourceError:
+        raise SandboxError("the sandbox was closed") from None
 
 
 def close_pipe(descriptor: int) -> None:
     """Close a pipe, and wake whoever waits for it."""
-    with suppress(RuntimeError, ValueError, asyncio.InvalidStateError):
+    with suppress(RuntimeError):  # no event loop runs
         anyio.notify_closing(descriptor)
     with suppress(OSError):
         os.close(descriptor)
