@@ -191,9 +191,8 @@ PAGES: Mapping[str, Page] = {
         "from heldout.scoring import Rubric, grade_python, human_eval_tests, part\n\n"
         'score_fn = Rubric(part(grade_python, name="correct"))  # ground_truth has the tests\n\n'
         "# Where a sample's metadata is a row of HumanEval:\n"
-        "score_fn = Rubric(\n"
-        '    part(grade_python, name="correct", tests=lambda s: human_eval_tests(s.metadata))\n'
-        ")",
+        'score_fn = Rubric(part(grade_python, name="correct", '
+        "tests=lambda s: human_eval_tests(s.metadata)))",
         (Table(of_code.EXAMPLES, columns=("answer", "tests")),),
         note="[Code](../code.md) has the forms of tests, and what cannot score. It needs a "
         "[sandbox](../sandbox.md).",
