@@ -1,7 +1,8 @@
 """The attempt that the running code belongs to, for code below the turn loop.
 
 `rollout.Attempt.run` sets it. Endpoints and judges know nothing of attempts; while they wait for
-others they pause its time limit, and judges and simulated users say what they took.
+others they pause its time limit, and judges and simulated users say what they took. Graders that
+run programs find what came of them before.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 
 from heldout._aio import in_user_code
-from heldout.types import OtherUsage, Usage
+from heldout.types import OtherUsage, Score, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +28,8 @@ class CurrentAttempt:
     scope: anyio.CancelScope
     other_usage: list[OtherUsage]
     """What judges and simulated users took so far."""
+    stored: Score | None = None
+    """Where saved trajectories are scored again, the score of before."""
     waited: float = 0.0
     """Seconds that the time limit was paused."""
     _pauses: int = 0
@@ -68,3 +71,20 @@ def add_other_usage(role: Literal["judge", "user"], model: str, usage: Usage | N
     attempt = in_user_code.get()
     if isinstance(attempt, CurrentAttempt):
         attempt.other_usage.append(OtherUsage(role, model, usage))
+
+
+def stored_metadata(name: str, value: Any) -> dict[str, Any] | None:
+    """Return the metadata of a metric of before in which a field has a value.
+
+    Only where saved trajectories are scored again: what was costly to find is not found again.
+
+    Args:
+        name: The field.
+        value: What it must be: a hash of all that decides.
+    """
+    attempt = in_user_code.get()
+    stored = attempt.stored if isinstance(attempt, CurrentAttempt) else None
+    for metric in () if stored is None else stored.metrics:
+        if metric.metadata.get(name) == value:
+            return metric.metadata
+    return None

@@ -137,6 +137,7 @@ class _Rescoring(EvalRun):
             score_fn=self.score_fn,
             timeout=self.config.timeout,
             trajectory=result.trajectory,
+            stored=result.score,
         ).run()
         score = attempt.score if attempt.score is not None else Score()
         users = [part for part in result.other_usage if part.role == "user"]

@@ -291,6 +291,8 @@ class Attempt:
     """Where the turns are saved as they are made, and a stopped attempt is restored from."""
     trajectory: Trajectory | None = None
     """A trajectory to score, in place of rolling one out."""
+    stored: Score | None = None
+    """Its score of before."""
     state: AttemptState = field(default_factory=AttemptState)
 
     async def run(self) -> AttemptResult:
@@ -300,7 +302,8 @@ class Attempt:
         """
         deadline = inf if self.timeout is None else anyio.current_time() + self.timeout
         with anyio.CancelScope(deadline=deadline) as scope:
-            result = await self._run(CurrentAttempt(self.timeout, scope, self.state.other_usage))
+            current = CurrentAttempt(self.timeout, scope, self.state.other_usage, self.stored)
+            result = await self._run(current)
         if result.timed_out:
             await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was cancelled, too
         return result

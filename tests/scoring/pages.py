@@ -28,9 +28,11 @@ from heldout.scoring import (
     text,
     tool_calls,
 )
+from heldout.scoring.code import grader as code
 from tests.scoring.examples import Example
 from tests.scoring.examples import answers as of_answers
 from tests.scoring.examples import choice as of_choice
+from tests.scoring.examples import code as of_code
 from tests.scoring.examples import formats as of_formats
 from tests.scoring.examples import json_schema as of_schema
 from tests.scoring.examples import lists as of_lists
@@ -182,6 +184,18 @@ PAGES: Mapping[str, Page] = {
             Table(of_math.LAST, "With `last=True`"),
         ),
         note="It needs `pip install 'heldout[math]'`.",
+    ),
+    "python": Page(
+        "Python programs",
+        (code.grade_python,),
+        "from heldout.scoring import Rubric, grade_python, human_eval_tests, part\n\n"
+        'score_fn = Rubric(part(grade_python, name="correct"))  # ground_truth has the tests\n\n'
+        "# Where a sample's metadata is a row of HumanEval:\n"
+        'score_fn = Rubric(part(grade_python, name="correct", '
+        "tests=lambda s: human_eval_tests(s.metadata)))",
+        (Table(of_code.EXAMPLES, columns=("answer", "tests")),),
+        note="[Code](../code.md) has the forms of tests, and what cannot score. It needs a "
+        "[sandbox](../sandbox.md).",
     ),
     "calls": Page(
         "Tool calls",

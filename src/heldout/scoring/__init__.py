@@ -3,6 +3,7 @@
 rubric        Rubric, part: named functions with weights, as one score function
 answers       the answer of a reply, and what it states
 choice, number, text, lists, math, regex, json_schema, formats, tool_calls    graders
+code          programs, run against tests in sandboxes
 judges        a model as grader
 process_pool  processes for work that must be killable
 """
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from heldout.scoring.answers import final_answer as final_answer
     from heldout.scoring.answers import last_code_block as last_code_block
     from heldout.scoring.choice import grade_choice as grade_choice
+    from heldout.scoring.code.grader import grade_python as grade_python
+    from heldout.scoring.code.tests import CallTest as CallTest
+    from heldout.scoring.code.tests import PythonTests as PythonTests
+    from heldout.scoring.code.tests import RunTest as RunTest
+    from heldout.scoring.code.tests import apps_tests as apps_tests
+    from heldout.scoring.code.tests import human_eval_tests as human_eval_tests
+    from heldout.scoring.code.tests import live_code_bench_tests as live_code_bench_tests
+    from heldout.scoring.code.tests import mbpp_tests as mbpp_tests
     from heldout.scoring.formats import has_boxed as has_boxed
     from heldout.scoring.formats import has_code_block as has_code_block
     from heldout.scoring.formats import has_length as has_length

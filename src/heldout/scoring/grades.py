@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -26,12 +27,22 @@ class Grade(msgspec.Struct, frozen=True):
     """What was taken for the answer; None where there was none."""
     note: str = ""
     """Why, where the value alone does not say it."""
+    details: dict[str, Any] = {}
+    """What else is kept in the metadata, as plain JSON values of bounded size."""
+    tracked: tuple[Metric, ...] = ()
+    """Metrics of weight 0 that come with the grade; the grade's name is put before theirs."""
 
     def metric(self, name: str, weight: float = 0.0) -> Metric:
-        """Return the grade as a metric, with what was extracted and the note as its metadata."""
+        """Return the grade as a metric, with what it was based on as its metadata."""
         extracted = None if self.extracted is None else cut(self.extracted, LONGEST_KEPT)
         metadata = {"extracted": extracted} | ({"note": self.note} if self.note else {})
+        metadata |= self.details
         return Metric(name, self.value, weight, metadata, rate=0 <= self.value <= 1)
+
+    def metrics(self, name: str, weight: float = 0.0) -> tuple[Metric, ...]:
+        """Return the grade as a metric, and those that are tracked with it."""
+        tracked = (replace(metric, name=f"{name}_{metric.name}") for metric in self.tracked)
+        return self.metric(name, weight), *tracked
 
 
 NO_ANSWER = Grade(0.0, None, "no answer")
@@ -54,7 +65,7 @@ def as_score(value: Any, function: Callable[..., Any]) -> Score:
     name = getattr(function, "__name__", type(function).__name__)
     name = name if name.isidentifier() else "score"  # a lambda
     if isinstance(value, Grade):
-        return Score((value.metric(name, 1.0),))
+        return Score(value.metrics(name, 1.0))
     if is_number(value):
         return Score((Metric(name, value, 1.0),))
     hint = "; is there a return?" if value is None else ""

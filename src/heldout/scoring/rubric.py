@@ -238,7 +238,7 @@ def _failure(part: Part, problem: Exception) -> ScoringFailed:
 def _metrics(part: Part, value: Any) -> Sequence[Metric]:
     weight = 1.0 if part.weight is None else part.weight
     if isinstance(value, Grade):
-        return [value.metric(part.name, weight)]
+        return value.metrics(part.name, weight)
     if is_number(value):
         return [Metric(part.name, value, weight)]
     if isinstance(value, Metric):
