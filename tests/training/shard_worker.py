@@ -1,0 +1,265 @@
+"""One of several processes that train a sharded model: `python -m tests.training.shard_worker …`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from heldout import Sample
+from heldout.training import AsyncEvalDispatcher, EvalWorker, live_model, sharding
+from heldout.weights import fingerprint
+from tests.tiny_model import tiny_model
+from tests.training import rank_worker, toys
+
+RANK = rank_worker.RANK
+SAMPLES = [Sample(f"s{i}", {"question": f"w{i} w{i + 1}"}, ground_truth="w1") for i in range(5)]
+MODES = ("off", "inline", "all", "background", "worker")
+
+
+def policy() -> Any:
+    """The eval worker's."""
+    model, tokenizer = tiny_model()
+    return model, live_model(tokenizer, toys.score, max_new=6, rows=2)
+
+
+def lora_policy() -> Any:
+    model, builder = policy()
+    return with_lora(model), builder
+
+
+def with_lora(model: Any) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return get_peft_model(model, config)
+
+
+def fsdp2(model: Any) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    for module in model.modules():
+        if type(module).__name__ == "LlamaDecoderLayer":
+            fully_shard(module)
+    return fully_shard(model)
+
+
+def fsdp1(model: Any) -> Any:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    return FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=ModuleWrapPolicy({type(model.model.layers[0])}),
+        use_orig_params=True,
+        device_id=torch.device("cpu"),
+    )
+
+
+def zero3(model: Any) -> Any:
+    """DeepSpeed's engine, which also has the optimizer."""
+    import deepspeed
+
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=[p for p in model.parameters() if p.requires_grad],
+        config={
+            "train_micro_batch_size_per_gpu": 2,
+            "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
+            "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 40},
+        },
+    )
+    return engine
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "fsdp2": fsdp2,
+    "fsdp1": fsdp1,
+    "lora": lambda model: fsdp2(with_lora(model)),
+    "zero3": zero3,
+}
+
+
+def train(
+    home: Path, way: str, mode: str, *, steps: int = 4, evals: Any = None, **settings: Any
+) -> dict[str, Any]:
+    """Train as any loop does, with an eval between the gradients and the optimizer's step."""
+    torch.manual_seed(RANK)
+    bare, tokenizer = tiny_model()
+    for layer in bare.model.layers:
+        layer.self_attn.attention_dropout = 0.1
+    model = WAYS[way](bare.train())
+    own = way != "zero3"
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2) if own else model.optimizer
+    worker = None
+    if mode == "worker":
+        name = "lora_policy" if way == "lora" else "policy"
+        worker = EvalWorker(f"tests.training.shard_worker:{name}")
+    builder = live_model(tokenizer, toys.score, max_new=6, rows=2)
+    defaults: dict[str, Any] = {
+        "every_steps": 2 if mode != "off" else 0,
+        "model_getter": lambda: model,
+        "across": "all" if mode == "all" else "first",
+        "run_dir": home / f"{way}-{mode}-{RANK}",
+    }
+    if worker is None:
+        defaults["runner_builder"] = builder
+    settings = {**defaults, "worker": worker, **settings}
+    evals = toys.make_eval(SAMPLES, settings.pop("runner_builder", None), **settings)
+    background = mode in ("background", "worker")
+    gathered: list[int] = []
+    plain = sharding._gathered
+
+    def counting(*arguments: Any) -> Any:
+        found = 0
+        for pair in plain(*arguments):
+            found += pair[1].numel()
+            yield pair
+        gathered.append(found)
+
+    sharding._gathered = counting
+    try:
+        with AsyncEvalDispatcher(when_full="wait") if background else nullcontext():
+            for step in range(1, steps + 1):
+                ids = torch.randint(8, 60, (2, 12))
+                loss = model(input_ids=ids, labels=ids).loss
+                model.backward(loss) if not own else loss.backward()
+                evals.maybe_run(step)
+                model.step() if not own else optimizer.step()
+                if own:
+                    optimizer.zero_grad()
+            evals.run_final(steps)
+    finally:
+        sharding._gathered = plain
+        if worker is not None:
+            worker.close()
+    states = [] if not own else [s for s in optimizer.state.values() if "exp_avg" in s]
+    return {
+        "part": fingerprint(model),
+        "optimizer": fingerprint([s["exp_avg"] for s in states]),
+        "draws": torch.rand(1).item(),
+        "points": [[p.step, p.n, p.weights, p.skipped] for p in evals.history],
+        "answers": [[o.reward for o in p.outcomes] for p in evals.history],
+        "whole": whole_hash(model),
+        "gathered": gathered,
+    }
+
+
+def whole_hash(model: Any) -> str | None:
+    """The hash of the whole weights, as torch or DeepSpeed has them."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp1
+
+    if hasattr(model, "ds_config") or type(model).__name__ == "DeepSpeedEngine":
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters(list(model.parameters()), modifier_rank=None):
+            return fingerprint(dict(model.module.state_dict()))
+    if isinstance(model, Fsdp1):  # with cpu_offload torch 2.13 reads freed memory on a CPU
+        with Fsdp1.summon_full_params(model, writeback=False):
+            return fingerprint({name: p for name, p in model.named_parameters()})
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    whole = get_model_state_dict(model, options=options)
+    bare = model
+    if way_is_lora(bare):
+        target = with_lora(tiny_model()[0])
+        if whole:
+            target.load_state_dict(whole)
+        return fingerprint(target)
+    return fingerprint(whole) if whole else None
+
+
+def way_is_lora(model: Any) -> bool:
+    return hasattr(model, "peft_config")
+
+
+# --- What goes wrong ----------------------------------------------------------------------------
+
+
+def cannot_be_copied(home: Path) -> Any:
+    """A hook in the forward pass, which no copy may call."""
+
+    def shard(model: Any) -> Any:
+        model.model.norm.register_forward_hook(lambda module, given, out: None)
+        return fsdp2(model)
+
+    WAYS["hooked"] = shard
+    return {mode: train(home, "hooked", mode) for mode in ("off", "inline", "all", "background")}
+
+
+def one_has_no_model(home: Path) -> Any:
+    asked = []
+
+    class Getter:
+        model: Any = None
+
+        def __call__(self) -> Any:
+            asked.append(1)
+            if RANK == 1 and len(asked) > 1:
+                raise RuntimeError("this one cannot")
+            return self.model
+
+    getter = Getter()
+    plain = WAYS["fsdp2"]
+
+    def shard(model: Any) -> Any:
+        getter.model = plain(model)
+        return getter.model
+
+    WAYS["getter"] = shard
+    return {mode: train(home, "getter", mode, model_getter=getter) for mode in ("inline",)}
+
+
+def no_time(home: Path) -> Any:
+    """The first process cannot afford its second eval."""
+    return {
+        across: train(home / across, "fsdp2", across, max_overhead=1e-9, min_samples=1)
+        for across in ("inline", "all")
+    }
+
+
+def wide_stays_plain(home: Path) -> Any:
+    """A model of which `fully_shard` left a part alone."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    whole = fingerprint(model)
+    from torch.distributed.fsdp import fully_shard
+
+    from heldout.training.distributed import current_ranks
+    from heldout.training.snapshot import SnapshotPool
+
+    distributed.broadcast(model[0].weight.data, 0)
+    distributed.broadcast(model[1].weight.data, 0)
+    distributed.broadcast(model[0].bias.data, 0)
+    distributed.broadcast(model[1].bias.data, 0)
+    whole = fingerprint(model)
+    fully_shard(model[0])
+    snapshot = SnapshotPool().try_snapshot(sharding.ShardedModel(model, current_ranks()), step=1)
+    assert snapshot is not None
+    return snapshot.weights == whole
+
+
+OTHERS: dict[str, Callable[[Path], Any]] = {
+    "cannot_be_copied": cannot_be_copied,
+    "one_has_no_model": one_has_no_model,
+    "no_time": no_time,
+    "wide_stays_plain": wide_stays_plain,
+}
+
+
+def way_scenario(way: str) -> Callable[[Path], Any]:
+    modes = os.environ.get("SHARD_MODES", " ".join(MODES)).split()
+    return lambda home: {mode: train(home, way, mode) for mode in modes}
+
+
+if __name__ == "__main__":
+    rank_worker.RULES.clear()
+    rank_worker.RULES |= {**{way: way_scenario(way) for way in list(WAYS)}, **OTHERS}
+    rank_worker.main(sys.argv[2:], Path(sys.argv[1]))
