@@ -1,26 +1,34 @@
-"""One of several processes that train a sharded model: `python -m tests.training.shard_worker …`."""
+"""One of several processes that train a sharded model, run with `python -m`."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from heldout import Sample
 from heldout.training import AsyncEvalDispatcher, EvalWorker, live_model, sharding
+from heldout.training.distributed import current_ranks
+from heldout.training.snapshot import SnapshotPool
 from heldout.weights import fingerprint
 from tests.tiny_model import tiny_model
 from tests.training import rank_worker, toys
 
 RANK = rank_worker.RANK
 SAMPLES = [Sample(f"s{i}", {"question": f"w{i} w{i + 1}"}, ground_truth="w1") for i in range(5)]
-MODES = ("off", "inline", "all", "background", "worker")
+MODES = {
+    "fsdp2": ("off", "inline", "all", "background"),
+    "fsdp1": ("off", "inline", "background"),
+    "lora": ("off", "inline", "background", "worker"),
+    "zero3": ("off", "inline", "all", "background", "worker"),
+}
 
 
 def policy() -> Any:
@@ -44,8 +52,6 @@ def with_lora(model: Any) -> Any:
 
 
 def fsdp2(model: Any) -> Any:
-    from torch.distributed.fsdp import fully_shard
-
     for module in model.modules():
         if type(module).__name__ == "LlamaDecoderLayer":
             fully_shard(module)
@@ -88,9 +94,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def train(
-    home: Path, way: str, mode: str, *, steps: int = 4, evals: Any = None, **settings: Any
-) -> dict[str, Any]:
+def train(home: Path, way: str, mode: str, *, steps: int = 4, **settings: Any) -> dict[str, Any]:
     """Train as any loop does, with an eval between the gradients and the optimizer's step."""
     torch.manual_seed(RANK)
     bare, tokenizer = tiny_model()
@@ -153,6 +157,10 @@ def train(
     }
 
 
+def train_all(way: str, modes: Iterable[str], home: Path) -> dict[str, Any]:
+    return {mode: train(home, way, mode) for mode in modes}
+
+
 def whole_hash(model: Any) -> str | None:
     """The hash of the whole weights, as torch or DeepSpeed has them."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -165,20 +173,15 @@ def whole_hash(model: Any) -> str | None:
             return fingerprint(dict(model.module.state_dict()))
     if isinstance(model, Fsdp1):  # with cpu_offload torch 2.13 reads freed memory on a CPU
         with Fsdp1.summon_full_params(model, writeback=False):
-            return fingerprint({name: p for name, p in model.named_parameters()})
+            return fingerprint(dict(model.named_parameters()))
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     whole = get_model_state_dict(model, options=options)
-    bare = model
-    if way_is_lora(bare):
+    if hasattr(model, "peft_config"):
         target = with_lora(tiny_model()[0])
         if whole:
             target.load_state_dict(whole)
         return fingerprint(target)
     return fingerprint(whole) if whole else None
-
-
-def way_is_lora(model: Any) -> bool:
-    return hasattr(model, "peft_config")
 
 
 # --- What goes wrong ----------------------------------------------------------------------------
@@ -192,7 +195,7 @@ def cannot_be_copied(home: Path) -> Any:
         return fsdp2(model)
 
     WAYS["hooked"] = shard
-    return {mode: train(home, "hooked", mode) for mode in ("off", "inline", "all", "background")}
+    return train_all("hooked", ("inline", "all", "background"), home)
 
 
 def one_has_no_model(home: Path) -> Any:
@@ -215,7 +218,7 @@ def one_has_no_model(home: Path) -> Any:
         return getter.model
 
     WAYS["getter"] = shard
-    return {mode: train(home, "getter", mode, model_getter=getter) for mode in ("inline",)}
+    return {"inline": train(home, "getter", "inline", model_getter=getter)}
 
 
 def no_time(home: Path) -> Any:
@@ -226,19 +229,11 @@ def no_time(home: Path) -> Any:
     }
 
 
-def wide_stays_plain(home: Path) -> Any:
-    """A model of which `fully_shard` left a part alone."""
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    whole = fingerprint(model)
-    from torch.distributed.fsdp import fully_shard
-
-    from heldout.training.distributed import current_ranks
-    from heldout.training.snapshot import SnapshotPool
-
-    distributed.broadcast(model[0].weight.data, 0)
-    distributed.broadcast(model[1].weight.data, 0)
-    distributed.broadcast(model[0].bias.data, 0)
-    distributed.broadcast(model[1].bias.data, 0)
+def partly_sharded(home: Path) -> Any:
+    """`fully_shard` has left a layer alone."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     whole = fingerprint(model)
     fully_shard(model[0])
     snapshot = SnapshotPool().try_snapshot(sharding.ShardedModel(model, current_ranks()), step=1)
@@ -250,16 +245,13 @@ OTHERS: dict[str, Callable[[Path], Any]] = {
     "cannot_be_copied": cannot_be_copied,
     "one_has_no_model": one_has_no_model,
     "no_time": no_time,
-    "wide_stays_plain": wide_stays_plain,
+    "partly_sharded": partly_sharded,
 }
-
-
-def way_scenario(way: str) -> Callable[[Path], Any]:
-    modes = os.environ.get("SHARD_MODES", " ".join(MODES)).split()
-    return lambda home: {mode: train(home, way, mode) for mode in modes}
 
 
 if __name__ == "__main__":
     rank_worker.RULES.clear()
-    rank_worker.RULES |= {**{way: way_scenario(way) for way in list(WAYS)}, **OTHERS}
+    for name, modes in MODES.items():
+        rank_worker.RULES[name] = partial(train_all, name, modes)
+    rank_worker.RULES |= OTHERS
     rank_worker.main(sys.argv[2:], Path(sys.argv[1]))

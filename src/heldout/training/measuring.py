@@ -152,7 +152,7 @@ class PolicyMeasurer:
             seconds=limit.seconds,
         )
         if self.worker is None:
-            with self._whole(step, get_model, ranks) as get_whole:
+            with self._whole(step, get_model, ranks, is_due=size != 0) as get_whole:
                 return measure(task, get_whole, ranks)
         try:
             with untouched_random_state():
@@ -170,7 +170,9 @@ class PolicyMeasurer:
             snapshot.release()
 
     @contextmanager
-    def _whole(self, step: int, get_model: GetModel, ranks: Ranks) -> Iterator[GetModel]:
+    def _whole(
+        self, step: int, get_model: GetModel, ranks: Ranks, *, is_due: bool
+    ) -> Iterator[GetModel]:
         """Have a sharded model gathered into a copy when it is asked for, until the block ends."""
         taken: list[Any] = []
 
@@ -179,6 +181,8 @@ class PolicyMeasurer:
             if not isinstance(model, ShardedModel):
                 return model
             model.inline = ranks.world == 1  # else all of them evaluate, and end together
+            if ranks.rank == 0 and not is_due:
+                model.decline()
             taken.append(self.find_pool().try_snapshot(model, step=step))
             if taken[-1] is None:
                 raise InvalidInput("all snapshots were in use")

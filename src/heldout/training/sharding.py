@@ -234,7 +234,7 @@ def find_sharded(
     except Exception as problem:  # noqa: BLE001 - it is asked again, and the reason becomes a skip
         if not was_sharded:
             return None
-        return ShardedModel(None, ranks, problem=f"model: {describe(problem)}")
+        return ShardedModel(None, ranks, problem=describe(problem))
     sharded = with_ranks(model, ranks)
     return sharded if isinstance(sharded, ShardedModel) else None
 

@@ -203,7 +203,7 @@ class SnapshotPool:
             with self._lock:
                 self._taken -= 1
             if isinstance(model, ShardedModel):
-                model.decline(f"model: {describe(problem)}")
+                model.decline(describe(problem))
             raise
 
     def clear(self) -> None:
@@ -652,7 +652,7 @@ class _ModelCopy:
 def _refusal(where: str, why: str) -> NotCopyable:
     return NotCopyable(
         f"this model cannot be copied, because of {where or 'the model itself'}: {why}. "
-        "Remove that from the model, or evaluate it inline"
+        "Remove that from the model, or evaluate it inline, which a sharded one cannot be"
     )
 
 

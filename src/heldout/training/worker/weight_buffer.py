@@ -158,7 +158,7 @@ class WeightBuffer:
             layout, copied, frozen, end = _plan_layout(sharded.model, self._copy, sharded)
             self._reserve(end)
         except BaseException as problem:
-            sharded.decline(f"model: {problem}")
+            sharded.decline(str(problem))
             raise
         needs_all = self._copy == "all" or self._has_frozen is None
         decision = sharded.agree(needs_all=needs_all, known_frozen=self._has_frozen)
