@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -184,6 +185,133 @@ def whole_hash(model: Any) -> str | None:
     return fingerprint(whole) if whole else None
 
 
+# --- TRL ----------------------------------------------------------------------------------------
+
+
+def shard_on_cpu() -> None:
+    """Have accelerate shard on a CPU, too, where it would take DDP; FSDP1 refuses its device."""
+    from accelerate.state import AcceleratorState, DistributedType
+
+    if AcceleratorState.__init__.__name__ == "initialize":
+        return
+    plain = AcceleratorState.__init__
+
+    def initialize(self: Any, *arguments: Any, fsdp_plugin: Any = None, **named: Any) -> None:
+        plain(self, *arguments, fsdp_plugin=fsdp_plugin, **named)
+        if fsdp_plugin is not None:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+
+    AcceleratorState.__init__ = initialize  # type: ignore[method-assign]
+
+
+def trl(home: Path) -> Any:
+    """SFT of TRL, sharded by accelerate."""
+    from accelerate.state import AcceleratorState
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    from heldout.integrations.transformers import HeldoutCallback
+
+    shard_on_cpu()
+
+    def train_sft(mode: str) -> Any:
+        AcceleratorState._reset_state(reset_partial_state=False)
+        model, tokenizer = tiny_model()
+        rows = [{"input_ids": [1, 5, 8 + i % 40, 6, 9 + i % 40, 2]} for i in range(32)]
+        arguments = SFTConfig(
+            str(home / f"{mode}-{RANK}"),
+            max_steps=4,
+            per_device_train_batch_size=2,
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+            bf16=False,
+            fsdp=True,
+            fsdp_config={"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]},
+            disable_tqdm=True,
+            logging_steps=1,
+        )
+        trainer = SFTTrainer(
+            model, arguments, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
+        )
+        evals = toys.make_eval(
+            SAMPLES,
+            live_model(tokenizer, toys.score, max_new=6, rows=2),
+            every_steps=2 if mode != "off" else 0,
+            run_dir=home / f"evals-{mode}-{RANK}",
+        )
+        HeldoutCallback(evals).attach(trainer)
+        with AsyncEvalDispatcher(when_full="wait") if mode == "background" else nullcontext():
+            trainer.train()
+        return {
+            "way": sharding.sharding_way(trainer.model),
+            "whole": whole_hash(trainer.model),
+            "loss": [row["loss"] for row in trainer.state.log_history if "loss" in row],
+            "points": [[p.step, p.n, p.weights, p.skipped] for p in evals.history],
+        }
+
+    return {mode: train_sft(mode) for mode in ("off", "inline", "background")}
+
+
+def accelerate(home: Path) -> Any:
+    """A loop of one's own, with what accelerate makes of its model: DDP, or sharded."""
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+    from accelerate.state import AcceleratorState
+
+    from heldout.integrations.accelerate import AccelerateEvals
+
+    def run(evaluating: bool, plugin: Any, **settings: Any) -> Any:
+        AcceleratorState._reset_state(reset_partial_state=False)
+        accelerator = Accelerator(cpu=True, fsdp_plugin=plugin, gradient_accumulation_steps=2)
+        torch.manual_seed(RANK)
+        bare, tokenizer = tiny_model()
+        optimizer = torch.optim.Adam(bare.parameters(), lr=1e-2)
+        model, optimizer = accelerator.prepare(bare.train(), optimizer)
+        evals = None
+        if evaluating:
+            periodic = toys.make_eval(
+                SAMPLES,
+                live_model(tokenizer, toys.score, max_new=6, rows=2),
+                every_steps=2,
+                run_dir=home / f"{len(list(home.parent.glob('accelerate/*')))}-{RANK}",
+                **settings,
+            )
+            evals = AccelerateEvals(accelerator, model, periodic)
+            evals.begin()
+        step = 0
+        for _ in range(8):
+            with accelerator.accumulate(model):
+                ids = torch.randint(8, 60, (2, 12))
+                accelerator.backward(model(input_ids=ids, labels=ids).loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                step += 1
+                if evals is not None and evals.step(step):
+                    break
+        if evals is not None:
+            evals.finish(step)
+        points = [[p.step, p.n, p.skipped] for p in evals.evals[0].history] if evals else []
+        way = sharding.sharding_way(model)
+        return {"part": fingerprint(model), "step": step, "points": points, "way": way}
+
+    def stop_at_once(points: Any) -> str | None:
+        return "enough" if RANK == 0 else None
+
+    seen = {}
+    for name in ("ddp", "fsdp2"):
+        plugin = None
+        if name == "fsdp2":
+            shard_on_cpu()
+            plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+        seen[name] = {
+            "off": run(False, plugin),
+            "on": run(True, plugin),
+            "stopped": run(True, plugin, monitor=stop_at_once),
+        }
+    return seen
+
+
 # --- What goes wrong ----------------------------------------------------------------------------
 
 
@@ -242,6 +370,8 @@ def partly_sharded(home: Path) -> Any:
 
 
 OTHERS: dict[str, Callable[[Path], Any]] = {
+    "accelerate": accelerate,  # before what shards on a CPU
+    "trl": trl,
     "cannot_be_copied": cannot_be_copied,
     "one_has_no_model": one_has_no_model,
     "no_time": no_time,
@@ -250,6 +380,9 @@ OTHERS: dict[str, Callable[[Path], Any]] = {
 
 
 if __name__ == "__main__":
+    # The processes find each other by themselves: accelerate only wants to read these.
+    here = {"LOCAL_RANK": str(RANK), "LOCAL_WORLD_SIZE": str(rank_worker.WORLD)}
+    os.environ.update(here, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     rank_worker.RULES.clear()
     for name, modes in MODES.items():
         rank_worker.RULES[name] = partial(train_all, name, modes)

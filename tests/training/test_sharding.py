@@ -103,6 +103,33 @@ def test_what_one_process_cannot_do_is_a_skip_and_nobody_waits_for_it(
     assert two[0][name][mode]["whole"] == two[0]["fsdp2"]["off"]["whole"]
 
 
+def test_a_trainer_of_trl_that_accelerate_has_sharded_is_evaluated(two: list[Any]) -> None:
+    first = two[0]["trl"]
+    assert {run["way"] for rank in two for run in rank["trl"].values()} == {"FSDP"}
+    for mode in ("inline", "background"):
+        assert first[mode]["whole"] == first["off"]["whole"]
+        assert first[mode]["loss"] == first["off"]["loss"]
+        points = first[mode]["points"]
+        assert [(step, n, skipped) for step, n, _, skipped in points] == [
+            (2, 5, None),
+            (4, 5, None),
+        ]
+        assert points[-1][2] == first["off"]["whole"]
+
+
+@pytest.mark.parametrize(("name", "way"), [("ddp", None), ("fsdp2", "FSDP")])
+def test_a_loop_with_accelerate_is_the_same_and_stops_in_all_processes(
+    name: str, way: str | None, two: list[Any]
+) -> None:
+    for rank, seen in enumerate(two):
+        runs = seen["accelerate"][name]
+        assert {run["way"] for run in runs.values()} == {way}
+        assert runs["on"]["part"] == runs["off"]["part"]
+        assert [runs[run]["step"] for run in ("off", "on", "stopped")] == [4, 4, 2]
+        expected = [[2, 5, None], [4, 5, None]] if rank == 0 else []
+        assert runs["on"]["points"] == expected
+
+
 def test_what_is_not_sharded_is_copied_as_it_is(two: list[Any]) -> None:
     assert [rank["partly_sharded"] for rank in two] == [True, True]
 
