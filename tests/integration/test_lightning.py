@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.integration,
     # Lightning asks for more workers and for a validation loop, and uses torch's old names.
     pytest.mark.filterwarnings("ignore::Warning:lightning"),
+    pytest.mark.filterwarnings("ignore:mkldnn_matmul failed:UserWarning"),  # of a CPU without bf16
 ]
 
 SAMPLES = [Sample(f"s{i}", {"question": f"w{i} w{i + 1}"}, ground_truth="w1") for i in range(4)]
