@@ -125,7 +125,10 @@ class TorchRanks:
         if not distributed.is_gloo_available():
             return world, str(world._device_types[0].type)
         if (group := _own_groups.get(world)) is None:
-            # A collective, too: every process is here for the first time.
+            # A collective, too: every process is here for the first time. It would wait for one
+            # that has ended until the timeout, which gloo notices at once.
+            if distributed.get_backend() == "gloo":
+                distributed.barrier()
             group = distributed.new_group(backend="gloo", timeout=self._timeout())
             _own_groups[world] = group
         return group, "cpu"

@@ -294,7 +294,9 @@ class _ModelCopy:
         modules = list(self.original.named_modules())
         wrappers = [module for _, module in modules if wrapped_module(module) is not None]
         modules = [(name, module) for name, module in modules if module not in wrappers]
-        self._copies = {id(module): object.__new__(plain_class(module)) for _, module in modules}
+        self._copies: dict[int, Any] = {
+            id(module): object.__new__(plain_class(module)) for _, module in modules
+        }
         for module in reversed(wrappers):  # the copy is of what was compiled, or wrapped
             self._copies[id(module)] = self._copies[id(wrapped_module(module))]
         self._structures = [(module, _structure(module)) for _, module in modules]
