@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -114,9 +115,10 @@ class TorchRanks:
         world = self._distributed.group.WORLD
         kinds = [torch.device(device.type) for device in world._device_types]
         limits: list[timedelta] = []
-        for kind in kinds or [torch.device("cpu")]:
-            limits.append(world._get_backend(kind).options._timeout)
-        return min(limits)
+        for kind in kinds:
+            with suppress(AttributeError, RuntimeError):  # a backend that does not say (MPI)
+                limits.append(world._get_backend(kind).options._timeout)
+        return min(limits, default=self._distributed.default_pg_timeout)
 
     def _find_group(self) -> tuple[Any, str]:
         """Return the group to talk in, and the device that bytes are sent from."""

@@ -367,11 +367,8 @@ class PeriodicEval:
             raise InvalidInput(f"the eval of step {pending.step} is not pending: {pending!r:.200}")
         # The hash of a sharded model is known once it is gathered.
         weights = None if sharding_way(model) else fingerprint(model)
-        if None not in (weights, pending.weights) and weights != pending.weights:
-            raise InvalidInput(
-                f"the eval of step {pending.step} is for the weights {pending.weights}, "
-                f"and these are {weights}"
-            )
+        if None not in (weights, pending.weights):
+            _check_weights(pending, weights)
         return self._with_others(model, partial(self._run, pending.step, instead_of=pending))
 
     def use_completion_length(self, tokens: int) -> None:
@@ -579,6 +576,8 @@ class PeriodicEval:
                 if measured.point is None:
                     return None
                 return self._publisher.reuse(measured.point, self.curve)
+            if instead_of is not None and None not in (instead_of.weights, measured.weights):
+                _check_weights(instead_of, measured.weights)
         except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             measured = Measured(0, skipped=describe(problem))
@@ -707,6 +706,14 @@ class PeriodicEval:
         self._background.publish_ended(self._history)
         if self._finishing and not self._background.scheduled:
             self._history.mark_complete()
+
+
+def _check_weights(pending: CurvePoint, weights: str | None) -> None:
+    if weights != pending.weights:
+        raise InvalidInput(
+            f"the eval of step {pending.step} is for the weights {pending.weights}, "
+            f"and these are {weights}"
+        )
 
 
 def _check_runner(runner_builder: Any, worker: Any) -> None:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -159,6 +161,7 @@ class ShardedModel:
         try:
             if self._problem is not None:
                 return GatherVote(problem=self._problem)
+            self._check_room()
             return GatherVote(frozen=self._hash_frozen(), inline=self.inline)
         except Exception as problem:  # noqa: BLE001 - the others are told
             return GatherVote(problem=describe(problem))
@@ -179,6 +182,20 @@ class ShardedModel:
         )
         self._decision = agree(self._ranks, mine, GatherDecision)
         return self._decision
+
+    def _check_room(self) -> None:
+        """Make sure that there is memory to gather in: the others would wait for this process."""
+        import torch
+
+        needed: dict[int, int] = defaultdict(int)
+        devices: dict[int, Any] = {}
+        for sharded in self._found().values():
+            key = id(sharded.tensor if sharded.unit is None else sharded.unit)
+            needed[key] += math.prod(sharded.shape) * sharded.tensor.element_size()
+            devices[key] = sharded.tensor.device
+        if needed:
+            largest = max(needed, key=needed.__getitem__)
+            torch.empty(needed[largest], dtype=torch.uint8, device=devices[largest])
 
     def _hash_frozen(self) -> str:
         parts = [s.part() for s in self._found().values() if not s.tensor.requires_grad]
@@ -272,7 +289,12 @@ def _find_tensors(model: Any) -> Iterator[_Sharded]:
             if tensor is None or id(tensor) in seen:
                 continue
             seen.add(id(tensor))
-            if hasattr(tensor, "ds_shape"):
+            if hasattr(tensor, "ds_id"):
+                if not hasattr(tensor, "ds_shape"):
+                    raise InvalidInput(
+                        "the weights are spread over several processes by DeepSpeed ZeRO-3, in a "
+                        "version of which they cannot be gathered (0.19 is known to work)"
+                    )
                 yield _Sharded(tensor, tensor.ds_shape)
             elif hasattr(tensor, "placements"):
                 yield _Sharded(tensor, tensor.shape)
