@@ -626,7 +626,7 @@ def test_every_process_does_what_the_first_one_says(
     """The second of two: it has no results of its own, and the first has found a stop file."""
 
     class Second:
-        rank, world = 1, 2
+        rank, world, patience = 1, 2, None
 
         def from_first(self, mine: bytes) -> bytes:
             calls.append(mine)

@@ -549,10 +549,10 @@ class PeriodicEval:
         began, limit = self._clock(), None
         try:
             ranks = self._current_ranks()
+            if self._settings.across == "first" and not is_first_process(ranks):
+                return None
             limit = self._measurer.time_limit(ranks)
             if self._settings.across == "first":
-                if not is_first_process(ranks):
-                    return None
                 ranks = Alone()
             if ranks.rank == 0:
                 self.curve.check_current()
