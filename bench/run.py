@@ -26,6 +26,7 @@ BENCHMARKS = {
     "rollouts": "rollouts.py",
     "midrun": "midrun.py",
     "dispatcher": "dispatcher.py",
+    "sharded": "sharded.py",
     "vector": "vector.py",
     "stats": "stats.py",
     "scoring": "scoring.py",

@@ -39,6 +39,8 @@ def quiz(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quiz")
+# Lightning asks for more workers, and uses torch's old names.
+@pytest.mark.filterwarnings("ignore::Warning:lightning")
 @pytest.mark.parametrize("page", [*PAGES, *GRADERS])
 def test_the_code_blocks_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -184,23 +184,30 @@ def readable(tensor: Any) -> Any:
     return tensor.detach().resolve_conj().resolve_neg()
 
 
+def sharding_way(model: Any) -> str | None:
+    """Name what has left this process only a part of the weights; None if it has all of them."""
+    for module in modules_of(model):
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
+            return "FSDP"
+        if getattr(module, "_is_fsdp_managed_module", False):
+            return "FSDP"  # the wrapper is outside of it
+        for parameter in module._parameters.values():
+            if hasattr(parameter, "ds_id") and parameter.numel() == 0:
+                return "DeepSpeed ZeRO-3"
+            if not all(p.is_replicate() for p in getattr(parameter, "placements", ())):
+                return "FSDP or tensor parallelism"
+    return None
+
+
 def explain_sharding(model: Any) -> str | None:
     """Explain why this process has only part of the weights; None if it has all of them."""
-    way = None
-    for module in modules_of(model):
-        if type(module).__name__ == "FullyShardedDataParallel":
-            way = "FSDP"
-        for parameter in module.parameters(recurse=False):
-            if hasattr(parameter, "ds_id") and parameter.numel() == 0:
-                way = "DeepSpeed ZeRO-3"
-            elif not all(p.is_replicate() for p in getattr(parameter, "placements", ())):
-                way = "FSDP or tensor parallelism"
-        if way is not None:
-            return (
-                f"the weights are spread over several processes by {way}, and this one cannot "
-                "answer with its part of them; evaluate saved checkpoints instead"
-            )
-    return None
+    if (way := sharding_way(model)) is None:
+        return None
+    return (
+        f"the weights are spread over several processes by {way}, and this one cannot "
+        "answer with its part of them; evaluate saved checkpoints instead"
+    )
 
 
 # --- Hashing ------------------------------------------------------------------------------------

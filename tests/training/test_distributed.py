@@ -26,7 +26,13 @@ LONGEST_SECONDS = 600
 """After which processes that wait for one another are ended."""
 
 
-def run_ranks(world: int, home: Path, *names: str, fewest: int | None = None) -> list[Any]:
+def run_ranks(
+    world: int,
+    home: Path,
+    *names: str,
+    fewest: int | None = None,
+    module: str = "tests.training.rank_worker",
+) -> list[Any]:
     """What each rank saw. None of the processes outlives this."""
     processes, logs = [], []
     deadline = time.monotonic() + LONGEST_SECONDS
@@ -34,7 +40,7 @@ def run_ranks(world: int, home: Path, *names: str, fewest: int | None = None) ->
         for rank in range(world):
             log = (home / f"{rank}.log").open("w+")
             logs.append(log)
-            command = [sys.executable, "-m", "tests.training.rank_worker", str(home), *names]
+            command = [sys.executable, "-m", module, str(home), *names]
             environment = {
                 **os.environ,
                 "RANK": str(rank),
@@ -191,7 +197,10 @@ def test_when_a_rank_dies_the_others_get_a_skip_and_no_exception(tmp_path: Path)
 
 def test_a_collective_that_fails_says_so() -> None:
     class Broken:
-        group = SimpleNamespace(WORLD=SimpleNamespace(_device_types=[]))
+        group = SimpleNamespace(WORLD=SimpleNamespace(_device_types=[SimpleNamespace(type="cpu")]))
+
+        def is_gloo_available(self) -> bool:
+            return False
 
         def get_rank(self) -> int:
             return 1
@@ -199,7 +208,7 @@ def test_a_collective_that_fails_says_so() -> None:
         def get_world_size(self) -> int:
             return 2
 
-        def all_gather(self, into: Any, own: Any) -> None:
+        def all_gather(self, into: Any, own: Any, group: Any) -> None:
             raise RuntimeError("timed out")
 
     with pytest.raises(RanksApart, match="cannot reach each other: RuntimeError: timed out"):

@@ -1307,6 +1307,8 @@ def test_errors_are_raised_where_that_is_asked_for_and_their_line_is_written(
 class ThreadRanks:
     """Ranks that are threads, which fail instead of waiting for ever."""
 
+    patience = None
+
     def __init__(self, rank: int, table: list[bytes], barrier: threading.Barrier) -> None:
         self.rank, self.world = rank, len(table)
         self._table, self._barrier = table, barrier

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heldout.isolation import modules_of, untouched_random_state
 from heldout.training.curve import CurvePoint
@@ -22,9 +22,6 @@ from heldout.training.run_eval import Known
 from heldout.training.runner import EpisodeRunner
 from heldout.training.scheduled import NotCopyable, Scheduled
 
-if TYPE_CHECKING:
-    from heldout.training.snapshot import SnapshotPool
-
 log = logging.getLogger("heldout")
 
 
@@ -35,7 +32,6 @@ class BackgroundEvals:
         label: The eval's name.
         measurer: Measures a snapshot.
         publisher: Publishes points.
-        snapshots: The pool of snapshots; by default one of a single copy.
     """
 
     def __init__(
@@ -43,10 +39,8 @@ class BackgroundEvals:
         label: str,
         measurer: PolicyMeasurer,
         publisher: PointPublisher,
-        snapshots: SnapshotPool | None,
     ) -> None:
         self._label, self._measurer, self._publisher = label, measurer, publisher
-        self._snapshots = snapshots
         self.scheduled: list[Scheduled] = []
         """Evals whose points are not published yet."""
         self._warned: set[str] = set()
@@ -101,7 +95,7 @@ class BackgroundEvals:
             The scheduled eval; None if there can be no snapshot of the model.
         """
         worker = self._measurer.worker
-        pool = self._find_pool() if worker is None else worker
+        pool: Any = self._measurer.find_pool() if worker is None else worker
         try:
             handle = dispatcher.schedule_on(
                 curve.file,
@@ -118,13 +112,6 @@ class BackgroundEvals:
             return None
         self.scheduled.append(handle)
         return handle
-
-    def _find_pool(self) -> SnapshotPool:
-        if self._snapshots is None:
-            from heldout.training.snapshot import SnapshotPool
-
-            self._snapshots = SnapshotPool()
-        return self._snapshots
 
     def _evaluate(
         self,

@@ -492,6 +492,11 @@ class AsyncEvalDispatcher:
         """Whether evals run in the event loop of this thread, so that waiting would deadlock."""
         return self._runner.loop.is_here
 
+    @property
+    def waits_when_full(self) -> bool:
+        """Whether training waits for a slot if there is none."""
+        return self._queue.waits
+
     def wait_for(self, handles: Sequence[Scheduled], timeout: float | None) -> None:
         """Wait for evals, and run what they need in this thread meanwhile.
 

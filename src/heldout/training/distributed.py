@@ -1,13 +1,18 @@
 """Training in several processes: exchanging bytes between them.
 
-`Alone` is the single process of a plain script; `TorchRanks` are those of torch.distributed.
+`Alone` is the single process of a plain script; `TorchRanks` are those of torch.distributed. They
+talk over a gloo group of their own: a collective of NCCL would keep the GPU busy while it waits,
+and end the process where it waits too long.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -36,6 +41,10 @@ class Ranks(Protocol):
         """Return the bytes of rank 0."""
         ...
 
+    @property
+    def patience(self) -> float | None:
+        """Seconds that a process may let the others wait; None for no limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alone:
@@ -43,6 +52,7 @@ class Alone:
 
     rank: int = 0
     world: int = 1
+    patience: float | None = None
 
     def gather(self, mine: bytes) -> list[bytes]:
         """Return the bytes of this process."""
@@ -75,16 +85,16 @@ class TorchRanks:
         import torch
 
         # As bytes, not by all_gather_object, which would pickle them.
-        device = self._device()
+        group, device = self._find_group()
         sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.world)]
         own = torch.tensor([len(mine)], dtype=torch.int64, device=device)
-        self._distributed.all_gather(sizes, own)
+        self._distributed.all_gather(sizes, own, group=group)
         longest = max(1, *(int(size) for size in sizes))
         padded = torch.zeros(longest, dtype=torch.uint8, device=device)
         if mine:
             padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
         rows = [torch.zeros_like(padded) for _ in range(self.world)]
-        self._distributed.all_gather(rows, padded)
+        self._distributed.all_gather(rows, padded, group=group)
         whole = [row.cpu().numpy().tobytes() for row in rows]
         return [row[: int(size)] for row, size in zip(whole, sizes, strict=True)]
 
@@ -92,10 +102,42 @@ class TorchRanks:
         """Return the bytes of rank 0."""
         return self.gather(mine if self.rank == 0 else b"")[0]
 
-    def _device(self) -> str:
-        """Return the device that bytes are sent from: the CPU, if the group supports it (gloo)."""
-        kinds = [device.type for device in self._distributed.group.WORLD._device_types]
-        return "cpu" if "cpu" in kinds or not kinds else str(kinds[0])
+    @property
+    def patience(self) -> float | None:
+        """Seconds that a process may let the others wait: less than the process group's timeout."""
+        seconds = self._timeout().total_seconds()
+        return seconds - min(60.0, seconds / 4)
+
+    def _timeout(self) -> timedelta:
+        """Return the shortest timeout of the default group's backends."""
+        import torch
+
+        world = self._distributed.group.WORLD
+        kinds = [torch.device(device.type) for device in world._device_types]
+        limits: list[timedelta] = []
+        for kind in kinds:
+            with suppress(AttributeError, RuntimeError):  # a backend that does not say (MPI)
+                limits.append(world._get_backend(kind).options._timeout)
+        return min(limits, default=self._distributed.default_pg_timeout)
+
+    def _find_group(self) -> tuple[Any, str]:
+        """Return the group to talk in, and the device that bytes are sent from."""
+        distributed = self._distributed
+        world = distributed.group.WORLD
+        if not distributed.is_gloo_available():
+            return world, str(world._device_types[0].type)
+        if (group := _own_groups.get(world)) is None:
+            # A collective, too: every process is here for the first time. It would wait for one
+            # that has ended until the timeout, which gloo notices at once.
+            if distributed.get_backend() == "gloo":
+                distributed.barrier()
+            group = distributed.new_group(backend="gloo", timeout=self._timeout())
+            _own_groups[world] = group
+        return group, "cpu"
+
+
+_own_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""The gloo group that heldout talks in, by the default group that it belongs to."""
 
 
 def current_ranks() -> Ranks:

@@ -42,6 +42,11 @@ class EvalQueue:
         self._queued: list[EvalJob] = []
 
     @property
+    def waits(self) -> bool:
+        """Whether an eval waits for a slot if there is none."""
+        return self._when_full == "wait"
+
+    @property
     def pending(self) -> list[EvalJob]:
         """Those that run, then those that are queued."""
         return [*self._running, *self._queued]

@@ -6,11 +6,15 @@ three end in a `Measured`, and that in a point, by `make_point`.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from heldout.errors import InvalidInput
 from heldout.isolation import is_background_thread, untouched_random_state
 from heldout.store.run_dir import now
 from heldout.training.budget import Spending
@@ -29,14 +33,27 @@ from heldout.training.run_eval import (
 )
 from heldout.training.runner import RunnerBuilder
 from heldout.training.settings import EvalSettings
+from heldout.training.sharding import ShardedModel
 from heldout.types import Sample
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from heldout.training.snapshot import SnapshotPool
     from heldout.training.worker import EvalWorker
 
+log = logging.getLogger("heldout")
+
 GetModel = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """How long an eval may take."""
+
+    seconds: float | None
+    text: str
+    """The limit and who has set it, for a partial result."""
 
 
 class PolicyMeasurer:
@@ -47,6 +64,7 @@ class PolicyMeasurer:
         samples: The samples, in the fixed order.
         runner_builder: Makes the runner of a model; None with a worker.
         worker: The process that evaluates, if there is one.
+        snapshots: Copies of the weights; by default one.
         publisher: Gets the progress of a long eval.
         spending: Charged for each point.
         clock: The clock.
@@ -58,17 +76,44 @@ class PolicyMeasurer:
         samples: Sequence[Sample],
         runner_builder: RunnerBuilder | None,
         worker: EvalWorker | None,
+        snapshots: SnapshotPool | None,
         publisher: PointPublisher,
         spending: Spending,
         clock: Callable[[], float],
     ) -> None:
         self.runner_builder, self.worker = runner_builder, worker
-        self._settings, self._samples = settings, samples
+        self._settings, self._samples, self._snapshots = settings, samples, snapshots
         self._publisher, self._spending, self._clock = publisher, spending, clock
         self._progress: deque[Callable[[], object]] = deque()
         """Heartbeats of background evals, to be called in the trainer's thread."""
+        self._has_warned = False
 
     # --- Measuring ---
+
+    def find_pool(self) -> SnapshotPool:
+        """Return the pool of snapshots, made at first use."""
+        if self._snapshots is None:
+            from heldout.training.snapshot import SnapshotPool
+
+            self._snapshots = SnapshotPool()
+        return self._snapshots
+
+    def time_limit(self, ranks: Ranks) -> TimeLimit:
+        """Return how long an eval may take that other processes wait for."""
+        longest, patience = self._settings.max_seconds, ranks.patience
+        if patience is None or (longest is not None and longest <= patience):
+            return TimeLimit(longest, f"max_seconds={longest:g}" if longest is not None else "")
+        asked = "max_seconds=None" if longest is None else f"max_seconds={longest:g}"
+        text = f"{asked}, cut to {patience:g} s by the timeout of the process group"
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "%s: %s: other processes wait while this one evaluates. Set a smaller max_seconds, "
+                "or a longer timeout in init_process_group",
+                self._settings.label,
+                text,
+            )
+        return TimeLimit(patience, text)
 
     def measure_live(
         self,
@@ -80,6 +125,7 @@ class PolicyMeasurer:
         history: EvalHistory | None,
         size: int | None,
         final: bool,
+        limit: TimeLimit,
     ) -> Measured | Known | None:
         """Measure the model in training, which waits.
 
@@ -91,16 +137,29 @@ class PolicyMeasurer:
             history: The curve, in the first process.
             size: How many samples to use; None for the whole set, on the last weights say.
             final: Whether these are the last weights.
+            limit: How long it may take.
 
         Returns:
             As `run_eval.measure`.
         """
-        task = self._task(step, run_dir, history, size=size, final=final, beats=ranks.rank == 0)
+        task = self._task(
+            step,
+            run_dir,
+            history,
+            size=size,
+            final=final,
+            beats=ranks.rank == 0,
+            seconds=limit.seconds,
+        )
         if self.worker is None:
-            return measure(task, get_model, ranks)
+            with self._whole(step, get_model, ranks, is_due=size != 0) as get_whole:
+                return measure(task, get_whole, ranks)
         try:
             with untouched_random_state():
-                snapshot = self.worker.try_snapshot(get_model(), step=step)
+                model = get_model()
+                if isinstance(model, ShardedModel):
+                    model.inline = True
+                snapshot = self.worker.try_snapshot(model, step=step)
         except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
             return Measured(0, skipped=f"model: {describe(problem)}")
         if snapshot is None:
@@ -109,6 +168,32 @@ class PolicyMeasurer:
             return self.worker.measure(task, snapshot)
         finally:
             snapshot.release()
+
+    @contextmanager
+    def _whole(
+        self, step: int, get_model: GetModel, ranks: Ranks, *, is_due: bool
+    ) -> Iterator[GetModel]:
+        """Have a sharded model gathered into a copy when it is asked for, until the block ends."""
+        taken: list[Any] = []
+
+        def get_whole() -> Any:
+            model = get_model()
+            if not isinstance(model, ShardedModel):
+                return model
+            model.inline = ranks.world == 1  # else all of them evaluate, and end together
+            if ranks.rank == 0 and not is_due:
+                model.decline()
+            taken.append(self.find_pool().try_snapshot(model, step=step))
+            if taken[-1] is None:
+                raise InvalidInput("all snapshots were in use")
+            return taken[-1].model
+
+        try:
+            yield get_whole
+        finally:
+            for snapshot in taken:
+                if snapshot is not None:
+                    snapshot.release(empty=True)
 
     def measure_snapshot(
         self,
@@ -125,7 +210,13 @@ class PolicyMeasurer:
         # Off the last step a result of a part will do, if these weights have one.
         size = None if final else len(self._samples)
         task = self._task(
-            step, curve.file.run.path, curve, size=size, final=final, is_given_up=is_given_up
+            step,
+            curve.file.run.path,
+            curve,
+            size=size,
+            final=final,
+            is_given_up=is_given_up,
+            seconds=self._settings.max_seconds,
         )
         measured: Measured | Known | None
         if self.worker is not None:
@@ -146,6 +237,7 @@ class PolicyMeasurer:
         *,
         size: int | None,
         final: bool,
+        seconds: float | None,
         beats: bool = True,
         is_given_up: Callable[[], bool] = lambda: False,
     ) -> Task:
@@ -157,7 +249,9 @@ class PolicyMeasurer:
             run_dir=run_dir,
             pass_threshold=self._settings.pass_threshold,
             seed=self._settings.seed,
-            keep_going=self._keep_going(step, beats=beats, is_given_up=is_given_up),
+            keep_going=self._keep_going(
+                step, seconds=seconds, beats=beats, is_given_up=is_given_up
+            ),
             history=history,
             whole=size is None,
             final=final,
@@ -166,7 +260,7 @@ class PolicyMeasurer:
     # --- Progress ---
 
     def _keep_going(
-        self, step: int, *, beats: bool, is_given_up: Callable[[], bool]
+        self, step: int, *, seconds: float | None, beats: bool, is_given_up: Callable[[], bool]
     ) -> KeepEvaluating:
         """Make the callback of a running eval: it gives heartbeats and says when time is up."""
         settings = self._settings
@@ -184,7 +278,7 @@ class PolicyMeasurer:
                     self._progress.append(beat)
                 else:
                     beat()
-            in_time = settings.max_seconds is None or time_now - began < settings.max_seconds
+            in_time = seconds is None or time_now - began < seconds
             return in_time and not is_given_up()
 
         return keep_going
@@ -210,6 +304,7 @@ class PolicyMeasurer:
         *,
         final: bool,
         charged: bool = True,
+        limit: TimeLimit | None = None,
     ) -> CurvePoint:
         """Make the point of a result or a skip.
 
@@ -220,13 +315,15 @@ class PolicyMeasurer:
             curve: The curve that it belongs to.
             final: Whether it is of the last weights.
             charged: Whether training waited for it, which the budget is charged for.
+            limit: How long it might take; by default `max_seconds`.
         """
         settings, budget = self._settings, None
         if charged:
             budget = self._spending.spend(step, measured, seconds, settings.every_steps)
         partial_reason = measured.partial
-        if partial_reason is not None and settings.max_seconds is not None:
-            partial_reason = f"max_seconds={settings.max_seconds:g}: {partial_reason}"
+        limit = limit or self.time_limit(Alone())
+        if partial_reason is not None and limit.text:
+            partial_reason = f"{limit.text}: {partial_reason}"
         return CurvePoint(
             label=settings.label,
             step=step,

@@ -21,7 +21,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,8 +60,9 @@ from heldout.training.runner import (
 )
 from heldout.training.scheduled import Scheduled
 from heldout.training.settings import NUM, SMALLEST, EvalSettings
+from heldout.training.sharding import ShardedModel, find_sharded, with_ranks
 from heldout.types import Sample
-from heldout.weights import fingerprint
+from heldout.weights import fingerprint, sharding_way
 
 if TYPE_CHECKING:
     from heldout.training.snapshot import SnapshotPool
@@ -179,11 +182,13 @@ class PeriodicEval:
             self.samples,
             runner_builder,
             worker,
+            snapshots,
             self._publisher,
             self._spending,
             self._clock,
         )
-        self._background = BackgroundEvals(label, self._measurer, self._publisher, snapshots)
+        self._background = BackgroundEvals(label, self._measurer, self._publisher)
+        self._was_sharded = False
         self._finishing = False
         self._agreed_stop: str | None = None
         """The last stop reason of the first process, with `across="all"`."""
@@ -247,11 +252,20 @@ class PeriodicEval:
         dispatcher = self._poll_dispatcher(step)
         if not self._cadence.reach(step):
             return None
-        get_model = self._model_getter(model)
+        run_due = partial(self._run_due, step, dispatcher if not wait else None, saved_at)
+        return self._with_others(model, run_due)
+
+    def _run_due(
+        self,
+        step: int,
+        dispatcher: AsyncEvalDispatcher | None,
+        saved_at: str | Path | None,
+        get_model: GetModel,
+    ) -> CurvePoint | None:
         # Where others take part the first one says so to all of them, further down.
         if self._settings.across == "first" and self._spending.affordable == 0:
             return self._skip_unaffordable(step)
-        if dispatcher is not None and not wait:
+        if dispatcher is not None:
             live = self._background.find_model(get_model)
             if live is not None:
                 is_scheduled, _ = self._schedule(dispatcher, step, live, saved_at=saved_at)
@@ -274,7 +288,7 @@ class PeriodicEval:
         step = check_step(step)
         if not self.samples:
             return None
-        return self._run(step, self._model_getter(model))
+        return self._with_others(model, partial(self._run, step))
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
         """Evaluate the last weights on all samples (clause 17).
@@ -293,9 +307,13 @@ class PeriodicEval:
             return None
         self.begin()
         step = check_step(step)
-        get_model = self._model_getter(model)
         dispatcher = self._poll_dispatcher(step)
         self.collect()
+        return self._with_others(model, partial(self._run_last, step, dispatcher))
+
+    def _run_last(
+        self, step: int, dispatcher: AsyncEvalDispatcher | None, get_model: GetModel
+    ) -> CurvePoint | None:
         point, is_scheduled = None, False
         live = None if dispatcher is None else self._background.find_model(get_model)
         if dispatcher is not None and live is not None and not dispatcher.in_event_loop:
@@ -314,6 +332,8 @@ class PeriodicEval:
     ) -> tuple[bool, CurvePoint | None]:
         """Evaluate the last weights in the background, after what is in flight, and wait."""
         timeout, began = dispatcher.drain_timeout, time.monotonic()
+        if isinstance(model, ShardedModel):
+            timeout = model.within_patience(timeout)
         dispatcher.wait_for(self._background.scheduled, timeout)
         self.collect()
         deadline = math.inf if timeout is None else began + timeout
@@ -345,13 +365,11 @@ class PeriodicEval:
             )
         if not self.curve.file.is_pending(pending):
             raise InvalidInput(f"the eval of step {pending.step} is not pending: {pending!r:.200}")
-        weights = fingerprint(model)
-        if None not in (weights, pending.weights) and weights != pending.weights:
-            raise InvalidInput(
-                f"the eval of step {pending.step} is for the weights {pending.weights}, "
-                f"and these are {weights}"
-            )
-        return self._run(pending.step, lambda: model, instead_of=pending)
+        # The hash of a sharded model is known once it is gathered.
+        weights = None if sharding_way(model) else fingerprint(model)
+        if None not in (weights, pending.weights):
+            _check_weights(pending, weights)
+        return self._with_others(model, partial(self._run, pending.step, instead_of=pending))
 
     def use_completion_length(self, tokens: int) -> None:
         """Limit model turns to the trainer's completion length, unless another limit is set.
@@ -528,12 +546,13 @@ class PeriodicEval:
         attempt maybe, that this finishes.
         """
         self.begin()
-        began = self._clock()
+        began, limit = self._clock(), None
         try:
             ranks = self._current_ranks()
+            if self._settings.across == "first" and not is_first_process(ranks):
+                return None
+            limit = self._measurer.time_limit(ranks)
             if self._settings.across == "first":
-                if not is_first_process(ranks):
-                    return None
                 ranks = Alone()
             if ranks.rank == 0:
                 self.curve.check_current()
@@ -545,6 +564,7 @@ class PeriodicEval:
                 history=self.curve if ranks.rank == 0 else None,
                 size=size,
                 final=final,
+                limit=limit,
             )
             if ranks.rank != 0:
                 return None
@@ -556,6 +576,8 @@ class PeriodicEval:
                 if measured.point is None:
                     return None
                 return self._publisher.reuse(measured.point, self.curve)
+            if instead_of is not None and None not in (instead_of.weights, measured.weights):
+                _check_weights(instead_of, measured.weights)
         except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             measured = Measured(0, skipped=describe(problem))
@@ -563,7 +585,7 @@ class PeriodicEval:
             self._spending.evaluated(self._clock() - began)
         measured_at = self._clock()
         point = self._measurer.make_point(
-            step, measured, measured_at - began, self.curve, final=final
+            step, measured, measured_at - began, self.curve, final=final, limit=limit
         )
         if instead_of is not None:
             point = msgspec.structs.replace(
@@ -593,10 +615,27 @@ class PeriodicEval:
         self._spending.evaluated(self._clock() - began)  # not charged: it would starve evals
         return point
 
-    def _model_getter(self, model: Any) -> GetModel:
+    def _with_others(
+        self, model: Any, run: Callable[[GetModel], CurvePoint | None]
+    ) -> CurvePoint | None:
+        """Run an eval. Of a sharded model, the processes that do not evaluate take part."""
+        get_model = self.model_getter or (lambda: None)
         if model is not None:
-            return lambda: model
-        return self.model_getter or (lambda: None)
+            get_model = lambda: model  # noqa: E731
+        if self.in_rollout_phase:  # the engine that answers there has whole weights
+            return run(get_model)
+        ranks = self._current_ranks()
+        if ranks.world == 1:
+            return run(lambda: with_ranks(get_model(), ranks))
+        sharded = find_sharded(get_model, ranks, was_sharded=self._was_sharded)
+        self._was_sharded = sharded is not None
+        if sharded is None:
+            return run(get_model)
+        if self._settings.across == "first" and not is_first_process(ranks):
+            sharded.follow()
+            return None
+        with closing(sharded):
+            return run(get_model if sharded.model is None else lambda: sharded)
 
     # --- One eval in the background ---
 
@@ -632,6 +671,9 @@ class PeriodicEval:
             if not is_first_process(self._current_ranks()):
                 return True, None
             self.curve.check_current()
+            if isinstance(model, ShardedModel) and dispatcher.waits_when_full and deadline is None:
+                patience = model.within_patience(None)
+                deadline = None if patience is None else time.monotonic() + patience
             handle = self._background.schedule(
                 dispatcher,
                 step,
@@ -664,6 +706,14 @@ class PeriodicEval:
         self._background.publish_ended(self._history)
         if self._finishing and not self._background.scheduled:
             self._history.mark_complete()
+
+
+def _check_weights(pending: CurvePoint, weights: str | None) -> None:
+    if weights != pending.weights:
+        raise InvalidInput(
+            f"the eval of step {pending.step} is for the weights {pending.weights}, "
+            f"and these are {weights}"
+        )
 
 
 def _check_runner(runner_builder: Any, worker: Any) -> None:

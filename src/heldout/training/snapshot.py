@@ -9,7 +9,8 @@
 
 A snapshot has its own copy of the model, whose memory is refilled each time. On a GPU the copy is
 only enqueued, in the trainer's stream: later writes of the optimizer come after it, and training
-does not wait. The thread that evaluates has its own stream, and waits for the copy there.
+does not wait. The thread that evaluates has its own stream, and waits for the copy there. Of a
+`ShardedModel` the copy is whole, gathered from all processes.
 
 Nothing here draws random numbers, touches global state, or writes to the model in training.
 """
@@ -28,10 +29,19 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from heldout._memory import available_memory
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, modules_put_back, thread_local_capture_mode
+from heldout.training.run_eval import describe
 from heldout.training.scheduled import NotCopyable
+from heldout.training.sharding import (
+    ShardedModel,
+    is_sharding_hook,
+    is_sharding_state,
+    plain_class,
+    wrapped_module,
+)
 from heldout.weights import (
     Copy,
     checked_copy,
@@ -110,11 +120,18 @@ class WeightSnapshot:
         ):
             yield
 
-    def release(self) -> None:
-        """Return the memory to the pool. A second call does nothing."""
+    def release(self, *, empty: bool = False) -> None:
+        """Return the memory to the pool. A second call does nothing.
+
+        Args:
+            empty: Whether to free the memory that was gathered of a sharded model until the next
+                snapshot.
+        """
         with self._lock:
             copy, self._copy = self._copy, None
         if copy is not None:
+            if empty:
+                copy.empty()
             self._pool._put_back(copy)
 
     def _held(self) -> _ModelCopy:
@@ -163,7 +180,8 @@ class SnapshotPool:
         Call it in the trainer's thread (and stream, on a GPU), between two writes to the weights.
 
         Args:
-            model: The torch module in training.
+            model: The torch module in training, or a `ShardedModel`: then the other processes
+                take part.
             step: The step of these weights.
 
         Returns:
@@ -181,9 +199,11 @@ class SnapshotPool:
         try:
             with torch.inference_mode(False):  # else nothing could be written to it outside of one
                 return WeightSnapshot(self._filled(model), step=step, pool=self)
-        except BaseException:
+        except BaseException as problem:
             with self._lock:
                 self._taken -= 1
+            if isinstance(model, ShardedModel):
+                model.decline(describe(problem))
             raise
 
     def clear(self) -> None:
@@ -194,14 +214,17 @@ class SnapshotPool:
     def _filled(self, model: Any) -> _ModelCopy:
         with self._lock:
             copy = self._idle.pop() if self._idle else None
-        if copy is not None and copy.original is unwrap(model) and copy.try_fill():
+        sharded = model if isinstance(model, ShardedModel) else None
+        if copy is not None and copy.original is _bare(model) and copy.try_fill(sharded):
             return copy
         if copy is not None:
             # The others do not fit either, and their memory may be needed for the next.
             copy = None
             self.clear()
         copy = _ModelCopy(model, device=self._device, copy=self._copy)
-        copy.try_fill()
+        copy.try_fill(sharded)
+        if sharded is not None:
+            return copy
         with copy.stream():
             is_same = fingerprint(copy.model) == fingerprint(model)
         if not is_same:
@@ -249,8 +272,15 @@ class _ModelCopy:
     def __init__(self, model: Any, *, device: Any = None, copy: Copy = "trainable") -> None:
         import torch
 
-        self.original = unwrap(model)
-        _check(self.original)
+        self.original = _bare(model)
+        self._sharded: ShardedModel | None = None
+        if isinstance(model, ShardedModel):
+            self._sharded = model
+        _check(self.original, is_gathered=self._sharded is not None)
+        self._gathered: dict[int, Any] = {}
+        """The copies of sharded tensors, by the identity of these."""
+        self._has_frozen: list[str] | None = None
+        """Hashes of the frozen weights that were gathered: they are not gathered again."""
         self.fixed: list[_Transfer] = []
         """Frozen tensors, and those of the copy that are not filled each time."""
         self._due: list[_Transfer] = []
@@ -262,11 +292,13 @@ class _ModelCopy:
         self._streams: dict[Any, Any] = {}
         """The stream to evaluate in, of each CUDA device."""
         modules = list(self.original.named_modules())
-        compiled = [module for _, module in modules if "_orig_mod" in module._modules]
-        modules = [(name, module) for name, module in modules if module not in compiled]
-        self._copies = {id(module): object.__new__(type(module)) for _, module in modules}
-        for module in compiled:  # the copy is of what was compiled
-            self._copies[id(module)] = self._copies[id(module._orig_mod)]
+        wrappers = [module for _, module in modules if wrapped_module(module) is not None]
+        modules = [(name, module) for name, module in modules if module not in wrappers]
+        self._copies: dict[int, Any] = {
+            id(module): object.__new__(plain_class(module)) for _, module in modules
+        }
+        for module in reversed(wrappers):  # the copy is of what was compiled, or wrapped
+            self._copies[id(module)] = self._copies[id(wrapped_module(module))]
         self._structures = [(module, _structure(module)) for _, module in modules]
         self._attributes: list[tuple[dict[Any, Any], dict[Any, Any], Any, str]] = []
         """Where modules hold something, where their copies do, its key, and a name for it."""
@@ -300,6 +332,8 @@ class _ModelCopy:
                 own[key] = _SWITCHED_OFF[key]
             elif key in standard:
                 own.setdefault(key, OrderedDict() if key.endswith("_hooks") else copy.copy(value))
+            elif is_sharding_state(key):
+                continue
             elif key == "_hf_hook" and self._device is not None:
                 raise _refusal(name, "accelerate has spread it over devices")
             else:
@@ -311,6 +345,8 @@ class _ModelCopy:
             return True
         name = f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', repr(hook))}"
         if name.startswith("wandb.") or name.endswith(".make_inputs_require_grads"):
+            return False
+        if is_sharding_hook(name):
             return False
         raise _refusal(where, f"{name} is a hook of its forward pass")
 
@@ -357,6 +393,8 @@ class _ModelCopy:
 
         if id(tensor) in self._memo:
             return self._memo[id(tensor)]
+        if self._sharded is not None and self._sharded.shape_of(tensor) is not None:
+            return self._copy_sharded(self._sharded, tensor)
         may_be_shared = self._copy == "trainable" and not tensor.requires_grad
         is_frozen = may_be_shared and isinstance(tensor, torch.nn.Parameter)
         # Frozen weights share the original's memory, or are copied once to another device.
@@ -377,6 +415,29 @@ class _ModelCopy:
         if not is_frozen or (self._is_new and not is_shared):
             self._due.append((tensor, target))
         return target
+
+    def _copy_sharded(self, sharded: ShardedModel, tensor: Any) -> Any:
+        """Return the copy's whole tensor for a sharded one; its content is gathered later."""
+        import torch
+
+        primary = sharded.primary(tensor)
+        if id(primary) not in self._memo:
+            layout: tuple[Any, ...] = sharded.shape_of(primary), primary.dtype, primary.device
+            if self._is_new:
+                device = self._device or primary.device
+                pin = device.type == "cpu" and primary.device.type == "cuda"
+                whole = torch.empty(layout[0], dtype=primary.dtype, device=device, pin_memory=pin)
+                is_parameter = isinstance(primary, torch.nn.Parameter)
+                target = torch.nn.Parameter(whole, False) if is_parameter else whole
+                self._tensors.append((layout, target))
+                if target.is_cuda and target.device not in self._streams:
+                    self._streams[target.device] = torch.cuda.Stream(target.device)
+            if self._count == len(self._tensors) or self._tensors[self._count][0] != layout:
+                raise _NoLongerFits
+            self._gathered[id(primary)] = self._memo[id(primary)] = self._tensors[self._count][1]
+            self._count += 1
+        self._memo[id(tensor)] = self._memo[id(primary)]
+        return self._memo[id(tensor)]
 
     def _new_tensor(self, tensor: Any, is_shared: bool, where: str) -> Any:
         import torch
@@ -483,18 +544,24 @@ class _ModelCopy:
 
     # --- The order of what is written to it and read from it ---
 
-    def try_fill(self) -> bool:
+    def try_fill(self, sharded: ShardedModel | None = None) -> bool:
         """Copy the original's current weights; on a GPU, enqueue the copies.
+
+        Args:
+            sharded: The original, where it is sharded. The processes agree in here.
 
         Returns:
             Whether it still fits the original. If not, another copy has to be made.
         """
         import torch
 
+        self._sharded, self._gathered = sharded, {}
         try:
             transfers = self.update()
         except _NoLongerFits:
             return False
+        if sharded is not None:
+            self._check_memory()
         groups: dict[tuple[Any, ...], list[_Transfer]] = {}
         for source, target in transfers:  # what one kernel can copy together
             key = source.dtype, source.device, target.device
@@ -505,6 +572,8 @@ class _ModelCopy:
         for stream in streams.values():
             for event in self._finished:
                 stream.wait_event(event)
+        if sharded is not None:
+            self._gather(sharded)
         with torch.no_grad():
             for (_, device, _), group in groups.items():
                 sources, targets = zip(*group, strict=True)
@@ -513,10 +582,46 @@ class _ModelCopy:
         self._reference = totals([source for source, _ in self.fixed])
         self._filled = [_recorded(stream) for stream in streams.values()]
         self._is_read_by_host = any(a.type == "cuda" != b.type for _, a, b in groups)
+        if sharded is not None:
+            self._is_read_by_host |= any(t.is_pinned() for t in self._gathered.values())
+            self._sharded = None  # it holds the processes' group
         for device in devices:
             if device.type not in ("cpu", "cuda"):
                 getattr(torch, device.type).synchronize()
         return True
+
+    def _check_memory(self) -> None:
+        """Make sure that there is memory for the whole weights, before others rely on it."""
+        for target in self._gathered.values():
+            size = target.numel() * target.element_size()
+            storage = target.untyped_storage()
+            if storage.nbytes() < size:
+                storage.resize_(size)
+        sizes = [t.numel() * t.element_size() for t in self._gathered.values() if not t.is_cuda]
+        if self._has_frozen is None and sum(sizes) > available_memory():
+            raise NotCopyable(
+                f"the whole weights take {sum(sizes) / 2**30:.1f} GiB of memory, and there are "
+                f"{available_memory() / 2**30:.1f}"
+            )
+
+    def _gather(self, sharded: ShardedModel) -> None:
+        """Gather the weights from all processes."""
+        needs_all = self._has_frozen is None or self._copy == "all"
+        decision = sharded.agree(needs_all=needs_all, known_frozen=self._has_frozen)
+        self._has_frozen = None
+
+        def receive(tensor: Any, whole: Any) -> None:
+            self._gathered[id(tensor)].copy_(whole, non_blocking=True)
+
+        sharded.gather(receive, everything=decision.everything)
+        self._has_frozen = decision.frozen
+
+    def empty(self) -> None:
+        """Free the memory of what was gathered, until the next fill."""
+        for target in self._gathered.values():
+            if not target.is_pinned():
+                target.untyped_storage().resize_(0)
+        self._has_frozen = None
 
     def is_as_taken(self) -> bool:
         """Whether its frozen weights still equal the original's at the time it was filled."""
@@ -549,16 +654,25 @@ class _ModelCopy:
 def _refusal(where: str, why: str) -> NotCopyable:
     return NotCopyable(
         f"this model cannot be copied, because of {where or 'the model itself'}: {why}. "
-        "Remove that from the model, or evaluate it inline"
+        "Remove that from the model, or evaluate it inline, which a sharded one cannot be"
     )
 
 
-def _check(model: Any) -> None:
+def _bare(model: Any) -> Any:
+    """Return the module that a model in training wraps."""
+    model = unwrap(model.model if isinstance(model, ShardedModel) else model)
+    inner = model
+    while hasattr(inner, "_modules") and (inner := wrapped_module(inner)) is not None:
+        model = inner
+    return model
+
+
+def _check(model: Any, *, is_gathered: bool) -> None:
     import torch
 
     if not isinstance(model, torch.nn.Module):
         raise NotCopyable(f"model is a torch module, got {type(model).__name__}")
-    if why := explain_sharding(model):
+    if not is_gathered and (why := explain_sharding(model)):
         raise NotCopyable(why)
     for kind, name in {type(module): name for name, module in model.named_modules()}.items():
         if issubclass(kind, torch.jit.ScriptModule):

@@ -26,6 +26,7 @@ import msgspec
 
 from heldout._memory import available_memory
 from heldout.errors import InvalidInput
+from heldout.training.sharding import ShardedModel
 from heldout.weights import (
     Copy,
     Named,
@@ -33,6 +34,7 @@ from heldout.weights import (
     checked_copy,
     explain_sharding,
     named_tensors,
+    numbers,
     readable,
     totals,
 )
@@ -96,6 +98,10 @@ class WeightBuffer:
         self.fd = create_memory()
         self._layout: BufferLayout | None = None
         self._checksum_offsets = range(0)
+        self._frozen_sums: dict[int, list[int]] = {}
+        """Of a sharded model: the checksums of frozen tensors, by their identity."""
+        self._has_frozen: list[str] | None = None
+        """Of a sharded model: hashes of the frozen weights that those are of."""
         self._content: Any = None
         """The memory as a tensor of bytes."""
         self._pinned: bool | None = None
@@ -118,11 +124,16 @@ class WeightBuffer:
         """Copy the weights, in the trainer's thread; InvalidInput where they cannot be copied.
 
         Copies from a GPU are enqueued in its current stream, and this returns before they are
-        done: what training does next waits for them on the GPU, not this thread.
+        done: what training does next waits for them on the GPU, not this thread. The weights of a
+        `ShardedModel` are gathered here, tensor by tensor.
         """
         import torch
 
         self._layout = None
+        if isinstance(model, ShardedModel):
+            with torch.inference_mode(False), torch.no_grad():
+                self._layout = self._gather(model)
+            return
         if (reason := explain_sharding(model)) is not None:
             raise InvalidInput(reason)
         with torch.inference_mode(False), torch.no_grad():
@@ -141,12 +152,51 @@ class WeightBuffer:
                 self._mark_copies(devices)
         self._layout = layout
 
+    def _gather(self, sharded: ShardedModel) -> BufferLayout:
+        """Gather the weights of a sharded model, and those that are frozen only for checksums."""
+        try:
+            layout, copied, frozen, end = _plan_layout(sharded.model, self._copy, sharded)
+            self._reserve(end)
+        except BaseException as problem:
+            sharded.decline(str(problem))
+            raise
+        needs_all = self._copy == "all" or self._has_frozen is None
+        decision = sharded.agree(needs_all=needs_all, known_frozen=self._has_frozen)
+        self._has_frozen = None
+        offsets = {id(named.tensor): offset for offset, named in copied.items()}
+        names = {id(named.tensor): named.name for named in copied.values()}
+        devices: set[Any] = set()
+
+        def receive(tensor: Any, whole: Any) -> None:
+            if id(tensor) in offsets:
+                content = _as_bytes(Named(names[id(tensor)], whole))
+                self._copy_bytes(offsets[id(tensor)], content, devices)
+            else:
+                self._frozen_sums[id(tensor)] = numbers(checksums([whole]))
+
+        try:
+            sharded.gather(receive, everything=decision.everything)
+            for offset, named in copied.items():
+                if sharded.shape_of(named.tensor) is None:
+                    self._copy_bytes(offset, _as_bytes(named), devices)
+        finally:
+            self._mark_copies(devices)
+        sums: list[int] = []
+        for tensor in frozen:
+            is_sharded = sharded.shape_of(tensor) is not None
+            whole = self._frozen_sums[id(sharded.primary(tensor))] if is_sharded else None
+            sums += numbers(checksums([tensor])) if whole is None else whole
+        self._checksum_offsets = range(0)
+        self._has_frozen = decision.frozen
+        return msgspec.structs.replace(layout, frozen_checksums=sums)
+
     def wait(self) -> BufferLayout:
         """Wait, in any thread, until the last `write` is complete, and say what it wrote."""
         if self._layout is None:
             raise InvalidInput("there is no snapshot of the weights: none was written to its end")
         self._wait_for_marks()
         sums = [self._read_number(offset) for offset in self._checksum_offsets]
+        sums = sums or self._layout.frozen_checksums
         return msgspec.structs.replace(self._layout, frozen_checksums=sums)
 
     def content(self) -> Any:
@@ -220,7 +270,9 @@ class WeightBuffer:
         self._pinned = None
 
 
-def _plan_layout(model: Any, copy: Copy) -> tuple[BufferLayout, dict[int, Named], list[Any], int]:
+def _plan_layout(
+    model: Any, copy: Copy, sharded: ShardedModel | None = None
+) -> tuple[BufferLayout, dict[int, Named], list[Any], int]:
     """The layout, what to copy to which offset, the frozen tensors, and where the last one ends."""
     import torch
 
@@ -233,6 +285,9 @@ def _plan_layout(model: Any, copy: Copy) -> tuple[BufferLayout, dict[int, Named]
     copied: dict[int, Named] = {}
     end = MARK_BYTES
     for name, tensor in tensors:
+        shape = tensor.shape
+        if sharded is not None and sharded.shape_of(tensor) is not None:
+            tensor, shape = sharded.primary(tensor), sharded.shape_of(tensor)
         fixed = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
         if fixed and copy == "trainable":
             layout.frozen.append(name)
@@ -241,9 +296,9 @@ def _plan_layout(model: Any, copy: Copy) -> tuple[BufferLayout, dict[int, Named]
         if id(tensor) not in offsets:  # tied weights have several names
             offsets[id(tensor)] = end
             copied[end] = Named(name, tensor)
-            end += math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
+            end += math.ceil(math.prod(shape) * tensor.element_size() / ALIGNMENT) * ALIGNMENT
         dtype = str(tensor.dtype).removeprefix("torch.")
-        layout.tensors.append(TensorLayout(name, dtype, tuple(tensor.shape), offsets[id(tensor)]))
+        layout.tensors.append(TensorLayout(name, dtype, tuple(shape), offsets[id(tensor)]))
     return layout, copied, frozen, end
 
 
