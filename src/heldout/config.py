@@ -37,7 +37,7 @@ class Sampling:
     top_p: float | None = None
     """Nucleus sampling; None leaves it to the endpoint."""
     max_tokens: int | None = None
-    """Longest model turn, in tokens; None leaves it to the endpoint (smollm2: 64, hf and vllm: 512)."""
+    """Longest turn, in tokens; None leaves it to the endpoint (smollm2: 64; hf, vllm: 512)."""
     stop: tuple[str, ...] = ()
     """Stop sequences: texts that end a model turn."""
     seed: int | None = None

@@ -76,7 +76,7 @@ class VLLMEngine:
         self.path, self.settings = path, dict(settings or {})
         self.loaded: Callable[[], None] = lambda: None
         self.version: str | None = None
-        """What the weights are called that were sent with `update`; answers of others are errors."""
+        """What the weights are called that were sent last; answers of others are errors."""
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -102,7 +102,17 @@ class VLLMEngine:
         text = config.hf_text_config
         return SimpleNamespace(eos_token_id=own or getattr(text, "eos_token_id", None))
 
+    @property
+    def dtype(self) -> str:
+        """What the engine computes in."""
+        return str(self._engine.model_config.dtype).removeprefix("torch.")
+
     # --- From any thread ---
+
+    @property
+    def failed(self) -> bool:
+        """Whether it answers nothing more before it is closed."""
+        return self._problem is not None
 
     def call(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
         """Run a coroutine of this engine in its thread; cancelling the future cancels it."""
@@ -142,7 +152,7 @@ class VLLMEngine:
 
     async def generate(self, prompt: Prompt) -> Generation:
         """Continue a prompt. Cancelled, the request leaves the batch."""
-        output = await self._finish(self._engine.generate(*self._request(prompt)))
+        output = await self._alive(self._finish(self._engine.generate(*self._request(prompt))))
         return self._read(output)
 
     async def generate_together(
@@ -156,7 +166,7 @@ class VLLMEngine:
         queues: dict[int, Any] = {}
         # The scheduler waits until all have arrived: else their batches would depend on which of
         # them come in while the first is being read.
-        await self._engine.pause_generation(mode="keep", clear_cache=False)
+        await self._alive(self._engine.pause_generation(mode="keep", clear_cache=False))
         try:
             for index, prompt in enumerate(prompts):
                 ids, params, name = self._request(prompt)
@@ -165,13 +175,15 @@ class VLLMEngine:
                 except Exception as problem:  # noqa: BLE001 - of this prompt, not of the others
                     results[index] = self._explain(problem)
         finally:
-            await self._engine.resume_generation()
+            await self._alive(self._engine.resume_generation())
         waiting = {asyncio.ensure_future(queue.get()): i for i, queue in queues.items()}
         try:
             while waiting and keep_going():
                 done, _ = await asyncio.wait(
                     waiting, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED
                 )
+                if not done and self._engine.errored:
+                    break  # noticed only here if it died before they were sent
                 for task in done:
                     index = waiting.pop(task)
                     try:
@@ -181,7 +193,10 @@ class VLLMEngine:
         finally:
             for task, index in waiting.items():
                 task.cancel()
-                await self._engine.abort(queues[index].request_id, internal=True)
+                if self._engine.errored:
+                    results[index] = self._explain(EndpointError())
+                else:
+                    await self._engine.abort(queues[index].request_id, internal=True)
             for queue in queues.values():
                 queue.close()
         return results
@@ -199,9 +214,8 @@ class VLLMEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         ids = [*pair.prompt, *pair.continuation]
-        output = await self._finish(
-            self._engine.generate({"prompt_token_ids": ids}, params, self._next_name())
-        )
+        outputs = self._engine.generate({"prompt_token_ids": ids}, params, self._next_name())
+        output = await self._alive(self._finish(outputs))
         self._check_version(output.outputs[0])
         given = list(output.prompt_logprobs or ())[len(pair.prompt) :]
         if len(given) != len(pair.continuation):
@@ -221,19 +235,31 @@ class VLLMEngine:
             What each worker returned.
         """
         self.version = None
-        await self._engine.pause_generation(mode="abort", clear_cache=True)
+        await self._alive(self._engine.pause_generation(mode="abort", clear_cache=True))
         try:
-            returned: list[Any] = await self._engine.collective_rpc(method, args=args)
-            if not await self._engine.reset_prefix_cache():
+            returned: list[Any] = await self._alive(self._engine.collective_rpc(method, args=args))
+            if not await self._alive(self._engine.reset_prefix_cache()):
                 raise EndpointError("vLLM did not drop what it has cached of the former weights")
-            await self._engine.update_weight_version(version)
+            await self._alive(self._engine.update_weight_version(version))
         except Exception:
             self._problem = "vLLM may have the weights of two steps in parts"
             raise
         finally:
-            await self._engine.resume_generation()
+            await self._alive(self._engine.resume_generation())
         self.version = version
         return returned
+
+    async def _alive(self, call: Awaitable[T]) -> T:
+        """Wait for a call, which vLLM leaves without an answer if its engine has just died."""
+        task = asyncio.ensure_future(call)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=1.0)
+                if not task.done() and self._engine.errored:
+                    raise self._explain(EndpointError())
+            return task.result()
+        finally:
+            task.cancel()  # without effect once it is done
 
     def _request(self, prompt: Prompt) -> tuple[dict[str, Any], Any, str]:
         from vllm import SamplingParams
@@ -274,7 +300,7 @@ class VLLMEngine:
         if self.version is None:
             return
         spans = getattr(turn, "weight_versions", None)
-        versions = {span.weight_version for span in spans or ()}
+        versions = {span.version for span in spans or ()}
         if versions and versions != {self.version}:
             raise FatalEndpointError(
                 f"vLLM answered with the weights {', '.join(sorted(versions))}, not with "
@@ -283,11 +309,11 @@ class VLLMEngine:
 
     def _explain(self, problem: Exception) -> EndpointError:
         """Return the error of a request: of this one alone, or of all if the engine is gone."""
-        if isinstance(problem, EndpointError):
-            return problem
         if self._engine is None or self._engine.errored:
             self._problem = f"vLLM's engine for {self.path} has ended in the middle of its work"
             return FatalEndpointError(self._problem)
+        if isinstance(problem, EndpointError):
+            return problem
         cause = problem.__cause__ or problem
         return EndpointError(f"vLLM: {type(cause).__name__}: {printable_error(cause)}"[:2000])
 

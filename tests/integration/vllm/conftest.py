@@ -35,4 +35,3 @@ SETTINGS = {"enforce_eager": True, "dtype": "float32", "max_num_seqs": 16}
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_tiny_model(tmp_path_factory.mktemp("tiny"), **MODEL)
-

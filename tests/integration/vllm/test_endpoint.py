@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 import heldout
 from heldout import EvalConfig, Message, Sample, Sampling, ToolSpec
-from heldout.errors import ContextFull, EndpointError, FatalEndpointError, InvalidInput, SystemicFailure
+from heldout.errors import ContextFull, FatalEndpointError, InvalidInput, SystemicFailure
 from heldout.models import open_endpoint
 from heldout.models.http import HTTPEndpoint
 from heldout.models.local import LocalEndpoint
@@ -48,7 +49,9 @@ def engines() -> list[Any]:
     return [c for c in multiprocessing.active_children() if c.name.startswith("EngineCore")]
 
 
-def ask(endpoint: Any, text: str, sampling: Sampling, tools: Any = (), backend: str = "asyncio") -> Any:
+def ask(
+    endpoint: Any, text: str, sampling: Sampling, tools: Any = (), backend: str = "asyncio"
+) -> Any:
     async def main() -> Any:
         with anyio.fail_after(300):
             return await endpoint.complete([Message("user", text)], sampling, tools)
@@ -99,21 +102,23 @@ def test_likelihoods_are_those_of_hf(endpoint: VLLMEndpoint, peer: LocalEndpoint
         anyio.run(rate, endpoint, " ".join(["w1"] * 253), [" w2 w3 w4"])
 
 
-def right(trajectory: Any, sample: Sample) -> float:
-    return float(trajectory.answer == sample.ground_truth)
-
-
-def evaluate(endpoint: Any, tmp_path: Path, samples: list[Sample], **settings: Any) -> Any:
-    config = EvalConfig(
+def settings(endpoint: Any, tmp_path: Path, **changes: Any) -> EvalConfig:
+    return EvalConfig(
         endpoint,
         experiment_name="run",
         output_dir=str(tmp_path),
         progress=False,
         sampling=Sampling(max_tokens=8),
-        max_error_rate=1,
-        **settings,
+        **changes,
     )
-    return anyio.run(heldout.evaluate, samples, config, right)
+
+
+def evaluate(samples: list[Sample], score_fn: Any, config: EvalConfig) -> Any:
+    return anyio.run(heldout.evaluate, samples, config, score_fn)
+
+
+def scored(trajectory: Any, sample: Sample) -> float:
+    return 1.0
 
 
 def test_a_request_that_fails_is_the_error_of_its_item(
@@ -121,14 +126,11 @@ def test_a_request_that_fails_is_the_error_of_its_item(
 ) -> None:
     texts = ["w1 w2", " ".join(["w1"] * 260), "forbidden", "w3"]
     answers = [ask(peer, text, Sampling(max_tokens=8)).message.text for text in ("w1 w2", "w3")]
-    truths = [answers[0], "", "", answers[1]]
-    samples = [
-        Sample(f"s{i}", {"question": text}, truth)
-        for i, (text, truth) in enumerate(zip(texts, truths, strict=True))
-    ]
-    report = evaluate(endpoint, tmp_path, samples)
+    samples = [Sample(f"s{i}", {"question": text}) for i, text in enumerate(texts)]
+    report = evaluate(samples, scored, settings(endpoint, tmp_path, max_error_rate=1))
     assert (report.summary["n"], report.summary["n_errors"]) == (4, 2)
-    assert report.summary["mean"] == 1.0
+    right = [result for result in report.results if result.ok]
+    assert [r.trajectory.last_turn.text for r in right] == answers
     assert report.config["endpoint"]["kind"] == "vllm"
     assert report.config["endpoint"]["version"]
     assert "vllm" in package_versions()
@@ -147,30 +149,18 @@ def test_when_the_engine_dies_its_items_are_errors_and_the_run_can_be_resumed(
         engine.join()
         return 1.0
 
-    config = EvalConfig(
-        endpoint,
-        experiment_name="run",
-        output_dir=str(tmp_path),
-        progress=False,
-        max_concurrent=1,
-        sampling=Sampling(max_tokens=4),
-    )
+    config = settings(endpoint, tmp_path, max_concurrent=1)
     with pytest.raises(SystemicFailure, match="has ended in the middle of its work"):
-        anyio.run(heldout.evaluate, samples, config, killing)
+        evaluate(samples, killing, config)
     report = heldout.EvalReport.load(tmp_path / "run")
-    assert report.summary["n_errors"] == 1
-    assert report.summary["mean"] == 1.0
+    assert [result.ok for result in report.results] == [True, False]
+    assert report.summary["mean"] is None  # half of them errored
     with pytest.raises(FatalEndpointError):
         ask(endpoint, "w1", Sampling(max_tokens=2))
     anyio.run(endpoint.close)
     assert not engines()
     # Another engine in the same process.
-    from dataclasses import replace
-
-    def alive(trajectory: Any, sample: Sample) -> float:
-        return 1.0
-
-    report = anyio.run(heldout.evaluate, samples, replace(config, experiment_name="next"), alive)
+    report = evaluate(samples, scored, replace(config, experiment_name="next"))
     assert (report.summary["n"], report.summary["n_errors"]) == (4, 0)
     assert dict(os.environ) == before
 
@@ -193,8 +183,9 @@ def test_a_name_without_a_folder_is_a_model_of_the_server(folder: str, tmp_path:
 
 EVAL = """
 from heldout import EvalConfig, Sample, Sampling
-samples = [Sample(f"s{i}", {"question": f"w{i % 50}"}, "w1") for i in range(400)]
-config = EvalConfig(sampling=Sampling(max_tokens=40), max_concurrent=2)
+def load_dataset():
+    return [Sample(f"s{i}", {"question": f"w{i % 50}"}, "w1") for i in range(400)]
+config = EvalConfig(sampling=Sampling(max_tokens=200), max_concurrent=2)
 def score_fn(trajectory, sample):
     return 1.0
 """
@@ -203,7 +194,7 @@ def score_fn(trajectory, sample):
 def test_ctrl_c_ends_the_engine_and_records_no_error(folder: str, tmp_path: Path) -> None:
     (tmp_path / "quiz.py").write_text(EVAL)
     model = f"vllm:{folder}?enforce_eager=true&dtype=float32&max_num_seqs=4"
-    command = [sys.executable, "-m", "heldout", "run", "quiz.py", "--model", model, "--output-dir", "out"]
+    command = [sys.executable, "-m", "heldout", "run", "quiz.py", "--model", model]
     process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
     journals: list[Path] = []
     try:
