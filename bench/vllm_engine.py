@@ -105,8 +105,9 @@ def main() -> None:
     found["hf:"] = anyio.run(measure, f"hf:{folder}", given.samples, given.new)
     model = f"vllm:{folder}?dtype=float32&max_model_len=1024"
     found["vllm:"] = anyio.run(measure, model, given.samples, given.new)
+    server = ["-m", "vllm.entrypoints.openai.api_server"]  # what `vllm serve` runs
     engine = ["--dtype", "float32", "--max-model-len", "1024"]
-    with served([str(bin_folder / "vllm"), "serve", str(folder), *serve, *engine], port):
+    with served([sys.executable, *server, "--model", str(folder), *serve, *engine], port):
         name = f"openai:{folder}{address}"
         found["vllm serve"] = anyio.run(measure, name, given.samples, given.new)
     with served([str(bin_folder / "transformers"), "serve", *serve], port):

@@ -37,8 +37,8 @@ def tiny_model(**settings: Any) -> tuple[Any, Any]:
         pad_token="<pad>",
         chat_template=TEMPLATE,
     )
+    defaults: dict[str, Any] = {"vocab_size": len(vocabulary), "max_position_embeddings": CONTEXT}
     config = LlamaConfig(
-        vocab_size=len(vocabulary),
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
@@ -48,7 +48,7 @@ def tiny_model(**settings: Any) -> tuple[Any, Any]:
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,
-        **{"max_position_embeddings": CONTEXT, **settings},
+        **{**defaults, **settings},
     )
     with torch.random.fork_rng():
         torch.manual_seed(11)

