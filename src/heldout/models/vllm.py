@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import parse_qsl
 
 import anyio
@@ -25,11 +26,13 @@ from heldout.config import Sampling
 from heldout.decoding.chat import ChatModel
 from heldout.decoding.likelihood import LikelihoodModel, make_rating
 from heldout.decoding.vllm import VLLMEngine, check_settings
-from heldout.errors import ContextFull, FatalEndpointError, InvalidInput
+from heldout.errors import ContextFull, EndpointError, FatalEndpointError, InvalidInput
 from heldout.models.base import RatesContinuations
 from heldout.models.batch import Request
 from heldout.models.local import version_on_disk
 from heldout.types import Completion, Continuation, Message, Rating, ToolSpec
+
+T = TypeVar("T")
 
 
 class VLLMEndpoint(RatesContinuations):
@@ -95,7 +98,7 @@ class VLLMEndpoint(RatesContinuations):
             prompt = self._chat.prompt(request)
             return self._chat.completion(request, prompt, await self._engine.generate(prompt))
 
-        return await wait_for(self._engine.call(answer))
+        return await self._wait(self._engine.call(answer))
 
     async def rate(self, continuations: Sequence[Continuation]) -> Rating:
         """Return the likelihoods of given continuations; see `RatesContinuations`."""
@@ -116,7 +119,13 @@ class VLLMEndpoint(RatesContinuations):
                 raise rating
             return rating
 
-        return await wait_for(self._engine.call(answer))
+        return await self._wait(self._engine.call(answer))
+
+    async def _wait(self, answer: Future[T]) -> T:
+        try:
+            return await wait_for(answer)
+        except CancelledError:
+            raise EndpointError(f"{self._path} was closed before it had answered") from None
 
     async def close(self) -> None:
         """End the engine and its processes; the next request starts another."""

@@ -150,12 +150,9 @@ class VLLMModel:
                 answers[index] = problem
         over = threading.Event()
         engine, waiting = self._engine, list(prompts.values())
-        turns = _wait(
-            engine.call(lambda: engine.generate_together(waiting, lambda: not over.is_set())),
-            keep_going,
-            over.set,
-        )
-        for (index, prompt), turn in zip(prompts.items(), turns or (), strict=bool(turns)):
+        future = engine.call(lambda: engine.generate_together(waiting, lambda: not over.is_set()))
+        turns = _wait(future, keep_going, over.set) or [None] * len(waiting)
+        for (index, prompt), turn in zip(prompts.items(), turns, strict=True):
             if not isinstance(turn, Generation):
                 answers[index] = turn
                 continue
