@@ -30,6 +30,7 @@ from heldout.errors import EndpointError, FatalEndpointError, InvalidInput, prin
 T = TypeVar("T")
 
 POLL_SECONDS = 0.05
+END_SECONDS = 10.0
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
 """Set where the user has not: a start logs a hundred lines, and reports to vLLM's authors."""
 
@@ -85,6 +86,7 @@ class VLLMEngine:
         """Why there is no engine, and none will be started before it was closed."""
         self._others: set[int | None] | None = None
         """Child processes of others, while this one's are being started."""
+        self._children: list[Any] = []
         self._closing = False
 
     # --- What a chat and a likelihood model read of a transformers model ---
@@ -358,6 +360,11 @@ class VLLMEngine:
         try:
             with _own_environment():
                 engine = AsyncLLM.from_engine_args(args)
+            self._children = [
+                child
+                for child in multiprocessing.active_children()
+                if child.pid not in self._others
+            ]
         finally:
             self._others = None
         try:
@@ -378,6 +385,8 @@ class VLLMEngine:
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         if engine is not None:
             engine.shutdown()
+            for child in self._children:
+                child.join(END_SECONDS)
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
