@@ -23,9 +23,10 @@ import anyio
 import anyio.to_thread
 
 from common import options
+from heldout._memory import available_cores
 from heldout.scoring.answers import answer_text
 from heldout.scoring.math import decide, grade_math, math_pool, prepare, stated_expressions
-from heldout.scoring.process_pool import Pool, available_cores
+from heldout.scoring.process_pool import Pool
 
 ITEMS, ROUNDS = 240, 5
 AT_ONCE = 64

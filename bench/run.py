@@ -33,6 +33,7 @@ BENCHMARKS = {
     "startup": "startup.py",
     "view": "view.py",
     "cluster": "cluster.py",
+    "sandbox": "sandbox.py",
 }
 NEEDS_PEERS = {"engine", "startup", "stats", "view"}
 TABLES = HERE.parent / "BENCHMARKS.md"

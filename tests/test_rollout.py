@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
-from heldout import Completion, Message, Reply, Sample, Stop, ToolCall, Trajectory, Usage
+from heldout import Completion, Message, Reply, Sample, Stop, ToolCall, Trajectory, Usage, rollout
 from heldout.environment import make_snapshot, read_snapshot
 from heldout.errors import ContextFull, EnvironmentFailed, InvalidInput
 from heldout.rollout import Attempt, TurnFile
@@ -190,6 +193,26 @@ def test_a_stopped_rollout_goes_on_after_its_last_saved_turn(
     assert log == ["closed"], "it was opened again"
     assert attempt.state.restored_turns == 2
     assert attempt.state.seconds_before > 0
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_every_turn_and_every_reply_has_its_seconds_with_those_of_saved_turns(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    clock = itertools.count(step=0.5)  # at every look at it half a second later
+    monkeypatch.setattr(rollout, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    file = turn_file(tmp_path)
+    stop_after(run, file, add(1), add(2))
+    if is_old:  # an earlier version saved none
+        saved = json.loads(file.path.read_bytes())
+        del saved["turn_seconds"], saved["reply_seconds"]
+        file.path.write_text(json.dumps(saved))
+    attempt = attempt_of(policy_of(add(3), "done"), max_turns=4, turn_file=file)
+    attempt.environment_factory = lambda sample: Saved()
+    attempt.prepare_messages = lambda sample: QUESTION
+    timing = run(attempt.run).timing
+    before = [None, None] if is_old else [0.5, 0.5]
+    assert timing.turn_seconds == timing.reply_seconds == (*before, 0.5, 0.5)
 
 
 @pytest.mark.parametrize("other", ["run", "sample", "damaged", "none"])

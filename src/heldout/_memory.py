@@ -1,12 +1,19 @@
-"""How much memory is left: that of the machine, or less where a container has a limit."""
+"""How much memory is left, and how many cores there are: less than the machine's in a container."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 CGROUPS = "/sys/fs/cgroup"
 ReadFile = Callable[[str], str | None]
+
+
+def available_cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _read_file(path: str) -> str | None:

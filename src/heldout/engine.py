@@ -563,6 +563,7 @@ async def attempt_item(
         error,
         attempt.error_stage,
         attempt.other_usage,
+        state.tools,
     )
     return result, attempt.problem
 

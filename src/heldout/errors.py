@@ -212,6 +212,10 @@ class TaskFailed(WorkerError):
         super().__init__(f"{kind}: {message}")
 
 
+class SandboxError(HeldoutError):
+    """A sandbox failed, and not the program in it: an error of that item, never a score of 0."""
+
+
 class EndpointError(HeldoutError):
     """One request could not be answered: an error of that item."""
 

@@ -214,6 +214,12 @@ class AttemptState:
     """Model turns that came from the response cache, without a request."""
     other_usage: list[OtherUsage] = field(default_factory=list)
     """What judges and simulated users took so far."""
+    tools: tuple[ToolSpec, ...] = ()
+    """What the policy may call."""
+    turn_seconds: list[float | None] = field(default_factory=list)
+    """Of each model turn; None where a stopped run did not save it."""
+    reply_seconds: list[float | None] = field(default_factory=list)
+    """Of the environment's reply to each."""
     restored_turns: int = 0
     """Model turns that a stopped run had made and saved."""
     seconds_before: float = 0.0
@@ -225,8 +231,9 @@ class AttemptState:
         """Wall seconds so far, with those of restored turns."""
         return time.perf_counter() - self.started + self.seconds_before
 
-    def add_turn(self, completion: Completion) -> None:
+    def add_turn(self, completion: Completion, seconds: float) -> None:
         """Add a model turn to the conversation."""
+        self.turn_seconds.append(seconds)
         self.model_turns.append(len(self.messages))
         self.messages.append(completion.message)
         self.finish_reason = completion.finish_reason
@@ -340,7 +347,14 @@ class Attempt:
             trajectory = Trajectory(tuple(state.messages), stop, tokens=tokens)
         if reads_metadata(self.environment_factory):
             trajectory = replace(trajectory, reads_metadata=True)
-        timing = Timing(seconds, state.requests, state.restored_turns, state.cached_turns)
+        timing = Timing(
+            seconds,
+            state.requests,
+            state.restored_turns,
+            state.cached_turns,
+            tuple(state.turn_seconds),
+            tuple(state.reply_seconds),
+        )
         score = score if error is None else None
         stage = None if error is None else state.stage
         others = OtherUsage.merge(state.other_usage)
@@ -445,10 +459,11 @@ class Attempt:
         return replace(state.end("no_reply"), outcome=outcome)
 
     async def _take_turns(self, environment: Environment) -> Trajectory:
-        state, tools = self.state, tuple(environment.tools)
+        state = self.state
+        state.tools = tuple(environment.tools)
         for turn in range(len(state.model_turns), self.max_turns):
             try:
-                completion = await self._take_turn(tools)
+                completion = await self._take_turn(state.tools)
             except ContextFull:
                 if turn == 0:
                     raise  # nothing was said yet, so there is nothing to score
@@ -456,7 +471,9 @@ class Attempt:
             if isinstance(environment, SeesCompletions):
                 await settle(environment.see_completion(completion))
             # The last turn reaches the environment too: scores on its state must not be stale.
+            begun = time.perf_counter()
             reply = await settle(environment.reply(tuple(state.messages)))
+            state.reply_seconds.append(_seconds_since(begun))
             if not isinstance(reply, Reply):
                 raise TypeError(f"an environment's reply is a Reply, got {reply!r:.200}")
             state.messages.extend(reply.messages)
@@ -474,13 +491,20 @@ class Attempt:
         """Have the policy make one turn, and add it to the conversation."""
         assert self.policy is not None
         self.state.stage = "endpoint"
+        begun = time.perf_counter()
         completion = await self.policy(self.state.messages, tools)
+        seconds = _seconds_since(begun)
         self.state.stage = "environment"
         message = completion.message
         if not isinstance(message, Message) or message.role != "assistant":
             raise InvalidInput(f"a policy's turn is an assistant's Message, got {message!r:.200}")
-        self.state.add_turn(completion)
+        self.state.add_turn(completion, seconds)
         return completion
+
+
+def _seconds_since(begun: float) -> float:
+    """Return the seconds since then, to a tenth of a millisecond."""
+    return round(time.perf_counter() - begun, 4)
 
 
 async def _has_timed_out(current: CurrentAttempt) -> bool:
@@ -589,6 +613,9 @@ class SavedTurns(msgspec.Struct):
     environment: dict[str, Any]
     cached_turns: int = 0
     other_usage: list[OtherUsage] = []
+    turn_seconds: list[float | None] = []
+    """Empty where an earlier version saved it, and so are those of replies."""
+    reply_seconds: list[float | None] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -629,6 +656,8 @@ class TurnFile:
             snapshot,
             state.cached_turns,
             state.other_usage,
+            state.turn_seconds,
+            state.reply_seconds,
         )
         await anyio.to_thread.run_sync(replace_file, self.path, msgspec.json.encode(saved))
 
@@ -667,6 +696,9 @@ class TurnFile:
         state.cached_turns = saved.cached_turns
         state.other_usage.extend(saved.other_usage)
         state.restored_turns = len(saved.model_turns)
+        unknown = [None] * state.restored_turns
+        state.turn_seconds.extend(saved.turn_seconds or unknown)
+        state.reply_seconds.extend(saved.reply_seconds or unknown)
         return True
 
     def remove(self) -> None:

@@ -341,12 +341,18 @@ class Timing:
     `restored_turns` are the model turns that a run had made before it was stopped, and that a
     resumed one has taken from what was saved (`save_turns`); seconds and requests include them.
     `cached_turns` came from the response cache, without a request.
+
+    `turn_seconds` are those of each model turn, from when it was asked for until it was there, so
+    with retries and waiting for others of its batch; `reply_seconds` those of the environment's
+    reply to each. None where that was not measured: nowhere, or for one turn.
     """
 
     seconds: float
     requests: int = 1
     restored_turns: int = 0
     cached_turns: int = 0
+    turn_seconds: tuple[float | None, ...] | None = None
+    reply_seconds: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +483,8 @@ class EvalResult:
     """What was being called when it errored: "endpoint", "environment", "score_fn", …"""
     other_usage: tuple[OtherUsage, ...] = ()
     """What judges and simulated users took; `trajectory.usage` is the policy's."""
+    tools: tuple[ToolSpec, ...] = field(default=(), repr=False)
+    """What the policy could call; none where an earlier version stored it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metadata", {**self.sample.metadata, **self.metadata})

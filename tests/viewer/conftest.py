@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from heldout import EvalResult, Message, Metric, Sample, Score, Stop, ToolCall, Trajectory
+from heldout import (
+    EvalResult,
+    Message,
+    Metric,
+    Sample,
+    Score,
+    Stop,
+    ToolCall,
+    ToolSpec,
+    Trajectory,
+)
 from heldout.cli.main import run_cli
 from heldout.viewer.pages import Pages
 from tests.viewer.runs import (
@@ -87,7 +97,9 @@ def hostile_results() -> list[EvalResult]:
         )
         metric = Metric("correct", 0.0, 1.0, {"extracted": text, "note": text, "reply": text})
         sample = Sample(text, {"question": text}, text, {"kind": text, f"key {text}": text})
-        results.append(EvalResult(text, sample, Trajectory(messages), Score((metric,))))
+        tools = (ToolSpec(text, text, {text: text}),)
+        score = Score((metric,))
+        results.append(EvalResult(text, sample, Trajectory(messages), score, tools=tools))
     broken = Sample("broken", {"question": "?"}, None, {})
     results.append(
         EvalResult("broken", broken, Trajectory((), Stop("error")), error="\n".join(HOSTILE))

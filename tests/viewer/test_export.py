@@ -71,6 +71,14 @@ def test_conversations_that_failed_are_inside_and_all_on_request(folder: Path, p
         export_runs([folder / "shop-base"], samples="some")
 
 
+def test_tools_are_inside_once_for_all_samples_that_have_them(page: bytes) -> None:
+    data = data_of(page)
+    lists = {key for key in data if key.startswith("tools\n")}
+    samples = [answer for key, answer in data.items() if key.startswith("sample\n")]
+    assert {sample["tools"] for sample in samples if sample["tools"]} == lists
+    assert len(lists) == 1 + len(HOSTILE)  # the shop's, and one for each hostile sample
+
+
 def test_what_is_marked_together_is_in_the_file(folder: Path, tmp_path: Path) -> None:
     names = ["shop-base", "shop-tuned", "shop-base-strict"]
     make_two_evals(tmp_path)

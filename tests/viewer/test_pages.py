@@ -222,6 +222,22 @@ def test_a_sample_pairs_tool_calls_with_results_and_marks_what_was_extracted(
     assert sample["turns"][3]["text"][start:end] == passed["extracted"]
 
 
+def test_a_sample_has_the_time_of_each_turn_and_the_tools_of_the_run(pages: Pages) -> None:
+    for name in ("shop-base", "shop-base-strict", "shop-killed"):
+        sample = pages.sample(name, "price-004", 0)
+        asked, *said = sample["turns"][1:]
+        assert "seconds" not in asked
+        times = [turn[key] for turn in said for key in ("seconds", "reply_seconds")]
+        assert all(time >= 0 for time in times)
+        assert 0 < sum(times) <= sample["seconds"]
+        (tool,) = sample["tools"]
+        assert tool["name"] == "look_up"
+        assert json.loads(tool["parameters"])["required"] == ["item"]
+    # Nothing is made up where nothing was measured.
+    old = pages.sample("hostile", HOSTILE[0], 0)
+    assert not any("seconds" in turn for turn in old["turns"])
+
+
 def test_every_attempt_has_its_outcome(pages: Pages) -> None:
     attempt = pages.sample("arithmetic", "sum-03", 2)
     assert [r["repeat"] for r in attempt["repeats"]] == [0, 1, 2, 3]

@@ -26,6 +26,7 @@ from heldout import (
 from heldout.store.journal import JournalWriter
 from heldout.store.report import Results
 from heldout.store.run_dir import RunDir, RunInfo
+from heldout.viewer import tables
 from heldout.viewer.search import Abandoned, abandoned, texts_of
 from heldout.viewer.tables import RunTable, find_item_lines, stamp
 from heldout.viewer.where import BadFilter
@@ -75,8 +76,23 @@ def test_each_items_last_line_is_read_in_dataset_order(tmp_path: Path) -> None:
     assert found is not None
     assert found.offsets.tolist() == Results(run)._line_places()[1].tolist()
     table = RunTable(run.path)
-    assert [r.sample_id for r in table.read(range(150))] == [f"q{i}" for i in range(150)]
     assert next(table.read([20])).trajectory.answer == "again"
+    assert [r.sample_id for r in table.read(range(150))] == [f"q{i}" for i in range(150)]
+
+
+def test_a_line_is_found_without_a_look_at_all_of_them_unless_its_item_errored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [(i, result(i, text="long " * (i // 30), error="no" if i == 7 else None))
+             for i in range(150)]  # fmt: skip
+    run = write_journal(tmp_path / "run", [*lines, (7, result(7, text="again"))])
+    monkeypatch.setattr(tables, "PROBE", 4_000)
+    table = RunTable(run.path)
+    items = [i for i in range(150) if i != 7]
+    assert [r.sample_id for r in table.read(items)] == [f"q{i}" for i in items]
+    assert "offsets" not in vars(table)
+    assert next(table.read([7])).trajectory.answer == "again"
+    assert "offsets" in vars(table)
 
 
 def test_the_half_line_of_a_killed_run_is_left_out(tmp_path: Path) -> None:

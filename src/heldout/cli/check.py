@@ -1,10 +1,11 @@
-"""`heldout check`: is a judge, or a chat template, fit for use?"""
+"""`heldout check`: is a judge, a chat template or a sandbox fit for use?"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ from heldout.config import Sampling
 from heldout.errors import InvalidInput, RenderMismatch
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import Examination, examine
-from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table
+from heldout.reporting.blocks import Block, Cell, Column, Line, Report, Span, Table
 from heldout.reporting.names import load_report
+from heldout.sandbox.bubblewrap import INSTALL
+from heldout.sandbox.probes import BackendStatus, SandboxProbe, find_backends, probe_sandbox
 from heldout.scoring.judges import Judge
 from heldout.stats import Agreement
 from heldout.store.runs import ROOT, describe_model
@@ -452,3 +455,53 @@ def _build_template_report(
     style = "bold" if examination.recommended else "bold red"
     blocks.append(Line(examination.advice, style=style, wrap=False))
     return Report(blocks)
+
+
+# --- check sandbox ------------------------------------------------------------------------------
+
+
+@command.command("sandbox", short_help="Say what programs can be run in, and whether it holds.")
+@click.option("--backend", metavar="B", help="bubblewrap, docker, podman or docker:IMAGE.")
+@json_option
+def sandbox(backend: str | None, as_json: bool) -> None:
+    """Say which sandboxes there are for programs that models wrote, and try to get out of one.
+
+    Exits with 1 if there is none, or if a probe fails.
+    """
+    statuses = asyncio.run(find_backends())
+    usable = [status.name for status in statuses if status.problem is None]
+    chosen = backend if backend is not None else next(iter(usable), None)
+    probes = [] if chosen is None else asyncio.run(probe_sandbox(chosen))
+    if as_json:
+        print_json(
+            {
+                "backends": [asdict(status) for status in statuses],
+                "backend": chosen,
+                "probes": [asdict(probe) for probe in probes],
+            },
+            "check sandbox",
+        )
+    else:
+        print_report(_build_sandbox_report(statuses, chosen, probes))
+    if chosen is None or not all(probe.ok for probe in probes):
+        raise click.exceptions.Exit(1)
+
+
+def _build_sandbox_report(
+    statuses: Sequence[BackendStatus], chosen: str | None, probes: Sequence[SandboxProbe]
+) -> Report:
+    here = {True: Span("here", "green"), False: Span("not here", "dim")}
+    rows: list[list[Cell]] = [[s.name, here[s.problem is None], s.problem or ""] for s in statuses]
+    blocks: list[Block] = [Table([Column("backend"), Column(""), Column("", wrap=True)], rows)]
+    if chosen is None:
+        return Report([*blocks, Line(f"No sandbox: {INSTALL}.", style="bold red")])
+    states = {True: Span("yes", "green"), False: Span("NO", "bold red")}
+    found: list[list[Cell]] = [[probe.name, states[probe.ok], probe.detail] for probe in probes]
+    blocks.append(Table([Column(f"in {chosen}"), Column(""), Column("", wrap=True)], found))
+    failed = sum(not probe.ok for probe in probes)
+    if failed:
+        text = (
+            f"{count(failed, 'probe')} of {len(probes)} failed: do not run models' programs here."
+        )
+        return Report([*blocks, Line(text, style="bold red")])
+    return Report([*blocks, Line(f"All {len(probes)} probes hold.", style="bold")])

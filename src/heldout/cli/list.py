@@ -55,7 +55,7 @@ STATUS_STYLES = {
 SORT_KEYS = ("when", "name", "model", "mean", "n", "errors", "tokens", "cost", "status")
 RUN_FILES = (
     *("run.json", "results.jsonl", "results.parquet", "summary.json", "curve.jsonl"),
-    *("notes.jsonl", "stop"),
+    *("notes.jsonl", "tools.jsonl", "stop"),
 )
 """Files that a run directory has of its own; with `*.damaged`, `steps/` and `turns/`."""
 

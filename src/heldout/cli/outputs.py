@@ -376,6 +376,29 @@ class CheckJudgeOutput(msgspec.Struct):
     notes: list[str]
 
 
+class BackendOutput(msgspec.Struct):
+    """What programs might be run in."""
+
+    name: str
+    problem: Annotated[str | None, about("why it cannot be used here")]
+
+
+class ProbeOutput(msgspec.Struct):
+    """What a sandbox must do or prevent."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class CheckSandboxOutput(msgspec.Struct):
+    """One object."""
+
+    backends: list[BackendOutput]
+    backend: Annotated[str | None, about("the one that was probed; null if there is none")]
+    probes: list[ProbeOutput]
+
+
 class CheckTemplateOutput(msgspec.Struct):
     """One object; exit code 1 where recommended is null."""
 
@@ -461,6 +484,7 @@ OUTPUTS: dict[str, Any] = {
     "tool-calls": ToolCallsOutput,
     "check judge": CheckJudgeOutput,
     "check template": CheckTemplateOutput,
+    "check sandbox": CheckSandboxOutput,
     "cache show": CacheShowOutput,
     "cache clear": CacheClearOutput,
     "repair": RepairOutput,

@@ -34,6 +34,7 @@ from typing import Any
 import msgspec
 
 from heldout._aio import wait_for
+from heldout._memory import available_cores
 from heldout._secrets import is_secret_name
 from heldout.errors import (
     InvalidInput,
@@ -47,11 +48,6 @@ from heldout.errors import (
 MAX_SECONDS = 86_400.0
 START_SECONDS = 120.0
 """Time for a worker to start and prepare."""
-
-
-def available_cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 class Pool:

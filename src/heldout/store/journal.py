@@ -27,7 +27,16 @@ from heldout.store.jsonl import LineFormat, LineWriter, decode, encode
 from heldout.store.jsonl import has_writer as has_writer
 from heldout.store.jsonl import plain_value as plain_value
 from heldout.store.jsonl import storage_error as storage_error
-from heldout.types import MOST_TOKENS, EvalResult, OtherUsage, Sample, Score, Trajectory
+from heldout.store.tools import StoredTools, read_tools
+from heldout.types import (
+    MOST_TOKENS,
+    EvalResult,
+    OtherUsage,
+    Sample,
+    Score,
+    ToolSpec,
+    Trajectory,
+)
 
 T = TypeVar("T")
 
@@ -78,6 +87,8 @@ class Record(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     error_stage: str | None = None
     other_usage: tuple[OtherUsage, ...] = ()
+    tools: tuple[ToolSpec, ...] | str = ()
+    """What the policy could call, or the hash of its line in `tools.jsonl`."""
 
     @classmethod
     def of(cls, index: int, result: EvalResult) -> Record:
@@ -95,10 +106,11 @@ class Record(msgspec.Struct, omit_defaults=True):
             result.error,
             result.error_stage,
             result.other_usage,
+            result.tools,
         )
 
     def result(self) -> EvalResult:
-        """Return the result."""
+        """Return the result, without tools that only their hash is there of."""
         return EvalResult(
             self.sample.id,
             self.sample,
@@ -109,6 +121,7 @@ class Record(msgspec.Struct, omit_defaults=True):
             self.error,
             find_stage(self.error, self.error_stage),
             self.other_usage,
+            () if isinstance(self.tools, str) else self.tools,
         )
 
 
@@ -290,7 +303,7 @@ def row_of(index: int, result: EvalResult) -> RecordRow:
     """Return the row of a result in memory as the journal would give it back."""
     rollout = result.trajectory
     trajectory = replace(rollout, messages=(), tokens=None, outcome=None, model_turns=None)
-    record = Record.of(index, replace(result, trajectory=trajectory))
+    record = Record.of(index, replace(result, trajectory=trajectory, tools=()))
     row = decode(encode(record, RESULT, result.sample_id), RecordRow)
     row.sample.hash_content()
     return row
@@ -311,6 +324,7 @@ class JournalWriter(LineWriter):
     def __init__(self, path: Path, *, new: bool = False) -> None:
         """`new`: the journal must not be there yet (FileExistsError)."""
         super().__init__(path, JOURNAL, new=new)
+        self._tools: StoredTools | None = None
 
     def append(self, index: int, result: EvalResult, sample: bytes | None = None) -> None:
         """Append a result; `sample` is its sample as JSON, before anything could write into it.
@@ -318,10 +332,21 @@ class JournalWriter(LineWriter):
         Raises InvalidInput as `encode_result` does, and RunDirectoryError where it cannot be
         written; what was written before is readable.
         """
-        self.append_line(encode_result(index, result, sample))
+        self.append_line(encode_result(index, result, sample, self._store_tools))
+
+    def _store_tools(self, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...] | str:
+        """Store tools once for all results that have them; returns what stands for them."""
+        if self._tools is None:
+            self._tools = StoredTools(self.path)
+        return self._tools.add(tools)
 
 
-def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -> bytes:
+def encode_result(
+    index: int,
+    result: EvalResult,
+    sample: bytes | None = None,
+    store_tools: Callable[[tuple[ToolSpec, ...]], tuple[ToolSpec, ...] | str] | None = None,
+) -> bytes:
     """Encode a result as its line of a journal.
 
     `sample` is its sample as JSON, where the engine made the result: its types have checked what is
@@ -330,6 +355,8 @@ def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -
     is too long.
     """
     record = Record.of(index, result)
+    if result.tools and store_tools is not None:
+        record.tools = store_tools(result.tools)
     if sample is not None:
         record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
     line = encode(record, RESULT, result.sample_id)
@@ -435,7 +462,10 @@ def _decode_row(path: Path, number: int, line: bytes) -> RecordRow:
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:
     """Decode a whole result."""
-    return JOURNAL.decode(path, number, line, Record).result()
+    record = JOURNAL.decode(path, number, line, Record)
+    if isinstance(record.tools, str):
+        record.tools = read_tools(path, record.tools)
+    return record.result()
 
 
 def repair(path: Path, announce: Callable[[list[int]], None]) -> list[int]:

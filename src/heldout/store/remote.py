@@ -20,8 +20,8 @@ from heldout.store.jsonl import open_to_read
 from heldout.store.run_dir import COPIED, RunDir, now
 
 FILES = (
-    *("notes.jsonl", "results.jsonl", "results.parquet", "summary.json", "curve.jsonl"),
-    "run.json",
+    *("notes.jsonl", "tools.jsonl", "results.jsonl", "results.parquet", "summary.json"),
+    *("curve.jsonl", "run.json"),
 )
 """Of a run directory, in the order they are copied in."""
 

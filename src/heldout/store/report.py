@@ -62,6 +62,7 @@ from heldout.store.run_dir import (
     replace_file,
 )
 from heldout.store.runs import find_run
+from heldout.store.tools import tools_path
 from heldout.types import EvalResult
 
 if TYPE_CHECKING:
@@ -219,8 +220,8 @@ class EvalReport:
             source = RunDir(self.path)
             for file in (source.journal, source.run):
                 _copy_file(file, target.path / file.name)
-            for file in (source.columns, source.summary):
-                with suppress(FileNotFoundError, RunDirectoryError):  # derived: passed over
+            for file in (source.columns, source.summary, tools_path(source.journal)):
+                with suppress(FileNotFoundError, RunDirectoryError):  # no result: passed over
                     _copy_file(file, target.path / file.name)
             return
         index: dict[str, int] = {}

@@ -201,6 +201,9 @@ class _Collector:
 
     def _add_sample(self, name: str, id: str, repeat: int) -> None:
         sample = self._pages.sample(name, id, repeat)
+        if sample["tools"]:  # once for all samples that have them
+            key = "tools\n" + hashlib.sha256(msgspec.json.encode(sample["tools"])).hexdigest()
+            self.answers[key], sample["tools"] = sample["tools"], key
         self._add("sample", sample, name=name, id=id, repeat=repeat)
         self.inside += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -65,7 +66,7 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
     """Describe a result for its page: the conversation as turns, and the score."""
     trajectory = result.trajectory
     turns = list(_turns(trajectory))
-    _count_tokens(turns, trajectory)
+    _measure_turns(turns, trajectory)
     _mark_extracted(turns, result)
     usage, timing = trajectory.usage, trajectory.timing
     return {
@@ -99,6 +100,14 @@ def describe_result(result: EvalResult, outcome: str) -> Plain:
         "requests": timing and timing.requests,
         "input": _short_values(result.sample.input),
         "metadata": _short_values(result.metadata),
+        "tools": [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": msgspec.json.format(msgspec.json.encode(tool.parameters)).decode(),
+            }
+            for tool in result.tools
+        ],
     }
 
 
@@ -167,10 +176,15 @@ def _json_problem(arguments: str) -> str | None:
     return None
 
 
-def _count_tokens(turns: Sequence[Plain], trajectory: Trajectory) -> None:
-    """Give each turn of the model its tokens, where there is a trace that tells them apart."""
-    own = trajectory.model_turns
+def _measure_turns(turns: Sequence[Plain], trajectory: Trajectory) -> None:
+    """Give each turn of the model its tokens and its time, as far as they are stored."""
+    own, timing = trajectory.model_turns, trajectory.timing
     said = [t for t in turns if (t["role"] == "assistant" if own is None else t["place"] in own)]
+    seconds = (timing and timing.turn_seconds) or ()
+    replies = (timing and timing.reply_seconds) or ()
+    if len(seconds) == len(said):
+        for turn, took, reply in zip_longest(said, seconds, replies[: len(said)]):
+            turn |= {"seconds": took, "reply_seconds": reply}
     parts = [n for is_model, n in _describe_trace(trajectory) or () if is_model]
     if len(parts) == len(said):
         for turn, n in zip(said, parts, strict=True):

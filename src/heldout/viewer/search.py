@@ -319,7 +319,27 @@ def place_hits(data: Bytes, starts: Positions, hits: Positions, lines: Positions
     quotes = _find_quotes(data)
     if len(quotes) % 2 or (np.searchsorted(quotes, starts) % 2).any():  # a damaged line
         return np.full(len(hits), OPEN, dtype=np.int8)
-    strings = _Strings(data, quotes)
+    places = np.full(len(hits), UNSEARCHED, dtype=np.int8)
+    # Each hit's own string, if it is in one. Most hits of short texts are in keys, which are none.
+    number = np.searchsorted(quotes, hits) - 1
+    is_key = number % 2 == 0
+    is_key[is_key] = data[quotes[number[is_key] + 1] + 1] == COLON
+    rest = np.flatnonzero(~is_key)
+    if len(rest):
+        strings = _Strings(data, quotes)
+        places[rest] = _place_values(strings, data, starts, hits[rest], lines[rest], number[rest])
+    return places
+
+
+def _place_values(
+    strings: _Strings,
+    data: Bytes,
+    starts: Positions,
+    hits: Positions,
+    lines: Positions,
+    number: Positions,
+) -> Places:
+    """Place hits that are in no key; `number` is that of the last quote before each."""
     inputs = strings.find_key(INPUT, starts)
     metadata = strings.find_key(METADATA, starts)
     talk = strings.find_key(CONVERSATION, starts)
@@ -330,11 +350,7 @@ def place_hits(data: Bytes, starts: Positions, hits: Positions, lines: Positions
     is_split = metadata.second < talk.first
     api_turn = strings.find_key(API_TURN, starts).first
 
-    # Each hit's own string, if it is in one.
-    number = np.searchsorted(quotes, hits) - 1
-    is_inside = number % 2 == 0
-    is_text = is_inside.copy()
-    is_text[is_inside] = data[quotes[number[is_inside] + 1] + 1] != COLON  # keys are no texts
+    is_text = number % 2 == 0
     asked = (hits > inputs.first[lines]) & (hits < talk.first[lines])
     is_before = hits < metadata.first[lines]
     said = (hits > talk.first[lines]) & (hits < end.first[lines])
@@ -343,10 +359,12 @@ def place_hits(data: Bytes, starts: Positions, hits: Positions, lines: Positions
     key[texts] = strings.name_keys(number[texts])
 
     is_searched = is_text & (asked & is_before | said & (key == SAID))
-    is_open = asked & (is_before & ~is_inside | ~is_before & is_split[lines])
+    is_open = asked & (is_before & ~is_text | ~is_before & is_split[lines])
     is_open |= said & (is_text & (key == OTHER) | (hits > api_turn[lines]))
     is_open |= (hits > end.first[lines]) & (key == ERROR)
-    is_open |= is_odd[lines] | is_searched & _follow_escape(data, hits)
+    is_open |= is_odd[lines]
+    found = np.flatnonzero(is_searched & ~is_open)
+    is_open[found] = _follow_escape(data, hits[found])
     places = np.where(is_searched, SEARCHED, UNSEARCHED).astype(np.int8)
     places[is_open] = OPEN
     return places

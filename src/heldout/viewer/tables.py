@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import cache, cached_property, lru_cache
+from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
@@ -68,6 +69,8 @@ ItemNumbers = NDArray[np.int64]
 """Numbers of items, in dataset order from 0."""
 PIECE = 1 << 22
 """Bytes of a journal that are looked at at once."""
+PROBE, MOST_PROBES = 1 << 18, 8
+"""Bytes that are looked at for one line, and how often."""
 COMPUTED = ("id", "reward", *OUTCOMES)
 """Fields of a filter that are no column of the file, or another one than it has."""
 GRADED = ("ground_truth", "extracted")
@@ -147,6 +150,7 @@ class RunTable:
         self._order = lru_cache(8)(self._compute_order)
         self._search = lru_cache(8)(self._search_journal)
         self._search_answers = lru_cache(8)(self._find_answers)
+        self._probe = lru_cache(256)(self._read_probe)
         self._resources = ExitStack()
         weakref.finalize(self, self._resources.close)
 
@@ -352,8 +356,7 @@ class RunTable:
         read = 0
         with open_to_read(self.run.journal) as file:
             for item in first.tolist():
-                file.seek(int(self.offsets[item]))
-                line = read_line(file)
+                line = self._read_line(file, item)
                 read += len(line)
                 result = decode_result(self.run.journal, item + 2, line)
                 if all(_holds(term, result) != term.negated for term in texts):
@@ -394,18 +397,55 @@ class RunTable:
         if found is None:
             found = _decode_lines(self.run.journal, self.repeats)
         # While the run is written, the journal has more items by now than the columns.
-        items = self._read("index", 0) * self.repeats + self.item_repeats
+        items = self._indexes * self.repeats + self.item_repeats
         places = np.minimum(np.searchsorted(found.items, items), len(found.items) - 1)
         if not np.array_equal(found.items[places], items):
             raise RunChanged(f"{self.run.path} was changed while it was read; try again")
         return found.offsets[places]
 
+    @cached_property
+    def _indexes(self) -> ItemNumbers:
+        return self._read("index", 0)
+
+    def _read_probe(self, number: int) -> dict[int, int]:
+        """Find where the lines begin that a small piece of the journal has, by index."""
+        with open_to_read(self.run.journal) as file:
+            starts, indexes = _read_heads(file.fileno(), number * PROBE, PROBE)
+        found = zip(indexes.tolist(), starts.tolist(), strict=True)
+        return {index: start for index, start in found if index >= 0}
+
+    def _guess_offset(self, item: int) -> int | None:
+        """Find the line of an item where it is if items ended in order and lines are alike.
+
+        To find all lines of a million takes half a second, and a page needs a hundred.
+        """
+        if self.repeats > 1:
+            return None
+        index, size = int(self._indexes[item]), self.run.journal.stat().st_size
+        number = size * index // (int(self._indexes[-1]) + 1) // PROBE
+        for _ in range(MOST_PROBES):
+            found = self._probe(number) if 0 <= number <= size // PROBE else {}
+            if index in found or not found:
+                return found.get(index)
+            number += (index - next(iter(found))) // len(found) or 1
+        return None
+
+    def _read_line(self, file: BufferedReader, item: int) -> bytes:
+        if "offsets" not in vars(self) and (guessed := self._guess_offset(item)) is not None:
+            file.seek(guessed)
+            line = read_line(file)
+            is_whole = line.endswith(b"\n")
+            if is_whole and JOURNAL.decode(self.run.journal, 0, line, RecordKey).error is None:
+                return line
+            # An item that errored may have been run again, further down.
+        file.seek(int(self.offsets[item]))
+        return read_line(file)
+
     def read(self, items: Iterable[int]) -> Iterator[EvalResult]:
         """Read some results whole."""
         with open_to_read(self.run.journal) as file:
             for item in items:
-                file.seek(int(self.offsets[item]))
-                yield decode_result(self.run.journal, item + 2, read_line(file))
+                yield decode_result(self.run.journal, item + 2, self._read_line(file, item))
 
     def _search_journal(self, text: str) -> Mask:
         """Find the items whose question, conversation, target or error contains a text."""
@@ -512,18 +552,18 @@ def find_item_lines(journal: Path) -> ItemLines | None:
     """
     with open_to_read(journal) as file, ThreadPoolExecutor(THREADS) as pool:
         number, size = file.fileno(), os.fstat(file.fileno()).st_size
-        parts = [*pool.map(lambda start: _read_heads(number, start), range(0, size, PIECE))]
+        parts = [*pool.map(lambda start: _read_heads(number, start, PIECE), range(0, size, PIECE))]
     # Behind the last line end is no whole line.
     starts, indexes = (np.concatenate(part)[:-1] for part in zip(*parts, strict=True))
     return _last_lines(indexes, starts) if len(starts) and (indexes >= 0).all() else None
 
 
-def _read_heads(file: int, start: int) -> tuple[ItemNumbers, ItemNumbers]:
+def _read_heads(file: int, start: int, size: int) -> tuple[ItemNumbers, ItemNumbers]:
     """Find the lines behind the line ends of a piece, and their indexes: -1 where one has none."""
     width = len(LINE_START)
-    data = np.zeros(PIECE + width + DIGITS, dtype=np.uint8)
+    data = np.zeros(size + width + DIGITS, dtype=np.uint8)
     os.preadv(file, [data.data], start)
-    begins = np.flatnonzero(data[:PIECE] == ord("\n")) + 1
+    begins = np.flatnonzero(data[:size] == ord("\n")) + 1
     heads = np.lib.stride_tricks.sliding_window_view(data, width + DIGITS)[begins]
     is_ours = (heads[:, :width] == np.frombuffer(LINE_START, dtype=np.uint8)).all(axis=1)
     index = np.zeros(len(begins), dtype=np.int64)

@@ -382,6 +382,49 @@ def test_samples_are_filtered_sorted_and_opened(open_page: Open, pages: Pages) -
     assert page.locator("[role=row][aria-selected=true]").get_attribute("aria-rowindex") == "2"
 
 
+def test_views_are_saved_opened_and_deleted_by_name_with_keys_alone(open_page: Open) -> None:
+    page = open_page("#/run/shop-base/samples?where=level:hard&sort=-tokens&cols=topic")
+    see(page, "40 of 120 rows")
+    views, name = page.get_by_text("views", exact=True), page.get_by_label("name of this view")
+    views.focus()
+    page.keyboard.press("Enter")
+    for typed in ("long, hard", "other", "  ", "long, hard"):  # the last one replaces the first
+        name.focus()
+        page.keyboard.type(typed)
+        page.keyboard.press("Enter")
+    assert page.locator(".views a").all_inner_texts() == ["other", "long, hard"]
+    check_accessible(page)
+    for width in (390, 1024):
+        page.set_viewport_size({"width": width, "height": 800})
+        box = page.locator(".views > div").bounding_box()
+        assert box
+        assert 0 <= box["x"] <= width - box["width"]
+    page.set_viewport_size(SIZE)
+    # They are of no run, and outlast the page.
+    page.goto(page.url.partition("#")[0] + "#/run/shop-tuned/samples")
+    page.reload()
+    see(page, "120 of 120 rows")
+    views.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="long, hard").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**#/run/shop-tuned/samples?where=level%3Ahard&sort=-tokens&cols=topic")
+    see(page, "40 of 120 rows")
+    assert not name.is_visible()
+    views.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".views a[aria-current]").count() == 2
+    page.get_by_role("button", name="delete other").focus()
+    page.keyboard.press("Enter")
+    see(page, "deleted other")
+    assert page.evaluate("document.activeElement.innerText") == "views"
+    assert page.locator(".views a").all_inner_texts() == ["long, hard"]
+    page.evaluate("localStorage.setItem('heldout-views', '{\"no\": \"list\"}')")
+    page.reload()
+    see(page, "40 of 120 rows")
+    assert page.locator(".views a").count() == 0
+
+
 def test_enter_is_left_to_the_control_that_has_the_focus(open_page: Open) -> None:
     page = open_page("#/run/shop-base/samples")
     see(page, "120 of 120 rows")
@@ -559,6 +602,10 @@ def test_a_sample_shows_what_the_grader_extracted_where_it_stands(
     )
     page = open_page(f"#/run/shop-base/sample?id={row['id']}")
     assert page.locator("mark").inner_text() == row["extracted"]
+    see(page, re.compile(r"^\d+ ms · reply \d+ ms$"))
+    page.get_by_text("Tools (1)").click()
+    see(page, "Look up the price of an item.")
+    check_accessible(page)
     see(page, re.compile(r'^look_up\(\{"item"'))
     thought = page.get_by_text("I should look up the price first")
     assert not thought.is_visible()
@@ -1170,6 +1217,7 @@ def test_an_exported_file_opens_from_disk(
         ("#/curve/grpo-shop?from=0&to=120", verdict),
         ("#/curve/grpo-shop/sample?id=price-000", "across steps"),
         (f"#/run/hostile/sample?id={hostile}", "alert(1)"),
+        (f"#/run/hostile/sample?id={hostile}", "Tools (1)"),
         ("#/run/shop-base/sample?id=nope", "not in the exported file"),
     ):
         page.goto(out.as_uri() + route)
@@ -1177,6 +1225,7 @@ def test_an_exported_file_opens_from_disk(
     failed = pages.rows("shop-base", "failed:yes", "", [], 0, 1)["total"]
     page.goto(out.as_uri() + "#/run/shop-base/samples?where=failed:yes")
     see(page, f"{failed} of 120 rows")
+    page.get_by_text("views", exact=True).wait_for()
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Score").wait_for()
     assert {url for url in requests if not url.startswith(("file:", "data:"))} == set()
@@ -1286,4 +1335,5 @@ def test_the_frame_of_a_notebook_works_without_an_origin(
     frame.get_by_text("About this run").wait_for()
     frame.get_by_role("link", name="Failures").click()
     frame.get_by_text("picked by their result").wait_for()
+    assert frame.locator(".views").count() == 0  # which it could not keep
     page.close()

@@ -8,6 +8,13 @@ const SILENCE = 40_000;
 
 /** What is kept between visits; a sandboxed frame keeps nothing. */
 export const stored = {
+  works() {
+    try {
+      return localStorage !== null;
+    } catch {
+      return false;
+    }
+  },
   get(name) {
     try {
       return localStorage.getItem(name);

@@ -1,6 +1,6 @@
 // A conversation: turns as they were said, reasoning folded, tool calls beside their results.
 
-import { count, visible, wordDiff } from "./text.js";
+import { count, duration, visible, wordDiff } from "./text.js";
 import { Component, html } from "./vendor/preact-htm.js";
 
 /** `markdown.js`, once it is asked for; its path is no literal, so that the bundle leaves it out. */
@@ -72,11 +72,19 @@ function copyTurn({ reasoning, text, calls }) {
   navigator.clipboard?.writeText([reasoning, text, ...called].filter(Boolean).join("\n\n"));
 }
 
+/** What a turn took, as far as it was measured. */
+function cost({ tokens, seconds = null, reply_seconds = null }) {
+  const parts = [
+    tokens && `${count(tokens)} tokens`,
+    seconds !== null && duration(seconds),
+    reply_seconds !== null && `reply ${duration(reply_seconds)}`,
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+
 function Turn({ turn, rendered, folded }) {
   return html`<article class="turn ${turn.role}"><details open>
-    <summary>${turn.role}${
-      turn.tokens ? html` <span class="soft">${count(turn.tokens)} tokens</span>` : null
-    }</summary>
+    <summary>${turn.role} <span class="soft">${cost(turn)}</span></summary>
     ${
       turn.reasoning
         ? html`<details class="reasoning" open=${!folded}>

@@ -27,7 +27,7 @@ export function answer(path, params, pairs) {
   if (path === "position") return positionOf(answers[`rows\nname=${params.name}`], params);
   const found = answers[[path, ...pairs.map((pair) => pair.join("="))].join("\n")];
   if (found === undefined) throw notInside();
-  return found;
+  return path === "sample" ? { ...found, tools: answers[found.tools] || [] } : found;
 }
 
 function notInside() {

@@ -161,5 +161,15 @@ function HowItWent({ sample }) {
         ? html`<details><summary>Input</summary>
             <${Facts} rows=${Object.entries(sample.input).map(fact)} /></details>`
         : null
+    }
+    ${
+      sample.tools.length
+        ? html`<details><summary>Tools (${sample.tools.length})</summary>
+            ${sample.tools.map(
+              ({ name, description, parameters }) => html`<h3>${visible(name)}</h3>
+                ${description ? html`<p>${visible(description)}</p>` : null}
+                <pre class="said">${visible(parameters)}</pre>`,
+            )}</details>`
+        : null
     }`;
 }

@@ -8,6 +8,7 @@ import { Busy, Chooser, Crumbs, Mean, Problem, Sign } from "./parts.js";
 import { go, link, set } from "./route.js";
 import { count, duration, oneLine, visible } from "./text.js";
 import { html, useEffect, useState } from "./vendor/preact-htm.js";
+import { Views } from "./views.js";
 
 const CHIPS = [
   ["failed", "failed:yes"],
@@ -62,6 +63,7 @@ export function Samples({ name, params }) {
               onChange=${(names) => set({ cols: names.length ? names : ["none"] })} />`
           : null
       }
+      <${Views} name=${name} view=${{ where, sort, cols }} />
       ${isShown && head.total && !isExport() ? html`<${Files} request=${request} />` : null}
     </div>
     <${Refusal} problem=${answer.problem || problem} where=${where} retry=${answer.reload} />
