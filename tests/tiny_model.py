@@ -18,8 +18,11 @@ TEMPLATE = (
 )
 
 
-def tiny_model() -> tuple[Any, Any]:
-    """(model, tokenizer). Random weights, but large: greedy choices are not close calls."""
+def tiny_model(**settings: Any) -> tuple[Any, Any]:
+    """(model, tokenizer). Random weights, but large: greedy choices are not close calls.
+
+    vLLM's kernels for a CPU want `head_dim=32`.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -34,18 +37,18 @@ def tiny_model() -> tuple[Any, Any]:
         pad_token="<pad>",
         chat_template=TEMPLATE,
     )
+    defaults: dict[str, Any] = {"vocab_size": len(vocabulary), "max_position_embeddings": CONTEXT}
     config = LlamaConfig(
-        vocab_size=len(vocabulary),
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
         initializer_range=1.0,
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,
+        **{**defaults, **settings},
     )
     with torch.random.fork_rng():
         torch.manual_seed(11)
@@ -53,10 +56,10 @@ def tiny_model() -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def save_tiny_model(folder: Path) -> str:
+def save_tiny_model(folder: Path, **settings: Any) -> str:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    for part in tiny_model():
+    for part in tiny_model(**settings):
         part.save_pretrained(folder)
     return str(folder)

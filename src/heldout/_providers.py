@@ -67,9 +67,31 @@ def check_model_name(name: str) -> None:
         return
     raise InvalidInput(
         f"model {name!r} is not one of openai:MODEL, openai:MODEL@http://host/v1, "
-        f"PROVIDER:MODEL ({', '.join(SERVERS[1:])}, litellm), hf:PATH, smollm2",
+        f"PROVIDER:MODEL ({', '.join(SERVERS[1:])}, litellm), hf:PATH, vllm:PATH, smollm2",
         hint=_suggest(name, kind, model),
     )
+
+
+def split_settings(text: str) -> tuple[str, str]:
+    """Split PATH?SETTINGS of `vllm:` into the two; a folder may have a ? in its name."""
+    if Path(text).expanduser().is_dir():
+        return text, ""
+    path, _, settings = text.partition("?")
+    return path, settings
+
+
+def runs_here(model: str) -> bool:
+    """Return whether a model is loaded by the process that asks it.
+
+    `vllm:` does so for a folder, and for what can be nothing else; other names are a server's.
+    """
+    kind, _, name = model.partition(":")
+    if kind != "vllm":
+        return kind in ("hf", "smollm2")
+    path = split_settings(name)[0]
+    has_address = re.search(r"@[a-z]+://", name, re.IGNORECASE) is not None
+    is_path = path.startswith(("/", "./", "../", "~")) or Path(path).is_dir()
+    return is_path and not has_address
 
 
 def model_name(endpoint: Mapping[str, Any]) -> str | None:
@@ -100,7 +122,9 @@ def _suggest(name: str, kind: str, model: str) -> str | None:
     for pattern, form in _FAMILIES:
         if pattern.match(name):
             return f"write {form.format(name)}"
-    if slash or (name and Path(name).is_dir()):
+    if name and Path(name).is_dir():
+        return f"write hf:{name} or vllm:{name} to load it here"
+    if slash:
         return f"write hf:{name} to load it here, or vllm:{name} or openrouter:{name} for a server"
     if model:
         return f"write ollama:{name} if that is an Ollama model"

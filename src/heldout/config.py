@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from heldout._checks import check_count, check_flag, check_number, check_text
-from heldout._providers import check_model_name, model_name
+from heldout._providers import check_model_name, model_name, runs_here
 from heldout._secrets import redact_values
 from heldout.errors import InvalidInput
 from heldout.prices import Price, find_price
@@ -37,7 +37,7 @@ class Sampling:
     top_p: float | None = None
     """Nucleus sampling; None leaves it to the endpoint."""
     max_tokens: int | None = None
-    """Longest model turn, in tokens; None leaves it to the endpoint (smollm2: 64, hf: 512)."""
+    """Longest turn, in tokens; None leaves it to the endpoint (smollm2: 64; hf, vllm: 512)."""
     stop: tuple[str, ...] = ()
     """Stop sequences: texts that end a model turn."""
     seed: int | None = None
@@ -94,7 +94,7 @@ class EvalConfig:
 
     endpoint: Any = "smollm2"
     """The model: openai:MODEL, openai:MODEL@http://host/v1, PROVIDER:MODEL (anthropic:MODEL, …),
-    hf:PATH, smollm2; in Python also an endpoint object or a function of the messages."""
+    hf:PATH, vllm:PATH, smollm2; in Python also an endpoint object or a function of the messages."""
     experiment_name: str | None = None
     """Name of the run and of its directory; None takes the eval file's, or else the time."""
     max_samples: int | None = None
@@ -241,7 +241,7 @@ def check_endpoint(endpoint: Any) -> None:
 
 
 def _check_is_server(endpoint: Any) -> None:
-    is_local = isinstance(endpoint, str) and endpoint.partition(":")[0] in ("hf", "smollm2")
+    is_local = isinstance(endpoint, str) and runs_here(endpoint)
     if is_local or not (isinstance(endpoint, str) or hasattr(endpoint, "complete")):
         raise InvalidInput(
             f"sampling.extra_body and sampling.stream are for servers; {endpoint!r} is none"

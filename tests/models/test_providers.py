@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,7 +17,7 @@ import pytest
 
 import heldout
 from heldout import EvalConfig, Message, Sample, Sampling, ToolSpec
-from heldout._providers import COMPATIBLE, SERVERS
+from heldout._providers import COMPATIBLE, SERVERS, runs_here
 from heldout.config import check_endpoint, config_to_dict, result_changing
 from heldout.errors import (
     ContextFull,
@@ -27,7 +28,7 @@ from heldout.errors import (
     TransientError,
 )
 from heldout.models import open_endpoint
-from heldout.models.http import ServerEndpoint
+from heldout.models.http import HTTPEndpoint, ServerEndpoint
 from heldout.models.requests import open_requests
 from heldout.types import Completion, ToolCall, Usage
 from tests.faulty_server import KEY, FaultyServer, Request, answer, echo_key, events, raw, status
@@ -114,7 +115,8 @@ def test_the_address_of_anthropic_is_written_as_in_its_own_packages(
         ("antropic:claude", r"did you mean anthropic:claude\?$"),
         ("Qwen/Qwen3-4B", "write hf:Qwen/Qwen3-4B to load it here, or vllm:Qwen/Qwen3-4B or"),
         ("llama3:8b", "write ollama:llama3:8b if"),
-        ("openai:", "hf:PATH, smollm2$"),
+        ("openai:", "hf:PATH, vllm:PATH, smollm2$"),
+        (".", r"write hf:\. or vllm:\. to load it here$"),
     ],
 )
 def test_a_name_without_its_provider_is_answered_with_the_form_to_write(
@@ -122,6 +124,19 @@ def test_a_name_without_its_provider_is_answered_with_the_form_to_write(
 ) -> None:
     with pytest.raises(InvalidInput, match=hint):
         EvalConfig(endpoint=name)
+
+
+def test_vllm_loads_a_folder_and_asks_a_server_for_any_other_name(tmp_path: Path) -> None:
+    here = {str(tmp_path), f"{tmp_path}?dtype=float32", "/nothing/there", "./nothing", "~/nothing"}
+    served = {"llama", "org/llama", "llama:70b", f"{tmp_path}@http://localhost:8000/v1"}
+    assert {name for name in here | served if runs_here(f"vllm:{name}")} == here
+    for name in served:
+        assert isinstance(open_endpoint(f"vllm:{name}", max_concurrent=1), HTTPEndpoint)
+    with pytest.raises(InvalidInput, match="there is no folder /nothing/there.*@http://localhost"):
+        open_endpoint("vllm:/nothing/there", max_concurrent=1)
+    if find_spec("vllm") is None:
+        with pytest.raises(InvalidInput, match="needs the package vllm: pip install"):
+            open_endpoint(f"vllm:{tmp_path}", max_concurrent=1)
 
 
 def test_whole_requests_go_to_providers_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from anyio.abc import TaskGroup
 
 from heldout._aio import Threads, unwrap_group
 from heldout._checks import check_count, check_number, check_text
+from heldout._providers import runs_here
 from heldout.cluster._ray import (
     ClusterLost,
     call,
@@ -190,8 +191,8 @@ class RayExecutor:
     def _need(self, ray: Any, config: EvalConfig) -> dict[str, float]:
         gpus = self.gpus_per_worker
         if gpus is None:
-            kind = config.endpoint.partition(":")[0] if isinstance(config.endpoint, str) else ""
-            gpus = float(kind in ("hf", "smollm2") and ray.cluster_resources().get("GPU", 0) >= 1)
+            is_loaded = isinstance(config.endpoint, str) and runs_here(config.endpoint)
+            gpus = float(is_loaded and ray.cluster_resources().get("GPU", 0) >= 1)
         return {"CPU": self.cpus_per_worker, "GPU": gpus, **self.resources}
 
 

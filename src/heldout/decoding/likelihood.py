@@ -107,7 +107,7 @@ class LikelihoodModel:
                     results[index] = (
                         rated
                         if isinstance(rated, Exception)
-                        else _make_rating(requests[index], encoded[index], rated)
+                        else make_rating(requests[index], encoded[index], rated)
                     )
         self._last = {
             "way": "likelihood",
@@ -261,9 +261,10 @@ class LikelihoodModel:
         ]
 
 
-def _make_rating(
+def make_rating(
     continuations: Sequence[Continuation], pairs: Sequence[EncodedPair], rated: Sequence[LogProb]
 ) -> Rating | Exception:
+    """Put together what is known of continuations, or why there is no rating."""
     likelihoods = []
     for continuation, pair, (logprob, greedy) in zip(continuations, pairs, rated, strict=True):
         if not math.isfinite(logprob):

@@ -5,6 +5,7 @@
     openai:MODEL                  a model of OpenAI, or of the server in OPENAI_BASE_URL (http.py)
     openai:MODEL@http://host/v1   a model of any OpenAI-compatible server (http.py)
     openrouter:MODEL, vllm:MODEL  … of one whose address is known (heldout/_providers.py)
+    vllm:PATH                     a folder that vLLM loads in this process (vllm.py)
     openai-responses:MODEL        OpenAI's Responses API (responses.py)
     anthropic:MODEL               Anthropic's Messages API (anthropic.py)
     litellm:MODEL                 anything that the package litellm knows (litellm.py)
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from heldout._providers import COMPATIBLE, SERVERS
+from heldout._providers import COMPATIBLE, SERVERS, runs_here
 from heldout.config import check_endpoint
 from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint
 
@@ -46,6 +47,10 @@ def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> E
         from heldout.models.responses import ResponsesEndpoint
 
         return ResponsesEndpoint.parse(name, max_connections=max_concurrent)
+    if kind == "vllm" and runs_here(model):
+        from heldout.models.vllm import VLLMEndpoint
+
+        return VLLMEndpoint.parse(name)
     if kind in SERVERS:
         from heldout.models.http import HTTPEndpoint
 

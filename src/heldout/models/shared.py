@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 
 from heldout._aio import current_loop
+from heldout._providers import runs_here
 from heldout.models import Endpoint, open_endpoint
 
 
@@ -47,8 +48,7 @@ class LoopEndpoints:
             if self._shared is not None:
                 return self._shared
             endpoint = open_endpoint(self._model, max_concurrent=self._max_concurrent)
-            kind = str(self._model).partition(":")[0]
-            if kind in ("hf", "smollm2") or endpoint is self._model:
+            if (self.is_named and runs_here(self._model)) or endpoint is self._model:
                 self._shared = endpoint
             return endpoint
 

@@ -582,7 +582,9 @@ def _package_version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
-        return None
+        # vLLM for a CPU is another distribution with the same module.
+        own = getattr(sys.modules.get(name), "__version__", None)
+        return own if isinstance(own, str) else None
 
 
 def read_git_state() -> GitState | None:

@@ -377,6 +377,8 @@ def live_model(
         )
 
     def bind(model: Any) -> dict[str, Any]:
+        if (bind_runner := getattr(model, "bind_runner", None)) is not None:  # it is in an engine
+            return dict(bind_runner(tokenizer, rows))
         if (reason := explain_sharding(model)) is not None:
             raise InvalidInput(reason)
         with finding:

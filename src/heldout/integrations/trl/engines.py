@@ -1,8 +1,9 @@
-"""The trainer's own model as an engine: transformers, or vLLM in the same process."""
+"""The engine that a trainer makes its rollouts with: transformers, or vLLM here or on a server."""
 
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,8 @@ def make_generate(trainer: Any, *, greedy: bool, stop: Sequence[str] = ()) -> Ge
 
     vLLM ends a turn at a `stop` text. transformers writes on, and the rest is dropped.
     """
+    if trainer.use_vllm and is_server(trainer):
+        return _server_generate(trainer, greedy=greedy, stop=stop)
     if trainer.use_vllm:
         return _vllm_generate(trainer, greedy=greedy, stop=stop)
     return _transformers_generate(trainer, greedy=greedy)
@@ -98,7 +101,7 @@ def cut_at_end(ids: list[int], end_ids: set[int]) -> Generated:
 def engine_awake(trainer: Any) -> Iterator[None]:
     """Wake a colocated vLLM engine that sleeps between rollouts, once for all turns."""
     engine = trainer.vllm_generation if trainer.use_vllm else None
-    if engine is None or not engine.enable_sleep_mode:
+    if engine is None or engine.mode == "server" or not engine.enable_sleep_mode:
         yield
         return
     if engine._llm_weights_sleeping:
@@ -111,21 +114,20 @@ def engine_awake(trainer: Any) -> Iterator[None]:
         engine._llm_weights_sleeping = True
 
 
+def reset_prefix_cache(trainer: Any) -> None:
+    """Have vLLM forget the prefixes that it has read."""
+    if not is_server(trainer):
+        trainer.vllm_generation.llm.reset_prefix_cache()
+    elif trainer.accelerator.is_main_process:
+        server_client(trainer).reset_prefix_cache()
+
+
 def _vllm_generate(trainer: Any, *, greedy: bool, stop: Sequence[str]) -> Generate:
     """Call the colocated engine, inside `engine_awake`."""
     from vllm import SamplingParams
 
     engine = trainer.vllm_generation
-    settings: dict[str, Any] = {
-        "temperature": engine.temperature,
-        "top_p": engine.top_p,
-        "top_k": engine.top_k,
-        "min_p": 0.0 if engine.min_p is None else engine.min_p,
-        "repetition_penalty": engine.repetition_penalty,
-        **engine.generation_kwargs,
-    }
-    if greedy:
-        settings = {k: v for k, v in settings.items() if k not in _SAMPLING} | {"temperature": 0.0}
+    settings = _vllm_settings(engine, greedy=greedy, stop=stop)
     outputs = settings.get("structured_outputs")
     if engine.structured_outputs_regex is not None:
         outputs = {"regex": engine.structured_outputs_regex}
@@ -133,9 +135,6 @@ def _vllm_generate(trainer: Any, *, greedy: bool, stop: Sequence[str]) -> Genera
         from vllm.sampling_params import StructuredOutputsParams
 
         settings["structured_outputs"] = StructuredOutputsParams(**outputs)
-    if stop:
-        settings["stop"] = [*(settings.get("stop") or []), *stop]
-    settings |= {"n": 1, "logprobs": 0}  # 0 besides that of the sampled token
 
     def generate(prompts: list[list[int]], max_tokens: list[int]) -> list[Any]:
         answers = engine.llm.generate(
@@ -146,6 +145,23 @@ def _vllm_generate(trainer: Any, *, greedy: bool, stop: Sequence[str]) -> Genera
         return [_read_vllm_output(answer.outputs[0]) for answer in answers]
 
     return generate
+
+
+def _vllm_settings(engine: Any, *, greedy: bool, stop: Sequence[str]) -> dict[str, Any]:
+    """Return what TRL samples with; greedy, without what means nothing then."""
+    settings: dict[str, Any] = {
+        "temperature": engine.temperature,
+        "top_p": engine.top_p,
+        "top_k": engine.top_k,
+        "min_p": 0.0 if engine.min_p is None else engine.min_p,
+        "repetition_penalty": engine.repetition_penalty,
+        **engine.generation_kwargs,
+    }
+    if greedy:
+        settings = {k: v for k, v in settings.items() if k not in _SAMPLING} | {"temperature": 0.0}
+    if stop:
+        settings["stop"] = [*(settings.get("stop") or []), *stop]
+    return settings | {"n": 1, "logprobs": 0}  # 0 besides that of the sampled token
 
 
 def _read_vllm_output(output: Any) -> Generated | EndpointError:
@@ -159,9 +175,90 @@ def _read_vllm_output(output: Any) -> Generated | EndpointError:
     return Generated(ids, logprobs, finish_reason=output.finish_reason)
 
 
+# --- A server -----------------------------------------------------------------------------------
+
+
+def is_server(trainer: Any) -> bool:
+    """Return whether rollouts are made by a vLLM server (`vllm_mode="server"`)."""
+    return bool(trainer.vllm_generation.mode == "server")
+
+
+_clients: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""Connections of processes other than the first, by engine."""
+
+
+def server_client(trainer: Any) -> Any:
+    """Return this process's own connection to the vLLM server.
+
+    TRL's is the first process's alone, and its `generate` gathers the prompts of all processes for
+    each call. Conversations take different numbers of turns, so they would wait for each other for
+    ever. The weights are the server's, and TRL has sent them before it asks for rollouts.
+    """
+    engine = trainer.vllm_generation
+    client = getattr(engine, "vllm_client", None) or _clients.get(engine)
+    if client is None:
+        from trl.generation.vllm_client import VLLMClient
+
+        url = engine.server_base_url or f"http://{engine.server_host}:{engine.server_port}"
+        client = VLLMClient(base_url=url, connection_timeout=engine.server_timeout)
+        _clients[engine] = client
+    return client
+
+
+def _server_generate(trainer: Any, *, greedy: bool, stop: Sequence[str]) -> Generate:
+    """Ask the server's completions for tokens, as TRL's client does."""
+    engine, client = trainer.vllm_generation, server_client(trainer)
+    settings = _vllm_settings(engine, greedy=greedy, stop=stop)
+    if engine.structured_outputs_regex is not None:
+        settings["structured_outputs"] = {"regex": engine.structured_outputs_regex}
+
+    def ask(prompts: list[list[int]], max_new: int) -> list[Any]:
+        """Continue prompts that share a limit, which is a setting of a request."""
+        reply = client._post(
+            f"{client.base_url}/v1/completions",
+            json={
+                "model": client.model,
+                "prompt": prompts,
+                "return_token_ids": True,
+                **settings,
+                "max_tokens": max_new,
+            },
+        )
+        choices = sorted(reply["choices"], key=lambda choice: choice["index"])
+        if len(choices) != len(prompts):
+            raise EndpointError(
+                f"the vLLM server answered {len(prompts)} prompts with {len(choices)} turns"
+            )
+        return [_read_choice(choice) for choice in choices]
+
+    def generate(prompts: list[list[int]], max_tokens: list[int]) -> list[Any]:
+        turns: dict[int, Any] = {}
+        for max_new in sorted(set(max_tokens)):
+            batch = [i for i, limit in enumerate(max_tokens) if limit == max_new]
+            turns.update(zip(batch, ask([prompts[i] for i in batch], max_new), strict=True))
+        return [turns[i] for i in range(len(prompts))]
+
+    return generate
+
+
+def _read_choice(choice: Any) -> Generated | EndpointError:
+    ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+    finish = choice.get("finish_reason")
+    if finish not in ("stop", "length") or not ids or not logprobs or len(ids) != len(logprobs):
+        return EndpointError(
+            f"the vLLM server ended a turn ({finish}) with {len(ids or ())} tokens and "
+            f"{len(logprobs or ())} logprobs"
+        )
+    return Generated(list(ids), list(logprobs), finish_reason=finish)
+
+
 def max_context_length(trainer: Any) -> int | None:
     """Return how many tokens the engine can read; None if it does not say."""
-    if trainer.use_vllm:
+    if trainer.use_vllm and is_server(trainer):
+        client = server_client(trainer)
+        [model, *_] = client._get(f"{client.base_url}/v1/models")["data"]
+        length = model.get("max_model_len")
+    elif trainer.use_vllm:
         engine = trainer.vllm_generation
         config = getattr(getattr(engine.llm, "llm_engine", None), "model_config", None)
         length = getattr(config, "max_model_len", None) or engine.max_model_length

@@ -513,13 +513,7 @@ def _check_trainer(trainer: Any) -> None:
             )
         return
     engine = trainer.vllm_generation
-    if engine.mode != "colocate":
-        raise InvalidInput(
-            f"vllm_mode={engine.mode!r}: TRL gathers the prompts of all processes for each call "
-            "to the server, and conversations take different numbers of turns: they would wait "
-            "for each other for ever. Use vllm_mode='colocate'"
-        )
-    if engine.tensor_parallel_size > 1:
+    if engine.mode == "colocate" and engine.tensor_parallel_size > 1:
         raise InvalidInput(
             f"vllm_tensor_parallel_size={engine.tensor_parallel_size}: the processes of a group "
             "generate together, and their conversations take different numbers of turns: they "

@@ -3,7 +3,7 @@
     held_out = PeriodicEval(samples, in_rollout_phase(score_fn), every_steps=50, run_dir="outputs")
     rollout_func = build_rollout_func(training_samples, score_fn, evals=[held_out])
 
-A colocated vLLM engine is awake, and has the current weights, only while the trainer asks for
+A vLLM engine has the current weights, and a colocated one is awake, only while the trainer asks for
 rollouts; called at another time it makes training hang. So the eval runs there, greedily and just
 before the rollouts. A rollout at step s is made with the weights after s steps; where one batch of
 rollouts serves several steps, an eval comes with the first batch after it was due.
@@ -22,7 +22,7 @@ from heldout._fingerprint import describe_tokenizer
 from heldout.chat.reasoning import without_reasoning
 from heldout.config import MAX_ERROR_RATE, Sampling
 from heldout.errors import InvalidInput
-from heldout.integrations.trl.engines import cut_at_end, make_generate
+from heldout.integrations.trl.engines import cut_at_end, make_generate, reset_prefix_cache
 from heldout.models.batch import Answered, Request
 from heldout.rendering.segments import Template
 from heldout.rollout import (
@@ -237,7 +237,7 @@ class RolloutPhaseEvals:
         if trainer.use_vllm and any(point is not None for point in points):
             # Rollouts would find the eval's prefixes in the cache, and a prefix that is found is
             # not computed in the same batch as one that is not: the tokens could differ.
-            trainer.vllm_generation.llm.reset_prefix_cache()
+            reset_prefix_cache(trainer)
 
 
 class _TokenConversations:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.store.jsonl import open_to_append
@@ -111,6 +111,8 @@ class EvalWorker:
         copy: "trainable" sends what is trained, and checks that the rest is equal; "all" sends
             everything.
         on: Another machine to run it on, as `heldout.cluster.RayNode` does; by default this one.
+        engine: "vllm" answers with vLLM, which is sent all weights: the function returns a path, or
+            vLLM's settings with it as `model`, in place of a model.
 
     Raises:
         InvalidInput: An argument is invalid, the file does not exist, or this process is itself a
@@ -126,6 +128,7 @@ class EvalWorker:
         environment: Mapping[str, str | None] | None = None,
         copy: Copy = "trainable",
         on: WorkerHost | None = None,
+        engine: Literal["transformers", "vllm"] = "transformers",
     ) -> None:
         if INSIDE_WORKER in os.environ:
             raise InvalidInput(
@@ -141,6 +144,11 @@ class EvalWorker:
             if not isinstance(value, str | None):
                 # Not the value: it may be a key.
                 raise InvalidInput(f"environment: {name!r} is text, got {type(value).__name__}")
+        if engine not in ("transformers", "vllm"):
+            raise InvalidInput(f"engine is 'transformers' or 'vllm', got {engine!r}")
+        if engine == "vllm":
+            copy = "all"  # it cannot compare its own, which it has fused, with those in training
+        self._engine = engine
         self._start_timeout = start_timeout
         self._environment = dict(environment or {})
         self._host = on
@@ -247,7 +255,8 @@ class EvalWorker:
             if process is None:
                 process = self._process = self._start_process(task.run_dir / LOG)
                 path = [entry or str(Path.cwd()) for entry in sys.path]
-                process.send(CallFunction(next(process.numbers), self.spec, path, str(process.log)))
+                number, log = next(process.numbers), str(process.log)
+                process.send(CallFunction(number, self.spec, path, log, self._engine))
             answer = self._wait(process, task, 1, "starting", process.started_at)
             if isinstance(answer, EvalDone):
                 raise WorkerGone(f"{self.spec}: {answer.measured.skipped}")

@@ -35,6 +35,8 @@ class CallFunction(WorkerMessage, frozen=True):
     """Where the training run finds its modules."""
     log: str = ""
     """The file that the worker prints to, to be named in reasons."""
+    engine: str = "transformers"
+    """What the function's model runs in: `transformers`, or `vllm`."""
 
 
 class LoadWeights(WorkerMessage, frozen=True):

@@ -64,6 +64,8 @@ def build_policy(begin: CallFunction) -> tuple[Any, RunnerBuilder]:
     sys.path += [entry for entry in begin.path if entry not in sys.path]
     name = begin.spec.rpartition(":")[2]
     policy = import_function(begin.spec)()
+    if begin.engine == "vllm":
+        return _build_vllm(name, policy)
     import torch  # only now: the user's file may set what it reads
 
     match policy:
@@ -72,6 +74,21 @@ def build_policy(begin: CallFunction) -> tuple[Any, RunnerBuilder]:
     raise InvalidInput(
         f"{name}() returns (model, runner builder), as in `return model, "
         f"live_model(tokenizer, score_fn)`; got {policy!r:.100}"
+    )
+
+
+def _build_vllm(name: str, policy: Any) -> tuple[Any, RunnerBuilder]:
+    from heldout.training.worker.vllm_model import VLLMModel
+
+    match policy:
+        case (str() | dict() as source, builder) if callable(builder):
+            model = VLLMModel(source)
+            model.start()
+            return model, builder
+    raise InvalidInput(
+        f"with engine='vllm', {name}() returns (path, runner builder), or vLLM's settings in place "
+        "of the path, as in `return {'model': path, 'dtype': 'bfloat16'}, live_model(tokenizer, "
+        f"score_fn)`; got {policy!r:.100}"
     )
 
 
@@ -133,7 +150,7 @@ class Server:
         """The number of the last eval that was told to stop."""
         self._client = os.getppid()
         self._client_gone = False
-        self._log = ""
+        self._log = self._engine = ""
         self._model: Any = None
         self._builder: RunnerBuilder
         self._weights: str | None = None
@@ -158,18 +175,23 @@ class Server:
     def _answer(self, request: CallFunction | LoadWeights | EvaluateModel) -> WorkerMessage:
         match request:
             case CallFunction():
-                self._log = request.log
+                self._log, self._engine = request.log, request.engine
                 self._model, self._builder = build_policy(request)
                 return Ready(request.number)
             case LoadWeights():
                 self._weights = None
-                tensors = read_tensors(self._buffers[request.buffer], request.layout)
-                load_weights(self._model, request.layout, tensors)
-                self._weights = fingerprint(self._model)
+                self._weights = self._load(self._buffers[request.buffer], request.layout)
                 runner = build_runner(self._builder, self._model)
                 return Ready(request.number, self._weights, describe_runner(runner))
             case EvaluateModel():
                 return self._measure(request)
+
+    def _load(self, fd: int, layout: BufferLayout) -> str | None:
+        """Replace the weights, and return their hash."""
+        if self._engine == "vllm":
+            return str(self._model.load(fd, layout))
+        load_weights(self._model, layout, read_tensors(fd, layout))
+        return fingerprint(self._model)
 
     def _measure(self, request: EvaluateModel) -> EvalDone:
         sent = time.monotonic()
@@ -193,6 +215,8 @@ class Server:
         )
         measured = measure(task, lambda: self._model, Alone())
         assert isinstance(measured, Measured)
+        # An engine's model has no weights to hash: it is asked for answers of those it was sent.
+        measured = replace(measured, weights=measured.weights or self._weights)
         if measured.skipped is not None:
             measured = replace(measured, skipped=measured.skipped + self._see_log())
         left = any(thread.name == "heldout-loop" for thread in threading.enumerate())

@@ -1,0 +1,1 @@
+"""Run in `.venv-vllm` of the Makefile, where vLLM for a CPU is."""
