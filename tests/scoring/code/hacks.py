@@ -240,6 +240,44 @@ OTHERS = {
         "```python\nprint(3)\n```",
         PythonTests(runs=(RunTest("", "3"),), code=(COUNT,)),
     ),
+    "the end of an iterator in place of a result": (
+        "def f(x): raise StopIteration",
+        PythonTests(
+            code=(
+                "assert all(map(lambda case: f(case[0]) == case[1], [(1, 2), (2, 3)]))",
+                "for found, wanted in zip(map(f, [1, 2]), [2, 3]): assert found == wanted",
+            )
+        ),
+    ),
+    "a class of exceptions in place of a function": (
+        "class half(Exception): pass",
+        PythonTests(code=("assert abs(half(1) - 0.5) < 1e-6",)),
+    ),
+    "text that the test cannot evaluate": (
+        "def f(x): return '((' if x else 'unknown'",
+        PythonTests(code=("assert eval(f(1)) == 2", "assert eval(f(0)) == 2")),
+    ),
+    "data that keeps the test busy": (
+        "P = range(10**12)",
+        PythonTests(code=("assert sum(P) == 5",)),
+    ),
+    "a number that cannot be compared": (
+        "from decimal import Decimal\ndef f(): return Decimal('sNaN')",
+        PythonTests(calls=(CallTest([], 2),), entry_point="f"),
+    ),
+    "a key that cannot be printed": (
+        "def f(): return {10**5000: 1}",
+        PythonTests(calls=(CallTest([], {"a": 1}),), entry_point="f"),
+    ),
+    "a fraction that takes hours to read": (
+        "from fractions import Fraction\nclass Huge(Fraction):\n"
+        "    def __str__(self): return '1e999999999'\ndef f(): return Huge(1, 2)",
+        PythonTests(calls=(CallTest([], 0.5),), code=("assert f() == 0.5",), entry_point="f"),
+    ),
+    "digits of another script": (
+        "print('\\uff13')",
+        PythonTests(runs=(RunTest("", "3"),)),
+    ),
     "a coroutine": (
         "async def count(text): return 3",
         PythonTests(code=(COUNT,), calls=(CallTest(["banana"], 3),), entry_point="count"),

@@ -198,6 +198,41 @@ RIGHT_ONES: dict[str, tuple[str, PythonTests]] = {
         "        return x\n    return composed",
         PythonTests(code=("assert compose(lambda x: x + 1, str)(2) == '3'",)),
     ),
+    "exceptions of functions of the tests": (
+        "def retry(function):\n    for _ in range(2):\n        try:\n            return function()\n"
+        "        except KeyError:\n            pass",
+        PythonTests(
+            code=(
+                "calls = []\ndef flaky():\n    calls.append(1)\n"
+                "    return {2: 'done'}[len(calls)]\nassert retry(flaky) == 'done'",
+            )
+        ),
+    ),
+    "a container with methods": (
+        "from collections import OrderedDict\nclass Cache(OrderedDict):\n"
+        "    def __init__(self, size):\n        super().__init__()\n        self.size = size\n"
+        "    def put(self, key, value):\n        self[key] = value\n"
+        "        if len(self) > self.size: self.popitem(last=False)",
+        PythonTests(
+            code=(
+                "cache = Cache(1)\ncache.put(1, 2)\ncache.put(3, 4)\n"
+                "assert cache == {3: 4} and cache != {} and len(cache) == 1 and 3 in cache",
+            )
+        ),
+    ),
+    "classes": (
+        "from enum import Enum\nclass Shape: pass\nclass Square(Shape):\n"
+        "    def __repr__(self): return 'Square()'\nclass Color(Enum):\n    RED = 1\n"
+        "def paint(shape): return Color.RED\nclass Odd(ValueError): pass",
+        PythonTests(
+            code=(
+                "square = Square()\nassert isinstance(square, Shape) and issubclass(Square, Shape)\n"
+                "assert not isinstance(3, Shape) and repr(square) == 'Square()'\n"
+                "assert paint(square) is Color.RED",
+                "assert issubclass(Odd, ValueError)",
+            )
+        ),
+    ),
     "data of every type": (
         "def same(x):\n    return x",
         PythonTests(

@@ -10,7 +10,7 @@ from typing import Any
 
 from heldout._format import cut
 
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 MAX_DIGITS = 1000  # a longer token is compared as text
 SHOWN = 80
 
@@ -35,7 +35,10 @@ def same_value(found: Any, expected: Any, tolerance: float) -> bool:
                 return False
             pairs.extend(zip(one, other, strict=True))
         elif isinstance(one, dict) and isinstance(other, dict):
-            by_text = {str(key): value for key, value in one.items()}
+            try:
+                by_text = {str(key): value for key, value in one.items()}
+            except ValueError:  # an integer of too many digits
+                return False
             if len(by_text) != len(one) or by_text.keys() != other.keys():
                 return False
             pairs.extend((by_text[key], other[key]) for key in other)
@@ -52,7 +55,10 @@ def _same_scalar(one: Any, other: Any, tolerance: float) -> bool:
             return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
         except OverflowError:  # an integer that no float can be
             return False
-    return bool(one == other)
+    try:
+        return bool(one == other)
+    except InvalidOperation:  # a Decimal that is a signaling NaN
+        return False
 
 
 def compare_output(printed: str, expected: str, tolerance: float) -> str | None:

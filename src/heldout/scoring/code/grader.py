@@ -53,6 +53,9 @@ LEAST_START = 10.0
 OUTCOME = b'{"outcome":'
 USES = (b'{"do":"call"', b'{"do":"method"')
 """How messages of the tests begin: the last one, and those that use the program."""
+FIND = b'{"do":"find"'
+NO_DATA = (b'{"value":{"t":"object"', b'{"missing"')
+"""How a request for a name begins, and replies to it that a test has not used yet."""
 LISTED, LONGEST_REASON = 100, 300
 """How many tests a grade lists, failed ones first, and the characters of a reason."""
 
@@ -455,6 +458,8 @@ class _Exchange:
                 reply = await self.program.receive(MAX_LINE if is_call else MAX_NAME_LINE)
             except _Failed as problem:
                 reply = wire.dump({"gone": str(problem)})
+            if line.startswith(FIND) and not reply.startswith(NO_DATA):
+                self.calls += 1  # the test has it, and needs no call
             self.in_tests = True
             await self.tests.send(reply)
 

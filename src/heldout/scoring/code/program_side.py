@@ -8,6 +8,7 @@ that leaves the process is data: what a function returned, or the name of what i
 from __future__ import annotations
 
 import builtins
+import collections
 import io
 import linecache
 import os
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 PRINTED = 65_536
 """Characters printed during a call that the tests get to see."""
+CONTAINERS = (list, dict, set, collections.deque)
+DATA_MODULES = ("builtins", "collections")
 
 
 class Server:
@@ -85,7 +88,10 @@ class Server:
         result = function(*args, **kwargs)
         if request.get("in_place"):
             return {"value": self.encode(args[0])}
-        reply = {"value": self.encode(result)}
+        # What a class makes has that class's methods, even where it is a list or a dict.
+        is_made = isinstance(function, type) and function.__module__ not in DATA_MODULES
+        is_own = is_made and isinstance(result, CONTAINERS)
+        reply = {"value": self.refer(result) if is_own else self.encode(result)}
         if result is None:
             reply["changed"] = [
                 [index, changed]
@@ -115,6 +121,9 @@ class Server:
             "delitem": lambda value, key: value.__delitem__(key),
             "enter": lambda value: value.__enter__(),
             "exit": lambda value: value.__exit__(None, None, None),
+            "data": lambda value: value,
+            "isinstance": lambda value, other: isinstance(other, value),
+            "issubclass": lambda value, other: issubclass(other, value),
         }
         return {"value": self.encode(operations[request["method"]](target, *args))}
 
@@ -187,7 +196,7 @@ class Callback:
             if "do" in message:  # the function has called the program in turn
                 server.channel.send(server.answer(message))
             elif "failed" in message:
-                raise RuntimeError(message["failed"])
+                raise getattr(builtins, message["failed"])(message["text"])
             else:
                 return server.decode(message["value"])
 

@@ -36,7 +36,8 @@ class Connection:
         self.channel = channel
         self.problem: str | None = None
         self.used = 0
-        self.data: list[str] = []
+        self.taken: list[str] = []
+        self.remotes: dict[Any, Remote] = {}
         self.callbacks: list[Callable[..., Any]] = []
         self.classes: dict[Any, type[BaseException]] = {}
         self.raised: list[BaseException] = []
@@ -44,7 +45,7 @@ class Connection:
     @property
     def is_unused(self) -> bool:
         """Whether a test has done nothing with the program, and has no data of it either."""
-        return self.used == 0 and not self.data
+        return self.used == 0 and not self.taken
 
     def fail(self, reason: str) -> NoReturn:
         """Fail the test, whatever it makes of the exception."""
@@ -62,7 +63,13 @@ class Connection:
             if "gone" in reply:
                 self.fail(str(reply["gone"]))
             if "callback" not in reply:
-                return self.take(reply)
+                try:
+                    return self.take(reply)
+                except StopIteration:
+                    if request.get("method") == "next":
+                        raise
+                    # `all(map(check, cases))` would take it for the end of the cases.
+                    self.fail("the program raised StopIteration, which is for iterators")
             self.channel.send(self.call_back(reply))
 
     def take(self, reply: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +103,8 @@ class Connection:
         if tag != "object":
             raise wire.BadMessage(f"no tag {tag!r}"[:200])
         number, kind = content
-        return Remote(self, number, str(kind))
+        # One object is one here, too: tests use `is`.
+        return self.remotes.setdefault(number, Remote(self, number, str(kind)))
 
     def encode(self, value: Any) -> Any:
         """Make JSON values of what a test passes to the program."""
@@ -133,7 +141,8 @@ class Connection:
         try:
             return {"value": self.encode(function(*args, **kwargs))}
         except Exception as problem:  # noqa: BLE001 - raised in the program, which called it
-            return {"failed": f"{type(problem).__name__}: {problem}"}
+            known = next(kind for kind in type(problem).__mro__ if kind.__module__ == "builtins")
+            return {"failed": known.__name__, "text": str(problem)}
 
     def make_exception(self, description: dict[str, Any]) -> BaseException:
         """Make the exception that the program raised."""
@@ -256,15 +265,34 @@ class Remote:
         return float(self._plain("float", float))
 
     def __repr__(self) -> str:
-        return f"<{self._kind} of the program>"
+        return str(self._plain("repr", str))
 
-    def _refuse(self, *_: object) -> Any:
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, Remote) and bool(self._method("isinstance", value))
+
+    def __subclasscheck__(self, value: object) -> bool:
+        return isinstance(value, Remote) and bool(self._method("issubclass", value))
+
+    def _refuse(self, *_: object) -> NoReturn:
         self._connection.fail(
             f"the test compares a {self._kind} of the program, which is not data: the program "
             "would decide whether it is equal"
         )
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _refuse
+    def _data(self) -> Any:
+        """Return the data that it is, as of now: that of a list with methods of its own."""
+        value = self._method("data")
+        if isinstance(value, Remote):
+            self._refuse()
+        return value
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._data() == other)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._data()
+
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
     __hash__ = __reduce_ex__ = _refuse
 
 
@@ -335,12 +363,13 @@ def run_test(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
                 missing.add(name)
             else:
                 value = scope[name.rpartition(".")[2]] = connection.value(reply)
-                if not isinstance(value, Remote) and not isinstance(value, type):
-                    connection.data.append(name)
+                if not isinstance(value, Remote):
+                    connection.taken.append(name)
         for name in entry_points:
             if name in missing:
                 return {"failed": f"the program does not define {name}"}
-            if name in connection.data:
+            value = scope[name.rpartition(".")[2]]
+            if name in connection.taken and not isinstance(value, type):
                 return {"failed": f"{name} of the program is neither a function nor a class"}
     except BaseException as problem:  # noqa: BLE001 - what the program raised
         return {"failed": connection.problem or f"when it is loaded: {describe(problem)}"}
@@ -364,7 +393,8 @@ def judge(
         is_own = not any(problem is raised for raised in connection.raised)
         if isinstance(problem, NameError) and getattr(problem, "name", None) in missing:
             reason, is_own = f"the program does not define {problem.name}", False
-        is_broken = isinstance(problem, (ImportError, SyntaxError)) or type(problem) is NameError
+        is_broken = isinstance(problem, ImportError) or type(problem) is NameError
+        is_broken = is_broken and not is_evaluated(problem)
         is_before = connection.is_unused and not isinstance(problem, AssertionError)
         if is_own and connection.problem is None and (is_broken or is_before):
             return {"error": f"the test is wrong: {reason}"}
@@ -375,6 +405,14 @@ def judge(
     if connection.is_unused:
         return {"error": "the test does not use the program: any program would pass it"}
     return {"passed": True}
+
+
+def is_evaluated(problem: BaseException) -> bool:
+    """Return whether an exception is from a text that was evaluated: one of the program, perhaps."""
+    frames = problem.__traceback__
+    while frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next
+    return frames is not None and frames.tb_frame.f_code.co_filename == "<string>"
 
 
 def run_functions(scope: dict[str, Any]) -> None:

@@ -179,12 +179,18 @@ _READ_CONTENT: dict[str, Callable[[Any], Any]] = {
     "bytearray": bytearray.fromhex,
     "range": lambda content: range(*content),
     "Decimal": lambda content: _find_class("decimal", "Decimal")(content),
-    "Fraction": lambda content: _find_class("fractions", "Fraction")(content),
+    "Fraction": lambda content: _read_fraction(content),
     "datetime": lambda content: _find_class("datetime", "datetime").fromisoformat(content),
     "date": lambda content: _find_class("datetime", "date").fromisoformat(content),
     "time": lambda content: _find_class("datetime", "time").fromisoformat(content),
     "timedelta": lambda content: _find_class("datetime", "timedelta")(*content),
 }
+
+
+def _read_fraction(content: str) -> Any:
+    if "e" in content.lower():  # 1e999999999 would take hours
+        raise ValueError("a fraction with an exponent")
+    return _find_class("fractions", "Fraction")(content)
 
 
 def _find_class(module: str, name: str) -> Any:
