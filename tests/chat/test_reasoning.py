@@ -119,3 +119,11 @@ def test_a_fenced_block_ends_at_a_fence_at_least_as_long(end: str) -> None:
     assert text[closed.start : closed.end].strip().startswith("````Python x")
     assert (cut_off.language, cut_off.closed) == ("", False)
     assert text[cut_off.inner : cut_off.inner_end] == "open"
+
+
+def test_a_fence_in_a_docstring_does_not_end_a_block() -> None:
+    code = 'def f():\n    """\n    ```\n    f()\n    ```\n    """'
+    text = f"1. so\n\n    ```python\n    x = 1\n    ```\n\n```python\n{code}\n```"
+    in_list, block = fenced(text)
+    assert text[in_list.inner : in_list.inner_end] == "    x = 1"
+    assert text[block.inner : block.inner_end] == code

@@ -162,7 +162,7 @@ def test_a_full_disk_is_no_error_of_the_item() -> None:
     assert outcome["check"]["passed"]
 
 
-CHECK = "grep -qx 42 answer.txt && grep -q secret /tmp/check/key.txt"
+CHECK = "grep -qx 42 answer.txt && grep -q secret /tmp/check/key.txt && python -c \"open('key')\""
 
 
 @pytest.mark.parametrize(
@@ -175,6 +175,9 @@ CHECK = "grep -qx 42 answer.txt && grep -q secret /tmp/check/key.txt"
         ("mkdir -p bin; printf '#!/bin/sh\\nexit 0' > bin/grep; chmod +x bin/grep; echo 'exit 0' > "
          ".bashrc; export PATH=/work/bin:$PATH BASH_ENV=/work/.bashrc", False),
         ("(while [ ! -e /tmp/check ]; do sleep 0.01; done; echo 42 > answer.txt) & disown", False),
+        ("site=$(python -m site --user-site); mkdir -p $site; "
+         "echo 'import os; os._exit(0)' > $site/usercustomize.py; echo 42 > answer.txt; rm key",
+         False),
         ("mkfifo answer.txt", False),
         ("ln -s /proc/self/environ answer.txt", False),
         ("ls /tmp/check && echo 42 > answer.txt", False),
@@ -182,9 +185,33 @@ CHECK = "grep -qx 42 answer.txt && grep -q secret /tmp/check/key.txt"
 )  # fmt: skip
 def test_a_check_script_decides_in_a_sandbox_of_its_own(command: str, passed: bool) -> None:
     limits = SandboxLimits(timeout=5.0, disk=16 << 20)
-    environment = ShellEnvironment(check=CHECK, check_files={"key.txt": "secret"}, limits=limits)
+    environment = ShellEnvironment(
+        files={"key": ""}, check=CHECK, check_files={"key.txt": "secret"}, limits=limits
+    )
     _, outcome = talk(environment, command)
     assert outcome["check"]["passed"] is passed
+
+
+def test_a_check_that_is_no_bash_is_an_error_and_no_0() -> None:
+    with pytest.raises(EnvironmentFailed, match="the check is no bash.*syntax error"):
+        talk(ShellEnvironment(check="if ("), "true")
+    _, outcome = talk(ShellEnvironment(check="exit 2"), "true")
+    assert outcome["check"]["exit"] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "show", "shown"),
+    [(ShellEnvironment, "echo $x", "?\n"), (PythonEnvironment, "x", "'?'\n")],
+)
+def test_half_a_character_does_not_end_the_interpreter(kind: Any, show: str, shown: str) -> None:
+    async def main() -> list[str]:
+        environment = kind()
+        try:
+            return [await environment.run("x='\ud800'"), await environment.run(show)]
+        finally:
+            await environment.close()
+
+    assert anyio.run(main) == ["[no output]", shown]
 
 
 def test_a_tree_that_is_too_large_is_a_0_and_no_error() -> None:

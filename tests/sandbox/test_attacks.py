@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from heldout.sandbox import ProgramOutcome, Sandbox
+from heldout.sandbox import ProgramOutcome, Sandbox, SandboxLimits, open_sandbox
 from tests.sandbox.conftest import Use
 
 pytestmark = pytest.mark.integration
@@ -409,6 +410,21 @@ def test_links_lead_neither_reads_nor_writes_nor_trees_out(use: Use, host: Host)
 
     use(plant)
     host.check()
+
+
+def test_folders_of_any_depth_are_restored_from(bubblewrap: None) -> None:
+    async def dig(sandbox: Sandbox) -> None:
+        tree = await sandbox.tree()
+        deep = "import os\ntry:\n  while 1: os.mkdir('d'); os.chdir('d')\nexcept OSError: pass"
+        assert (await sandbox.run(["python", "-c", deep])).exit == 0
+        await sandbox.restore(tree)
+        assert await sandbox.tree() == tree
+
+    async def main() -> None:
+        async with open_sandbox(limits=SandboxLimits(files=3000)) as sandbox:
+            await dig(sandbox)
+
+    anyio.run(main)
 
 
 def test_what_a_program_left_behind_is_gone_with_it(use: Use, host: Host) -> None:

@@ -219,20 +219,21 @@ def fenced(text: str) -> Iterator[Fenced]:
 
     A block ends at a fence of the same character that is at least as long and has nothing behind
     it, so a block of four backticks may contain one of three. Fences may be indented, as they are
-    in a list. Only the last block can be open.
+    in a list; one that is four columns further in, as in a docstring, ends nothing. Only the last
+    block can be open.
     """
     if "```" not in text and "~~~" not in text:
         return
-    marks, language, start, inner = "", "", 0, 0
+    marks, language, start, inner, indent = "", "", 0, 0, 0
     for fence in _FENCE.finditer(text):
         info = fence["info"].strip()
         if not marks:
             if fence["marks"][0] == "`" and "`" in info:
                 continue  # ```code``` on one line
-            marks, start = fence["marks"], fence.start()
+            marks, start, indent = fence["marks"], fence.start(), _indent(fence)
             language = info.split(None, 1)[0].lower() if info else ""
             inner = min(fence.end() + 1, len(text))
-        elif fence["marks"].startswith(marks) and not info:
+        elif fence["marks"].startswith(marks) and not info and _indent(fence) <= indent + 3:
             inner_end = max(inner, fence.start() - 1)
             if inner_end > inner and text[inner_end - 1] == "\r":
                 inner_end -= 1
@@ -240,3 +241,7 @@ def fenced(text: str) -> Iterator[Fenced]:
             marks = ""
     if marks:
         yield Fenced(language, start, inner, len(text), len(text), closed=False)
+
+
+def _indent(fence: re.Match[str]) -> int:
+    return len(fence[0][: fence.start("marks") - fence.start()].expandtabs(4))

@@ -323,7 +323,12 @@ class SandboxEnvironment(ToolEnvironment):
             for path, content in self._check_files.items():
                 await sandbox.write(f"/tmp/check/{path}", content)
             argv = ["bash", "--noprofile", "--norc", "-c", self._check]
-            outcome = await sandbox.run(argv)
+            # At home, Python and others would start what the model has put there.
+            outcome = await sandbox.run(argv, environment={"HOME": "/tmp"})
+            if outcome.exit == 2 and (await sandbox.run(["bash", "-n", *argv[3:]])).exit == 2:
+                raise SandboxError(
+                    f"the check is no bash: {outcome.stderr.decode(errors='replace')[:500]}"
+                )
         output = (outcome.stdout + outcome.stderr).decode(errors="replace")
         return {
             "passed": outcome.exit == 0 and outcome.reason is None,

@@ -128,7 +128,7 @@ class Child:
     def direct_command(self, text: str, nonce: str) -> str:
         """Return the same where no file can be written, since the disk is full."""
         if self.kind == "python":
-            return f"={base64.b64encode(text.encode('utf-8', 'replace')).decode()} {nonce}"
+            return f"={base64.b64encode(text.encode()).decode()} {nonce}"
         return f"eval {shlex.quote(text)} </dev/null; {self.report(nonce)}"
 
     def report(self, nonce: str) -> str:
@@ -206,9 +206,10 @@ class Session:
         """
         child, output = self.child, Output(limit)
         nonce = secrets.token_hex(8)
+        text = text.encode("utf-8", "replace").decode()  # without halves of characters
         path = f"{self.folder}/command"
         try:
-            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+            with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write(text + "\n")
             child.type(child.command(path, nonce))
         except OSError as problem:
@@ -330,7 +331,7 @@ def interpret() -> NoReturn:
         if path.startswith("="):
             source = base64.b64decode(path[1:]).decode()
         else:
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123
                 source = file.read()
         succeeded = False
         try:

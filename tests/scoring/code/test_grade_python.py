@@ -223,12 +223,14 @@ RIGHT_ONES: dict[str, tuple[str, PythonTests]] = {
     "classes": (
         "from enum import Enum\nclass Shape: pass\nclass Square(Shape):\n"
         "    def __repr__(self): return 'Square()'\nclass Color(Enum):\n    RED = 1\n"
-        "def paint(shape): return Color.RED\nclass Odd(ValueError): pass",
+        "def paint(shape): return Color.RED\nclass Odd(ValueError): pass\n"
+        "from collections import namedtuple\nPoint = namedtuple('Point', 'x y')\ndef at(p): return Point(*p)",
         PythonTests(
             code=(
                 "square = Square()\nassert isinstance(square, Shape) and issubclass(Square, Shape)\n"
                 "assert not isinstance(3, Shape) and repr(square) == 'Square()'\n"
                 "assert paint(square) is Color.RED",
+                "assert at(at(Point(1, 2))).x == 1 and at(Point(1, 2)) == (1, 2)",
                 "assert issubclass(Odd, ValueError)",
             )
         ),

@@ -24,6 +24,8 @@ HEADER = struct.Struct("!II")
 """Before each message: the lengths of its JSON and of the bytes that follow it."""
 MAX_LINKS = 40
 MAX_DEPTH = 100
+MAX_PASSES = 20_000
+"""Each removes one level of folders."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -269,18 +271,24 @@ class _TreeReader:
 
 
 def _empty_folder(folder: int) -> None:
-    """Remove all that is in an open folder."""
-    for name in os.listdir(folder):
-        try:
-            inner = os.open(name, OPEN_FOLDER, dir_fd=folder)
-        except OSError:  # no folder
-            os.unlink(name, dir_fd=folder)
-            continue
-        try:
-            _empty_folder(inner)
-        finally:
-            os.close(inner)
-        os.rmdir(name, dir_fd=folder)
+    """Remove all that is in an open folder, however deep: inner folders are moved up first."""
+    for _ in range(MAX_PASSES):
+        names = os.listdir(folder)
+        if not names:
+            return
+        for name in names:
+            try:
+                inner = os.open(name, OPEN_FOLDER, dir_fd=folder)
+            except OSError:  # no folder
+                os.unlink(name, dir_fd=folder)
+                continue
+            try:
+                for entry in os.listdir(inner):
+                    os.rename(entry, os.urandom(16).hex(), src_dir_fd=inner, dst_dir_fd=folder)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=folder)
+    raise Refused("programs write to it faster than it can be emptied", "path")
 
 
 def _read_link(name: str, folder: int) -> str | None:

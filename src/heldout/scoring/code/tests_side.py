@@ -408,7 +408,7 @@ def judge(
 
 
 def is_evaluated(problem: BaseException) -> bool:
-    """Return whether an exception is from a text that was evaluated: one of the program, perhaps."""
+    """Return whether an exception is from a text that was evaluated, perhaps the program's."""
     frames = problem.__traceback__
     while frames is not None and frames.tb_next is not None:
         frames = frames.tb_next

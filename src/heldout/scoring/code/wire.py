@@ -90,6 +90,26 @@ def _write_many(tag: str, iterate: Callable[[Any], Iterator[Any]]) -> Writer:
     return write
 
 
+def _write_tuple(value: tuple[Any, ...], inner: Inner) -> Any:
+    items = [inner(item) for item in tuple.__iter__(value)]
+    fields = getattr(value, "_fields", None)
+    if not isinstance(fields, tuple) or len(fields) != len(items):
+        return {"t": "tuple", "v": items}
+    return {"t": "namedtuple", "v": [items, [str(name) for name in fields]]}
+
+
+class NamedItems(tuple):  # type: ignore[type-arg]
+    """A tuple whose items have names, as those of collections.namedtuple."""
+
+    _fields: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the item of this name."""
+        if name not in self._fields:
+            raise AttributeError(f"the tuple has no {name!r:.100}")
+        return self[self._fields.index(name)]
+
+
 def _write_text(tag: str, text: Callable[[Any], str]) -> Writer:
     return lambda value, _: {"t": tag, "v": text(value)}
 
@@ -99,7 +119,7 @@ _WRITERS: tuple[tuple[type, Writer], ...] = (
     (float, _write_float),
     (str, lambda value, _: str.__str__(value)),
     (list, _write_many("list", list.__iter__)),
-    (tuple, _write_many("tuple", tuple.__iter__)),
+    (tuple, lambda value, inner: _write_tuple(value, inner)),
     (collections.Counter, _write_dict("Counter")),
     (collections.OrderedDict, _write_dict("OrderedDict")),
     (collections.defaultdict, _write_dict("defaultdict")),
@@ -165,6 +185,7 @@ _READ_ITEMS: dict[str, Callable[[Iterable[Any]], Any]] = {
     "frozenset": frozenset,
     "deque": collections.deque,
     "complex": lambda items: complex(*items),
+    "namedtuple": lambda items: _name_items(*items),
 }
 _READ_PAIRS: dict[str, Callable[[list[tuple[Any, Any]]], Any]] = {
     "dict": dict,
@@ -185,6 +206,14 @@ _READ_CONTENT: dict[str, Callable[[Any], Any]] = {
     "time": lambda content: _find_class("datetime", "time").fromisoformat(content),
     "timedelta": lambda content: _find_class("datetime", "timedelta")(*content),
 }
+
+
+def _name_items(items: list[Any], fields: list[str]) -> NamedItems:
+    named = NamedItems(items)
+    named._fields = tuple(map(str, fields))
+    if len(named._fields) != len(named):
+        raise ValueError("a tuple with more names than items, or less")
+    return named
 
 
 def _read_fraction(content: str) -> Any:
