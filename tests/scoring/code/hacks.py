@@ -278,6 +278,14 @@ OTHERS = {
         "print('\\uff13')",
         PythonTests(runs=(RunTest("", "3"),)),
     ),
+    "arguments that are said to have changed, beside a result": (
+        "import sys\nwire = sys.modules['heldout.scoring.code.wire']\n"
+        "def forge(message): return b'{\"value\":[],\"changed\":[[0,[]]]}\\n'\n"
+        "def evens(values):\n    wire.dump = forge",
+        PythonTests(
+            code=("values = [1, 2]\nassert evens(values) == [v for v in values if v % 2 == 0]",)
+        ),
+    ),
     "a coroutine": (
         "async def count(text): return 3",
         PythonTests(code=(COUNT,), calls=(CallTest(["banana"], 3),), entry_point="count"),

@@ -202,7 +202,7 @@ class Remote:
         }
         reply = connection.ask(request)
         try:
-            for index, changed in reply.get("changed", ()):
+            for index, changed in reply.get("changed", ()) if reply["value"] is None else ():
                 replace(args[index], wire.decode(changed, connection.refer))
         except (wire.BadMessage, TypeError, ValueError, LookupError) as broken:
             connection.fail(f"the program's process sent what is no argument ({broken})")

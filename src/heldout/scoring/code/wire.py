@@ -216,8 +216,8 @@ def _name_items(items: list[Any], fields: list[str]) -> NamedItems:
     return named
 
 
-def _read_fraction(content: str) -> Any:
-    if "e" in content.lower():  # 1e999999999 would take hours
+def _read_fraction(content: Any) -> Any:
+    if "e" in str(content).lower():  # 1e999999999 would take hours
         raise ValueError("a fraction with an exponent")
     return _find_class("fractions", "Fraction")(content)
 
