@@ -280,11 +280,15 @@ OTHERS = {
     ),
     "arguments that are said to have changed, beside a result": (
         "import sys\nwire = sys.modules['heldout.scoring.code.wire']\n"
-        "def forge(message): return b'{\"value\":[],\"changed\":[[0,[]]]}\\n'\n"
+        'def forge(message): return b\'{"value":[],"changed":[[0,[]]]}\\n\'\n'
         "def evens(values):\n    wire.dump = forge",
         PythonTests(
             code=("values = [1, 2]\nassert evens(values) == [v for v in values if v % 2 == 0]",)
         ),
+    ),
+    "a module of its own where the test forgot an import": (
+        "class math:\n    isclose = staticmethod(lambda *a, **k: True)\ndef half(x): return 7",
+        PythonTests(code=("assert math.isclose(half(1), 0.5)",)),
     ),
     "a coroutine": (
         "async def count(text): return 3",

@@ -198,6 +198,12 @@ RIGHT_ONES: dict[str, tuple[str, PythonTests]] = {
         "        return x\n    return composed",
         PythonTests(code=("assert compose(lambda x: x + 1, str)(2) == '3'",)),
     ),
+    "names that modules have, too": (
+        "def copy(x): return x\nclass calendar:\n    days = 7\nimport math",
+        PythonTests(
+            code=("assert copy(1) == 1", "assert calendar.days == 7", "assert math.pi > copy(3)")
+        ),
+    ),
     "exceptions of functions of the tests": (
         "def retry(function):\n    for _ in range(2):\n        try:\n            return function()\n"
         "        except KeyError:\n            pass",

@@ -331,6 +331,30 @@ def free_names(source: str, filename: str) -> tuple[list[str], bool]:
     return free, "import *" in source
 
 
+def forgotten_modules(source: str, names: list[str]) -> dict[str, Any]:
+    """Import those of the names that are modules of Python's library, used as such.
+
+    A program's own `math` would be shown what is expected, and could say that all is close to it.
+    """
+    if not any(name in sys.stdlib_module_names for name in names):
+        return {}
+    import ast  # it takes long, and is seldom needed
+
+    nodes = list(ast.walk(ast.parse(source)))
+    attributes = {id(node.value): node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    found = {}
+    for name in names:
+        uses = [attributes.get(id(n)) for n in nodes if isinstance(n, ast.Name) and n.id == name]
+        if name in sys.stdlib_module_names and None not in uses:
+            try:
+                module = __import__(name)
+            except ImportError:  # of another platform
+                continue
+            if all(hasattr(module, str(use)) for use in uses):
+                found[name] = module
+    return found
+
+
 def run_test(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
     """Run one test; returns what came of it."""
     setup, test, entry_points = given["setup"], given["test"], given["entry_points"]
@@ -353,6 +377,9 @@ def run_test(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
             "error": f"the test uses {', '.join(unknown)}, which neither it nor its setup defines; "
             f"of the program it has {', '.join(entry_points)} alone"
         }
+    if not entry_points:
+        scope |= forgotten_modules(test, names)
+        names = [name for name in names if name not in scope]
     missing: set[str] = set()
     try:
         load = {"do": "load", "program": given["program"], "files": given["files"]}
