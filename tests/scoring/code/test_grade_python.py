@@ -300,7 +300,7 @@ def test_no_trick_passes_a_test() -> None:
         if isinstance(grade, Exception) or grade.value != 0.0 or grade.tracked[0].value != 0.0
     }
     assert scored == {}
-    assert len(found) >= 50
+    assert len(found) >= 60
 
 
 def test_the_share_that_passed_is_tracked_and_every_test_has_its_outcome() -> None:
