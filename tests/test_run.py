@@ -86,7 +86,7 @@ def test_settings_go_by_their_plain_names() -> None:
         ({"experiment_name": "?"}, "experiment_name becomes a directory"),
         ({"score_fn": SAMPLES}, "score_fn is a function (trajectory, sample) -> Score, got list"),
         ({"samples": [{"question": "?"}]}, "heldout.datasets.to_samples makes them"),
-        ({"endpoint": ""}, "hf:PATH, smollm2"),
+        ({"endpoint": ""}, "hf:PATH, vllm:PATH, smollm2"),
     ],
 )
 def test_what_is_no_setting_is_refused_before_anything_is_made(
