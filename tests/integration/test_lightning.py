@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +104,29 @@ def test_a_monitor_stops_the_trainer(tmp_path: Path) -> None:
     _, trainer, evals = fit(tmp_path, monitor=lambda points: "enough")
     assert trainer.global_step == 2
     assert [p.step for p in evals.history] == [2]
+
+
+def test_all_processes_see_a_result_so_that_a_checkpoint_can_monitor_it(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("lightning_ranks.py")
+    hidden = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path)],
+            env={name: value for name, value in os.environ.items() if name not in hidden},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        assert process.wait(240) == 0, (tmp_path / "log").read_text()
+    finally:
+        if process.poll() is None:  # they wait for each other
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert seen == [[0.25, 5.0]] * 2
+    assert len(list((tmp_path / "saved").iterdir())) == 1
 
 
 def test_a_loop_with_fabric_ends_in_the_same_weights_and_logs(tmp_path: Path) -> None:

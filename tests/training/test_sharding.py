@@ -8,11 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
 
+from heldout.errors import InvalidInput
 from heldout.training import sharding
 from heldout.training.distributed import Alone
 from heldout.training.snapshot import SnapshotPool
@@ -186,3 +188,18 @@ def test_memory_that_is_not_there_is_a_reason(
     model = sharding.ShardedModel(fully_shard(torch.nn.Linear(64, 64)), Alone())
     with pytest.raises(Exception, match=r"the whole weights take 0\.0 GiB of memory"):
         SnapshotPool().try_snapshot(model, step=1)
+
+
+def test_a_process_that_takes_no_part_is_named_and_nothing_is_gathered(one_process: None) -> None:
+    class Two(Alone):
+        world = 2
+
+        def gather(self, mine: bytes) -> list[bytes]:
+            return [mine, msgspec.json.encode(sharding.GatherVote(gathers=False))]
+
+        def from_first(self, mine: bytes) -> bytes:
+            return mine
+
+    model = sharding.ShardedModel(fully_shard(torch.nn.Linear(64, 64)), Two())
+    with pytest.raises(InvalidInput, match="rank 1: it takes no part in this eval"):
+        model.agree(needs_all=True, known_frozen=None)

@@ -30,7 +30,7 @@ class HeldoutCallback(Callback):  # type: ignore[misc]
     """Runs evals on their cadence, logs what they find, and stops training where one asks for it.
 
     Results go to the trainer's loggers and to `trainer.callback_metrics`, as `eval_heldout_reward`
-    and so on, so that a `ModelCheckpoint` can monitor them.
+    and so on, in every process, so that a `ModelCheckpoint` can monitor them.
 
     Args:
         evals: The evals, each with a label and a run directory of its own.
@@ -43,7 +43,11 @@ class HeldoutCallback(Callback):  # type: ignore[misc]
         self._trainer: Any = None
         self._module: Any = None
         self._loop = LoopEvals(
-            evals, lambda: model(self._module), self._log, lambda: self._forward_context()
+            evals,
+            lambda: model(self._module),
+            self._log,
+            lambda: self._forward_context(),
+            self._share,
         )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -64,10 +68,12 @@ class HeldoutCallback(Callback):  # type: ignore[misc]
     def _forward_context(self) -> Any:
         return self._trainer.precision_plugin.forward_context()
 
-    def _log(self, row: Mapping[str, float], step: int) -> None:
+    def _share(self, row: Mapping[str, float]) -> None:
         import torch
 
         self._trainer.callback_metrics.update({k: torch.tensor(float(v)) for k, v in row.items()})
+
+    def _log(self, row: Mapping[str, float], step: int) -> None:
         for logger in self._trainer.loggers:
             logger.log_metrics(dict(row), step)
 

@@ -28,6 +28,7 @@ class LoopEvals:
         get_model: Returns the model, for evals without a `model_getter`.
         log: Called in the first process with the numbers of new points, and the step.
         autocast: Makes the context that the training's forward passes run in.
+        share: Called in every process with the same numbers, where the trainer decides by them.
 
     Raises:
         InvalidInput: There are no evals, or two would log under one name.
@@ -39,6 +40,7 @@ class LoopEvals:
         get_model: Callable[[], Any],
         log: Callable[[Mapping[str, float], int], object],
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        share: Callable[[Mapping[str, float]], object] | None = None,
     ) -> None:
         if not evals or not all(isinstance(periodic, PeriodicEval) for periodic in evals):
             raise InvalidInput(f"one or more PeriodicEvals are needed, got {evals!r:.100}")
@@ -46,7 +48,7 @@ class LoopEvals:
         if len(set(labels)) < len(labels):
             raise InvalidInput(f"each PeriodicEval needs a label of its own, got {labels}")
         self.evals = evals
-        self._log, self._autocast = log, autocast
+        self._log, self._autocast, self._share = log, autocast, share
         self._logged = {periodic.label: len(periodic.history) for periodic in evals}
         for periodic in evals:
             if periodic.model_getter is None:
@@ -60,7 +62,7 @@ class LoopEvals:
         """
         for periodic in self.evals:
             periodic.begin(step, resume=step > 0)
-        self._run(step, PeriodicEval.maybe_run)
+        self._run(step, PeriodicEval.maybe_run, together=True)
 
     def step(self, step: int) -> bool:
         """Evaluate what is due after an optimizer step.
@@ -73,7 +75,7 @@ class LoopEvals:
             is due, and at every 50th step; other steps cost no communication.
         """
         is_due = any(periodic.should_run(step) for periodic in self.evals)
-        self._run(step, PeriodicEval.maybe_run)
+        self._run(step, PeriodicEval.maybe_run, together=is_due)
         ranks = current_ranks()
         if ranks.world > 1 and not is_due and step % STOP_CHECK_STEPS:
             return False
@@ -82,9 +84,16 @@ class LoopEvals:
 
     def finish(self, step: int) -> None:
         """Evaluate the last weights."""
-        self._run(step, PeriodicEval.run_final)
+        self._run(step, PeriodicEval.run_final, together=True)
 
-    def _run(self, step: int, run: Callable[[PeriodicEval, int], CurvePoint | None]) -> None:
+    def _run(
+        self,
+        step: int,
+        run: Callable[[PeriodicEval, int], CurvePoint | None],
+        *,
+        together: bool,
+    ) -> None:
+        """Run what is due, and log it; `together` says that every process is at this point."""
         fields: dict[str, float] = {}
         for periodic in self.evals:
             with self._autocast():
@@ -98,3 +107,8 @@ class LoopEvals:
         if fields:
             with untouched_random_state():
                 self._log(fields, step)
+        ranks = current_ranks()
+        if self._share is not None and (together or ranks.world == 1):
+            # Only the first process has the points, and processes that decide by them differently
+            # would wait for each other for ever.
+            self._share(agree(ranks, fields, dict[str, float]))

@@ -166,6 +166,10 @@ def is_first_process(ranks: Ranks | None = None) -> bool:
     """Return whether this process is the one that writes.
 
     Args:
-        ranks: The processes. Before torch.distributed is initialised, the variable RANK decides.
+        ranks: The processes. Before torch.distributed is initialised, the launcher's variables
+            decide: RANK, or LOCAL_RANK and NODE_RANK, which are all that Lightning's own sets.
     """
-    return os.environ.get("RANK", "0") == "0" and (ranks or current_ranks()).rank == 0
+    names = ("RANK",) if "RANK" in os.environ else ("LOCAL_RANK", "NODE_RANK")
+    if any(os.environ.get(name, "0") != "0" for name in names):
+        return False
+    return (ranks or current_ranks()).rank == 0

@@ -169,6 +169,10 @@ class ShardedModel:
     def _exchange(self, vote: GatherVote, known_frozen: list[str] | None) -> GatherDecision:
         sent = self._ranks.gather(msgspec.json.encode(vote))
         votes = [msgspec.json.decode(raw, type=GatherVote) for raw in sent]
+        if votes[0].gathers:
+            # One that does not gather, and the others waiting for it, would be worse than a skip.
+            for v in votes[1:]:
+                v.problem = v.problem or (None if v.gathers else "it takes no part in this eval")
         problem = next((v.problem for v in votes if v.problem is not None), None)
         if problem is not None and len(votes) > 1:
             problem = f"rank {[v.problem for v in votes].index(problem)}: {problem}"

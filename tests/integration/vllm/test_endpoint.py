@@ -136,7 +136,7 @@ def test_a_request_that_fails_is_the_error_of_its_item(
     assert "vllm" in package_versions()
 
 
-def test_when_the_engine_dies_its_items_are_errors_and_the_run_can_be_resumed(
+def test_when_the_engine_dies_its_items_are_errors_and_another_can_be_started(
     folder: str, endpoint: VLLMEndpoint, tmp_path: Path
 ) -> None:
     ask(endpoint, "w1", Sampling(max_tokens=2))

@@ -105,10 +105,12 @@ def test_each_checkpoint_is_evaluated_once_and_known_by_its_weights(folder: Fold
     folder.save(120)
     assert len(folder.follow()) == 3
     assert folder.evals == 1
-    (folder.run_dir / following.STATE_NAME).write_text("{")  # then they are hashed again
-    os.utime(folder.path / "checkpoint-20" / "config.json", (1, 1))
-    assert len(folder.follow()) == 3
-    assert (folder.evals, len(folder.lines())) == (0, 3)
+    damaged = f'{{"folder": "{folder.path}", "finished": {{"x": ["", ""]}}}}'
+    for number, text in enumerate(("{", damaged), 1):  # then they are hashed again
+        (folder.run_dir / following.STATE_NAME).write_text(text)
+        os.utime(folder.path / "checkpoint-20" / "config.json", (number, number))
+        assert len(folder.follow()) == 3
+        assert (folder.evals, len(folder.lines())) == (0, 3)
 
 
 def test_a_step_that_is_overwritten_supersedes_what_came_of_the_earlier_attempt(
@@ -322,6 +324,7 @@ def test_metadata_that_is_cut_is_waited_for_and_that_could_run_code_is_a_skip(
         ({"pattern": "step"}, "a pattern"),
         ({"poll_seconds": 0}, "poll_seconds is above 0"),
         ({"label": "a b"}, "label is letters"),
+        ({"config": EvalConfig(cache=True)}, "each checkpoint has answers of its own"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], reason: str, folder: Folder) -> None:

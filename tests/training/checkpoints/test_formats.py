@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +67,13 @@ def test_a_checkpoint_is_loaded_with_the_hash_of_the_model_in_memory(
         assert hash_weights(weights, folder, str(base)) == live
         assert fingerprint(AutoModelForCausalLM.from_pretrained(folder)) == live
         assert AutoTokenizer.from_pretrained(folder).chat_template
+
+
+def test_the_hash_is_of_the_file_that_is_loaded(tmp_path: Path) -> None:
+    saved.save(tmp_path, 3)
+    (tmp_path / "model.safetensors").rename(tmp_path / "value_head.safetensors")
+    torch.save(saved.model_of(4).state_dict(), tmp_path / "pytorch_model.bin")
+    assert hash_weights(located(tmp_path), tmp_path, None) == fingerprint(saved.model_of(4))
 
 
 def test_tied_weights_are_saved_once_and_hashed_as_in_memory(tmp_path: Path) -> None:
@@ -250,6 +260,8 @@ def test_temporary_files_and_the_trainers_own_note_say_that_it_is_being_written(
         (path / name).touch()
         assert reason() == f"{name} is a temporary file"
         (path / name).unlink()
+    (path / "latest").symlink_to("gone")  # no reason to overlook the checkpoint
+    assert reason() is None
     assert read_state(tmp_path / "gone") is None
 
 
@@ -275,4 +287,38 @@ def test_a_command_that_fails_says_what_it_printed_last(tmp_path: Path) -> None:
         pytest.raises(EvalFailed, match="the server ended with exit code 1: out of memory"),
         commands.serve(["sh", "-c", "echo out of memory; exit 1"], commands.free_port(), log, 60),
     ):
+        pass
+
+
+def test_a_server_of_others_that_answers_at_the_port_is_not_believed(tmp_path: Path) -> None:
+    other = HTTPServer(("127.0.0.1", 0), _OtherServer)
+    Thread(target=other.serve_forever, daemon=True).start()
+    try:
+        command = f"echo $$ > {tmp_path}/pid; echo address in use; exit 1"
+        with (
+            pytest.raises(EvalFailed, match="ended with exit code 1: address in use"),
+            commands.serve(["sh", "-c", command], other.server_port, tmp_path / "log", 60),
+        ):
+            _wait_until_ended(tmp_path / "pid")
+    finally:
+        other.shutdown()
+        other.server_close()
+
+
+def _wait_until_ended(file: Path) -> None:
+    while not (file.exists() and file.read_text().endswith("\n")):
+        time.sleep(0.01)
+    while ") Z" not in Path(f"/proc/{file.read_text().strip()}/stat").read_text():
+        time.sleep(0.01)
+
+
+class _OtherServer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        content = b'{"data": [{"id": "another"}]}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *args: object) -> None:
         pass

@@ -89,19 +89,25 @@ def serve(words: Sequence[str], port: int, log: Path, timeout: float) -> Iterato
         The model to ask, as `openai:NAME@http://127.0.0.1:PORT/v1`.
 
     Raises:
-        EvalFailed: It cannot be started, ends, or does not answer in time.
+        EvalFailed: It cannot be started, ends by itself, or does not answer in time.
     """
     with _process(words, log) as process:
         address, deadline = f"http://127.0.0.1:{port}/v1", time.monotonic() + timeout
         while (name := _first_model(address)) is None:
-            if (code := process.poll()) is not None:
-                raise EvalFailed(f"the server ended with exit code {code}: {_tail(log)}")
+            _check_alive(process, log)
             if time.monotonic() > deadline:
                 raise EvalFailed(
                     f"the server gave no answer at {address}/models for {timeout:g} s: {_tail(log)}"
                 )
             time.sleep(0.2)
         yield f"openai:{name}@{address}"
+        # One that could not have its port has ended by now: another process's server has answered.
+        _check_alive(process, log)
+
+
+def _check_alive(process: subprocess.Popen[bytes], log: Path) -> None:
+    if (code := process.poll()) is not None:
+        raise EvalFailed(f"the server ended with exit code {code}: {_tail(log)}")
 
 
 def free_port() -> int:

@@ -22,6 +22,7 @@ from heldout.errors import EvalFailed
 from heldout.models.local import version_on_disk
 from heldout.training.checkpoints.commands import convert
 from heldout.training.checkpoints.formats import (
+    ADAPTER_FILES,
     UnreadableCheckpoint,
     Weights,
     read_base,
@@ -269,10 +270,10 @@ def hash_weights(weights: Weights, folder: Path, base: str | None) -> str:
     if weights.format == "adapter":
         config = json.loads((weights.path / "adapter_config.json").read_bytes())
         base = read_base(weights, base)
-        parts = [fingerprint(dict(_read_tensors(weights.path, "adapter_model")))]
+        parts = [fingerprint(dict(_read_tensors(weights.path, *ADAPTER_FILES)))]
         parts += [json.dumps(config, sort_keys=True), str(base), version_on_disk(str(base))]
         return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
-    tensors = dict(_read_tensors(folder, "model")) or dict(_read_tensors(folder, "pytorch_model"))
+    tensors = dict(_read_tensors(folder, "model.safetensors", "pytorch_model.bin"))
     config = json.loads((folder / "config.json").read_bytes())
     ends = [name for name in tensors if name.endswith("embed_tokens.weight")]
     if config.get("tie_word_embeddings", True) and len(ends) == 1:
@@ -283,18 +284,27 @@ def hash_weights(weights: Weights, folder: Path, base: str | None) -> str:
     return result
 
 
-def _read_tensors(folder: Path, stem: str) -> Iterator[tuple[str, Any]]:
-    """Read the tensors of a folder, mapped into memory."""
+def _read_tensors(folder: Path, *names: str) -> Iterator[tuple[str, Any]]:
+    """Read the tensors of the first of these files that a folder has, mapped into memory."""
     import torch
     from safetensors.torch import load_file
 
-    for path in sorted(folder.glob(f"{stem}*.safetensors")) or sorted(
-        folder.glob("*.safetensors") if stem == "model" else ()
-    ):
-        yield from load_file(path).items()
-    if stem != "model":
-        for path in sorted(folder.glob(f"{stem}*.bin")):
+    for path in _loaded_files(folder, names):
+        if path.suffix == ".safetensors":
+            yield from load_file(path).items()
+        else:
             yield from torch.load(path, map_location="cpu", mmap=True, weights_only=True).items()
+
+
+def _loaded_files(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Return what transformers loads: the first of these files, or the shards of its index."""
+    for name in names:
+        if (folder / name).exists():
+            return [folder / name]
+        if (index := folder / f"{name}.index.json").exists():
+            shards = json.loads(index.read_bytes())["weight_map"].values()
+            return [folder / shard for shard in sorted(set(shards))]
+    return []
 
 
 @contextmanager

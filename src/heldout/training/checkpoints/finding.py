@@ -116,7 +116,7 @@ def read_state(path: Path) -> FolderState | None:
         for folder, _, names in os.walk(path):
             for name in names:
                 file = Path(folder) / name
-                stat = file.stat()
+                stat = file.stat() if file.exists() else file.lstat()  # a link to nothing
                 files[str(file.relative_to(path))] = stat.st_size, stat.st_mtime_ns
                 newest = max(newest, stat.st_mtime)
     except FileNotFoundError:  # removed, or renamed, while it was read

@@ -145,6 +145,8 @@ def follow_checkpoints(
         max_turns=turn_limit(config.max_turns, definition),
         sampling=own_sampling(config.sampling, definition),
     )
+    if config.cache and executor is None:
+        raise InvalidInput("each checkpoint has answers of its own: leave out the response cache")
     asking = CheckpointModel(model, serve, executor, base=base, convert=convert)
     folder = Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
@@ -338,7 +340,7 @@ class FollowedFolder(msgspec.Struct):
     """checkpoints.json: which checkpoints have a result, so that a restart reads none of them."""
 
     folder: str
-    finished: dict[str, tuple[str, str]] = {}
+    finished: dict[int, tuple[str, str]] = {}
     """By step: the signature of its files, and the hash of its weights."""
 
 
@@ -395,8 +397,8 @@ class CheckpointCurve:
             if point.has_result
         }
         for step, (signature, weights) in self._state.finished.items():
-            if (int(step), weights) in results:
-                self.finished[int(step)] = signature
+            if (step, weights) in results:
+                self.finished[step] = signature
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -447,7 +449,7 @@ class CheckpointCurve:
         """Note that a checkpoint needs no eval any more; with weights, beyond this process."""
         self.finished[checkpoint.step] = signature
         if weights is not None:
-            self._state.finished[str(checkpoint.step)] = (signature, weights)
+            self._state.finished[checkpoint.step] = (signature, weights)
             replace_file(self.run_dir / STATE_NAME, msgspec.json.encode(self._state))
 
     def unfinished(self) -> list[CurvePoint]:

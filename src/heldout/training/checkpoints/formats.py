@@ -11,6 +11,7 @@ import importlib.util
 import json
 import struct
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,9 @@ PLACES = (
 """Where trainers keep the weights."""
 TOKENIZERS = ("", "../tokenizer", "../../tokenizer", "../../../tokenizer", "huggingface", "..")
 """Where they keep the tokenizer and the config, seen from the weights."""
+
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+"""Where an adapter's weights are: in one of these."""
 
 LONGEST_HEADER = 100_000_000
 """Bytes of a safetensors header, at most: as the format itself has it."""
@@ -130,9 +134,7 @@ def explain_incomplete(weights: Weights) -> str | None:
                 _read_json(folder / name)
         if weights.format == "adapter":
             _read_json(folder / "adapter_config.json")
-            return _check_files(
-                folder, ["adapter_model.safetensors", "adapter_model.bin"], one=True
-            )
+            return _check_files(folder, ADAPTER_FILES, one=True)
         if weights.format in ("transformers", "shards"):
             return _check_model(folder)
         if weights.format == "distributed" and not (folder / ".metadata").exists():
@@ -179,7 +181,7 @@ def _check_verl(folder: Path) -> str | None:
     return _check_files(folder, sorted(path.name for path in ranks))
 
 
-def _check_files(folder: Path, names: list[str], *, one: bool = False) -> str | None:
+def _check_files(folder: Path, names: Sequence[str], *, one: bool = False) -> str | None:
     """Say which of the files is missing or cut; with `one`, any of them will do."""
     present = [name for name in names if (folder / name).exists()]
     if len(present) < (1 if one else len(names)):
