@@ -88,7 +88,7 @@ test: environments
 		$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES) $(VLLM_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
 	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
 	$(EVALS)/python -m pytest -q -n 2 --dist loadfile $(EVALS_TESTS)
-	$(VLLM)/python -m pytest -q $(VLLM_TESTS)
+	$(VLLM)/python -m pytest -q -n 2 --dist loadfile $(VLLM_TESTS)
 
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: .venv/dev
