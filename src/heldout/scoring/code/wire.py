@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # `typing`, like some others, takes longer to import than a t
 
 DEPTH = 200
 """How deeply values may be nested."""
+MOST_ITEMS = 2_000_000
+"""Items of a message; each takes many times as much memory as its text."""
 
 
 class NotData(Exception):
@@ -170,13 +172,23 @@ def _decode(value: Any, other: Callable[[Any, Any], Any]) -> Any:
         return value
     tag, content = value["t"], value["v"]
     if tag in _READ_ITEMS:
-        return _READ_ITEMS[tag](_decode(item, other) for item in content)
+        items = [_decode(item, other) for item in content]
+        if tag in ("set", "frozenset"):
+            _refuse_collisions(items)
+        return _READ_ITEMS[tag](items)
     if tag in _READ_PAIRS:
         pairs = [(_decode(key, other), _decode(inner, other)) for key, inner in content]
+        _refuse_collisions([key for key, _ in pairs])
         return _READ_PAIRS[tag](pairs)
     if tag in _READ_CONTENT:
         return _READ_CONTENT[tag](content)
     return other(tag, content)
+
+
+def _refuse_collisions(keys: list[Any]) -> None:
+    """Refuse keys of the same hash: to make a set of them takes time quadratic in their number."""
+    if len(keys) > 1000 and len(set(map(hash, keys))) < len(keys) // 2:
+        raise ValueError("keys whose hashes are the same")
 
 
 _READ_ITEMS: dict[str, Callable[[Iterable[Any]], Any]] = {
@@ -237,6 +249,8 @@ def load(line: bytes) -> dict[str, Any]:
     Raises:
         BadMessage: The line is none.
     """
+    if line.count(b",") > MOST_ITEMS:
+        raise BadMessage(f"more than {MOST_ITEMS:,} items")
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as problem:
