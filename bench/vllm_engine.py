@@ -59,10 +59,11 @@ async def measure(model: str, count: int, new: int) -> dict[str, Any]:
         started = time.perf_counter()
         report = await heldout.evaluate(samples(count), config, answered)
         seconds = time.perf_counter() - started
+        results = list(report.results)
     await endpoint.close()
     assert report.summary["n_errors"] == 0
-    turns = [r.trajectory.last_turn.text for r in report.results if r.trajectory.last_turn]
-    tokens = sum(r.trajectory.usage.completion_tokens for r in report.results)
+    turns = [r.trajectory.last_turn.text for r in results if r.trajectory.last_turn]
+    tokens = sum(r.trajectory.usage.completion_tokens for r in results)
     return {"start": start, "seconds": seconds, "tokens": tokens, "turns": turns}
 
 
