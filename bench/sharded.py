@@ -1,8 +1,9 @@
 """Time evals of a model that two processes train, sharded by FSDP2, inline and in the background.
 
-Each case is a training run of its own: two processes on this machine that talk through gloo.
-All of them must end in the same weights. With as many processes as cores, an eval in the background
-takes its time from the training; the rows say how long training waited, and how long it took.
+Each case is a training run of its own: two processes on this machine that talk by gloo, or with
+`--nccl` one process on a GPU. All of them must end in the same weights. With as many processes as
+cores, an eval in the background takes its time from the training; the rows say how long training
+waited, and how long it took.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from common import emit, options, say, scratch
 
-WORLD, STEPS, EVERY, SAMPLES, NEW = 2, 40, 10, 16, 16
+STEPS, EVERY, SAMPLES, NEW = 40, 10, 16, 16
 CASES = ("off", "inline, the first process", "inline, all processes", "in a thread", "in a worker")
 
 
@@ -57,7 +58,7 @@ def is_short(trajectory: Any, sample: Any) -> bool:
     return len(trajectory.answer) < 10
 
 
-def train(case: str, home: Path, steps: int) -> dict[str, Any]:
+def train(case: str, home: Path, steps: int, device: str) -> dict[str, Any]:
     """Train in one of the processes."""
     import torch
     from torch import distributed
@@ -70,13 +71,14 @@ def train(case: str, home: Path, steps: int) -> dict[str, Any]:
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo",
+        "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
         init_method=f"file://{home / 'store'}",
         rank=rank,
-        world_size=WORLD,
+        world_size=int(os.environ["WORLD_SIZE"]),
         timeout=timedelta(minutes=20),
     )
     model, builder = make_policy()
+    model.to(device)
     for layer in model.model.layers:
         fully_shard(layer)
     fully_shard(model)
@@ -95,7 +97,7 @@ def train(case: str, home: Path, steps: int) -> dict[str, Any]:
     torch.manual_seed(rank)
 
     def step() -> None:
-        ids = torch.randint(3, 500, (4, 64))
+        ids = torch.randint(3, 500, (4, 64)).to(device)
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -124,16 +126,18 @@ def train(case: str, home: Path, steps: int) -> dict[str, Any]:
     return {"seconds": seconds, "waited": waited, "weights": hashed, "evals": done}
 
 
-def run_case(case: str, steps: int) -> list[dict[str, Any]]:
+def run_case(case: str, steps: int, nccl: bool) -> list[dict[str, Any]]:
     home = scratch("sharded")
+    command = [sys.executable, __file__, "--case", case, "--home", str(home), "--steps", str(steps)]
+    world = 1 if nccl else 2
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, "--case", case, "--home", str(home), "--steps", str(steps)],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(WORLD), "OMP_NUM_THREADS": "1"},
+            [*command, "--nccl"] if nccl else command,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             text=True,
         )
-        for rank in range(WORLD)
+        for rank in range(world)
     ]
     said = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
@@ -146,19 +150,22 @@ def main() -> None:
     parser.add_argument("--case")
     parser.add_argument("--home", type=Path)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--nccl", action="store_true", help="one process, on a GPU")
     args = parser.parse_args()
     if args.case:
-        print(json.dumps(train(args.case, args.home, args.steps)))
+        device = "cuda" if args.nccl else "cpu"
+        print(json.dumps(train(args.case, args.home, args.steps, device)))
         return
     steps = EVERY if args.quick else args.steps
     found = {}
     for case in CASES:
         say(f"sharded, {case}")
-        found[case] = run_case(case, steps)
+        found[case] = run_case(case, steps, args.nccl)
         if [r["weights"] for r in found[case]] != [r["weights"] for r in found["off"]]:
             sys.exit(f"{case}: training ended in other weights")
     off = found["off"][0]["seconds"]
-    what = f"{steps} steps of an 8M model in {WORLD} processes (FSDP2, gloo), an eval every {EVERY}"
+    where = "1 process on a GPU (FSDP2, NCCL)" if args.nccl else "2 processes (FSDP2, gloo)"
+    what = f"{steps} steps of an 8M model in {where}, an eval every {EVERY}"
     emit(f"{what}: without evals", off, "s")
     for case in CASES[1:]:
         first = found[case][0]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -232,13 +234,15 @@ def test_release_gives_the_memory_back() -> None:
     assert torch.cuda.memory_allocated() < before + 2**20 + 64 * 2**20
 
 
-def evaluated(model: Any, folder: Path, keep_cache: Any, step: int = 0) -> Any:
+def evaluated(
+    model: Any, folder: Path, keep_cache: Any, step: int = 0, every_steps: int = 1
+) -> Any:
     """An eval of a model in training, whose cache takes half a gigabyte."""
     samples = [Sample(f"{i}", {"question": f"w{i} w{i + 1}"}) for i in range(8)]
     builder = live_model(
         tokenizer(), lambda trajectory, sample: 1.0, max_new=4000, rows=64, keep_cache=keep_cache
     )
-    periodic = PeriodicEval(samples, builder, every_steps=1, run_dir=folder)
+    periodic = PeriodicEval(samples, builder, every_steps=every_steps, run_dir=folder)
     with pytest.MonkeyPatch.context() as patch:
         # Ends after a few tokens; the cache is of the longest.
         patch.setattr(model.generation_config, "eos_token_id", list(range(3, 64)))
@@ -265,34 +269,74 @@ def test_an_eval_leaves_the_gpu_as_it_found_it_or_keeps_its_cache(
     del periodic
 
 
+@contextmanager
+def limited_memory(room: float, folder: Path) -> Iterator[None]:
+    """Let this process have so many bytes more than it has once CUDA's libraries have theirs."""
+    model = on_gpu("Llama", max_position_embeddings=8192)
+    train_step(model, 0)
+    evaluated(model, folder, False)
+    del model
+    gc.collect()
+    torch.cuda.empty_cache()
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + room) / total)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def train_step(model: Any, activations: float) -> None:
+    ids = torch.arange(8, 24, device="cuda").view(1, -1)
+    held = torch.ones(int(activations), dtype=torch.uint8, device="cuda")
+    model(ids, labels=ids).loss.backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight -= 0.1 * weight.grad
+            weight.grad = None
+    del held
+
+
 @pytest.mark.parametrize("keep_cache", [False, "auto"])
 def test_training_at_the_edge_of_memory_does_not_fail_because_of_evals(
     keep_cache: Any, tmp_path: Path
 ) -> None:
     def train(folder: Path | None) -> Any:
         model = on_gpu("Llama", max_position_embeddings=8192)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(3):
-            optimizer.zero_grad()
-            ids = torch.arange(8, 24, device="cuda").view(1, -1)
-            activations = torch.ones(int(room * 0.9), dtype=torch.uint8, device="cuda")
-            model(ids, labels=ids).loss.backward()
-            optimizer.step()
-            del activations
+            train_step(model, 0.9 * 700e6)
             if folder is not None:
                 evaluated(model, folder / str(step), keep_cache, step)
         return [weight.detach().cpu() for weight in model.parameters()]
 
-    gc.collect()
-    torch.cuda.empty_cache()
-    room = 700e6
-    total = torch.cuda.mem_get_info()[1]
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + room) / total)
-    try:
-        alone, with_evals = train(None), train(tmp_path)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
+    with limited_memory(700e6, tmp_path / "before"):
+        alone, with_evals = train(None), train(tmp_path / "evals")
     assert all(map(torch.equal, alone, with_evals))
+
+
+@pytest.mark.parametrize("keep_cache", [False, "auto"])
+def test_training_that_grows_gets_the_memory_of_graphs_before_it_needs_it(
+    keep_cache: Any, tmp_path: Path
+) -> None:
+    kept = []
+
+    def train(folder: Path | None) -> Any:
+        model = on_gpu("Llama", max_position_embeddings=8192)
+        periodic = None
+        for step in range(28):
+            train_step(model, 50e6 + 20e6 * step)
+            if folder is not None and periodic is None:
+                periodic = evaluated(model, folder, keep_cache, step=99, every_steps=100)
+            elif periodic is not None:
+                assert periodic.maybe_run(100 + step, model) is None  # no eval is due
+                kept.append(torch.cuda.memory_allocated() > 300e6)
+        return [weight.detach().cpu() for weight in model.parameters()]
+
+    with limited_memory(700e6, tmp_path / "before"):
+        alone, with_evals = train(None), train(tmp_path / "evals")
+    assert all(map(torch.equal, alone, with_evals))
+    assert kept[0] is (keep_cache == "auto")
+    assert not kept[-1]
 
 
 def test_the_random_state_of_the_gpu_is_left_alone() -> None:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from heldout.datasets import ordered_by_id
+from heldout.decoding.memory import give_back_if_tight
 from heldout.errors import InvalidInput, RunBusy
 from heldout.isolation import modules_of, untouched_random_state
 from heldout.rollout import EvalDefinition
@@ -251,6 +252,7 @@ class PeriodicEval:
         self._begin_at(step, follows=max(0, step - 1))
         dispatcher = self._poll_dispatcher(step)
         if not self._cadence.reach(step):
+            give_back_if_tight()
             return None
         run_due = partial(self._run_due, step, dispatcher if not wait else None, saved_at)
         return self._with_others(model, run_due)

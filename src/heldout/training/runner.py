@@ -342,8 +342,8 @@ def live_model(
         graphs: Whether to capture CUDA graphs; by default if possible.
         keep_cache: Whether graphs and key-value caches stay on the GPU from one eval to the next;
             False captures anew, which takes 0.3 to 0.6 seconds. "auto" keeps them while what
-            training has needed at its highest fits beside them. Evals in the background keep
-            theirs.
+            training has needed at its highest fits beside them with a tenth of the memory to
+            spare, and looks at every step. Evals in the background keep theirs.
         settings: Fields of `Runner`. Decoding is greedy unless `sampling` is set.
     """
     from heldout.decoding import Decoder
