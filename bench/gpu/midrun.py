@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from heldout.decoding import Decoder, Prompt, fusing, graphs
+from heldout.decoding import Decoder, Prompt, fusing, placing
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -258,7 +258,7 @@ def ablation(model: Any, asked: list[Prompt], found: dict[str, Any]) -> dict[str
     cases: dict[str, tuple[Any, dict[str, Any]]] = {
         "all": (fusing, {}),
         "attention by a kernel, layers as they are": (fusing, {"_fuse_layers": nothing}),
-        "without Triton": (graphs, {"why_no_triton": lambda device: "left out"}),
+        "without Triton": (placing, {"why_no_triton": lambda device: "left out"}),
     }
     out = {}
     for name, (home, others) in cases.items():
