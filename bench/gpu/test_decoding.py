@@ -234,56 +234,24 @@ def test_release_gives_the_memory_back() -> None:
     assert torch.cuda.memory_allocated() < before + 2**20 + 64 * 2**20
 
 
-def evaluated(
-    model: Any, folder: Path, keep_cache: Any, step: int = 0, every_steps: int = 1
-) -> Any:
-    """An eval of a model in training, whose cache takes half a gigabyte."""
+def evals_of(folder: Path, keep_cache: Any, every_steps: int = 1) -> PeriodicEval:
+    """Evals of a model in training, whose cache takes half a gigabyte."""
     samples = [Sample(f"{i}", {"question": f"w{i} w{i + 1}"}) for i in range(8)]
     builder = live_model(
         tokenizer(), lambda trajectory, sample: 1.0, max_new=4000, rows=64, keep_cache=keep_cache
     )
-    periodic = PeriodicEval(samples, builder, every_steps=every_steps, run_dir=folder)
+    return PeriodicEval(samples, builder, every_steps=every_steps, run_dir=folder)
+
+
+def evaluate(periodic: PeriodicEval, step: int, model: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # Ends after a few tokens; the cache is of the longest.
         patch.setattr(model.generation_config, "eos_token_id", list(range(3, 64)))
-        point = periodic.maybe_run(step + 1, model)
+        point = periodic.maybe_run(step, model)
     assert point is not None
     assert point.skipped is None, point.skipped
+    assert point.decoding is not None
     assert point.decoding["way"] == "captured"
-    return periodic
-
-
-@pytest.mark.parametrize(("keep_cache", "kept"), [(False, False), ("auto", True), (True, True)])
-def test_an_eval_leaves_the_gpu_as_it_found_it_or_keeps_its_cache(
-    keep_cache: Any, kept: bool, tmp_path: Path
-) -> None:
-    model = on_gpu("Llama", max_position_embeddings=8192)
-    evaluated(model, tmp_path / "first", False)  # CUDA libraries have their workspaces now
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    periodic = evaluated(model, tmp_path / "second", keep_cache)
-    after = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    grown = [a - b for a, b in zip(after, before, strict=True)]
-    assert (max(grown) > 100e6) is kept, grown
-    assert kept or max(grown) <= 64e6
-    del periodic
-
-
-@contextmanager
-def limited_memory(room: float, folder: Path) -> Iterator[None]:
-    """Let this process have so many bytes more than it has once CUDA's libraries have theirs."""
-    model = on_gpu("Llama", max_position_embeddings=8192)
-    train_step(model, 0)
-    evaluated(model, folder, False)
-    del model
-    gc.collect()
-    torch.cuda.empty_cache()
-    total = torch.cuda.mem_get_info()[1]
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + room) / total)
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def train_step(model: Any, activations: float) -> None:
@@ -297,20 +265,58 @@ def train_step(model: Any, activations: float) -> None:
     del held
 
 
+def model_after_workspaces(folder: Path) -> Any:
+    """A model to train, once CUDA's libraries have the memory that they never give back."""
+    model = on_gpu("Llama", max_position_embeddings=8192)
+    train_step(model, 0)
+    evaluate(evals_of(folder, False), 1, model)
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return on_gpu("Llama", max_position_embeddings=8192)
+
+
+@pytest.mark.parametrize(("keep_cache", "kept"), [(False, False), ("auto", True), (True, True)])
+def test_an_eval_leaves_the_gpu_as_it_found_it_or_keeps_its_cache(
+    keep_cache: Any, kept: bool, tmp_path: Path
+) -> None:
+    model = model_after_workspaces(tmp_path / "before")
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    periodic = evals_of(tmp_path / "evals", keep_cache)
+    for step in (1, 2):
+        train_step(model, 0)
+        evaluate(periodic, step, model)
+    after = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    grown = [a - b for a, b in zip(after, before, strict=True)]
+    assert (max(grown) > 100e6) is kept, grown
+    assert kept or max(grown) <= 64e6
+
+
+@contextmanager
+def limited_memory(room: float) -> Iterator[None]:
+    """Let this process have so many bytes more than it has."""
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + room) / total)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 @pytest.mark.parametrize("keep_cache", [False, "auto"])
 def test_training_at_the_edge_of_memory_does_not_fail_because_of_evals(
     keep_cache: Any, tmp_path: Path
 ) -> None:
-    def train(folder: Path | None) -> Any:
-        model = on_gpu("Llama", max_position_embeddings=8192)
-        for step in range(3):
-            train_step(model, 0.9 * 700e6)
-            if folder is not None:
-                evaluated(model, folder / str(step), keep_cache, step)
+    def train(periodic: PeriodicEval | None) -> Any:
+        model = model_after_workspaces(tmp_path / f"before-{periodic is None}")
+        with limited_memory(700e6):
+            for step in range(1, 5):
+                train_step(model, 0.9 * 700e6)
+                if periodic is not None:
+                    evaluate(periodic, step, model)
         return [weight.detach().cpu() for weight in model.parameters()]
 
-    with limited_memory(700e6, tmp_path / "before"):
-        alone, with_evals = train(None), train(tmp_path / "evals")
+    alone, with_evals = train(None), train(evals_of(tmp_path / "evals", keep_cache))
     assert all(map(torch.equal, alone, with_evals))
 
 
@@ -320,23 +326,25 @@ def test_training_that_grows_gets_the_memory_of_graphs_before_it_needs_it(
 ) -> None:
     kept = []
 
-    def train(folder: Path | None) -> Any:
-        model = on_gpu("Llama", max_position_embeddings=8192)
-        periodic, before = None, torch.cuda.memory_allocated()
-        for step in range(28):
-            train_step(model, 50e6 + 20e6 * step)
-            if folder is not None and periodic is None:
-                periodic = evaluated(model, folder, keep_cache, step=99, every_steps=100)
-            elif periodic is not None:
-                assert periodic.maybe_run(100 + step, model) is None  # no eval is due
-                kept.append(torch.cuda.memory_allocated() > before + 200e6)
+    def train(periodic: PeriodicEval | None) -> Any:
+        model = model_after_workspaces(tmp_path / f"before-{periodic is None}")
+        before = torch.cuda.memory_allocated()
+        with limited_memory(3e9):
+            for step in range(1, 30):  # evals are due at 1 and 2, then no more
+                train_step(model, 50e6 if step < 3 else 100e6 * (step - 2))
+                if periodic is None:
+                    continue
+                if step < 3:
+                    evaluate(periodic, 100 * step, model)
+                else:
+                    assert periodic.maybe_run(200 + step, model) is None
+                kept.append(torch.cuda.memory_allocated() > before + 100e6)
         return [weight.detach().cpu() for weight in model.parameters()]
 
-    with limited_memory(700e6, tmp_path / "before"):
-        alone, with_evals = train(None), train(tmp_path / "evals")
+    evals = evals_of(tmp_path / "evals", keep_cache, every_steps=100)
+    alone, with_evals = train(None), train(evals)
     assert all(map(torch.equal, alone, with_evals))
-    assert kept[0] is (keep_cache == "auto")
-    assert not kept[-1]
+    assert (kept[0], kept[1], kept[-1]) == (False, keep_cache == "auto", False), kept
 
 
 def test_the_random_state_of_the_gpu_is_left_alone() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
+from heldout.decoding.model import device_of
 from heldout.errors import InvalidInput
 
 log = logging.getLogger("heldout")
@@ -16,44 +17,46 @@ SPARE_SHARE = 0.1
 """Of the memory that this process may use, left free beside what training has needed so far."""
 
 
-class GpuMemory:
-    """The memory of a device around an eval: what training needs, and what decoding may keep.
+class KeptMemory:
+    """What a decoder keeps on a GPU between the evals of a model in training.
 
     Args:
-        device: Of the model; on others than GPUs nothing is kept or given back.
+        decoder: The decoder.
+        model: Its model; elsewhere than on a GPU nothing is given back.
         keep: Whether to keep graphs and caches: True, False, or "auto" while training has room.
-
-    Raises:
-        InvalidInput: `keep` is something else.
     """
 
-    def __init__(self, device: Any, keep: KeepCache) -> None:
-        if keep not in (True, False, "auto"):
-            raise InvalidInput(f'keep_cache is True, False or "auto", got {keep!r}')
-        self._device, self._keep = device, keep
+    def __init__(self, decoder: Any, model: Any, keep: KeepCache) -> None:
+        self._decoder, self._model, self._keep = decoder, model, keep
+        self._evals = 0
         self._needed = 0
-        """The most that training, or an eval, has had beyond what it has between steps."""
+        """The most that training, or an eval, has had beyond what there is between steps."""
         self._retries = 0
         self._private = 0
-        """Memory that only graphs can use again, ours or the trainer's."""
-        if self._keep == "auto" and device.type == "cuda":
+        """Bytes that are free, but only for graphs: ours or the trainer's."""
+
+    @property
+    def _device(self) -> Any:
+        return device_of(self._model)
+
+    def begin_eval(self) -> None:
+        """Note what training has needed so far."""
+        if self._device.type == "cuda" and self._keep == "auto":
             self._read()
 
-    def give_back(self, decoder: Any) -> None:
-        """Free what a decoder keeps, unless it may be kept; at the end of an eval."""
+    def end_eval(self) -> None:
+        """Give the memory back, unless it may be kept."""
         if self._device.type != "cuda" or self._keep is True:
             return
         if self._keep == "auto":
-            import torch
-
+            self._evals += 1
             self._retries = self._read()["num_alloc_retries"]
-            segments = torch.cuda.memory_snapshot()
-            private = [s for s in segments if tuple(s["segment_pool_id"]) != (0, 0)]
-            self._private = sum(s["total_size"] - s["allocated_size"] for s in private)
-            if not self.is_tight():
-                _KEEPING[decoder] = self
+            self._private = _count_private_bytes(self._device)
+            # Before the first eval there may have been no training whose need could be known.
+            if self._evals > 1 and not self.is_tight():
+                _KEEPING.add(self)
                 return
-        _release(decoder)
+        self.give_back()
 
     def is_tight(self) -> bool:
         """Whether training might run out of memory beside what is kept."""
@@ -68,6 +71,15 @@ class GpuMemory:
         reusable = reserved - numbers["allocated_bytes.all.current"] - self._private
         return bool(min(free, limit - reserved) + reusable < self._needed + SPARE_SHARE * limit)
 
+    def give_back(self) -> None:
+        """Free what the decoder keeps."""
+        import torch
+
+        _KEEPING.discard(self)
+        self._decoder.release()
+        gc.collect()  # graphs that are still referred to would keep their memory
+        torch.cuda.empty_cache()
+
     def _read(self) -> dict[str, int]:
         """Read the allocator's numbers, and from them what training needs."""
         import torch
@@ -78,22 +90,30 @@ class GpuMemory:
         return numbers
 
 
-_KEEPING: WeakKeyDictionary[Any, GpuMemory] = WeakKeyDictionary()
-"""Decoders that keep something while training has room."""
+_KEEPING: WeakSet[KeptMemory] = WeakSet()
+"""What is kept while training has room."""
 
 
 def give_back_if_tight() -> None:
-    """Free what decoders keep if training needs the room; between training steps."""
-    for decoder, memory in list(_KEEPING.items()):
+    """Free what is kept beside training if it needs the room; between training steps."""
+    for memory in list(_KEEPING):
         if memory.is_tight():
-            log.info("memory is tight: the next eval captures its graphs anew")
-            _release(decoder)
+            log.info("GPU memory is tight: the next eval captures its graphs anew")
+            memory.give_back()
 
 
-def _release(decoder: Any) -> None:
+def check_keep_cache(keep: object) -> None:
+    """Refuse what is no value of `keep_cache`."""
+    if keep not in (True, False, "auto"):
+        raise InvalidInput(f'keep_cache is True, False or "auto", got {keep!r}')
+
+
+def _count_private_bytes(device: Any) -> int:
     import torch
 
-    _KEEPING.pop(decoder, None)
-    decoder.release()
-    gc.collect()  # graphs that are still referred to would keep their memory
-    torch.cuda.empty_cache()
+    private = (
+        segment["total_size"] - segment["allocated_size"]
+        for segment in torch.cuda.memory_snapshot()
+        if segment["device"] == device.index and tuple(segment["segment_pool_id"]) != (0, 0)
+    )
+    return sum(private)

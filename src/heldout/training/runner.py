@@ -341,17 +341,21 @@ def live_model(
         rows: Largest batch.
         graphs: Whether to capture CUDA graphs; by default if possible.
         keep_cache: Whether graphs and key-value caches stay on the GPU from one eval to the next;
-            False captures anew, which takes 0.3 to 0.6 seconds. "auto" keeps them while what
-            training has needed at its highest fits beside them with a tenth of the memory to
-            spare, and looks at every step. Evals in the background keep theirs.
+            False captures anew, which takes 0.3 to 0.6 seconds. "auto" keeps them from the second
+            eval on, while what training and evals have needed at their highest fits beside them
+            with a tenth of the memory to spare; it looks at every step. Evals in the background
+            keep theirs.
         settings: Fields of `Runner`. Decoding is greedy unless `sampling` is set.
+
+    Raises:
+        InvalidInput: An argument is invalid.
     """
     from heldout.decoding import Decoder
     from heldout.decoding.chat import ChatModel, answer_all
     from heldout.decoding.likelihood import LikelihoodModel
-    from heldout.decoding.memory import GpuMemory
-    from heldout.decoding.model import device_of
+    from heldout.decoding.memory import KeptMemory, check_keep_cache
 
+    check_keep_cache(keep_cache)
     score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     prototype = Runner(
@@ -367,13 +371,15 @@ def live_model(
     finding = threading.Lock()
 
     @lru_cache(KEPT_MODELS)
-    def prepare(model: Any) -> tuple[ChatModel, Decoder, LikelihoodModel]:
+    def prepare(model: Any) -> tuple[ChatModel, Decoder, LikelihoodModel, KeptMemory]:
         """Return the decoder of a model, cached for the last few: the live model and its copies."""
         name = "the model in training"
+        decoder = Decoder(model, tokenizer, rows=rows, graphs=graphs)
         return (
             ChatModel(model, tokenizer, name),
-            Decoder(model, tokenizer, rows=rows, graphs=graphs),
+            decoder,
             LikelihoodModel(model, tokenizer, name, rows=rows),
+            KeptMemory(decoder, model, keep_cache),
         )
 
     def bind(model: Any) -> dict[str, Any]:
@@ -382,8 +388,8 @@ def live_model(
         if (reason := explain_sharding(model)) is not None:
             raise InvalidInput(reason)
         with finding:
-            chat, decoder, likelihoods = prepare(model)
-
+            chat, decoder, likelihoods, memory = prepare(model)
+        memory.begin_eval()
         asked = False
 
         def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
@@ -406,12 +412,10 @@ def live_model(
         def describe() -> dict[str, Any]:
             return decoder.describe() or likelihoods.describe()
 
-        memory = GpuMemory(device_of(model), keep_cache)
-
         def release() -> None:
             nonlocal asked
             asked = False
-            memory.give_back(decoder)
+            memory.end_eval()
 
         return {"answer": answer, "describe": describe, "release": release}
 
