@@ -715,9 +715,11 @@ def test_a_comparison_shows_verdict_samples_and_both_conversations(
     page.get_by_label("metric").select_option("brief")
     see(page, "shop-tuned − shop-base, brief")
     page.get_by_label("metric").select_option("reward")
+    see(page, "shop-tuned − shop-base, reward")
     see(page, f"{gained['total']} of 120 samples")
+    page.locator(".pairs [role=grid][aria-busy=false]").wait_for()  # rows of "brief" do not open
     page.locator(".pairs [role=row][aria-selected=true]").click()  # once more opens it
-    page.get_by_role("heading", name=gained["rows"][0]["id"], exact=True).wait_for()
+    page.get_by_role("heading", name=gained["rows"][0]["id"], exact=True, level=1).wait_for()
     see(page, "the same in both")
     page.keyboard.press("Escape")
     see(page, "Sample by sample")
