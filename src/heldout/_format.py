@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # Controls, formatting such as bidi marks, surrogates, private and unassigned, line separators.
 _UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -56,6 +57,12 @@ def count(n: int, noun: str) -> str:
 def samples(n: int) -> str:
     """Format a count of samples."""
     return count(n, "sample")
+
+
+def pass_rate_keys(summary: Mapping[str, object]) -> dict[str, str]:
+    """Return the key of each pass@k and pass^k of a summary, by its label: pass@4, pass^4."""
+    matches = [re.fullmatch("pass_(at|hat)_([0-9]+)", key) for key in summary]
+    return {f"pass{'@' if m[1] == 'at' else '^'}{m[2]}": m[0] for m in matches if m}
 
 
 def list_some(texts: Sequence[str], most: int, separator: str = "; ") -> str:

@@ -54,6 +54,21 @@ def test_follow_prints_a_line_for_each_point_and_continues(
     assert "model: checkpoint-30" in shown.out
 
 
+def test_follow_that_could_evaluate_no_new_checkpoint_says_so_in_its_exit_code(
+    folder: Path, heldout: Heldout
+) -> None:
+    command = ("curve", "follow", "run", "--eval", "quiz.py", "--once")
+    for step in (10, 20):
+        (folder / f"checkpoint-{step}/config.json").write_text('{"model_type": "unheard-of"}')
+    outcome = heldout(*command)
+    assert outcome.code == 4
+    assert "none of 2 new checkpoints could be evaluated: " in outcome.err
+    assert "unheard-of" in outcome.err
+    assert outcome.out.startswith("step 10  seconds ")
+    saved.save(folder / "checkpoint-30", 3)
+    assert heldout(*command).code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -270,6 +270,14 @@ def test_what_a_summary_says_is_not_taken_at_its_word() -> None:
     assert point(1, None).reward is None
 
 
+def test_a_metric_named_as_pass_at_k_is_the_score_functions_own() -> None:
+    own = {"metric_pass@2": 0.5, "metric_pass@2_n": 3, "metric_pass@2_stderr": 0.1}
+    both = point(10, summary={**own, "pass_at_2": 1.0, "pass_hat_2": 0.0})
+    assert both.metrics() == ["pass@2", "pass^2"]
+    assert both.value_and_interval("pass@2") == (0.5, None)
+    assert both.value_and_interval("pass^2") == (0.0, None)
+
+
 def test_metrics_are_named_by_the_summary() -> None:
     of_one = {"metric_len": 5.0, "metric_len_n": 2, "metric_len_stderr": 0.1}
     bounds = {"metric_len_ci_low": 4.0, "metric_len_ci_high": 6.0}

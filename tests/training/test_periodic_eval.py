@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,6 +30,7 @@ from heldout import (
     Score,
     Trajectory,
 )
+from heldout.analysis.passes import summarize_report
 from heldout.environment import Reply
 from heldout.errors import (
     DuplicateSampleId,
@@ -50,6 +52,7 @@ from heldout.training import (
     run_eval,
 )
 from heldout.training.curve import CurveWriter, request_stop
+from heldout.training.metrics import point_fields
 from heldout.training.verdicts import Judgement
 from tests.training.curves import CLIMB, curve
 from tests.training.toys import (
@@ -168,6 +171,46 @@ def test_maybe_run_writes_a_line_an_eval(tmp_path: Path) -> None:
     assert points[0].n == 8
     assert points[0].ci is not None
     assert {o.id: o.reward for o in points[0].outcomes} == {f"q{i}": float(i < 4) for i in range(8)}
+
+
+def test_an_eval_with_repeats_has_pass_at_k_over_its_samples(tmp_path: Path) -> None:
+    asked: Counter[str] = Counter()
+
+    def answer(requests: Any, keep_going: Any) -> Any:
+        """Answer question i right at its first i attempts; one attempt at question 3 errors."""
+        answers: list[Any] = []
+        for request in requests:
+            question = request.messages[-1].text
+            asked[question] += 1
+            right = asked[question] <= int(question)
+            answers.append(question if right else "?")
+            if (question, asked[question]) == ("3", 4):
+                answers[-1] = ValueError("no")
+        return answers
+
+    evals = periodic(tmp_path, runner_builder=answering(answer, repeats=4))
+    point = evals.maybe_run(10)
+    assert (point.n, point.number("n_errors")) == (32, 1)
+    rate, interval = point.value_and_interval("pass@4")
+    assert rate == 7 / 8  # all but question 0
+    assert interval is not None
+    assert interval[0] < rate < interval[1]
+    assert point.value_and_interval("pass^4")[0] == 4 / 8  # questions 4 to 7
+    assert point.number("pass_at_4_n") == 8
+    assert point.metrics() == ["length", "right", "pass@4", "pass^4"]
+    shown = summarize_report(EvalReport.load(evals.run_dir / point.run))
+    passes = {key: value for key, value in shown.items() if key.startswith(("pass_at", "pass_hat"))}
+    assert len(passes) == 10
+    assert passes.items() <= point.summary.items()
+    assert passes.items() <= point_fields(point).items()
+
+
+def test_a_score_that_is_a_number_has_the_name_of_its_function(tmp_path: Path) -> None:
+    def is_right(trajectory: Trajectory, sample: Sample) -> float:
+        return float(trajectory.answer == sample.ground_truth)
+
+    evals = periodic(tmp_path, runner_builder=answering(score_fn=is_right))
+    assert evals.maybe_run(10).metrics() == ["is_right"]
 
 
 def test_the_last_step_is_evaluated_off_cadence_and_not_twice(tmp_path: Path) -> None:

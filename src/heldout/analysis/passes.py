@@ -225,6 +225,23 @@ def summarize_report(
     return report.mark_selected(summary)
 
 
+def summarize_passes(results: Sequence[EvalResult], k: int, pass_threshold: float) -> Summary:
+    """Return pass@k and pass^k of results with at least k attempts at each sample.
+
+    Args:
+        results: The results, errored ones included.
+        k: Number of attempts.
+        pass_threshold: The reward that passes.
+
+    Returns:
+        What `summarize_report` adds to a summary; all None where nothing has a score.
+
+    Raises:
+        InvalidInput: A sample has fewer than k attempts.
+    """
+    return _summarize_passes(read_table(results, None), k, None, pass_threshold, strict=True)
+
+
 def slices_and_total(
     report: EvalReport, *by: str, cluster: str
 ) -> tuple[dict[tuple[Any, ...], Summary], Summary]:

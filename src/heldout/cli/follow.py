@@ -13,7 +13,7 @@ from heldout.cli._cluster import ClusterOptions, executor_options
 from heldout.cli._options import count_option
 from heldout.cli._tables import print_json
 from heldout.cli.run import RunRequest, configure, load_eval_file, stdout_for_json
-from heldout.errors import InvalidInput
+from heldout.errors import EvalFailed, InvalidInput
 from heldout.reporting.curves import describe_status, format_point, point_as_dict, read_curve
 from heldout.training.curve import CurvePoint
 
@@ -140,7 +140,10 @@ def command(
     run_dir = Path(output_dir) / (name or f"{label}-{folder.resolve().name}")
     _announce(folder, run_dir, options["pattern"])
 
+    skips: list[str | None] = []  # by point; None for a result
+
     def print_point(point: CurvePoint) -> None:
+        skips.append(point.skipped)
         if as_json:
             print_json(point_as_dict(point), "curve follow")
         else:
@@ -167,6 +170,9 @@ def command(
         ) from None
     if not as_json:
         _print_end(run_dir)
+    if skips and None not in skips:
+        none = f"none of {count(len(skips), 'new checkpoint')} could be evaluated"
+        raise EvalFailed(f"{none}: {skips[-1]}")
 
 
 def _announce(folder: Path, run_dir: Path, pattern: str | None) -> None:

@@ -341,7 +341,8 @@ def _make_columns(points: Sequence[CurvePoint]) -> list[RankedColumn]:
 
 def _format_metric(point: CurvePoint, name: str) -> str:
     """Return a metric's mean, with its number of values where that is not the reward's."""
-    value, n = point.number(f"metric_{name}"), point.number(f"metric_{name}_n")
+    key = point.summary_key(name)
+    value, n = point.number(key), point.number(f"{key}_n")
     if value is None or n is None or n == point.n:
         return number(value)
     return f"{number(value)} of {n:.0f}"

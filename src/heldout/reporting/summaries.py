@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from heldout._format import count, cut, interval, list_some, number
+from heldout._format import count, cut, interval, list_some, number, pass_rate_keys
 from heldout.chat.finish_reasons import is_known_finish_reason
 from heldout.config import MAX_ERROR_RATE
 from heldout.errors import InvalidInput, RunDirectoryError
@@ -181,7 +181,7 @@ def _build_summary_table(summary: Summary, pass_threshold: float | None) -> Tabl
         is_metric = key.startswith(("metric_", "metric."))
         if is_metric and f"{key}_n" in summary and f"{key}_ci_low" in summary:
             rows.append((key[len("metric_") :], key, f"{key}_ci", str(summary[f"{key}_n"])))
-    for key, label in _pass_rates(summary):
+    for label, key in pass_rate_keys(summary).items():
         n = summary[f"{key}_n"]
         rows.append((label, key, f"{key}_ci", "–" if n is None else count(n, "sample")))
     # A reward that is 0 or 1 is also the pass rate and its only metric: one row says so.
@@ -191,12 +191,6 @@ def _build_summary_table(summary: Summary, pass_threshold: float | None) -> Tabl
         labels.setdefault((number(summary[key]), bounds, of), []).append(label)
     cells = [[" = ".join(names), *numbers] for numbers, names in labels.items()]
     return Table([Column("", wrap=True), "mean", Column("95% interval"), "n"], cells)
-
-
-def _pass_rates(summary: Summary) -> list[tuple[str, str]]:
-    """Return key and label of each pass@k and pass^k in a summary."""
-    matches = [(key, re.fullmatch("pass_(at|hat)_([0-9]+)", key)) for key in summary]
-    return [(key, f"pass{'@' if m[1] == 'at' else '^'}{m[2]}") for key, m in matches if m]
 
 
 def _describe_state(report: EvalReport, reason: str | None) -> Iterator[Line]:
@@ -272,7 +266,7 @@ def _make_notes(summary: Summary) -> Iterator[str]:
             "errored items count as 0 in the reward, which is more than others scored: "
             "read the scored only"
         )
-    for key, label in _pass_rates(summary):
+    for label, key in pass_rate_keys(summary).items():
         if short := summary.get(f"{key}_short"):
             k = key.rpartition("_")[2]
             have = "has" if short == 1 else "have"

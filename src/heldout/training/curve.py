@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from heldout._format import pass_rate_keys
 from heldout.errors import UNENCODABLE, HeldoutError, InvalidInput
 from heldout.store.journal import cluster_of, plain_value
 from heldout.store.jsonl import LineFormat, LineWriter, lines, open_to_read
@@ -170,18 +171,26 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return value if math.isfinite(value) else None
 
     def value_and_interval(self, metric: str) -> tuple[float | None, tuple[float, float] | None]:
-        """Return value and interval of "reward", "pass_rate" or a metric of the score function."""
-        keys = {"reward": ("mean", "ci"), "pass_rate": ("pass_rate", "pass_rate_ci")}
-        value, interval = keys.get(metric, (f"metric_{metric}", f"metric_{metric}_ci"))
+        """Return value and interval of "reward", "pass_rate" or one of `metrics`."""
+        key = self.summary_key(metric)
+        interval = "ci" if key == "mean" else f"{key}_ci"
         low, high = self.number(f"{interval}_low"), self.number(f"{interval}_high")
         known = low is not None and high is not None and low <= high
-        return self.number(value), (low, high) if known else None  # type: ignore[return-value]
+        return self.number(key), (low, high) if known else None  # type: ignore[return-value]
+
+    def summary_key(self, metric: str) -> str:
+        """Return the key of "reward", "pass_rate" or one of `metrics` in the summary."""
+        summary, own = self.summary or {}, f"metric_{metric}"
+        if metric in ("reward", "pass_rate"):
+            return "mean" if metric == "reward" else metric
+        return own if own in summary else pass_rate_keys(summary).get(metric, own)
 
     def metrics(self) -> list[str]:
-        """Names of the metrics in the summary, in its order."""
+        """Names of the score function's metrics in the summary, then pass@k and pass^k."""
         summary = self.summary or {}
-        names = (key.removeprefix("metric_") for key in summary if key.startswith("metric_"))
-        return [n for n in names if {f"metric_{n}_n", f"metric_{n}_stderr"} <= {*summary}]
+        names = [key.removeprefix("metric_") for key in summary if key.startswith("metric_")]
+        names = [n for n in names if {f"metric_{n}_n", f"metric_{n}_stderr"} <= {*summary}]
+        return list(dict.fromkeys([*names, *pass_rate_keys(summary)]))
 
 
 # --- The file -----------------------------------------------------------------------------------

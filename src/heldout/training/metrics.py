@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any, cast
 
+from heldout._format import pass_rate_keys
 from heldout.errors import InvalidInput
 from heldout.training.curve import CurvePoint
 
@@ -67,7 +68,8 @@ def point_fields(point: CurvePoint) -> dict[str, Any]:
     if fields["n_errors"]:
         rewards.append(0.0)
     fields |= {"reward_min": min(rewards, default=None), "reward_max": max(rewards, default=None)}
-    fields |= {key: value for key, value in summary.items() if key.startswith("metric_")}
+    extra = ("metric_", *pass_rate_keys(summary).values())
+    fields |= {key: value for key, value in summary.items() if key.startswith(extra)}
     if point.final:
         fields["final"] = True
     if point.partial is not None:

@@ -22,6 +22,7 @@ import anyio
 import msgspec
 
 from heldout._aio import CallerThread, CancelTimeout, run_in_loop_thread
+from heldout.analysis.passes import summarize_passes
 from heldout.config import EvalConfig
 from heldout.datasets import distinct
 from heldout.engine import Evaluation
@@ -583,4 +584,6 @@ def _merge(
         merged = EvalReport(results, summary, config)
         merged.save(task.run_dir / run, parquet_from=PARQUET_FROM)
     cut = f"{ended} after {len(results)} of {asked} items" if len(results) < asked else None
+    if first.repeats > 1:
+        summary = {**summary, **summarize_passes(results, first.repeats, task.pass_threshold)}
     return measured(summary=summary, partial=cut, run=run)

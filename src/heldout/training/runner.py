@@ -30,6 +30,7 @@ from heldout.rollout import (
     own_sampling,
     turn_limit,
 )
+from heldout.scoring.grades import as_score
 from heldout.scoring.rubric import Rubric
 from heldout.store.report import EvalReport
 from heldout.training.settings import DEFAULT_MAX_NEW, EnvironmentSettings
@@ -218,12 +219,12 @@ def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
     """Return the score function, applied to the model's last turn after the filter."""
     turns = anyio.Lock()
 
-    async def score_seen(trajectory: Trajectory, sample: Sample) -> Score | float:
+    async def score_seen(trajectory: Trajectory, sample: Sample) -> Score:
         # All items of a batch are answered at once, and would be scored in one go. One by one,
         # those that have not begun when time is up can be left out.
         async with turns:
             score = score_fn(_seen_through(trajectory, answer_filter), sample)
-        return await settle(score)
+        return as_score(await settle(score), score_fn)  # a number's metric has its name
 
     set_known_as(score_seen, score_fn)  # what a report stores as its scorer is the eval's own
     return score_seen
