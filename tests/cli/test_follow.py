@@ -55,8 +55,9 @@ def test_follow_prints_a_line_for_each_point_and_continues(
 
 
 def test_follow_that_could_evaluate_no_new_checkpoint_says_so_in_its_exit_code(
-    folder: Path, heldout: Heldout
+    folder: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("heldout.training.checkpoints.following.OLD_SECONDS", -1.0)
     command = ("curve", "follow", "run", "--eval", "quiz.py", "--once")
     for step in (10, 20):
         (folder / f"checkpoint-{step}/config.json").write_text('{"model_type": "unheard-of"}')
