@@ -37,7 +37,11 @@ EVALS_PAGES := docs/inspect.md docs/lm-eval.md docs/verifiers.md
 # vLLM wants an older transformers than the rest is tested with.
 VLLM_TESTS := tests/integration/vllm
 VLLM_PAGES := docs/vllm.md
+# It brings triton, whose interpreter runs the kernels on a CPU.
+KERNEL_TESTS := tests/decoding/test_kernels.py
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
+ELSEWHERE := $(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS) $(VLLM_TESTS) $(KERNEL_TESTS)) \
+	$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES) $(VLLM_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
 
 .PHONY: demo test test-slow coverage check format bundle bench torture dist screenshots environments clean
 .DEFAULT_GOAL := demo
@@ -83,12 +87,11 @@ demo: .venv/local
 # Two test processes with a thread each: with more, torch's threads wait for one another on two cores.
 test: export OMP_NUM_THREADS := 1
 test: environments
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
-		$(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS) $(VLLM_TESTS)) \
-		$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES) $(VLLM_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ELSEWHERE)
 	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
 	$(EVALS)/python -m pytest -q -n 2 --dist loadfile $(EVALS_TESTS)
 	$(VLLM)/python -m pytest -q -n 2 --dist loadfile $(VLLM_TESTS)
+	TRITON_INTERPRET=1 $(VLLM)/python -m pytest -q -n 2 $(KERNEL_TESTS)
 
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: .venv/dev
@@ -97,9 +100,7 @@ test-slow: .venv/dev
 coverage: export OMP_NUM_THREADS := 1
 coverage: .venv/dev
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
-		$(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS) $(VLLM_TESTS)) \
-		$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES) $(VLLM_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
+	$(BIN)/coverage run -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ELSEWHERE)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -342,8 +342,18 @@ def test_an_answer_does_not_wait_for_the_longest_of_its_batch(
         run(main)
 
 
+EARLIER: set[threading.Thread] = set()
+"""Threads that tests of other modules have left in this process."""
+
+
+@pytest.fixture(autouse=True)
+def _earlier_threads() -> None:
+    EARLIER.update(threading.enumerate())
+
+
 def model_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "heldout-model"]
+    now = threading.enumerate()
+    return [t for t in now if t.name == "heldout-model" and t not in EARLIER]
 
 
 @both_loops

@@ -132,8 +132,10 @@ def why_not_capturable(model: Any, *, kernels: bool = False) -> str | None:
     if config.is_encoder_decoder or config.get_text_config() is not config:
         return f"{type(base).__name__} is more than a decoder of text"
     usable = ("sdpa", "eager") if kernels else ("sdpa",)
-    if config._attn_implementation not in usable or not base._supports_attention_backend:
+    if config._attn_implementation not in usable:
         return f"its attention is {config._attn_implementation}, not sdpa"
+    if not base._supports_attention_backend:
+        return f"{type(base).__name__} takes no other implementation of attention"
     cache = DynamicCache(config=config)
     if not (has_full_attention(cache) or (kernels and has_windows(cache))):
         return "not all of its layers attend to everything before"
