@@ -185,6 +185,9 @@ def test_what_cannot_be_captured_is_told_apart() -> None:
         assert "autocast" in str(why_not_capturable(model))
     model.set_attn_implementation("eager")
     assert why_not_capturable(model) == "its attention is eager, not sdpa"
+    assert why_not_capturable(model, kernels=True) is None
+    why = "StableLmForCausalLM takes no other implementation of attention"
+    assert why_not_capturable(model_of("StableLm")) == why
     assert why_not_capturable(model_of("Llama").train()) == "it is in training mode"
     assert "not a model of transformers" in str(why_not_capturable(torch.nn.Linear(2, 2)))
 

@@ -237,6 +237,23 @@ def test_a_family_says_what_generate_says(family: str) -> None:
     assert decoder.describe()["known_tokens"] > 2 * 64
 
 
+def test_any_implementation_of_attention_is_replaced() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register("another", sdpa_attention_forward)
+    AttentionMaskInterface.register("another", sdpa_mask)
+    model = model_of("Llama")
+    expected = generated(model, FEW)
+    model.set_attn_implementation("another")
+    decoder = Decoder(model, tokenizer(), rows=2, graphs=True)
+    assert ids_of(decoder.decode(FEW)) == expected
+    assert (decoder.describe()["way"], decoder.describe()["attention"]) == ("static", "another")
+    assert model.config._attn_implementation == "another"
+    assert generated(model, FEW) == expected
+
+
 def test_sampled_turns_do_not_depend_on_the_batch() -> None:
     decoder = Decoder(model_of("Llama"), tokenizer(), rows=2, graphs=True)
     hot = [Prompt(p.ids, 3, temperature=1.0, seed=i) for i, p in enumerate(FEW)]

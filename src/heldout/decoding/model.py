@@ -120,7 +120,7 @@ def why_not_capturable(model: Any, *, kernels: bool = False) -> str | None:
 
     Args:
         model: The model.
-        kernels: Whether there are kernels of Triton: for windows, and for attention of its own.
+        kernels: Whether there are kernels of Triton: for windows, and in place of any attention.
     """
     import torch
     from transformers import DynamicCache, PreTrainedModel
@@ -131,8 +131,7 @@ def why_not_capturable(model: Any, *, kernels: bool = False) -> str | None:
     config = base.config
     if config.is_encoder_decoder or config.get_text_config() is not config:
         return f"{type(base).__name__} is more than a decoder of text"
-    usable = ("sdpa", "eager") if kernels else ("sdpa",)
-    if config._attn_implementation not in usable:
+    if not kernels and config._attn_implementation != "sdpa":
         return f"its attention is {config._attn_implementation}, not sdpa"
     if not base._supports_attention_backend:
         return f"{type(base).__name__} takes no other implementation of attention"
