@@ -290,6 +290,12 @@ def test_a_command_that_fails_says_what_it_printed_last(tmp_path: Path) -> None:
         pass
 
 
+def test_a_converter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "CONVERT_SECONDS", 0.5)
+    with pytest.raises(EvalFailed, match=r"sleep 600 did not end within 0.5 s: it printed nothing"):
+        commands.convert(["sleep", "600"], tmp_path / "log")
+
+
 def test_a_server_of_others_that_answers_at_the_port_is_not_believed(tmp_path: Path) -> None:
     other = HTTPServer(("127.0.0.1", 0), _OtherServer)
     Thread(target=other.serve_forever, daemon=True).start()

@@ -26,6 +26,8 @@ from heldout.errors import EvalFailed, InvalidInput
 
 END_SECONDS = 20.0
 """How long a process may take to end after SIGTERM."""
+CONVERT_SECONDS = 4 * 3600.0
+"""How long a converter may take: one that hangs is a skip, and the next checkpoint is taken."""
 TAIL_BYTES = 2000
 TAIL_LINES = 3
 """How much of what a failed command printed is shown."""
@@ -67,10 +69,14 @@ def convert(words: Sequence[str], log: Path, environment: Mapping[str, str] | No
     """Run a converter, and wait for it.
 
     Raises:
-        EvalFailed: It cannot be started, or fails.
+        EvalFailed: It cannot be started, fails, or does not end.
     """
     with _process(words, log, environment) as process:
-        code = process.wait()
+        try:
+            code = process.wait(CONVERT_SECONDS)
+        except subprocess.TimeoutExpired:
+            late = f"{_shorten(words)} did not end within {CONVERT_SECONDS:g} s"
+            raise EvalFailed(f"{late}: {_tail(log)}") from None
     if code != 0:
         raise EvalFailed(f"{_shorten(words)} ended with exit code {code}: {_tail(log)}")
 
