@@ -32,6 +32,16 @@ FULL = {
 }
 SLIDING = {"Mistral": {"sliding_window": 4}, "Qwen2": {"use_sliding_window": True,
     "sliding_window": 4, "max_window_layers": 0}}  # fmt: skip
+MIXED = {"layer_types": ["linear_attention", "full_attention"], "head_dim": 8}
+RECURRENT: dict[str, Any] = {
+    "Lfm2": {"layer_types": ["conv", "full_attention"]},
+    "FalconH1": {"head_dim": 8, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_ssm": 64,
+        "mamba_d_state": 8},
+    "Qwen3Next": {**MIXED, "linear_num_value_heads": 2, "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8, "num_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", FULL)
@@ -51,6 +61,14 @@ def test_a_sliding_window_takes_the_plain_way_and_is_right_there(family: str) ->
     # These prompts begin alike: padding behind the common beginning would fill the window.
     assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)
     assert decoder.describe()["why_eager"] == "not all of its layers attend to everything before"
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_a_recurrent_model_goes_on_with_the_rows_that_are_left(family: str) -> None:
+    model = model_of(family, **RECURRENT[family])
+    decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
+    assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)
+    assert decoder.describe()["way"] == "eager"
 
 
 def test_a_table_of_positions_is_not_left_by_rows_that_go_on_unheeded() -> None:

@@ -254,6 +254,42 @@ def test_any_implementation_of_attention_is_replaced() -> None:
     assert generated(model, FEW) == expected
 
 
+def test_a_window_that_only_a_mask_has_is_not_taken_for_none() -> None:
+    model = model_of("Phimoe", sliding_window=8, num_local_experts=4)
+    decoder = Decoder(model, tokenizer(), rows=1, graphs=True)
+    decoder.decode([Prompt((8, 9), 2)])  # shorter than the window: the logits are right
+    why = "NotImplementedError: attention with a window that only its mask has"
+    assert why in decoder.describe()["why_eager"]
+    long = Prompt(tuple(range(8, 48)), 8)
+    assert ids_of(decoder.decode([long])) == generated(model, [long])
+
+
+def test_without_kernels_a_model_with_windows_is_decoded_eagerly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernels, "attend", lambda query, *args, **kwargs: query.transpose(1, 2))
+    model = model_of("Mistral", sliding_window=8)
+    decoder = Decoder(model, tokenizer(), rows=1, graphs=True)
+    decoder.decode([Prompt((8, 9), 2)])
+    why = decoder.describe()["why_eager"]
+    assert why.endswith(
+        "% off, and without kernels not all of its layers attend to everything before"
+    )
+    long = Prompt(tuple(range(8, 48)), 8)
+    assert ids_of(decoder.decode([long])) == generated(model, [long])
+
+
+def test_a_prompt_as_long_as_an_odd_context_is_read_to_its_end() -> None:
+    model = model_of("Llama", max_position_embeddings=200, num_hidden_layers=1)
+    decoder = Decoder(model, tokenizer(), rows=1, graphs=True)
+    ids = tuple(8 + n * n % 53 for n in range(197))
+    decoder.decode([Prompt(ids, 2)])  # a chunk of 256 is checked now
+    decoder.release()
+    decoder.decode([Prompt(ids[:140], 2, continued=True)])
+    assert ids_of(decoder.decode([Prompt(ids, 2)])) == generated(model, [Prompt(ids, 2)])
+    assert decoder.describe()["way"] == "static"
+
+
 def test_sampled_turns_do_not_depend_on_the_batch() -> None:
     decoder = Decoder(model_of("Llama"), tokenizer(), rows=2, graphs=True)
     hot = [Prompt(p.ids, 3, temperature=1.0, seed=i) for i, p in enumerate(FEW)]

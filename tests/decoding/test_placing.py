@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from heldout.decoding import Decoder, Generation, Prompt, graphs, placing
+from heldout.isolation import NeedsTrainerThread, background_thread
 from tests.decoding.models import generated, ids_of, model_of, tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -111,6 +112,29 @@ def test_conversations_that_come_and_go_say_what_they_say_alone(seed: int) -> No
         assert ids_of(found) == generated(model, asked)
         pairs = list(zip(asked, found, strict=True))
         waiting = [gone_on(p, f, turn) for p, f in pairs if numbers.random() < 0.7]
+
+
+def test_a_row_that_was_copied_to_in_vain_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = graphs.StaticBatch.__init__
+
+    def make(batch: Any, *args: Any, **settings: Any) -> None:
+        """Stand in for captured graphs, which the background may use."""
+        made(batch, *args, **settings)
+        batch.way = "captured"
+
+    monkeypatch.setattr(graphs.StaticBatch, "__init__", make)
+    monkeypatch.setattr(graphs, "MOST_PER_PASS", 1 << 14)
+    model = small_model()
+    decoder = decoder_of(model, rows=2)
+    other, a, b = (prompt_of(seed, 100) for seed in range(3))
+    decoder.decode([prompt_of(9, 20)] * 2)
+    decoder.release()
+    decoder.decode([other, other])
+    asked = [a, b, a, a]
+    # The second batch has a's beginning copied, and then needs a pass that is not captured.
+    with background_thread(), pytest.raises(NeedsTrainerThread):
+        decoder.decode(asked, same_weights=True)
+    assert ids_of(decoder.decode(asked, same_weights=True)) == generated(model, asked)
 
 
 def test_a_batch_that_was_stopped_is_not_taken_for_more_than_it_holds() -> None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from heldout.decoding.model import windowed_layers
+
 ATTENTION = "heldout_decoding"
 """The name under which attention of a step is registered with transformers."""
 
@@ -60,7 +62,7 @@ def fused_kernels(
 
     config = model.config
     usual = config._attn_implementation
-    attention = _attention if places is None else _live_attention(places)
+    attention = _attention if places is None else _live_attention(places, windowed_layers(config))
     with ExitStack() as undo:
         # What is registered stays, and must not keep a batch in memory.
         undo.callback(AttentionInterface.register, ATTENTION, _attention)
@@ -222,8 +224,11 @@ def _is_close(a: Any, b: Any) -> bool:
 # --- With Triton --------------------------------------------------------------------------------
 
 
-def _live_attention(places: RowPlaces) -> Callable[..., tuple[Any, Any]]:
-    """Return attention that reads only the columns that a row has filled."""
+def _live_attention(places: RowPlaces, windowed: set[int]) -> Callable[..., tuple[Any, Any]]:
+    """Return attention that reads only the columns that a row has filled, and no mask.
+
+    `windowed` are the layers that have to say how long their window is.
+    """
     from heldout.decoding import kernels
 
     def attention(
@@ -237,6 +242,9 @@ def _live_attention(places: RowPlaces) -> Callable[..., tuple[Any, Any]]:
     ) -> tuple[Any, Any]:
         if kwargs.get("position_bias") is not None:
             raise NotImplementedError("attention with position_bias")
+        window = kwargs.get("sliding_window")
+        if window is None and getattr(module, "layer_idx", None) in windowed:
+            raise NotImplementedError("attention with a window that only its mask has")
         attend = kernels.attend if query.shape[2] == 1 else kernels.attend_in_prompt
         return attend(
             query,
@@ -244,7 +252,7 @@ def _live_attention(places: RowPlaces) -> Callable[..., tuple[Any, Any]]:
             value,
             places,
             scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
-            window=kwargs.get("sliding_window"),
+            window=window,
             softcap=kwargs.get("softcap"),
             sinks=kwargs.get("s_aux"),
         ), None

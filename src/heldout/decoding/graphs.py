@@ -366,6 +366,7 @@ class StaticBatch:
 
     def copy_row(self, row: int, source: StaticBatch, source_row: int, count: int) -> None:
         """Take the first columns of a row from a row of this or another batch."""
+        self.held[row] = ()
         for layer, other in zip(self._layers, source._layers, strict=True):
             for kept, states in zip(layer.make(other.kept), other.kept, strict=True):
                 kept[row, :, :count].copy_(states[source_row, :, :count])

@@ -136,7 +136,8 @@ def why_not_capturable(model: Any, *, kernels: bool = False) -> str | None:
     if not base._supports_attention_backend:
         return f"{type(base).__name__} takes no other implementation of attention"
     cache = DynamicCache(config=config)
-    if not (has_full_attention(cache) or (kernels and has_windows(cache))):
+    windows = kernels and getattr(config, "sliding_window", None) and has_windows(cache)
+    if not (has_full_attention(cache) or windows):
         return "not all of its layers attend to everything before"
     if base.training:
         return "it is in training mode"
@@ -167,6 +168,14 @@ def has_windows(cache: Any) -> bool:
 
     kinds = {type(layer) for layer in cache.layers}
     return bool(kinds) and kinds <= {DynamicLayer, DynamicSlidingWindowLayer}
+
+
+def windowed_layers(config: Any) -> set[int]:
+    """Return the numbers of the layers that attend to the last tokens alone."""
+    from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer
+
+    layers = enumerate(DynamicCache(config=config).layers)
+    return {number for number, layer in layers if type(layer) is DynamicSlidingWindowLayer}
 
 
 def capture_state(model: Any) -> tuple[object, ...]:

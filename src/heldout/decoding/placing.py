@@ -29,6 +29,7 @@ from heldout.decoding.model import (
     device_of,
     is_out_of_memory,
     transformers_model,
+    why_not_capturable,
 )
 from heldout.decoding.turn import Prompt, Turn
 from heldout.isolation import NeedsTrainerThread, is_background_thread
@@ -98,6 +99,8 @@ class BatchCache:
             except CaptureError as problem:
                 self.why_no_kernels = str(problem)
                 self.clear()
+                if (why := why_not_capturable(model)) is not None:  # without them, windows say
+                    raise CaptureError(f"{problem}, and without kernels {why}") from None
         return self._prepare(model, turns, rows) if choosing_of(turns) == "greedy" else None
 
     def _follow(self, model: Any) -> None:
@@ -306,7 +309,8 @@ def _length_for(turns: Sequence[Turn], model: Any) -> int:
     length = round_up(needed)
     if any(turn.prompt.continued for turn in turns):
         context = getattr(transformers_model(model).config, "max_position_embeddings", None)
-        length = max(length, min(1 << needed.bit_length(), context or length))
+        # Rounded up, too: the chunks of a prompt have to fit.
+        length = max(length, round_up(min(1 << needed.bit_length(), context or length)))
     return length
 
 
