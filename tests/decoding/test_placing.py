@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,6 +113,19 @@ def test_conversations_that_come_and_go_say_what_they_say_alone(seed: int) -> No
         assert ids_of(found) == generated(model, asked)
         pairs = list(zip(asked, found, strict=True))
         waiting = [gone_on(p, f, turn) for p, f in pairs if numbers.random() < 0.7]
+
+
+def test_a_conversation_that_goes_on_keeps_its_batch() -> None:
+    model = small_model()
+    decoder = decoder_of(model)
+    asked = [replace(prompt_of(i, 150), continued=True) for i in range(3)]
+    prepared = []
+    for turn in range(4):
+        found = decoder.decode(asked, same_weights=turn > 0)
+        assert ids_of(found) == generated(model, asked)
+        prepared.append(len(decoder._cache._batches))
+        asked = [gone_on(p, f, turn) for p, f in zip(asked, found, strict=True)]
+    assert prepared == [1, 1, 1, 1]
 
 
 def test_a_row_that_was_copied_to_in_vain_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,16 +120,13 @@ class BatchCache:
         if shared := self._count_shared(turns):
             self._read_beginning(model, turns[0].prompt.ids[:shared])
         known = _KnownTokens(turns, self._all())
-        batch = self._find(turns, rows, known)
+        shape = Shape(rows, _length_for(turns, model))
+        batch = self._find(turns, shape, known)
         if batch is None:
             _refuse_in_background()
             while len(self._batches) >= MAX_BATCHES:
                 self._batches.pop(0)
-            batch = StaticBatch(
-                model,
-                Shape(rows, _length_for(turns, model)),
-                kernels=self.why_no_kernels is None,
-            )
+            batch = StaticBatch(model, shape, kernels=self.why_no_kernels is None)
         else:
             self._batches.remove(batch)
         self._batches.append(batch)
@@ -172,17 +169,20 @@ class BatchCache:
 
     # --- Which batch, and which rows ---
 
-    def _find(self, turns: Sequence[Turn], rows: int, known: _KnownTokens) -> StaticBatch | None:
-        """Return the batch that knows most of the turns; among equals the shortest."""
+    def _find(self, turns: Sequence[Turn], shape: Shape, known: _KnownTokens) -> StaticBatch | None:
+        """Return the batch that knows most of the turns; among equals the shortest.
+
+        Without one the turns would get a batch of that shape.
+        """
         needed = max(len(turn.prompt.ids) + turn.prompt.max_new for turn in turns)
         # With the kernels of Triton, columns that are not filled cost nothing but memory.
         fitting = [
             batch
             for batch in self._batches
-            if batch.shape.rows == rows
-            and (batch.shape.length >= needed if batch.kernels else
-                 batch.shape.length == round_up(needed))
-        ]  # fmt: skip
+            if batch.shape.rows == shape.rows
+            and batch.shape.length >= needed
+            and (batch.kernels or batch.shape == shape)
+        ]
         if not fitting:
             return None
         best = min(fitting, key=lambda batch: (-known.sum_in(batch), batch.shape.length))
