@@ -683,6 +683,23 @@ def test_a_report_is_its_summary_and_outcomes(tmp_path: Path) -> None:
     assert point.run == "steps/one"
 
 
+def test_a_report_with_repeats_has_pass_at_k(tmp_path: Path) -> None:
+    answers = iter(["0", "no", "no", "no"])
+
+    async def evaluator() -> Any:
+        folder = str(tmp_path / "run" / "steps")
+        config = EvalConfig(
+            endpoint=lambda messages: next(answers), output_dir=folder, repeats=2, max_concurrent=1
+        )
+        return await evaluate(make_samples(2), config, exact)
+
+    point = result_of(tmp_path / "run", evaluator)
+    assert (point.reward, point.n) == (0.25, 4)
+    assert point.value_and_interval("pass@2")[0] == 0.5
+    assert point.value_and_interval("pass^2")[0] == 0.0
+    assert point.number("pass_at_2_n") == 2
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

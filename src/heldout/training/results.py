@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from heldout.analysis.passes import summarize_report
 from heldout.errors import InvalidInput
 from heldout.stats.summary import EMPTY_SUMMARY
 from heldout.store.report import EvalReport
@@ -151,7 +152,13 @@ def _point_of_report(report: EvalReport, point: CurvePoint, run_dir: Path | None
             run = str(report.path.resolve().relative_to(run_dir.resolve()))
     outcomes = outcomes_of(report.results)
     return msgspec.structs.replace(
-        point, summary=summary, skipped=None, outcomes=outcomes, asked=n, of=n, run=run
+        point,
+        summary=summarize_report(report),
+        skipped=None,
+        outcomes=outcomes,
+        asked=n,
+        of=n,
+        run=run,
     )
 
 
